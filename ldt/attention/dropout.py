@@ -1,0 +1,54 @@
+"""Dropout of attention probabilities as a function of where they stand: no state, no storage."""
+
+import torch
+
+_M1, _M2 = 0x7FEB352D, -0x7B935975  # Wellons' lowbias32 multipliers as signed 32-bit integers
+
+
+def _mix(x):
+    """A bijective hash of int32, every output bit depending on every input bit."""
+    x = x ^ ((x >> 16) & 0xFFFF)
+    x = x * _M1
+    x = x ^ ((x >> 15) & 0x1FFFF)
+    x = x * _M2
+    return x ^ ((x >> 16) & 0xFFFF)
+
+
+def token_codes(documents, heads, index, seed, salt):
+    """[heads, len(index)] int32: a hash of head, document, place in the document, and seed."""
+    document = documents.document_of[index].to(torch.int32)
+    place = (index - documents.cu_seqlens[documents.document_of[index]]).to(torch.int32)
+    head = torch.arange(heads, dtype=torch.int32, device=index.device)[:, None]
+    seed = torch.tensor(((seed + 2**31) % 2**32) - 2**31, dtype=torch.int32, device=index.device)
+    code = _mix(_mix(seed + salt) + document)
+    return _mix(_mix(code + head) + place)
+
+
+def threshold(dropout):
+    """The least int32 that is kept."""
+    return int(dropout * 2**32) - 2**31
+
+
+def kept(query_codes, key_codes, dropout):
+    """[heads, queries, keys] bool from `token_codes` of both: True with probability 1 - dropout."""
+    return _mix(query_codes[:, :, None] ^ key_codes[:, None, :]) >= threshold(dropout)
+
+
+def dropout_mask(documents, heads, queries, keys, dropout, seed):
+    """Which probabilities are kept, a pure function of seed, head, document and both places.
+
+    Args:
+        documents: where the documents lie.
+        heads: number of heads.
+        queries, keys: [q] and [k] int64, packed indices of the tokens.
+        dropout: probability of False.
+        seed: any int.
+
+    Returns:
+        [heads, q, k] bool. The same whether documents are padded, packed, or alone in order.
+    """
+    return kept(
+        token_codes(documents, heads, queries, seed, 1),
+        token_codes(documents, heads, keys, seed, 2),
+        dropout,
+    )

@@ -1,0 +1,77 @@
+"""The definition: full score matrices, any dtype, the oracle of every other backend.
+
+Memory grows with the square of the packed length; for tests and short inputs.
+"""
+
+import torch
+
+from ldt.attention.documents import Documents
+from ldt.attention.dropout import dropout_mask
+
+
+def band_attention(q, k, v, documents: Documents, *, window: int, dropout=0.0, seed=0):
+    """Sliding-window attention of every token, with the global tokens of its document in reach.
+
+    A kept, non-global token i sees the kept tokens j of its document with |i - j| <= window / 2,
+    and all its global tokens; each key counts once, in one softmax, scaled by 1 / sqrt(dim).
+
+    Args:
+        q, k, v: [total, heads, dim], the local projections.
+        documents: where the documents lie.
+        window: tokens in reach on both sides together, even, >= 2.
+        dropout: probability of dropping a probability; what is kept is scaled by 1 / (1 - dropout).
+        seed: int that chooses the dropped ones, see `dropout_mask`.
+
+    Returns:
+        [total, heads, dim]; zeros at holes and at global tokens (those are `global_rows`' part).
+
+    Source: Beltagy et al. 2020 (arXiv:2004.05150), section 3.1; semantics of transformers'
+    LongformerSelfAttention.
+    """
+    position = torch.arange(len(q), device=q.device)
+    near = (position[:, None] - position).abs() <= window // 2
+    rows = torch.ones_like(near[0])
+    if documents.is_global is not None:
+        near = near | documents.is_global
+        rows = rows & ~documents.is_global
+    if documents.keep is not None:
+        rows = rows & documents.keep
+    index = rows.nonzero().squeeze(1)
+    out = _attend(q[index], index, k, v, documents, near[index], dropout, seed)
+    return torch.zeros_like(q).index_copy(0, index, out)
+
+
+def global_rows(q, x, key, value, documents: Documents, *, dropout=0.0, seed=0):
+    """What the global tokens gather: each sees every kept token of its document.
+
+    Args:
+        q: [globals, heads, dim], query_global of the tokens at ``documents.global_index``.
+        x: [total, width], the layer's input.
+        key, value: (weight [heads * dim, width], bias [heads * dim]) of the global projections.
+        documents, dropout, seed: as in `band_attention`.
+
+    Returns:
+        [globals, heads, dim].
+
+    Source: Beltagy et al. 2020, section 3.1 "Linear projections for global attention".
+    """
+    shape = (-1, *q.shape[1:])
+    k = torch.nn.functional.linear(x, *key).view(shape)
+    v = torch.nn.functional.linear(x, *value).view(shape)
+    index = documents.global_index
+    everything = torch.ones(len(index), len(x), dtype=torch.bool, device=x.device)
+    return _attend(q, index, k, v, documents, everything, dropout, seed)
+
+
+def _attend(q, index, k, v, documents, allowed, dropout, seed):
+    """Full-matrix softmax attention of the queries of tokens ``index`` over ``allowed`` keys."""
+    allowed = allowed & (documents.document_of[index][:, None] == documents.document_of)
+    if documents.keep is not None:
+        allowed = allowed & documents.keep
+    scores = torch.einsum("qhd,khd->hqk", q, k) * q.shape[-1] ** -0.5
+    probs = scores.masked_fill(~allowed, float("-inf")).softmax(-1)
+    if dropout:
+        everything = torch.arange(len(k), device=k.device)
+        mask = dropout_mask(documents, q.shape[1], index, everything, dropout, seed)
+        probs = probs * mask / (1 - dropout)
+    return torch.einsum("hqk,khd->qhd", probs, v)
