@@ -47,6 +47,23 @@ class Documents:
         numbers = torch.arange(len(lengths), device=lengths.device)
         return torch.repeat_interleave(numbers, lengths)
 
+    @cached_property
+    def silent(self) -> torch.Tensor | None:
+        """[total] bool, tokens whose row of the band is zero: holes and globals; None: none."""
+        if self.keep is None:
+            return self.is_global
+        return ~self.keep if self.is_global is None else ~self.keep | self.is_global
+
+    @cached_property
+    def _cache(self) -> dict:
+        return {}
+
+    def cached(self, key, make):
+        """What ``make()`` returns, computed once for this batch: all layers share it."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
+
     @property
     def total(self) -> int:
         """Tokens in the batch."""

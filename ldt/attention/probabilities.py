@@ -1,0 +1,80 @@
+"""Attention probabilities for people to look at, in transformers' layout, on any device.
+
+They are computed anew on demand and are those before dropout. Memory is that of the answer.
+"""
+
+import torch
+
+from ldt.attention.documents import Documents
+
+BLOCK = 128
+
+
+def band_probabilities(q, k, documents: Documents, *, window: int):
+    """What each token of the band gives to the global tokens and to its window.
+
+    Args:
+        q, k: [total, heads, dim], as for `reference.band_attention`.
+        documents: where the documents lie.
+        window: tokens in reach on both sides together.
+
+    Returns:
+        [total, heads, x + window + 1], x being the largest number of global tokens of a document:
+        the global tokens in order of position, then the offsets -window/2 to window/2. Zeros at
+        holes and global rows, at fillers, and for global keys inside the window, which count once,
+        in front.
+    """
+    total, heads, dim = q.shape
+    radius = window // 2
+    borders, rows = documents.borders, documents.global_borders
+    front = max(b - a for a, b in zip(rows, rows[1:], strict=False))
+    out = q.new_zeros(total, heads, front + window + 1)
+    offset = torch.arange(-radius, radius + 1, device=q.device)
+    for d in range(len(borders) - 1):
+        begin, end = borders[d], borders[d + 1]
+        index = documents.global_index[rows[d] : rows[d + 1]]
+        for start in range(begin, end, BLOCK):
+            stop = min(start + BLOCK, end)
+            token = torch.arange(start, stop, device=q.device)[:, None] + offset
+            inside = (token >= begin) & (token < end)
+            token = token.clamp(begin, end - 1)
+            first, last = max(begin, start - radius), min(end, stop + radius)
+            queries = q[start:stop].transpose(0, 1) * dim**-0.5
+            slab = queries @ k[first:last].transpose(0, 1).transpose(1, 2)
+            place = (token - first).expand(heads, -1, -1)
+            near = slab.gather(2, place)
+            if documents.silent is not None:
+                inside = inside & ~documents.silent[token]
+            near = near.masked_fill(~inside, float("-inf"))
+            far = queries @ k[index].transpose(0, 1).transpose(1, 2)
+            probs = torch.cat([far, near], 2).softmax(2).transpose(0, 1)
+            if documents.silent is not None:
+                probs = probs.masked_fill(documents.silent[start:stop, None, None], 0)
+            out[start:stop, :, : len(index)] = probs[:, :, : len(index)]
+            out[start:stop, :, front:] = probs[:, :, len(index) :]
+    return out
+
+
+def global_probabilities(q, x, key, documents: Documents):
+    """What each global token gives to every token of its document.
+
+    Args:
+        q: [globals, heads, dim], query_global of the global tokens.
+        x: [total, width], the layer's input.
+        key: (weight, bias) of key_global.
+        documents: where the documents lie.
+
+    Returns:
+        [globals, heads, length of the longest document]; zeros at holes and past a document's end.
+    """
+    k = torch.nn.functional.linear(x, *key).view(-1, *q.shape[1:])
+    borders, rows = documents.borders, documents.global_borders
+    longest = max(b - a for a, b in zip(borders, borders[1:], strict=False))
+    out = q.new_zeros(*q.shape[:2], longest)
+    for d in range(len(borders) - 1):
+        begin, end, mine = borders[d], borders[d + 1], slice(rows[d], rows[d + 1])
+        scores = torch.einsum("ghd,nhd->ghn", q[mine] * q.shape[-1] ** -0.5, k[begin:end])
+        if documents.keep is not None:
+            scores = scores.masked_fill(~documents.keep[begin:end], float("-inf"))
+        out[mine, :, : end - begin] = scores.softmax(2)
+    return out

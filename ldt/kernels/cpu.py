@@ -1,0 +1,111 @@
+"""Matrix products on the CPU by whichever library is faster there, at equal exactness."""
+
+import os
+import time
+from contextlib import contextmanager, nullcontext
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+
+GAIN = 1.1  # the other library must be faster by this factor
+EXACT = 4.0  # and its largest error at most this many times that of the default
+
+
+def fast_matmul(x):
+    """Context in which batched products of tensors like ``x`` run on the faster library.
+
+    MKL, torch's default in float32, holds its AVX-512 code back on CPUs of other makers; oneDNN
+    does not. A probe at first use decides. The switch is a process-wide torch setting, restored at
+    exit, so other threads may briefly see it; the environment variable LDT_ONEDNN=0 forbids it.
+    """
+    return _onednn() if _applies(x) and _pays("bmm") else nullcontext()
+
+
+def linear(x, weight, bias):
+    """``x @ weight.T + bias``, as torch.nn.functional.linear, on the faster library.
+
+    Args:
+        x: [..., in]. weight: [out, in]. bias: [out].
+    """
+    if torch.compiler.is_compiling() or not _applies(x) or not _pays("linear"):
+        return F.linear(x, weight, bias)
+    return _Linear.apply(x, weight, bias)
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        ctx.save_for_backward(x, weight)
+        with _onednn():
+            return F.linear(x, weight, bias)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        rows = grad.reshape(-1, grad.shape[-1])
+        dx = dw = db = None
+        with _onednn():
+            if ctx.needs_input_grad[0]:
+                dx = grad @ weight
+            if ctx.needs_input_grad[1]:
+                dw = rows.T @ x.reshape(-1, x.shape[-1])
+        if ctx.needs_input_grad[2]:
+            db = rows.sum(0)
+        return dx, dw, db
+
+
+def _applies(x):
+    return x.device.type == "cpu" and x.dtype == torch.float32
+
+
+@contextmanager
+def _onednn():
+    settings = torch.backends.mkldnn.matmul
+    before = settings.fp32_precision
+    # A CPU without AMX still computes in float32 under this setting; `_pays` checks that.
+    settings.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
+
+
+@cache
+def _pays(kind):
+    """Whether oneDNN is faster than the default and as exact, measured once (about 20 ms)."""
+    if os.environ.get("LDT_ONEDNN") == "0" or not torch.backends.mkldnn.is_available():
+        return False
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        if kind == "linear":
+            x = torch.randn(512, 768, generator=generator)
+            w = torch.randn(768, 768, generator=generator)
+            exact = x.double() @ w.double().T
+
+            def run():
+                return F.linear(x, w)
+        else:
+            q = torch.randn(128, 12, 64, generator=generator).transpose(0, 1)
+            k = torch.randn(640, 12, 64, generator=generator).transpose(0, 1)
+            exact = q.double() @ k.double().transpose(1, 2)
+
+            def run():
+                return torch.bmm(q, k.transpose(1, 2))
+
+        plain, other = [], []
+        for _ in range(4):  # the first round warms up
+            plain.append(_seconds(run))
+            with _onednn():
+                other.append(_seconds(run))
+        error = (run() - exact).abs().max()
+        with _onednn():
+            other_error = (run() - exact).abs().max()
+    return bool(min(other[1:]) * GAIN < min(plain[1:]) and other_error <= EXACT * error)
+
+
+def _seconds(run):
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
