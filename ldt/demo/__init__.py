@@ -1,0 +1,1 @@
+"""`python -m ldt.demo`: why whole documents are worth reading, on contracts made here."""
