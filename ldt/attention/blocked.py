@@ -12,10 +12,11 @@ from functools import lru_cache
 import torch
 
 from ldt.attention.documents import Documents
-from ldt.attention.dropout import kept, token_codes
+from ldt.attention.dropout import dropout_mask, dropped, token_codes
 from ldt.kernels.cpu import fast_matmul
 
 BLOCK = 128  # queries at a time; 96 to 192 are equally fast, below that the loop shows
+ALIGN = 16  # global keys in front of a slab are padded to this many: unaligned rows are slow
 ROW_ELEMENTS = 1 << 22  # scores of one block of global rows, which meet the whole document
 
 
@@ -27,7 +28,8 @@ class Block:
     stop: int
     first: int
     last: int
-    extra: torch.Tensor | None = None  # [x] global tokens that every query of the block sees
+    extra: torch.Tensor | None = None  # [x] global tokens that every query sees, then fillers
+    real: int = 0  # of them are global tokens; the fillers keep rows of scores aligned
     hidden: torch.Tensor | None = None  # columns of first:last that no query sees
     muted: torch.Tensor | None = None  # rows of start:stop whose output is zero
     cut: int | None = None  # columns of the first window that lie before ``first``; None: no band
@@ -50,11 +52,11 @@ def global_rows(q, x, key, value, documents: Documents, *, dropout=0.0, seed=0):
     """
     globals_per_document = len(q) / (len(documents.borders) - 1)
     if globals_per_document * q.shape[1] <= x.shape[1]:
-        return _folded_rows(q, x, key, value, documents, dropout, seed)
-    return _plain_rows(q, x, key, value, documents, dropout, seed)
+        return folded_rows(q, x, key, value, documents, dropout, seed)
+    return plain_rows(q, x, key, value, documents, dropout, seed)
 
 
-def _folded_rows(q, x, key, value, documents, dropout, seed):
+def folded_rows(q, x, key, value, documents, dropout, seed):
     width = x.shape[1]
     heads, dim = q.shape[1:]
     folded = torch.einsum("ghd,hdw->ghw", q * dim**-0.5, key[0].view(heads, dim, width))
@@ -67,7 +69,7 @@ def _folded_rows(q, x, key, value, documents, dropout, seed):
         probs = scores.softmax(-1)
         if dropout:
             token = torch.arange(start, stop, device=x.device)
-            mask = _dropout_mask(
+            mask = dropout_mask(
                 documents, heads, documents.global_index[rows], token, dropout, seed
             )
             probs = probs * mask.transpose(0, 1).flatten(0, 1) / (1 - dropout)
@@ -77,7 +79,7 @@ def _folded_rows(q, x, key, value, documents, dropout, seed):
     return out + torch.cat(weight)[..., None] * value[1].view(heads, dim)
 
 
-def _plain_rows(q, x, key, value, documents, dropout, seed):
+def plain_rows(q, x, key, value, documents, dropout, seed):
     k = torch.nn.functional.linear(x, *key).view(-1, *q.shape[1:])
     v = torch.nn.functional.linear(x, *value).view(-1, *q.shape[1:])
     blocks = []
@@ -104,7 +106,10 @@ def _band_blocks(documents, radius):
     borders, rows = documents.borders, documents.global_borders
     for d in range(len(borders) - 1):
         begin, end = borders[d], borders[d + 1]
-        extra = documents.global_index[rows[d] : rows[d + 1]] if rows[d] < rows[d + 1] else None
+        extra, real = None, rows[d + 1] - rows[d]
+        if real:
+            extra = documents.global_index[rows[d] : rows[d + 1]]
+            extra = torch.cat([extra, extra[:1].expand(-real % ALIGN)])
         for start in range(begin, end, BLOCK):
             stop = min(start + BLOCK, end)
             first, last = max(begin, start - radius), min(end, stop + radius)
@@ -114,7 +119,7 @@ def _band_blocks(documents, radius):
                 if muted is not None and len(muted) == stop - start:
                     continue
             cut = first - (start - radius)
-            yield Block(start, stop, first, last, extra, hidden, muted, cut)
+            yield Block(start, stop, first, last, extra, real, hidden, muted, cut)
 
 
 def _true(mask):
@@ -130,11 +135,6 @@ def _corners(dtype, device):
     return low.tril(-1), low.triu(1)
 
 
-def _dropout_mask(documents, heads, queries, keys, dropout, seed):
-    codes = token_codes(documents, heads, queries, seed, 1)
-    return kept(codes, token_codes(documents, heads, keys, seed, 2), dropout)
-
-
 class _Blocked(torch.autograd.Function):
     """Softmax attention of every block; zeros in rows of q that no block holds."""
 
@@ -148,12 +148,12 @@ class _Blocked(torch.autograd.Function):
             for block in blocks:
                 probs = work.probs(block)
                 if dropout:
-                    probs = probs.mul_(work.dropout(block))
+                    probs.masked_fill_(work.dropped(block), 0)
                 rows = out[block.start : block.stop]
                 rows.copy_(torch.bmm(probs, work.values(block)).transpose(0, 1))
                 if block.muted is not None:
                     rows.index_fill_(0, block.muted, 0)
-        return out
+        return out.div_(1 - dropout) if dropout else out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -168,19 +168,19 @@ class _Blocked(torch.autograd.Function):
                 up = grad[block.start : block.stop]
                 if block.muted is not None:
                     up = up.index_fill(0, block.muted, 0)
-                up = up.transpose(0, 1)  # [heads, b, dim]
-                inner = torch.bmm(up, work.values(block).transpose(1, 2), out=work.second(probs))
-                dropped = probs
+                up = up.transpose(0, 1) / (1 - dropout)  # [heads, b, dim]
+                part = torch.bmm(up, work.values(block).transpose(1, 2), out=work.second(probs))
+                given = probs
                 if dropout:
-                    mask = work.dropout(block)
-                    dropped = probs * mask
-                    inner.mul_(mask)
-                _add(dv, block, torch.bmm(dropped.transpose(1, 2), up))
-                torch._softmax_backward_data(inner, probs, -1, probs.dtype, grad_input=inner)
-                inner.mul_(work.scale)
-                queries = q[block.start : block.stop].transpose(0, 1)
-                _add(dk, block, torch.bmm(inner.transpose(1, 2), queries))
-                dq[block.start : block.stop] = torch.bmm(inner, work.keys(block)).transpose(0, 1)
+                    mask = work.dropped(block)
+                    part.masked_fill_(mask, 0)
+                    given = probs.masked_fill(mask, 0)
+                _add(dv, block, torch.bmm(given.transpose(1, 2), up))
+                torch._softmax_backward_data(part, probs, -1, probs.dtype, grad_input=part)
+                queries = q[block.start : block.stop].transpose(0, 1) * work.scale
+                _add(dk, block, torch.bmm(part.transpose(1, 2), queries))
+                rows = torch.bmm(part, work.keys(block)).mul_(work.scale)
+                dq[block.start : block.stop] = rows.transpose(0, 1)
         return dq, dk, dv, None, None, None, None, None, None
 
 
@@ -207,7 +207,8 @@ class _Work:
         self.low = torch.finfo(q.dtype).min
         if dropout:
             tokens = torch.arange(documents.total, device=q.device)
-            self.threshold = dropout
+            self.probability = dropout
+            self.codes = torch.empty_like(self.scratch, dtype=torch.int32)
             self.query_codes = token_codes(documents, heads, rows, seed, 1)
             self.key_codes = token_codes(documents, heads, tokens, seed, 2)
 
@@ -235,7 +236,9 @@ class _Work:
         heads, b, n = queries.shape[0], queries.shape[1], keys.shape[1]
         scores = self.scratch[0, : heads * b * n].view(heads, b, n)
         torch.baddbmm(scores, queries, keys.transpose(1, 2), beta=0, alpha=self.scale, out=scores)
-        band = scores[:, :, n - (block.last - block.first) :]
+        x = n - (block.last - block.first)
+        scores[:, :, block.real : x] = self.low
+        band = scores[:, :, x:]
         if block.cut is not None:
             self.mask_corners(band, block.cut)
         if block.hidden is not None:
@@ -255,11 +258,10 @@ class _Work:
             place = edge + cut - 2 * self.radius
             band[:, :, edge:] += right[:b, place : place + n - edge]
 
-    def dropout(self, block):
-        """[heads, b, keys]: 0 where dropped, 1 / (1 - dropout) where kept."""
+    def dropped(self, block):
+        """[heads, b, keys] bool, the probabilities that dropout takes away."""
         queries = self.query_codes[:, block.start : block.stop]
         keys = self.key_codes[:, block.first : block.last]
         if block.extra is not None:
             keys = torch.cat([self.key_codes[:, block.extra], keys], 1)
-        mask = kept(queries, keys, self.threshold)
-        return mask.to(self.q.dtype).div_(1 - self.threshold)
+        return dropped(queries, keys, self.probability, self.codes)

@@ -37,7 +37,7 @@ class Documents:
 
     @cached_property
     def global_borders(self) -> list[int]:
-        """Document d owns global tokens ``global_borders[d]:global_borders[d + 1]``, on the host."""
+        """Document d owns globals ``global_borders[d]:global_borders[d + 1]``, on the host."""
         return torch.searchsorted(self.global_index, self.cu_seqlens).tolist()
 
     @cached_property

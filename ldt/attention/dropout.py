@@ -24,14 +24,22 @@ def token_codes(documents, heads, index, seed, salt):
     return _mix(_mix(code + head) + place)
 
 
-def threshold(dropout):
-    """The least int32 that is kept."""
-    return int(dropout * 2**32) - 2**31
+def dropped(query_codes, key_codes, dropout, scratch=None):
+    """[heads, queries, keys] bool from `token_codes` of both: True with probability ``dropout``.
 
-
-def kept(query_codes, key_codes, dropout):
-    """[heads, queries, keys] bool from `token_codes` of both: True with probability 1 - dropout."""
-    return _mix(query_codes[:, :, None] ^ key_codes[:, None, :]) >= threshold(dropout)
+    The codes are well mixed, so their exclusive or needs only one more round. ``scratch`` are two
+    int32 tensors of at least that many elements to work in.
+    """
+    shape = (len(query_codes), query_codes.shape[1], key_codes.shape[1])
+    if scratch is None:
+        scratch = query_codes.new_empty(2, shape[0] * shape[1] * shape[2])
+    x, y = (part[: shape[0] * shape[1] * shape[2]].view(shape) for part in scratch)
+    torch.bitwise_xor(query_codes[:, :, None], key_codes[:, None, :], out=x)
+    x *= _M1
+    torch.bitwise_right_shift(x, 15, out=y)
+    x ^= y
+    x *= _M2
+    return x < int(dropout * 2**32) - 2**31
 
 
 def dropout_mask(documents, heads, queries, keys, dropout, seed):
@@ -47,7 +55,7 @@ def dropout_mask(documents, heads, queries, keys, dropout, seed):
     Returns:
         [heads, q, k] bool. The same whether documents are padded, packed, or alone in order.
     """
-    return kept(
+    return ~dropped(
         token_codes(documents, heads, queries, seed, 1),
         token_codes(documents, heads, keys, seed, 2),
         dropout,

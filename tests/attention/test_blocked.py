@@ -1,0 +1,201 @@
+"""The blocked backend against the dense definition, in float64 where both are exact."""
+
+import inspect
+import types
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ldt import attention
+from ldt.attention import Documents, blocked, reference
+
+HEADS, DIM = 2, 4
+
+
+@st.composite
+def batches(draw):
+    """Packed documents with holes and global tokens, some of them none, one, many, all."""
+    length = st.one_of(st.integers(1, 40), st.integers(100, 300), st.sampled_from([127, 128, 129]))
+    lengths = draw(st.lists(length, min_size=1, max_size=4))
+    total = sum(lengths)
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    keep = is_global = None
+    if draw(st.booleans()):
+        keep = torch.rand(total, generator=generator) < draw(st.sampled_from([0.5, 0.9, 0.99]))
+    share = draw(st.sampled_from([None, 0.01, 0.3, 1.0]))
+    if share is not None:
+        is_global = torch.rand(total, generator=generator) < share
+        is_global = is_global if keep is None else is_global & keep
+    documents = Documents(torch.tensor([0, *lengths]).cumsum(0), keep, is_global)
+    return documents, generator
+
+
+def rand(*shape, generator, dtype=torch.float64):
+    x = torch.randn(*shape, dtype=torch.float64, generator=generator)
+    return x.to(dtype).requires_grad_()
+
+
+def band(module, documents, generator, **kwargs):
+    """Output and the three gradients of a module's band_attention on inputs of this generator."""
+    q, k, v, up = (rand(documents.total, HEADS, DIM, generator=generator) for _ in range(4))
+    out = module.band_attention(q, k, v, documents, **kwargs)
+    return out, *torch.autograd.grad(out, (q, k, v), up)
+
+
+def rows(run, documents, generator, **kwargs):
+    """Output and all gradients of a global_rows function on inputs of this generator."""
+    count, width = len(documents.global_index), HEADS * DIM
+    q, up = (rand(count, HEADS, DIM, generator=generator) for _ in range(2))
+    x = rand(documents.total, width, generator=generator)
+    key, value = (
+        (rand(width, width, generator=generator), rand(width, generator=generator))
+        for _ in range(2)
+    )
+    out = run(q, x, key, value, documents, **kwargs)
+    leaves = (q, x, key[0], *value)  # the key bias cancels in the softmax
+    return out, *torch.autograd.grad(out, leaves, up)
+
+
+def same(ours, theirs, tolerance=1e-11):
+    return all(
+        torch.allclose(a, b, rtol=tolerance, atol=tolerance)
+        for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+windows = st.sampled_from([2, 4, 6, 32, 126, 130, 256, 512])
+dropouts = st.sampled_from([0.0, 0.0, 0.4])
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches(), windows, dropouts, st.integers(-(2**40), 2**40))
+def test_band_equals_the_definition_with_all_gradients(batch, window, dropout, seed):
+    documents, generator = batch
+    state = generator.get_state()
+    kwargs = {"window": window, "dropout": dropout, "seed": seed}
+    expected = band(reference, documents, generator, **kwargs)
+    assert same(band(blocked, documents, generator.set_state(state), **kwargs), expected)
+
+
+@settings(max_examples=40, deadline=None)
+@given(batches(), dropouts, st.integers(0, 2**31))
+def test_global_rows_folded_and_plain_equal_the_definition(batch, dropout, seed):
+    documents, generator = batch
+    if not len(documents.global_index):
+        return
+    state = generator.get_state()
+    expected = rows(reference.global_rows, documents, generator, dropout=dropout, seed=seed)
+    for run in (blocked.folded_rows, blocked.plain_rows, blocked.global_rows):
+        ours = rows(run, documents, generator.set_state(state), dropout=dropout, seed=seed)
+        assert same(ours, expected)
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.01, "folded_rows"), (1.0, "plain_rows")])
+def test_few_globals_are_folded_and_many_are_projected(share, expected, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    is_global = torch.zeros(200, dtype=torch.bool)
+    is_global[: int(200 * share)] = True
+    documents = Documents(torch.tensor([0, 200]), None, is_global)
+    called = []
+    for name in ("folded_rows", "plain_rows"):
+        real = getattr(blocked, name)
+        monkeypatch.setattr(
+            blocked, name, lambda *a, n=name, f=real, **k: called.append(n) or f(*a, **k)
+        )
+    rows(blocked.global_rows, documents, generator)
+    assert called == [expected]
+
+
+def test_many_global_rows_in_a_long_document_go_in_pieces(monkeypatch):
+    monkeypatch.setattr(blocked, "ROW_ELEMENTS", 1000)
+    is_global = torch.ones(150, dtype=torch.bool)
+    documents = Documents(torch.tensor([0, 150]), None, is_global)
+    settings = {"dropout": 0.0, "seed": 0}
+    ours = rows(blocked.plain_rows, documents, torch.Generator().manual_seed(1), **settings)
+    expected = rows(reference.global_rows, documents, torch.Generator().manual_seed(1))
+    assert same(ours, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_low_precision_is_about_as_close_as_the_dense_definition(dtype):
+    generator = torch.Generator().manual_seed(0)
+    is_global = torch.arange(300) < 3
+    documents = Documents(torch.tensor([0, 300]), None, is_global)
+    q, k, v, up = (torch.randn(300, 2, 16, generator=generator) for _ in range(4))
+
+    def run(module, dtype):
+        leaves = [x.to(dtype).requires_grad_() for x in (q, k, v)]
+        out = module.band_attention(*leaves, documents, window=64)
+        return out, *torch.autograd.grad(out, leaves, up.to(dtype))
+
+    exact = run(reference, torch.float64)
+    for ours, dense, true in zip(run(blocked, dtype), run(reference, dtype), exact, strict=True):
+        error, allowed = (ours - true).abs().max(), 2 * (dense - true).abs().max()
+        assert error <= allowed + torch.finfo(dtype).eps
+
+
+def test_a_row_whose_window_is_all_padding_stays_finite():
+    keep = torch.zeros(40, dtype=torch.bool)
+    documents = Documents(torch.tensor([0, 40]), keep, None)
+    for tensor in band(blocked, documents, torch.Generator().manual_seed(0), window=4):
+        assert torch.equal(tensor, torch.zeros_like(tensor))
+
+
+def test_the_seed_decides_what_dropout_takes():
+    documents = Documents(torch.tensor([0, 50]))
+    q = torch.randn(50, 2, 4)
+    run = [
+        attention.band_attention(q, q, q, documents, window=8, dropout=0.5, seed=s)
+        for s in (1, 1, 2)
+    ]
+    assert torch.equal(run[0], run[1])
+    assert not torch.allclose(run[0], run[2])
+
+
+FAULTS = {
+    "global keys also count in the window": ("band.index_fill_(2, block.hidden, self.low)", "pass"),
+    "the window is one token wider on the right": (".triu(1)", ".triu(2)"),
+    "the window is one token wider on the left": (".tril(-1)", ".tril(-2)"),
+    "documents leak into each other": ("max(begin, start - radius)", "max(0, start - radius)"),
+    "fillers of the global keys count": ("scores[:, :, block.real : x] = self.low", "pass"),
+    "the scale is missing in a gradient": (".mul_(work.scale)", ""),
+    "the gradient of the global keys is lost": (
+        "total.index_add_(0, block.extra, part[:x])",
+        "pass",
+    ),
+    "global rows send gradients through the band": (
+        "up = up.index_fill(0, block.muted, 0)",
+        "pass",
+    ),
+    "dropout is drawn anew in the backward pass": (
+        "part.masked_fill_(mask, 0)",
+        "pass",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_seeded_fault_is_caught(fault):
+    old, new = FAULTS[fault]
+    source = inspect.getsource(blocked)
+    assert source.count(old) >= 1
+    mutant = types.ModuleType("mutant")
+    mutant.__dict__["__name__"] = blocked.__name__
+    exec(compile(source.replace(old, new), "mutant", "exec"), mutant.__dict__)
+    is_global = torch.zeros(500, dtype=torch.bool)
+    is_global[[0, 7, 150, 320]] = True
+    documents = Documents(torch.tensor([0, 300, 500]), None, is_global)
+    kwargs = {"window": 64, "dropout": 0.3, "seed": 5}
+    expected = band(reference, documents, torch.Generator().manual_seed(0), **kwargs)
+    ours = band(mutant, documents, torch.Generator().manual_seed(0), **kwargs)
+    assert not same(ours, expected)
+
+
+def test_an_unknown_backend_and_an_odd_window_are_refused():
+    q, documents = torch.randn(4, 1, 4), Documents(torch.tensor([0, 4]))
+    with pytest.raises(ValueError, match="reference, blocked, got 'tvm'"):
+        attention.band_attention(q, q, q, documents, window=4, backend="tvm")
+    with pytest.raises(ValueError, match="attention_window must be even and at least 2, got 5"):
+        attention.band_attention(q, q, q, documents, window=5)
