@@ -1,0 +1,48 @@
+"""The encoder and its heads as PreTrainedModels, known to transformers' Auto classes."""
+
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    RobertaTokenizer,
+)
+
+from ldt.model.config import LdtConfig, usable_length
+from ldt.model.encoder import LdtModel, LdtPreTrainedModel
+from ldt.model.heads import (
+    LdtForMaskedLM,
+    LdtForMultipleChoice,
+    LdtForQuestionAnswering,
+    LdtForSequenceClassification,
+    LdtForTokenClassification,
+)
+from ldt.model.loading import check_folder, load, load_tokenizer
+
+__all__ = [
+    "LdtConfig",
+    "LdtForMaskedLM",
+    "LdtForMultipleChoice",
+    "LdtForQuestionAnswering",
+    "LdtForSequenceClassification",
+    "LdtForTokenClassification",
+    "LdtModel",
+    "LdtPreTrainedModel",
+    "check_folder",
+    "load",
+    "load_tokenizer",
+    "usable_length",
+]
+
+AutoConfig.register("ldt", LdtConfig)
+AutoTokenizer.register(LdtConfig, RobertaTokenizer)  # where tokenizer_config.json names none
+AutoModel.register(LdtConfig, LdtModel)
+AutoModelForMaskedLM.register(LdtConfig, LdtForMaskedLM)
+AutoModelForMultipleChoice.register(LdtConfig, LdtForMultipleChoice)
+AutoModelForQuestionAnswering.register(LdtConfig, LdtForQuestionAnswering)
+AutoModelForSequenceClassification.register(LdtConfig, LdtForSequenceClassification)
+AutoModelForTokenClassification.register(LdtConfig, LdtForTokenClassification)

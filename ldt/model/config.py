@@ -1,0 +1,146 @@
+"""LdtConfig: what the encoder is, read from ldt's, transformers' and the authors' files."""
+
+from huggingface_hub.dataclasses import strict
+from transformers import LongformerConfig
+
+from ldt.attention import BACKENDS
+from ldt.errors import ModelError
+
+# Keys of the authors' files that mean nothing once their values are known to be the plain ones.
+_AUTHORS_KEYS = ("attention_mode", "attention_dilation", "autoregressive", "ignore_attention_mask")
+_AUTHORS_MODES = ("sliding_chunks", "tvm")  # the same attention in two implementations
+
+
+@strict
+class LdtConfig(LongformerConfig):
+    """transformers' LongformerConfig with the choice of an attention backend.
+
+    `attention_window` counts tokens in reach on both sides together, an int for all layers or one
+    number a layer, any even number >= 2. `max_position_embeddings` is the size of the position
+    table: the longest input (`usable_length`) plus ``pad_token_id + 1`` rows, as in RoBERTa.
+
+    Configurations of the authors' own downloads (allenai/longformer) are read too: their windows
+    count one side and are doubled; modes that this encoder does not have are refused by name.
+
+    Args:
+        attention_backend: a name in `ldt.attention.BACKENDS`, or ``auto``.
+    """
+
+    model_type = "ldt"
+
+    attention_backend: str = "auto"
+
+    @classmethod
+    def from_dict(cls, config_dict, **kwargs):
+        """As in transformers; also takes the dict of a Longformer or of the authors' model.
+
+        Raises:
+            ModelError: it is the configuration of another kind of model.
+        """
+        return super().from_dict(plain_longformer(config_dict), **kwargs)
+
+    @classmethod
+    def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
+        """As in transformers, with the windows and names of ldt."""
+        found, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        return plain_longformer(found), kwargs
+
+
+def plain_longformer(found, source="SOURCE"):
+    """A copy of the dict ``found`` in ldt's terms: two-sided windows, model_type ldt.
+
+    Args:
+        found: what a config.json holds.
+        source: the folder it is from, for the message.
+
+    Raises:
+        ModelError: ``found`` describes something that this encoder does not compute.
+    """
+    found = dict(found)
+    kind = found.get("model_type")
+    mode = found.get("attention_mode")
+    authors = mode not in (None, "longformer")
+    if kind not in ("ldt", "longformer") and not (authors and kind in (None, "", "roberta")):
+        if not kind:
+            raise ModelError(f"{source}: config.json names no model_type, a Longformer's does")
+        raise ModelError(f"{source} is a {kind} model; ldt convert {source} makes it long")
+    if authors:
+        if mode not in _AUTHORS_MODES:
+            raise ModelError(
+                f"{source}: attention_mode {mode!r} is not the sliding window of this encoder; "
+                f"{' and '.join(_AUTHORS_MODES)} are"
+            )
+        found["attention_window"] = _doubled(found.get("attention_window"), source)
+    if found.get("autoregressive"):
+        raise ModelError(f"{source}: autoregressive attention is not part of this encoder")
+    if any(gap != 1 for gap in _listed(found.get("attention_dilation", 1))):
+        raise ModelError(
+            f"{source}: attention_dilation {found['attention_dilation']} is not part of this "
+            "encoder, only 1 is"
+        )
+    for key in _AUTHORS_KEYS:
+        found.pop(key, None)
+    found["model_type"] = "ldt"
+    return found
+
+
+def usable_length(config):
+    """Longest input in tokens, special tokens included."""
+    return config.max_position_embeddings - config.pad_token_id - 1
+
+
+def layer_windows(config):
+    """The window of each layer; the config itself stays as it is.
+
+    Raises:
+        ValueError: a window is odd or less than 2, or their number is not that of the layers.
+    """
+    windows = config.attention_window
+    if isinstance(windows, int):
+        windows = [windows] * config.num_hidden_layers
+    if len(windows) != config.num_hidden_layers:
+        raise ValueError(
+            f"attention_window must be one number or one for each of the "
+            f"{config.num_hidden_layers} layers, got {len(windows)} numbers"
+        )
+    for window in windows:
+        if window % 2:
+            raise ValueError(f"attention_window must be even, got {window}")
+        if window < 2:
+            raise ValueError(f"attention_window must be at least 2, got {window}")
+    return list(windows)
+
+
+def check_config(config):
+    """Raise a ValueError for numbers that do not go together."""
+    layer_windows(config)
+    if config.attention_backend not in ("auto", *BACKENDS):
+        raise ValueError(
+            f"attention_backend must be auto, {', '.join(BACKENDS)}, "
+            f"got {config.attention_backend!r}"
+        )
+    if config.num_attention_heads < 1 or config.hidden_size % config.num_attention_heads:
+        raise ValueError(
+            f"hidden_size {config.hidden_size} must be a multiple of num_attention_heads, "
+            f"got {config.num_attention_heads}"
+        )
+    if config.pad_token_id is None or not 0 <= config.pad_token_id < config.vocab_size:
+        raise ValueError(
+            f"pad_token_id must be an id of the {config.vocab_size} in the vocabulary, "
+            f"got {config.pad_token_id}"
+        )
+    if usable_length(config) < 1:
+        raise ValueError(
+            f"max_position_embeddings must be more than pad_token_id + 1, which is "
+            f"{config.pad_token_id + 1}, got {config.max_position_embeddings}"
+        )
+
+
+def _listed(value):
+    return value if isinstance(value, list) else [value]
+
+
+def _doubled(windows, source):
+    if not all(isinstance(window, int) for window in _listed(windows)):
+        raise ModelError(f"{source}: attention_window must be a number a layer, got {windows!r}")
+    return [2 * window for window in _listed(windows)]

@@ -1,0 +1,390 @@
+"""The encoder: embeddings, self-attention, layers, LdtModel. All of it works on packed tokens."""
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+from transformers import PreTrainedModel
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from ldt.attention import (
+    band_attention,
+    band_probabilities,
+    global_probabilities,
+    global_rows,
+)
+from ldt.model.config import LdtConfig, check_config, layer_windows, usable_length
+from ldt.model.outputs import LdtModelOutput
+from ldt.model.packing import pack
+
+
+class Linear(nn.Linear):
+    """nn.Linear by the fastest exact way on this machine."""
+
+    def forward(self, x):
+        return linear(x, self.weight, self.bias)
+
+
+class _Touch(torch.autograd.Function):
+    """x, with the parameters in its graph; their gradients are zero."""
+
+    @staticmethod
+    def forward(ctx, x, *parameters):
+        ctx.save_for_backward(*parameters)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        zeros = [
+            torch.zeros_like(parameter) if needed else None
+            for parameter, needed in zip(ctx.saved_tensors, ctx.needs_input_grad[1:], strict=True)
+        ]
+        return grad, *zeros
+
+
+def touch(x, *modules):
+    """``x`` unchanged; parameters of ``modules`` get a gradient of zero rather than none.
+
+    Distributed training waits for the gradient of every parameter, also of those that a batch
+    does not use.
+    """
+    if not torch.is_grad_enabled():
+        return x
+    return _Touch.apply(x, *(p for module in modules for p in module.parameters()))
+
+
+class Embeddings(nn.Module):
+    """Sum of word, position and token type embeddings, normalised."""
+
+    def __init__(self, config):
+        super().__init__()
+        width, pad = config.hidden_size, config.pad_token_id
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=pad)
+        self.position_embeddings = nn.Embedding(
+            config.max_position_embeddings, width, padding_idx=pad
+        )
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, words, position_ids, token_type_ids):
+        """[total, width] from packed words (ids [total] or embeddings [total, width])."""
+        if not words.is_floating_point():
+            words = self.word_embeddings(words)
+        types = self.token_type_embeddings(token_type_ids)
+        return self.dropout(self.LayerNorm(words + self.position_embeddings(position_ids) + types))
+
+
+class SelfAttention(nn.Module):
+    """Sliding window with global tokens; global tokens have projections of their own."""
+
+    def __init__(self, config, window):
+        super().__init__()
+        width = config.hidden_size
+        self.heads = config.num_attention_heads
+        self.window = window
+        self.backend = config.attention_backend
+        self.dropout = config.attention_probs_dropout_prob
+        self.query = Linear(width, width)
+        self.key = Linear(width, width)
+        self.value = Linear(width, width)
+        self.query_global = Linear(width, width)
+        self.key_global = Linear(width, width)
+        self.value_global = Linear(width, width)
+
+    def forward(self, x, documents, output_attentions=False):
+        """[total, width] -> the same, and both kinds of probabilities (or None) when asked for."""
+        q, k, v = (self._split(project(x)) for project in (self.query, self.key, self.value))
+        dropout = self.dropout if self.training else 0.0
+        how = {
+            "dropout": dropout,
+            # From torch's generator, whose state gradient checkpointing restores.
+            "seed": int(torch.randint(2**31, ())) if dropout else 0,
+            "backend": self.backend,
+        }
+        probs = global_probs = None
+        if output_attentions:
+            probs = band_probabilities(q, k, documents, window=self.window)
+        out = band_attention(q, k, v, documents, window=self.window, **how)
+        if documents.is_global is None:
+            out = touch(out, self.query_global, self.key_global, self.value_global)
+        else:
+            index = documents.global_index
+            q = self._split(self.query_global(x.index_select(0, index)))
+            key = self.key_global.weight, self.key_global.bias
+            value = self.value_global.weight, self.value_global.bias
+            rows = global_rows(q, x, key, value, documents, **how)
+            out = out.index_copy(0, index, rows.to(out.dtype))
+            if output_attentions:
+                global_probs = global_probabilities(q, x, key, documents)
+        return out.flatten(1), probs, global_probs
+
+    def _split(self, x):
+        return x.unflatten(1, (self.heads, -1))
+
+
+class Residual(nn.Module):
+    """Projection, dropout, sum with the residual, normalisation."""
+
+    def __init__(self, config, width_in):
+        super().__init__()
+        self.dense = Linear(width_in, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, x, residual):
+        return self.LayerNorm(self.dropout(self.dense(x)) + residual)
+
+
+class Attention(nn.Module):
+    """Self-attention and its residual."""
+
+    def __init__(self, config, window):
+        super().__init__()
+        self.self = SelfAttention(config, window)
+        self.output = Residual(config, config.hidden_size)
+
+    def forward(self, x, documents, output_attentions=False):
+        out, *probs = self.self(x, documents, output_attentions)
+        return self.output(out, x), *probs
+
+
+class Intermediate(nn.Module):
+    """The wide half of the feed-forward network."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACT2FN[config.hidden_act]
+
+    def forward(self, x):
+        return self.activation(self.dense(x))
+
+
+class LdtLayer(GradientCheckpointingLayer):
+    """Attention and feed-forward network."""
+
+    def __init__(self, config, window):
+        super().__init__()
+        self.attention = Attention(config, window)
+        self.intermediate = Intermediate(config)
+        self.output = Residual(config, config.intermediate_size)
+        self.chunk = config.chunk_size_feed_forward
+
+    def forward(self, x, documents, output_attentions=False):
+        """[total, width] -> [total, width], and what `SelfAttention` gives besides."""
+        x, *probs = self.attention(x, documents, output_attentions)
+        parts = x.split(self.chunk) if self.chunk else [x]
+        parts = [self.output(self.intermediate(part), part) for part in parts]
+        return torch.cat(parts) if self.chunk else parts[0], *probs
+
+
+class Encoder(nn.Module):
+    """The layers."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.layer = nn.ModuleList(LdtLayer(config, window) for window in layer_windows(config))
+
+
+class Pooler(nn.Module):
+    """Dense and tanh on the first real token of each row."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, first):
+        return torch.tanh(self.dense(first))
+
+
+class LdtPreTrainedModel(PreTrainedModel):
+    """What all models of ldt share: the parameter names of transformers' Longformer, and loading.
+
+    `from_pretrained` is strict, unlike in transformers: encoder weights that are missing, have
+    another shape or have no place raise `ModelError`; a head that the file lacks is announced.
+    """
+
+    config: LdtConfig
+    base_model_prefix = "longformer"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["LdtLayer"]
+
+    # Names of the tensors that loading had to make anew, such as those of a new head.
+    new_weights: tuple[str, ...] = ()
+
+    def __init__(self, config, *args, **kwargs):
+        if not isinstance(config, LdtConfig):
+            raise TypeError(
+                f"{type(self).__name__} needs an LdtConfig, got {type(config).__name__}; "
+                "LdtConfig.from_dict(config.to_dict()) makes one"
+            )
+        super().__init__(config, *args, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
+        """As in transformers, but strict; see the class and `ldt.model.loading`.
+
+        Raises:
+            ModelError: the folder or its weights cannot be used, and why.
+        """
+        from ldt.model.loading import from_pretrained
+
+        return from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs)
+
+
+class LdtModel(LdtPreTrainedModel):
+    """Longformer's encoder (Beltagy et al. 2020, arXiv:2004.05150), equal to transformers' at
+    real tokens.
+
+    ``global_attention_mask=None`` means no global attention. Differences from transformers'
+    LongformerModel, all on purpose:
+
+    - any even window >= 2 and any mixture over the layers; inputs are not padded to the window;
+    - outputs at padding are zero; padding costs nothing;
+    - the pooler reads the first real token of a row, not position 0 (which is padding under left
+      padding);
+    - a 2 in ``global_attention_mask`` counts as 1; a 2 in ``attention_mask`` is a real token with
+      global attention, whatever the other mask says;
+    - with ``inputs_embeds``, positions count the real tokens, as they do with ``input_ids``;
+    - ``global_attentions`` are n long, and ``attentions`` are those before dropout;
+    - every parameter gets a gradient, of zero where a batch does not use it;
+    - an input that is empty or too long for the position table raises ValueError.
+
+    Args:
+        config: LdtConfig.
+        add_pooling_layer: whether ``pooler_output`` is computed.
+    """
+
+    def __init__(self, config, add_pooling_layer=True):
+        super().__init__(config)
+        check_config(config)
+        self.embeddings = Embeddings(config)
+        self.encoder = Encoder(config)
+        self.pooler = Pooler(config) if add_pooling_layer else None
+        self.post_init()
+
+    def get_input_embeddings(self):
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value):
+        self.embeddings.word_embeddings = value
+
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        global_attention_mask=None,
+        token_type_ids=None,
+        position_ids=None,
+        inputs_embeds=None,
+        output_attentions=None,
+        output_hidden_states=None,
+        return_dict=None,
+        packed=False,
+    ):
+        """Encode a padded batch.
+
+        Args:
+            input_ids: [b, n] int64; or ``inputs_embeds`` [b, n, d] in their place.
+            attention_mask: [b, n], 0 at padding, 1 at real tokens, 2 at real tokens with global
+                attention. None: all tokens are real.
+            global_attention_mask: [b, n], 1 at tokens with global attention. None: none.
+            token_type_ids: [b, n] int64. None: zeros.
+            position_ids: [b, n] int64. None: `position_ids_of`.
+            output_attentions, output_hidden_states, return_dict: None: as the config says.
+            packed: for heads: give (packed tokens [total, d], `Packing`, the rest of the output).
+
+        Returns:
+            `LdtModelOutput`, or the tuple of what is not None in it.
+
+        Raises:
+            ValueError: an input that is empty, too long, or of the wrong shape or value.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give either input_ids or inputs_embeds, and not both")
+        words = input_ids if inputs_embeds is None else inputs_embeds
+        shape = tuple(words.shape[:2])
+        if words.dim() != (2 if inputs_embeds is None else 3) or 0 in shape:
+            raise ValueError(
+                "the input must be [batch, length] ids or [batch, length, width] embeddings, with "
+                f"at least one token, got {[*words.shape]}"
+            )
+        packing = pack(shape, attention_mask, global_attention_mask, words.device)
+        if position_ids is None:
+            position_ids = self.position_ids_of(input_ids, packing)
+        if token_type_ids is None:
+            token_type_ids = torch.zeros(shape, dtype=torch.long, device=words.device)
+        self._check_ids(input_ids, position_ids, token_type_ids, shape)
+        x = self.embeddings(
+            packing.pack(words),
+            packing.pack(position_ids.expand(shape)),
+            packing.pack(token_type_ids),
+        )
+        output_attentions = _default(output_attentions, self.config.output_attentions)
+        hidden = [x] if _default(output_hidden_states, self.config.output_hidden_states) else None
+        probs, global_probs = [], []
+        for layer in self.encoder.layer:
+            x, local, everywhere = layer(x, packing.documents, output_attentions=output_attentions)
+            if hidden is not None:
+                hidden.append(x)
+            if output_attentions:
+                probs.append(packing.unpack(local).transpose(1, 2))
+                if everywhere is not None:
+                    global_probs.append(packing.unpack_global_probabilities(everywhere))
+        rest = {
+            "hidden_states": tuple(map(packing.unpack, hidden)) if hidden is not None else None,
+            "attentions": tuple(probs) if output_attentions else None,
+            "global_attentions": tuple(global_probs) if global_probs else None,
+        }
+        if packed:
+            return x, packing, rest
+        pooled = None
+        if self.pooler is not None:
+            pooled = self.pooler(packing.first(x))
+            x = touch(x, self.pooler)
+        output = LdtModelOutput(packing.unpack(x), pooled, **rest)
+        return output if _default(return_dict, self.config.return_dict) else output.to_tuple()
+
+    def position_ids_of(self, input_ids, packing):
+        """[b, n] int64, pad_token_id + 1 at the first token that counts, + 2 at the second, …
+
+        Ids other than pad_token_id count, whatever the attention mask says, as in transformers.
+        Without ids the real tokens of the mask count. All others get pad_token_id.
+        """
+        pad = self.config.pad_token_id
+        if input_ids is not None:
+            counted = input_ids != pad
+        else:
+            counted = packing.real()
+        return counted.cumsum(1) * counted + pad
+
+    def _check_ids(self, input_ids, position_ids, token_type_ids, shape):
+        """Say what an embedding would raise an IndexError about, or a CUDA device an assertion."""
+        longest = usable_length(self.config)
+        if shape[1] > longest:
+            found = int(position_ids.max()) - self.config.pad_token_id
+            if found > longest:
+                raise ValueError(
+                    f"input has {found} tokens, the position table holds {longest}; "
+                    f"ldt convert SOURCE --max-length {found} makes a longer one"
+                )
+        for name, ids, rows in (
+            ("input_ids", input_ids, self.config.vocab_size),
+            ("position_ids", position_ids, self.config.max_position_embeddings),
+            ("token_type_ids", token_type_ids, self.config.type_vocab_size),
+        ):
+            if ids is None:
+                continue
+            if ids.shape not in (shape, (1, shape[1])) or ids.is_floating_point():
+                raise ValueError(f"{name} must be {list(shape)} integers, got {[*ids.shape]}")
+            if ids.device.type == "cpu":
+                low, high = (int(value) for value in ids.aminmax())
+                if low < 0 or high >= rows:
+                    raise ValueError(
+                        f"{name} must be 0 to {rows - 1}, got {low if low < 0 else high}"
+                    )
+
+
+def _default(value, otherwise):
+    return otherwise if value is None else value

@@ -1,0 +1,417 @@
+"""Models and tokenizers from folders and hub ids: strict, local before remote, tensors only."""
+
+import dataclasses
+import json
+import logging
+import os
+import pickle
+import re
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers import AutoTokenizer, PreTrainedModel
+from transformers.utils import cached_file
+from transformers.utils import logging as transformers_logging
+
+from ldt.errors import ModelError
+from ldt.model.config import LdtConfig, check_config, plain_longformer, usable_length
+
+logger = logging.getLogger("ldt")
+
+WEIGHTS = (  # the first of them that is there counts
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "sentencepiece.bpe.model")
+_BESIDE_TOKENIZERS = (
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "merges.txt",
+)
+_PREFIXES = ("longformer.", "roberta.")  # transformers' and the authors' name of the encoder
+_ENCODER = ("embeddings.", "encoder.")
+_OLD_BUFFER = "embeddings.position_ids"
+_HUB_OPTIONS = (
+    "cache_dir",
+    "force_download",
+    "local_files_only",
+    "proxies",
+    "revision",
+    "subfolder",
+    "token",
+)
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+_SHOWN = 4  # names in a message before it goes on with a count
+
+
+def load(path, cls, **config_changes):
+    """A model of class ``cls`` in float32 and evaluation mode.
+
+    Args:
+        path: folder, or hub id when there is no such folder.
+        cls: one of ldt's model classes.
+        config_changes: values that replace those of config.json. Other labels make a new head.
+            ``dtype`` is the type of the weights.
+
+    Raises:
+        ModelError: the folder, its weights or its config cannot be used, and why.
+    """
+    dtype = config_changes.pop("dtype", torch.float32)
+    folder = find_folder(path)
+    config = read_config(folder, **config_changes)
+    new_head = bool({"num_labels", "id2label"} & config_changes.keys())
+    return _load(cls, folder, config, (), {"dtype": dtype}, new_head)[0]
+
+
+def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **kwargs):
+    """`PreTrainedModel.from_pretrained` of ldt's classes; see `LdtPreTrainedModel`.
+
+    Only tensors are read, and no code: ``trust_remote_code`` and its like change nothing.
+    """
+    if path is None:  # a config and a state_dict of the caller
+        kwargs |= {"config": config, "output_loading_info": output_loading_info}
+        return PreTrainedModel.from_pretrained.__func__(cls, None, *args, **kwargs)
+    for key in ("trust_remote_code", "use_safetensors", "weights_only"):
+        kwargs.pop(key, None)
+    new_head = kwargs.pop("ignore_mismatched_sizes", False)
+    options = {key: kwargs.pop(key) for key in _HUB_OPTIONS if key in kwargs}
+    folder = find_folder(path, **options)
+    if isinstance(config, str | os.PathLike):
+        config = read_config(find_folder(config, **options))
+    elif config is None:
+        config, kwargs = _from_dict(_config_json(folder), folder, **kwargs)
+    elif not isinstance(config, LdtConfig):
+        config = LdtConfig.from_dict(config.to_dict())
+    model, info = _load(cls, folder, config, args, kwargs, new_head)
+    return (model, info) if output_loading_info else model
+
+
+def load_tokenizer(path, config):
+    """The fast tokenizer of a model, its maximum set to the model's usable length.
+
+    Args:
+        path: folder or hub id of the model.
+        config: the model's LdtConfig.
+
+    Raises:
+        ModelError: there is none, or it does not fit the model: more tokens than the embedding has
+            rows, no token for padding, start, end or mask, or another padding id.
+    """
+    folder = find_folder(path)
+    _need_tokenizer(folder)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(folder), config=config, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # the tokenizers library raises plain Exceptions
+        raise ModelError(f"{folder}: the tokenizer cannot be read: {_line(error)}") from error
+    if not tokenizer.is_fast:
+        raise ModelError(f"{folder}: {type(tokenizer).__name__} is slow, without text offsets")
+    size = max(tokenizer.get_vocab().values(), default=-1) + 1
+    if size > config.vocab_size:
+        raise ModelError(
+            f"{folder}: the tokenizer has {size} tokens, the model's embedding {config.vocab_size} "
+            "rows; they are of different models"
+        )
+    for needed, names in (
+        ("padding", ("pad_token_id",)),
+        ("start", ("cls_token_id", "bos_token_id")),
+        ("end", ("sep_token_id", "eos_token_id")),
+        ("mask", ("mask_token_id",)),
+    ):
+        if all(getattr(tokenizer, name) is None for name in names):
+            raise ModelError(
+                f"{folder}: the tokenizer has no {needed} token ({' or '.join(names)[:-3]}); "
+                "tokenizer_config.json names it"
+            )
+    if tokenizer.pad_token_id != config.pad_token_id:
+        raise ModelError(
+            f"{folder}: the tokenizer pads with id {tokenizer.pad_token_id}, the model with "
+            f"{config.pad_token_id}; they are of different models"
+        )
+    tokenizer.model_max_length = usable_length(config)
+    return tokenizer
+
+
+def check_folder(path):
+    """The folder of a model that looks whole: config, weights, tokenizer. Nothing is loaded.
+
+    Raises:
+        ModelError: what is missing or wrong, and what would do.
+    """
+    folder = find_folder(path)
+    read_config(folder)
+    weight_files(folder)
+    _need_tokenizer(folder)
+    return folder
+
+
+def find_folder(path, **options):
+    """The folder at ``path``, or the hub's copy of that name when there is no such folder.
+
+    Only a name such as ``roberta-base`` or ``owner/name`` is looked up, and not when ``owner`` is
+    a folder here.
+
+    Args:
+        options: what `transformers.utils.cached_file` takes, for the hub.
+
+    Raises:
+        ModelError: there is no such folder, and no such model.
+    """
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return folder / options.get("subfolder", "")
+    if folder.exists():
+        raise ModelError(
+            f"{path} is a file; a model is a folder with config.json, weights and tokenizer"
+        )
+    name = str(path)
+    if not _HUB_ID.fullmatch(name) or ("/" in name and folder.parent.is_dir()):
+        raise ModelError(f"{path}: no such folder; ldt convert SOURCE {path} makes a model there")
+    return _download(name, options)
+
+
+def read_config(folder, **changes):
+    """The LdtConfig of a folder, with ``changes``.
+
+    Raises:
+        ModelError: config.json is missing, broken, of another kind of model, or its numbers do not
+            go together.
+        TypeError: a change that is no field of the config.
+    """
+    known = {field.name for field in dataclasses.fields(LdtConfig)}
+    unknown = changes.keys() - known - {"num_labels", "output_attentions"}
+    if unknown:
+        raise TypeError(f"LdtConfig has no field {sorted(unknown)[0]!r}")
+    found = _config_json(folder)
+    if "num_labels" in changes and "id2label" not in changes:
+        found = {key: value for key, value in found.items() if key not in ("id2label", "label2id")}
+    return _from_dict(found | changes, folder)[0]
+
+
+def weight_files(folder):
+    """The weight files of a folder: one, or the shards that its index names.
+
+    Raises:
+        ModelError: there is none, or the index names a file that is missing or outside the folder.
+    """
+    for name in WEIGHTS:
+        file = folder / name
+        if file.is_file():
+            break
+    else:
+        raise ModelError(
+            f"{folder}: no weights (model.safetensors or pytorch_model.bin); "
+            f"ldt convert SOURCE {folder} makes a model there"
+        )
+    if not name.endswith(".index.json"):
+        return [file]
+    try:
+        shards = sorted(set(_json(file)["weight_map"].values()))
+    except (KeyError, AttributeError, TypeError):
+        raise ModelError(f"{file}: no weight_map of names to files") from None
+    for shard in shards:
+        if not isinstance(shard, str) or Path(shard).name != shard or "\\" in shard:
+            raise ModelError(f"{file}: {shard!r} is not a file of this folder and is not read")
+        if not (folder / shard).is_file():
+            raise ModelError(f"{folder}: {shard} is missing, which {name} names")
+    return [folder / shard for shard in shards]
+
+
+def read_weights(folder):
+    """{name: tensor} of a folder, the names without the encoder's prefix.
+
+    Raises:
+        ModelError: the weights are missing, damaged, or hold anything but tensors.
+    """
+    weights = {}
+    for file in weight_files(folder):
+        for name, tensor in _read(file).items():
+            for prefix in _PREFIXES:
+                name = name.removeprefix(prefix)
+            if name != _OLD_BUFFER:
+                weights[name] = tensor
+    return weights
+
+
+def _read(file):
+    try:
+        if file.suffix == ".safetensors":
+            return load_file(file)
+        found = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ModelError(
+            f"{file}: holds more than tensors, or is damaged, and is not read; "
+            "a safetensors file cannot hold code"
+        ) from error
+    except (SafetensorError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{file}: damaged or cut off: {_line(error)}") from error
+    if not isinstance(found, dict) or not all(isinstance(x, torch.Tensor) for x in found.values()):
+        raise ModelError(f"{file}: not a table of names and tensors")
+    return found
+
+
+def _load(cls, folder, config, args, kwargs, new_head):
+    """A model and transformers' loading info, after the check that nothing of it is amiss."""
+    try:
+        check_config(config)
+    except ValueError as error:
+        raise ModelError(f"{folder}: {error}") from error
+    same_class = _kind(cls.__name__) in map(_kind, config.architectures or ())
+    state_dict = read_weights(folder)
+    with _quiet():
+        model, info = PreTrainedModel.from_pretrained.__func__(
+            cls,
+            None,
+            *args,
+            config=config,
+            state_dict=state_dict,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **kwargs,
+        )
+    _check_keys(folder, state_dict, info, new_head or not same_class)
+    model._weight_conversions = None  # save under today's names, whatever the file's were
+    model.name_or_path = model.config.name_or_path = str(folder)
+    model.new_weights = tuple(
+        sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])})
+    )
+    if model.new_weights:
+        logger.warning("%s: new and to be trained: %s", folder, _some(model.new_weights))
+    unused = sorted(info["unexpected_keys"])
+    if unused:
+        logger.info("%s: not used: %s", folder, _some(unused))
+    return model, info
+
+
+def _check_keys(folder, state_dict, info, new_head):
+    missing = sorted(key for key in info["missing_keys"] if _in_encoder(key))
+    if missing and all("_global." in key for key in missing):
+        raise ModelError(
+            f"{folder}: the projections for global attention are missing, so this is a short "
+            f"model; ldt convert {folder} makes it long"
+        )
+    if missing:
+        raise ModelError(
+            f"{folder}: encoder weights are missing: {_some(missing)}; "
+            f"there are {_some(sorted(state_dict)) or 'none'}"
+        )
+    unexpected = sorted(key for key in info["unexpected_keys"] if _in_encoder(key))
+    if unexpected:
+        raise ModelError(
+            f"{folder}: encoder weights without a place in the model that config.json describes: "
+            f"{_some(unexpected)}"
+        )
+    other = [
+        f"{key} is {list(found)}, by config.json {list(expected)}"
+        for key, found, expected in sorted(info["mismatched_keys"])
+        if _in_encoder(key) or not new_head
+    ]
+    if other:
+        raise ModelError(f"{folder}: weights of another shape: {_some(other)}")
+
+
+def _in_encoder(key):
+    return key.removeprefix(_PREFIXES[0]).startswith(_ENCODER)
+
+
+def _kind(name):
+    """LdtForMaskedLM and LongformerForMaskedLM -> ForMaskedLM."""
+    return name.removeprefix("Ldt").removeprefix("Longformer").removeprefix("Roberta")
+
+
+def _some(names):
+    """The first few of the names, and how many more there are."""
+    shown = ", ".join(names[:_SHOWN])
+    more = len(names) - _SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _config_json(folder):
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ModelError(
+            f"{folder}: no config.json; ldt convert SOURCE {folder} makes a model there"
+        )
+    found = _json(file)
+    if not isinstance(found, dict):
+        raise ModelError(f"{file}: not a table of keys and values")
+    return found
+
+
+def _from_dict(found, folder, **kwargs):
+    """LdtConfig and the kwargs that are not its; errors name the folder."""
+    found = plain_longformer(found, folder)
+    try:
+        return LdtConfig.from_dict(found, return_unused_kwargs=True, **kwargs)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ModelError(f"{folder / 'config.json'}: {_line(error, last=True)}") from error
+
+
+def _json(file):
+    try:
+        return json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{file}: not JSON: {_line(error)}") from error
+
+
+def _need_tokenizer(folder):
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        raise ModelError(
+            f"{folder}: no tokenizer ({', '.join(TOKENIZERS)}); "
+            f"ldt convert SOURCE {folder} makes a model with one"
+        )
+
+
+def _download(name, options):
+    """The folder in the cache with the hub's files of a model."""
+
+    def fetch(file):
+        try:
+            return cached_file(name, file, _raise_exceptions_for_missing_entries=False, **options)
+        except OSError:
+            return None
+
+    config = fetch("config.json")
+    if config is None:
+        raise ModelError(
+            f"{name}: no such folder here, and no config.json of that name on the hub "
+            "(or the hub cannot be reached)"
+        )
+    for file in (*TOKENIZERS, *_BESIDE_TOKENIZERS):
+        fetch(file)
+    folder = Path(config).parent
+    for file in WEIGHTS:
+        if fetch(file):
+            if file.endswith(".index.json"):
+                for shard in set(_json(folder / file).get("weight_map", {}).values()):
+                    fetch(shard)
+            break
+    return folder
+
+
+@contextmanager
+def _quiet():
+    """transformers without its report and progress bar; ldt says itself what is new."""
+    verbosity = transformers_logging.get_verbosity()
+    bar = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bar:
+            transformers_logging.enable_progress_bar()
+
+
+def _line(error, last=False):
+    """One line of an error's text."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1 if last else 0] if lines else type(error).__name__
