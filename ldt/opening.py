@@ -1,0 +1,101 @@
+"""Files and standard input as streams of bytes, unpacked, without seeking."""
+
+import bz2
+import contextlib
+import difflib
+import gzip
+import io
+import lzma
+import os
+import sys
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from ldt.errors import DataError, UserError
+
+_COMPRESSIONS = (
+    (b"\x1f\x8b", "gzip", gzip.open),
+    (b"BZh", "bz2", bz2.open),
+    (b"\xfd7zXZ\x00", "xz", lzma.open),
+)
+_FOREIGN = (
+    (b"\x28\xb5\x2f\xfd", "zstd data; pipe it in: zstd -dc FILE | ldt … -"),
+    (b"PK\x03\x04", "a zip archive or spreadsheet; unpack or export it first"),
+)
+
+
+class Opened(NamedTuple):
+    """``name`` for messages, ``stream`` of unpacked bytes; ``packed`` is how they were packed:
+    "gzip", "bz2", "xz" or None; "parquet" is only recognised, not unpacked.
+    """
+
+    name: str
+    stream: BinaryIO
+    packed: str | None
+
+
+@contextlib.contextmanager
+def opened(source: str) -> Iterator[Opened]:
+    """Open a path, or standard input for "-"; what it is packed with is told by its content.
+
+    Raises:
+        UserError: there is no such file, it is a folder, or standard input is a terminal.
+        DataError: a packing that cannot be read here (zstd, zip).
+    """
+    if source == "-" and sys.stdin.isatty():
+        raise UserError(
+            "standard input is a terminal; pipe documents into it (cat docs.jsonl | ldt …) "
+            "or name a file"
+        )
+    name = "stdin" if source == "-" else source
+    raw = sys.stdin.buffer if source == "-" else _open(source)
+    try:
+        head = raw.read(6)
+        for magic, what in _FOREIGN:
+            if head.startswith(magic):
+                raise DataError(f"{name}: {what}")
+        stream, packed = io.BufferedReader(_Rejoined(head, raw)), None
+        if head.startswith(b"PAR1"):
+            packed = "parquet"
+        for magic, what, unpack in _COMPRESSIONS:
+            if head.startswith(magic):
+                stream, packed = unpack(stream), what
+        yield Opened(name, stream, packed)
+    finally:
+        if source != "-":
+            raw.close()
+
+
+class _Rejoined(io.RawIOBase):
+    """The bytes already taken from a stream, then the stream: looking ahead in a pipe."""
+
+    def __init__(self, head: bytes, rest: BinaryIO):
+        self._head = head
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        if self._head:
+            chunk, self._head = self._head[: len(buffer)], self._head[len(buffer) :]
+        else:
+            chunk = self._rest.read1(len(buffer))  # what a slow pipe holds, not waiting for more
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
+
+
+def _open(path: str) -> BinaryIO:
+    try:
+        return open(path, "rb")
+    except FileNotFoundError:
+        folder = os.path.dirname(path) or "."
+        near = []
+        if os.path.isdir(folder):
+            near = difflib.get_close_matches(os.path.basename(path), os.listdir(folder), n=1)
+        hint = f"; there is {os.path.join(os.path.dirname(path), near[0])!r}" if near else ""
+        raise UserError(f"{path}: no such file{hint}") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: a folder, expected a file of documents") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise UserError(f"{path!r}: {getattr(error, 'strerror', None) or error}") from None
