@@ -39,7 +39,9 @@ __all__ = [
 ]
 
 AutoConfig.register("ldt", LdtConfig)
-AutoTokenizer.register(LdtConfig, RobertaTokenizer)  # where tokenizer_config.json names none
+AutoTokenizer.register(
+    LdtConfig, tokenizer_class=RobertaTokenizer
+)  # where tokenizer_config.json names none
 AutoModel.register(LdtConfig, LdtModel)
 AutoModelForMaskedLM.register(LdtConfig, LdtForMaskedLM)
 AutoModelForMultipleChoice.register(LdtConfig, LdtForMultipleChoice)

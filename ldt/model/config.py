@@ -2,6 +2,7 @@
 
 from huggingface_hub.dataclasses import strict
 from transformers import LongformerConfig
+from transformers.activations import ACT2FN
 
 from ldt.attention import BACKENDS
 from ldt.errors import ModelError
@@ -123,6 +124,10 @@ def check_config(config):
         raise ValueError(
             f"hidden_size {config.hidden_size} must be a multiple of num_attention_heads, "
             f"got {config.num_attention_heads}"
+        )
+    if config.hidden_act not in ACT2FN:
+        raise ValueError(
+            f"hidden_act must be one of {', '.join(ACT2FN)}, got {config.hidden_act!r}"
         )
     if config.pad_token_id is None or not 0 <= config.pad_token_id < config.vocab_size:
         raise ValueError(

@@ -2,7 +2,6 @@
 
 import torch
 from torch import nn
-from torch.nn.functional import linear
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -13,6 +12,8 @@ from ldt.attention import (
     global_probabilities,
     global_rows,
 )
+from ldt.kernels.cpu import linear
+from ldt.kernels.cpu import linear
 from ldt.model.config import LdtConfig, check_config, layer_windows, usable_length
 from ldt.model.outputs import LdtModelOutput
 from ldt.model.packing import pack
@@ -30,14 +31,15 @@ class _Touch(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, *parameters):
-        ctx.save_for_backward(*parameters)
+        ctx.like = [(p.shape, {"dtype": p.dtype, "device": p.device}) for p in parameters]
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx, grad):
+        needed = ctx.needs_input_grad[1:]
         zeros = [
-            torch.zeros_like(parameter) if needed else None
-            for parameter, needed in zip(ctx.saved_tensors, ctx.needs_input_grad[1:], strict=True)
+            torch.zeros(shape, **kind) if need else None
+            for need, (shape, kind) in zip(needed, ctx.like, strict=True)
         ]
         return grad, *zeros
 
@@ -293,7 +295,8 @@ class LdtModel(LdtPreTrainedModel):
             token_type_ids: [b, n] int64. None: zeros.
             position_ids: [b, n] int64. None: `position_ids_of`.
             output_attentions, output_hidden_states, return_dict: None: as the config says.
-            packed: for heads: give (packed tokens [total, d], `Packing`, the rest of the output).
+            packed: for heads: give (packed tokens [total, d], pooler_output, `Packing`, dict of the
+                other fields of the output).
 
         Returns:
             `LdtModelOutput`, or the tuple of what is not None in it.
@@ -310,6 +313,8 @@ class LdtModel(LdtPreTrainedModel):
                 "the input must be [batch, length] ids or [batch, length, width] embeddings, with "
                 f"at least one token, got {[*words.shape]}"
             )
+        if input_ids is not None:
+            self.warn_if_padding_and_no_attention_mask(input_ids, attention_mask)
         packing = pack(shape, attention_mask, global_attention_mask, words.device)
         if position_ids is None:
             position_ids = self.position_ids_of(input_ids, packing)
@@ -319,7 +324,7 @@ class LdtModel(LdtPreTrainedModel):
         x = self.embeddings(
             packing.pack(words),
             packing.pack(position_ids.expand(shape)),
-            packing.pack(token_type_ids),
+            packing.pack(token_type_ids.expand(shape)),
         )
         output_attentions = _default(output_attentions, self.config.output_attentions)
         hidden = [x] if _default(output_hidden_states, self.config.output_hidden_states) else None
@@ -337,12 +342,12 @@ class LdtModel(LdtPreTrainedModel):
             "attentions": tuple(probs) if output_attentions else None,
             "global_attentions": tuple(global_probs) if global_probs else None,
         }
-        if packed:
-            return x, packing, rest
         pooled = None
         if self.pooler is not None:
             pooled = self.pooler(packing.first(x))
             x = touch(x, self.pooler)
+        if packed:
+            return x, pooled, packing, rest
         output = LdtModelOutput(packing.unpack(x), pooled, **rest)
         return output if _default(return_dict, self.config.return_dict) else output.to_tuple()
 
@@ -353,10 +358,7 @@ class LdtModel(LdtPreTrainedModel):
         Without ids the real tokens of the mask count. All others get pad_token_id.
         """
         pad = self.config.pad_token_id
-        if input_ids is not None:
-            counted = input_ids != pad
-        else:
-            counted = packing.real()
+        counted = packing.real() if input_ids is None else input_ids != pad
         return counted.cumsum(1) * counted + pad
 
     def _check_ids(self, input_ids, position_ids, token_type_ids, shape):

@@ -69,7 +69,7 @@ class LdtForMaskedLM(LdtPreTrainedModel):
         Returns:
             `LdtHeadOutput`, or the tuple of what is not None in it.
         """
-        x, packing, rest = self.longformer(
+        x, _, packing, rest = self.longformer(
             input_ids,
             attention_mask,
             global_attention_mask,
@@ -116,7 +116,7 @@ class LdtForTokenClassification(LdtPreTrainedModel):
         Returns:
             `LdtHeadOutput`, or the tuple of what is not None in it.
         """
-        x, packing, rest = self.longformer(
+        x, _, packing, rest = self.longformer(
             input_ids,
             attention_mask,
             global_attention_mask,
@@ -185,7 +185,7 @@ class LdtForSequenceClassification(LdtPreTrainedModel):
         """
         if global_attention_mask is None:
             global_attention_mask = _first_real(_words(input_ids, inputs_embeds), attention_mask)
-        x, packing, rest = self.longformer(
+        x, _, packing, rest = self.longformer(
             input_ids,
             attention_mask,
             global_attention_mask,
@@ -263,7 +263,7 @@ class LdtForMultipleChoice(LdtPreTrainedModel):
         if global_attention_mask is None:
             real, separator = _separators(self.config, flat[0], flat[1], choices)
             flat[2] = real & _after_first(separator, 2)
-        x, packing, rest = self.longformer(
+        _, pooled, _, rest = self.longformer(
             *flat,
             None if position_ids is None else position_ids.flatten(0, 1),
             None if inputs_embeds is None else inputs_embeds.flatten(0, 1),
@@ -271,7 +271,6 @@ class LdtForMultipleChoice(LdtPreTrainedModel):
             output_hidden_states,
             packed=True,
         )
-        pooled = self.longformer.pooler(packing.first(x))
         logits = self.classifier(self.dropout(pooled)).view(-1, choices)
         loss = None if labels is None else F.cross_entropy(logits, labels.to(logits.device))
         return _answer(self, LdtHeadOutput(loss, logits, **rest), return_dict)
@@ -328,7 +327,7 @@ class LdtForQuestionAnswering(LdtPreTrainedModel):
         if global_attention_mask is None:
             real, separator = _separators(self.config, input_ids, attention_mask)
             global_attention_mask = real & ~_after_first(separator, 0)
-        x, packing, rest = self.longformer(
+        x, _, packing, rest = self.longformer(
             input_ids,
             attention_mask,
             global_attention_mask,

@@ -284,6 +284,10 @@ def _load(cls, folder, config, args, kwargs, new_head):
     )
     if model.new_weights:
         logger.warning("%s: new and to be trained: %s", folder, _some(model.new_weights))
+    if config.tie_word_embeddings:
+        for target, origin in (cls._tied_weights_keys or {}).items():
+            if model.get_parameter(target) is not model.get_parameter(origin):
+                logger.warning("%s: %s differs from %s and stays apart", folder, target, origin)
     unused = sorted(info["unexpected_keys"])
     if unused:
         logger.info("%s: not used: %s", folder, _some(unused))
