@@ -13,7 +13,6 @@ from ldt.attention import (
     global_rows,
 )
 from ldt.kernels.cpu import linear
-from ldt.kernels.cpu import linear
 from ldt.model.config import LdtConfig, check_config, layer_windows, usable_length
 from ldt.model.outputs import LdtModelOutput
 from ldt.model.packing import pack
