@@ -1,0 +1,375 @@
+"""Classes or a number for a whole document: [cls] document [sep], answered at the first token."""
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from ldt.errors import DataError, ModelError, RecipeError
+from ldt.reading import Example, field, kind, text
+from ldt.tasks import metrics
+from ldt.tasks.base import Feature, Segment, Task, fit, join, special_id, tokenize
+
+if TYPE_CHECKING:
+    from ldt.recipe import DataSection
+
+log = logging.getLogger("ldt")
+
+SINGLE = "single_label_classification"  # config.problem_type, in transformers' words
+MULTI = "multi_label_classification"
+REGRESSION = "regression"
+_PROBLEMS = {"single_label": SINGLE, "multi_label": MULTI, "regression": REGRESSION}
+_FLAGS = {"true": True, "false": False, "1": True, "0": False}  # true and false as CSV has them
+
+
+class Classification(Task):
+    """One class, several classes or a number for each document.
+
+    Args:
+        problem: None tells it by the labels of the training set: text, whole numbers, true and
+            false are single_label; lists of text, or several label fields of true and false,
+            multi_label; numbers with a point regression.
+        labels: the classes in the order of the model's outputs; None takes all those of the
+            training set, sorted as text. Whole numbers, true and false are classes by their text.
+        merge: how the logits of a document's windows become one: their mean, their maximum, or the
+            logarithm of the sum of their exponentials, which grows with the number of windows.
+            Probabilities are computed after that.
+        threshold: probability from which on a class is in a multi_label answer.
+    """
+
+    roles: ClassVar[tuple[str, ...]] = ("cls", "document", "sep")
+
+    name: Literal["classification"] = "classification"
+    global_attention: list[str] = ["cls"]
+    problem: Literal["single_label", "multi_label", "regression"] | None = None
+    labels: list[str] | None = Field(None, min_length=1)
+    merge: Literal["mean", "max", "logsumexp"] = "mean"
+    threshold: float = Field(0.5, ge=0, le=1)
+
+    def head(self) -> type:
+        from ldt.model import LdtForSequenceClassification
+
+        return LdtForSequenceClassification
+
+    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
+        """Return id2label, label2id, num_labels and problem_type for the model's config.
+
+        Raises:
+            DataError: no examples; a label that is missing, of another type than the others, or
+                not in ``labels``; or the same label everywhere.
+            RecipeError: the recipe's label fields, labels or merge do not suit the problem.
+        """
+        found = [(_raw(example, data.label), example.where) for example in examples]
+        if not found:
+            raise DataError(f"{data.train or 'the training set'}: no documents")
+        problem = _PROBLEMS[self.problem] if self.problem else _infer(found, data.label)
+        self._check_recipe(problem, data)
+        golds = [_READERS[problem](raw, data.label, where) for raw, where in found]
+        if all(gold == golds[0] for gold in golds):
+            raise DataError(
+                f"{data.train or 'the training set'}: nothing to learn, all {len(golds):,} "
+                f"documents have the same label, {golds[0]!r}"
+            )
+        if problem == REGRESSION:
+            names = [data.label]
+        else:
+            counts = Counter(name for gold in golds for name in _several(gold))
+            names = data.label if isinstance(data.label, list) else self.labels or sorted(counts)
+            for gold, (_, where) in zip(golds, found, strict=True):
+                for name in _several(gold):
+                    if name not in names:
+                        raise DataError(
+                            f"{where}: label {name!r} is not in task.labels: {_listed(names)}"
+                        )
+            _warn_of_rare(counts, names)
+        return {
+            "id2label": dict(enumerate(names)),
+            "label2id": {name: number for number, name in enumerate(names)},
+            "num_labels": len(names),
+            "problem_type": problem,
+        }
+
+    def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
+        """Read the labels of all evaluation examples, so that none stops the training later.
+
+        Raises:
+            DataError: there are no examples, a label cannot be read, or is one that the training
+                set does not have; the message has its count.
+        """
+        source = data.eval or "the evaluation set"
+        names, unseen, where, documents = set(_names(config)), Counter(), {}, 0
+        for example in examples:
+            documents += 1
+            gold = _read(example, data, config)
+            for name in _several(gold) if config.problem_type != REGRESSION else ():
+                if name not in names:
+                    unseen[name] += 1
+                    where.setdefault(name, example.where)
+        if not documents:
+            raise DataError(f"{source}: no documents")
+        if unseen:
+            listed = ", ".join(f"{name!r} ({n:,})" for name, n in unseen.most_common(5))
+            raise DataError(
+                f"{where[unseen.most_common(1)[0][0]]}: labels that the training set does not "
+                f"have, with the number of documents: {listed}; it has {_listed(_names(config))}"
+            )
+
+    def stratum(self, example: Example, data: "DataSection") -> Hashable:
+        """Return the class where each document has one."""
+        if isinstance(data.label, list) or self.problem not in (None, "single_label"):
+            return None
+        value = field(example, data.label)
+        return str(value) if isinstance(value, (str, int)) else None
+
+    def encode(
+        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
+    ) -> list[Feature]:
+        """Return a feature per window; an empty text has one, of [cls] [sep], flagged ``empty``.
+
+        ``labels`` is a class number, a list of 0.0 and 1.0, or a number, as ``config`` has it.
+        """
+        document = text(example, data.text)
+        ids = tokenize(tokenizer, document)
+        cls, sep = [special_id(tokenizer, "cls")], [special_id(tokenizer, "sep")]
+        parts, flags = fit(len(ids), max_length - 2, example, data)
+        if not document.strip():
+            flags["empty"] = True
+        labels = {} if config is None else {"labels": self._target(example, data, config)}
+        features = []
+        for start, end in parts:
+            segments = [
+                Segment("cls", cls),
+                Segment("document", ids[start:end]),
+                Segment("sep", sep),
+            ]
+            extra = {"document": 0, "tokens": len(ids) + 2, "flags": flags}
+            features.append(join(segments, self.global_attention) | labels | extra)
+        return features
+
+    def gold(self, example: Example, data: "DataSection", config) -> str | list[str] | float:
+        """Return the class, the list of classes or the number.
+
+        Raises:
+            DataError: it is missing, of a wrong type, or not one of the model's classes.
+        """
+        gold = _read(example, data, config)
+        if config.problem_type != REGRESSION:
+            names = _names(config)
+            for name in _several(gold):
+                if name not in names:
+                    raise DataError(
+                        f"{example.where}: label {name!r}, the model knows {_listed(names)}"
+                    )
+        return gold
+
+    def decode(self, windows: np.ndarray, config, features: Sequence[Feature] = ()) -> dict:
+        """Return ``label``, ``scores`` by class, the number of ``windows``, and the flags.
+
+        ``label`` is a class, the list of classes from ``threshold`` on, or a number; ``scores``
+        are probabilities, of a regression the number again.
+
+        Args:
+            windows: logits, [windows, labels].
+            config: the model's.
+            features: those of the windows, for their flags.
+
+        Raises:
+            ModelError: a logit is not finite.
+        """
+        windows = np.asarray(windows, np.float64)
+        if not np.isfinite(windows).all():
+            raise ModelError("the model answers with numbers that are not finite")
+        merged, names = _MERGES[self.merge](windows), _names(config)
+        if config.problem_type == SINGLE:
+            scores = np.exp(merged - merged.max())
+            scores /= scores.sum()
+            label = names[int(merged.argmax())]
+        elif config.problem_type == MULTI:
+            scores = 0.5 * (1 + np.tanh(merged / 2))  # the logistic function, without overflow
+            label = [name for name, p in zip(names, scores, strict=True) if p >= self.threshold]
+        else:
+            scores = merged
+            label = float(merged[0])
+        answer = {
+            "label": label,
+            "scores": dict(zip(names, scores.tolist(), strict=True)),
+            "windows": len(windows),
+        }
+        return answer | (features[0].get("flags", {}) if features else {})
+
+    def score(
+        self, answers: Sequence[dict], golds: Sequence[Any], config
+    ) -> tuple[dict[str, float], list[dict]]:
+        """Return accuracy, macro_f1 and micro_f1 with a row per class, or mse, mae, pearson and
+        spearman with none. Which classes macro_f1 averages over: ``metrics.class_metrics``.
+
+        Raises:
+            DataError: there are no answers.
+        """
+        if not answers:
+            raise DataError("no documents to score")
+        found = [answer["label"] for answer in answers]
+        if config.problem_type == REGRESSION:
+            return metrics.number_metrics(np.array(golds), np.array(found)), []
+        names = _names(config)
+        golds, found = _indicators(golds, names), _indicators(found, names)
+        table = metrics.class_table(golds, found)
+        rows = [
+            {"class": name} | {key: column[number].item() for key, column in table.items()}
+            for number, name in enumerate(names)
+        ]
+        every = config.problem_type == MULTI
+        return metrics.class_metrics(golds, found, all_classes=every), rows
+
+    def default_metric(self, config) -> str:
+        """macro_f1, or mse of a regression."""
+        return "mse" if config.problem_type == REGRESSION else "macro_f1"
+
+    def _check_recipe(self, problem: str, data: "DataSection") -> None:
+        if isinstance(data.label, list) and problem != MULTI:
+            raise RecipeError(f"data.label: several fields, task.problem is {self.problem}")
+        if isinstance(data.label, list) and self.labels not in (None, data.label):
+            raise RecipeError("task.labels: data.label names the classes already")
+        for key, names in (("data.label", data.label), ("task.labels", self.labels)):
+            if isinstance(names, list) and len(set(names)) < len(names):
+                raise RecipeError(f"{key}: a class stands twice in {_listed(names)}")
+        if problem == REGRESSION and self.labels:
+            raise RecipeError("task.labels: a regression has no classes")
+        if problem == REGRESSION and self.merge == "logsumexp":
+            raise RecipeError("task.merge: logsumexp of numbers means nothing, mean and max do")
+
+    def _target(self, example: Example, data: "DataSection", config) -> int | float | list[float]:
+        gold = self.gold(example, data, config)
+        if config.problem_type == SINGLE:
+            return _names(config).index(gold)
+        if config.problem_type == MULTI:
+            return [float(name in gold) for name in _names(config)]
+        return gold
+
+
+def _raw(example: Example, path: str | list[str]) -> Any:
+    """The label as the file has it; of several fields, the list of those that are true."""
+    if isinstance(path, str):
+        return field(example, path)
+    names = []
+    for name in path:
+        value = field(example, name)
+        flag = _FLAGS.get(str(value).lower()) if isinstance(value, (bool, int, str)) else None
+        if flag is None:
+            raise DataError(
+                f"{example.where}: label {name!r} is {_shown(value)}, expected true or false"
+            )
+        if flag:
+            names.append(name)
+    return names
+
+
+def _infer(found: list[tuple[Any, str]], path: str | list[str]) -> str:
+    """The problem that goes with labels of these types."""
+    first: dict[str, str] = {}
+    for value, where in found:
+        if value is None:
+            raise DataError(f"{where}: label {path!r} is null")
+        first.setdefault(type(value).__name__, where)
+    if isinstance(path, list) or set(first) == {"list"}:
+        return MULTI
+    if set(first) in ({"float"}, {"float", "int"}):
+        return REGRESSION
+    if len(first) > 1:
+        (_, one), (_, other) = list(first.items())[:2]
+        kinds = {where: kind(value) for value, where in reversed(found)}
+        raise DataError(
+            f"{other}: label {path!r} is {kinds[other]}, at {one} {kinds[one]}; they must be alike"
+        )
+    if set(first) == {"str"} and all(_is_number(value) for value, _ in found):
+        decimal = next((value for value, _ in found if not value.strip("+- ").isdigit()), None)
+        if decimal is not None:
+            raise DataError(
+                f"{found[0][1]}: labels such as {decimal!r} are numbers as text; "
+                "task.problem=regression reads them so, single_label as classes"
+            )
+    return SINGLE
+
+
+def _class(value: Any, path: str, where: str) -> str:
+    if isinstance(value, str) and value.strip():
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    raise DataError(
+        f"{where}: label {path!r} is {_shown(value)}, expected text, a whole number, true or false"
+    )
+
+
+def _classes(value: Any, path: str | list[str], where: str) -> list[str]:
+    if isinstance(path, list):
+        return value
+    if not isinstance(value, list):
+        raise DataError(f"{where}: label {path!r} is {_shown(value)}, expected a list of classes")
+    return sorted({_class(item, path, where) for item in value})
+
+
+def _number(value: Any, path: str, where: str) -> float:
+    if isinstance(value, str) and _is_number(value):
+        value = float(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    raise DataError(f"{where}: label {path!r} is {_shown(value)}, expected a number")
+
+
+_READERS = {SINGLE: _class, MULTI: _classes, REGRESSION: _number}
+
+
+def _read(example: Example, data: "DataSection", config) -> str | list[str] | float:
+    return _READERS[config.problem_type](_raw(example, data.label), data.label, example.where)
+
+
+def _is_number(value: str) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except ValueError:
+        return False
+
+
+def _warn_of_rare(counts: Counter, names: list[str]) -> None:
+    rare = [f"{name!r} ({counts[name]})" for name in names if counts[name] < 2]
+    if rare:
+        log.warning("classes with one training document or none: %s", ", ".join(rare[:10]))
+
+
+def _several(gold: str | list[str]) -> list[str]:
+    return gold if isinstance(gold, list) else [gold]
+
+
+def _names(config) -> list[str]:
+    return [config.id2label[number] for number in range(len(config.id2label))]
+
+
+def _indicators(labels: Sequence[str | list[str]], names: list[str]) -> np.ndarray:
+    return np.array([[name in _several(label) for name in names] for label in labels], bool)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:40] if isinstance(value, (str, int, float)) else kind(value)
+
+
+def _logsumexp(windows: np.ndarray) -> np.ndarray:
+    top = windows.max(0)
+    return top + np.log(np.exp(windows - top).sum(0))
+
+
+_MERGES = {
+    "mean": lambda windows: windows.mean(0),
+    "max": lambda windows: windows.max(0),
+    "logsumexp": _logsumexp,
+}

@@ -1,0 +1,70 @@
+"""Metrics of classes and of numbers, in float64 numpy, as scikit-learn and scipy define them."""
+
+import numpy as np
+
+
+def class_table(gold: np.ndarray, found: np.ndarray) -> dict[str, np.ndarray]:
+    """Return precision, recall, f1 and support of each class.
+
+    Args:
+        gold, found: [documents, classes] bool, whether a document has a class.
+
+    Returns:
+        Arrays of [classes]. A ratio of nothing to nothing is 0, as in scikit-learn.
+    """
+    true = (gold & found).sum(0)
+    return {
+        "precision": _ratio(true, found.sum(0)),
+        "recall": _ratio(true, gold.sum(0)),
+        "f1": _ratio(2 * true, found.sum(0) + gold.sum(0)),
+        "support": gold.sum(0),
+    }
+
+
+def class_metrics(gold: np.ndarray, found: np.ndarray, *, all_classes: bool) -> dict[str, float]:
+    """Return accuracy (all classes of a document right), macro_f1 and micro_f1.
+
+    Args:
+        gold, found: [documents, classes] bool.
+        all_classes: whether macro_f1 is the mean over all classes, as scikit-learn has it for
+            multi-label indicators, or over those that any document has in ``gold`` or ``found``,
+            as it has it for single labels.
+    """
+    f1 = class_table(gold, found)["f1"]
+    seen = np.ones_like(f1, bool) if all_classes else (gold | found).any(0)
+    return {
+        "accuracy": float((gold == found).all(1).mean()),
+        "macro_f1": float(f1[seen].mean()),
+        "micro_f1": float(_ratio(2 * (gold & found).sum(), gold.sum() + found.sum())),
+    }
+
+
+def number_metrics(gold: np.ndarray, found: np.ndarray) -> dict[str, float]:
+    """Return mse, mae, pearson and spearman (ties share their mean rank) of two [documents].
+
+    A correlation is 0 where one side is constant.
+    """
+    gold, found = gold.astype(np.float64), found.astype(np.float64)
+    return {
+        "mse": float(((gold - found) ** 2).mean()),
+        "mae": float(np.abs(gold - found).mean()),
+        "pearson": _correlation(gold, found),
+        "spearman": _correlation(_ranks(gold), _ranks(found)),
+    }
+
+
+def _ratio(part, whole):
+    return part / np.maximum(whole, 1)
+
+
+def _correlation(a: np.ndarray, b: np.ndarray) -> float:
+    if (a == a[0]).all() or (b == b[0]).all():
+        return 0.0
+    a, b = a - a.mean(), b - b.mean()
+    return float((a @ b) / np.sqrt((a @ a) * (b @ b)))
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = counts.cumsum()
+    return (ends - (counts - 1) / 2)[place]
