@@ -1,0 +1,252 @@
+"""Commands: parse, call, print. What a command needs is imported when it runs.
+
+Exit codes are in `ldt.errors`; 141 is a reader of our output that went away.
+"""
+
+import errno
+import os
+import sys
+import tempfile
+import traceback
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Literal, NoReturn
+
+import typer
+
+from ldt import __version__, errors
+from ldt.console import plain, say, settle, stdout
+
+EXIT_SIGPIPE = 141
+
+# Before torch or transformers are imported; a user's own settings win.
+ENVIRONMENT = {
+    "THP_MEM_ALLOC_ENABLE": "1",  # torch takes large tensors in huge pages
+    "TOKENIZERS_PARALLELISM": "false",  # threads do not survive the fork of a data worker
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+    "DATASETS_VERBOSITY": "error",
+}
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+LESS_MEMORY = (
+    "a smaller data.max_length or training.per_device_train_batch_size (finetune) "
+    "or --batch-tokens (predict) needs less"
+)
+
+app = typer.Typer(
+    rich_markup_mode=None,  # help that a narrow terminal and a pipe can show
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def ldt(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """NLP on long documents: make a short encoder long, fine-tune it, predict with it."""
+    if version:
+        print(f"ldt {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def convert(
+    source: Annotated[str, typer.Argument(help="Hub id or folder of a BERT, RoBERTa, Longformer.")],
+    target: Annotated[
+        Path | None,
+        typer.Argument(help="Folder for the converted model; SOURCE-MAX_LENGTH if not given."),
+    ] = None,
+    max_length: Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Longest input.")] = 4096,
+    window: Annotated[
+        int, typer.Option(min=2, metavar="TOKENS", help="Reach of a token, both sides together.")
+    ] = 512,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace TARGET.")] = False,
+) -> None:
+    """Turn a short-input encoder into a long-input one.
+
+    It ends with a proof that both compute the same on short inputs.
+    """
+    from ldt.convert import convert
+
+    report = convert(source, target, max_length=max_length, window=window, overwrite=overwrite)
+    for line in report.lines():
+        say(line, console=stdout)
+
+
+@app.command()
+def finetune(
+    recipe: Annotated[Path, typer.Argument(help="Recipe, a YAML file.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="key=value", help="Keys of the recipe, as training.seed=1."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run from its newest checkpoint.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what the run folder holds.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and train a few steps.")
+    ] = False,
+) -> None:
+    """Fine-tune a model as a recipe says, and evaluate it."""
+    from ldt.recipe import load
+
+    loaded = load(recipe, overrides or (), command="finetune")
+    from ldt.train import finetune
+
+    finetune(loaded, resume=resume, overwrite=overwrite, dry_run=dry_run)
+
+
+@app.command()
+def predict(
+    source: Annotated[
+        str,
+        typer.Option("--input", metavar="FILE", help="Documents; - reads standard input."),
+    ],
+    model: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="A finished run; runs/latest if not given.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Answers; standard output if not given.")
+    ] = None,
+    on_error: Annotated[
+        Literal["stop", "skip"],
+        typer.Option(help="At a broken record: end, or put it into a file of rejects."),
+    ] = "stop",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an unfinished output file.")
+    ] = False,
+    batch_tokens: Annotated[
+        int, typer.Option(min=1, metavar="TOKENS", help="Largest batch, padding included.")
+    ] = 16384,
+    max_line_bytes: Annotated[
+        int, typer.Option(min=1, metavar="BYTES", help="Longest line that is accepted.")
+    ] = 256 << 20,
+    text: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD", help="Where the text is; as in training if not given."),
+    ] = None,
+    id: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD", help="Where the id is; as in training if not given."),
+    ] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")
+    ] = "auto",
+) -> int:
+    """Answer for every document of a file.
+
+    The answers are JSON lines in the order of the documents.
+    """
+    from ldt.predict import predict
+
+    return predict(
+        source,
+        model=model,
+        output=output,
+        on_error=on_error,
+        resume=resume,
+        batch_tokens=batch_tokens,
+        max_line_bytes=max_line_bytes,
+        text=text,
+        id=id,
+        device=device,
+    )
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run a command, say in a line what went wrong if anything did, and exit with its code."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+    settle()
+    try:
+        code = app(arguments, prog_name="ldt", standalone_mode=False) or errors.EXIT_OK
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BaseException as error:
+        code, prefix, text = _explain(error)
+        if text:
+            with suppress(OSError, SystemExit):  # whoever read standard error has left
+                say(text, prefix, "bold red")
+    _let_go(sys.stdout)
+    _let_go(sys.stderr)
+    sys.exit(code)
+
+
+def _explain(error):
+    """(exit code, prefix of each line, lines to print or nothing)."""
+    if isinstance(error, SystemExit | typer.Abort):  # typer and rich wrap some of what they catch
+        inner = error.__cause__ or error.__context__
+        if not isinstance(inner, BrokenPipeError | EOFError):
+            code = error.code if isinstance(error, SystemExit) else errors.EXIT_SIGINT
+            return code, "", ""
+        error = inner
+    if isinstance(error, KeyboardInterrupt):
+        return errors.EXIT_SIGINT, "", ""
+    if isinstance(error, BrokenPipeError):
+        return EXIT_SIGPIPE, "", ""
+    if isinstance(error, errors.UserError):
+        return error.exit_code, "error: ", str(error)
+    if hasattr(error, "format_message"):  # a usage error of typer
+        return errors.EXIT_USAGE, "error: ", _usage(error)
+    if _out_of_memory(error):
+        return errors.EXIT_RESOURCES, "error: ", f"out of memory; {LESS_MEMORY}"
+    if getattr(error, "errno", None) in DISK_FULL or "No space left on device" in str(error):
+        where = f"{error.filename}: " if getattr(error, "filename", None) else ""
+        return errors.EXIT_RESOURCES, "error: ", f"{where}the disk is full; free space on it"
+    if isinstance(error, PermissionError) and error.filename:
+        return errors.EXIT_USAGE, "error: ", f"{error.filename}: {error.strerror}"
+    return errors.EXIT_BUG, "", _bug(error)
+
+
+def _usage(error):
+    """``no such option: --max-leng ...; see 'ldt convert --help'``."""
+    text = error.format_message().replace("Value error, ", "")
+    text = " ".join(text.split()).removesuffix(".")
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "ldt"
+    return f"{text[:1].lower()}{text[1:]}; see '{command} --help'"
+
+
+def _out_of_memory(error):
+    kind = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)  # of a GPU
+    return isinstance(error, MemoryError | kind) or "can't allocate memory" in str(error)
+
+
+def _bug(error):
+    """``bug: TypeError: ...; traceback in /tmp/ldt-....txt``, or the traceback itself."""
+    trace = "".join(traceback.format_exception(error))
+    if os.environ.get("LDT_TRACEBACK") == "1":
+        return trace
+    summary = plain(str(error)).strip().split("\n")[0][:200]
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="ldt-", suffix=".txt", delete=False, encoding="utf-8", errors="replace"
+        ) as file:
+            file.write(f"ldt {__version__}, Python {sys.version}\n{sys.argv}\n\n{trace}")
+    except OSError:
+        return trace
+    return f"bug: {type(error).__name__}: {summary}; traceback in {file.name}"
+
+
+def _let_go(stream):
+    """Flush; what cannot be written must not fail once more when Python ends."""
+    try:
+        stream.flush()
+    except (AttributeError, ValueError):  # no stream, or a closed one
+        return
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,0 +1,361 @@
+"""A recipe: one YAML file that describes one run by four keys: task, model, data, training.
+
+`load` reads it, with overrides from the command line, and lists all that is wrong at once.
+How values are read (``3e-5`` is a number, ``no`` and ``007`` are text) is in `ldt.strict_yaml`.
+"""
+
+import json
+import os
+import typing
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic.errors import PydanticSchemaGenerationError
+
+from ldt import strict_yaml
+from ldt.errors import UserError
+from ldt.problems import Place, Problems, did_you_mean, explain, shown, word
+
+SECTIONS = ("task", "model", "data", "training")
+
+
+class Section(BaseModel):
+    """Keys that are not fields are errors."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ModelSection(Section):
+    """Where the model is and how its attention is computed.
+
+    Args:
+        path: folder of a model, or its id on the hub; `load` expands ``~``.
+        attention: name of an attention backend, or ``auto``.
+        window: tokens in reach on both sides together, even; one number, or one per layer.
+            None keeps the model's own.
+    """
+
+    path: str | None = None
+    attention: str = "auto"
+    window: int | list[int] | None = None
+
+    @field_validator("window")
+    @classmethod
+    def _even(cls, window):
+        for size in window if isinstance(window, list) else [window]:
+            if size is not None and (size < 2 or size % 2):
+                raise ValueError(f"must be even and at least 2, got {size}")
+        return window
+
+
+class DataSection(Section):
+    """Which files hold the documents, and what to do with long ones.
+
+    Args:
+        train: file of training examples, or ``hf:owner/name[:split]``.
+        eval: the same for evaluation.
+        text: field that holds the text; a dotted path reaches into nested objects.
+        label: field that holds the label, or a list of fields with true or false.
+        id: field that holds the document's id.
+        max_length: longest input, in tokens with the special ones; None is the model's longest.
+        overflow: what to do with longer documents.
+        stride: tokens that two neighbouring windows share.
+        max_windows: most windows of one document.
+        eval_fraction: share of the training documents to evaluate on, where there is no `eval`.
+    """
+
+    train: str | None = None
+    eval: str | None = None
+    text: str = "text"
+    label: str | Annotated[list[str], Field(min_length=1)] = "label"
+    id: str = "id"
+    max_length: int | None = Field(None, ge=1)
+    overflow: Literal["windows", "truncate", "error"] = "windows"
+    stride: int = Field(0, ge=0)
+    max_windows: int = Field(64, ge=1)
+    eval_fraction: float | None = Field(None, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _agree(self):
+        if self.eval is not None and self.eval_fraction is not None:
+            raise ValueError("eval and eval_fraction exclude each other")
+        if self.max_length is not None and self.stride >= self.max_length:
+            raise ValueError(f"stride must be below max_length, got {self.stride}")
+        return self
+
+
+@dataclass
+class Recipe:
+    """One run.
+
+    Args:
+        task: a task of `ldt.tasks.TASKS`, with its fields.
+        model, data: the sections.
+        training: keys of `transformers.TrainingArguments`, word for word, and ldt's own ones
+            (`OWN_TRAINING_KEYS`).
+        path: the file it came from.
+        places: where each value was written, for messages.
+    """
+
+    task: Any
+    model: ModelSection = field(default_factory=ModelSection)
+    data: DataSection = field(default_factory=DataSection)
+    training: dict[str, Any] = field(default_factory=dict)
+    path: Path | None = field(default=None, compare=False)
+    places: dict[tuple, Place] = field(default_factory=dict, compare=False, repr=False)
+
+    def where(self, *keys: str) -> str:
+        """The beginning of a message about a key: ``recipes/x.yaml:12: data: train``."""
+        return Problems(self.places).place(keys).say(keys)
+
+
+# What a command cannot do without, beside the task's name.
+NEEDS = {
+    "finetune": {
+        ("model", "path"): "a folder or the hub id of a model",
+        ("data", "train"): "a file of training examples",
+    }
+}
+
+OWN_TRAINING_KEYS = {
+    "early_stopping_patience": Annotated[int, Field(ge=1)] | None,
+    "early_stopping_threshold": Annotated[float, Field(ge=0)],
+}
+
+
+def load(path: str | Path, overrides: Iterable[str] = (), command: str | None = None) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        path: the YAML file. Relative paths in it (``data.train``, ``data.eval``, ``model.path``)
+            are taken from the current directory, else from beside the recipe if they exist there;
+            ``~`` is expanded, environment variables are not.
+        overrides: ``key=value`` with a dotted key (``training.learning_rate=2e-5``); the value is
+            read by the rules of the file and replaces what the file says.
+        command: a name of `NEEDS`, whose keys must then be present and whose training section is
+            checked, which imports transformers. None leaves both unchecked.
+
+    Raises:
+        UserError: there is no such file.
+        RecipeError: all that is wrong, one problem a line, each with its place.
+    """
+    path = Path(path)
+    tree = strict_yaml.parse(_read(path))
+    places = {keys: Place(f"{path}:{line}", 0, line) for keys, line in tree.lines.items()}
+    places[()] = Place(str(path))
+    problems = Problems(places)
+    for keys, line, what in tree.problems:
+        problems.add(keys, what, Place(f"{path}:{line}", 0, line) if line else Place(str(path)))
+    if not tree.complete:
+        problems.stop()
+    root = tree.value
+    if not isinstance(root, dict):
+        found = "an empty file" if root is None else shown(root)
+        problems.add((), f"expected the keys {', '.join(SECTIONS)}, got {found}")
+        problems.stop()
+    _override(root, overrides, problems)
+    recipe = _validate(root, problems)
+    recipe.path, recipe.places = path, places
+    if command is not None:
+        for (section, key), what in NEEDS[command].items():
+            if problems.clean((section, key)) and (root.get(section) or {}).get(key) is None:
+                problems.add((section, key), f"missing, {what}")
+        _check_training(recipe.training, problems)
+    problems.stop()
+    for section, key in (("model", "path"), ("data", "train"), ("data", "eval")):
+        values = getattr(recipe, section)
+        setattr(values, key, _found(getattr(values, key), path.parent))
+    if isinstance(recipe.training.get("output_dir"), str):
+        recipe.training["output_dir"] = os.path.expanduser(recipe.training["output_dir"])
+    return recipe
+
+
+def dump(recipe: Recipe) -> str:
+    """YAML with every key of the recipe, defaults too; `load` of it gives an equal recipe."""
+    sections = (recipe.task, recipe.model, recipe.data)
+    values = [section.model_dump(mode="json") for section in sections]
+    return strict_yaml.dump(dict(zip(SECTIONS, [*values, recipe.training], strict=True)))
+
+
+def check_training(training: dict[str, Any], places: dict[tuple, Place] | None = None) -> None:
+    """Compare keys and types with `transformers.TrainingArguments` and `OWN_TRAINING_KEYS`.
+
+    Args:
+        training: the section.
+        places: those of the recipe.
+
+    Raises:
+        RecipeError: all that is wrong, one problem a line.
+    """
+    problems = Problems(places or {})
+    _check_training(training, problems)
+    problems.stop()
+
+
+def _read(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read(strict_yaml.MAX_BYTES + 1)
+    except OSError as error:
+        near = ""
+        with suppress(OSError):
+            near = did_you_mean(path.name, [file.name for file in path.parent.iterdir()])
+        raise UserError(f"{path}: {error.strerror}{near}") from None
+
+
+def _override(root, overrides, problems):
+    """Put the overrides into the root, and their places into the places."""
+    for number, text in enumerate(overrides):
+        key, equals, written = text.partition("=")
+        keys = tuple(key.strip().split("."))
+        place = Place(
+            word(text), len(keys), strict_yaml.MAX_BYTES + number
+        )  # after the file's lines
+        if not equals or not all(keys):
+            problems.add(keys, "expected key=value, as in training.seed=1", place)
+            continue
+        tree = strict_yaml.parse(written)
+        for below, _, what in tree.problems:
+            problems.add((*keys, *below), what, place)
+        inside = root
+        for step in keys[:-1]:
+            if inside.get(step) is None:
+                inside[step] = {}
+            if not isinstance(inside[step], dict):
+                problems.add(keys, f"{step} is {shown(inside[step])} and has no keys", place)
+                break
+            inside = inside[step]
+        else:
+            inside[keys[-1]] = tree.value
+        for old in [old for old in problems.places if old[: len(keys)] == keys]:
+            del problems.places[old]
+        problems.places[keys] = place
+
+
+def _validate(root, problems):
+    """A recipe of what is valid, defaults for what is not; problems are added."""
+    values = {}
+    for key, value in root.items():
+        if key not in SECTIONS:
+            problems.add((key,), f"unknown key{_meant(key, None, root)}")
+        elif value is not None and not isinstance(value, dict):
+            problems.add((key,), f"expected keys and values, got {shown(value)}")
+        else:
+            values[key] = value or {}
+    return Recipe(
+        task=_validate_task(values.get("task", {}), root, problems),
+        model=_section(ModelSection, values, "model", root, problems) or ModelSection(),
+        data=_section(DataSection, values, "data", root, problems) or DataSection(),
+        training=values.get("training", {}),
+    )
+
+
+def _validate_task(values, root, problems):
+    from ldt.tasks import TASKS
+
+    cls = _task_class(root)
+    if cls is not None:
+        return _section(cls, {"task": values}, "task", root, problems)
+    if problems.clean(("task", "name")):
+        names = ", ".join(TASKS)
+        name = values.get("name")
+        near = did_you_mean(str(name), TASKS) or f", expected one of {names}"
+        what = f"missing, one of {names}" if name is None else f"unknown task {shown(name)}{near}"
+        problems.add(("task", "name"), what)
+    return None
+
+
+def _section(cls, values, section, root, problems):
+    """An instance of the section's class, or None with problems added."""
+    value = values.get(section, {})
+    try:
+        return cls.model_validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        for keys, what in explain(error, value):
+            if what is None:
+                what = f"unknown key{_meant(keys[0], section, root) if len(keys) == 1 else ''}"
+            if problems.clean((section, *keys)):
+                problems.add((section, *keys), what)
+        return None
+
+
+def _meant(key, section, root):
+    """``, did you mean 'data.max_length'?`` for an unknown key, or what would do."""
+    fields = {
+        "task": getattr(_task_class(root), "model_fields", ()),
+        "model": ModelSection.model_fields,
+        "data": DataSection.model_fields,
+    }
+    own = fields.pop(section, SECTIONS)
+    dotted = {name: f"{other}.{name}" for other, names in fields.items() for name in names}
+    if key not in dotted:
+        near = did_you_mean(key, own)
+        if near:
+            return near
+        dotted |= {name: f"training.{name}" for name in _training_types() if name not in dotted}
+    return did_you_mean(key, dotted, dotted.get) or f", expected one of {', '.join(own)}"
+
+
+def _task_class(root):
+    from ldt.tasks import TASKS
+
+    values = root.get("task")
+    name = values.get("name") if isinstance(values, dict) else None
+    return TASKS.get(name) if isinstance(name, str) else None
+
+
+def _found(name, folder):
+    """The path as the current directory has it, else beside the recipe if it is there."""
+    if name is None or name == "-" or name.startswith("hf:"):
+        return name
+    name = os.path.expanduser(name)
+    beside = os.path.join(folder, name)
+    return beside if not os.path.exists(name) and os.path.exists(beside) else name
+
+
+def _training_types():
+    """The type of every training key; of ``Enum | str``, the Enum."""
+    from dataclasses import fields
+
+    from transformers import TrainingArguments
+
+    hints = typing.get_type_hints(TrainingArguments)
+    types = {item.name: hints[item.name] for item in fields(TrainingArguments) if item.init}
+    for name, hint in types.items():
+        branches = typing.get_args(hint)
+        if any(isinstance(branch, type) and issubclass(branch, Enum) for branch in branches):
+            types[name] = typing.Union[tuple(b for b in branches if b is not str)]  # noqa: UP007
+    return types | OWN_TRAINING_KEYS
+
+
+def _check_training(training, problems):
+    if not training:
+        return
+    types = _training_types()
+    for key, value in training.items():
+        if key not in types:
+            problems.add(("training", key), f"unknown key{did_you_mean(key, types)}")
+            continue
+        try:
+            adapter = TypeAdapter(types[key])
+        except PydanticSchemaGenerationError:
+            continue  # a type that only transformers can check
+        try:
+            adapter.validate_json(json.dumps(value), strict=True)
+        except ValidationError as error:
+            for keys, what in explain(error, value):
+                if problems.clean(("training", key, *keys)):
+                    problems.add(("training", key, *keys), what)
