@@ -1,0 +1,351 @@
+"""Examples to features to batches, and what to tell about them before a training.
+
+Features are encoded once and kept in an unnamed temporary file, 5 bytes a token, mapped into
+memory: a training set larger than memory works, any feature is read at once in any order, and
+data-loading processes share the pages. (A ``datasets.Dataset`` would do the same through a cache
+that outlives the run and has to guess when it is stale.)
+"""
+
+import errno
+import tempfile
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from rich.text import Text
+
+from ldt.errors import DataError, ResourceError
+from ldt.reading import Example
+from ldt.tasks.base import Feature, Task
+
+if TYPE_CHECKING:
+    import torch
+
+    from ldt.recipe import DataSection
+
+MANY_GLOBAL = 0.05  # share of global tokens above which a warning tells their cost
+_TOKEN_TYPES = {  # what has one number a token, and its type in the file
+    "input_ids": np.int32,
+    "global_attention_mask": np.uint8,
+    "token_type_ids": np.uint8,
+}
+
+
+def unique(examples: Iterable[Example]) -> Iterator[Example]:
+    """Pass examples on, and raise DataError at an id that another one had before.
+
+    Takes memory per example: for training and evaluation sets, not for endless input.
+    """
+    seen: dict[str | int, str] = {}
+    for example in examples:
+        if example.id in seen:
+            raise DataError(f"{example.where}: id {example.id!r} stands at {seen[example.id]} too")
+        seen[example.id] = example.where
+        yield example
+
+
+def split(
+    examples: Sequence[Example], task: Task, data: "DataSection", seed: int
+) -> tuple[list[Example], list[Example]]:
+    """Part a training set into one to train on and ``data.eval_fraction`` of it to evaluate on.
+
+    Classes (``task.stratum``) keep their proportions, and each keeps a document to train on. Both
+    parts keep the order of the whole. The same seed gives the same parts.
+
+    Raises:
+        DataError: too few documents for one on both sides.
+    """
+    generator = np.random.default_rng(seed)
+    strata: dict[Hashable, list[int]] = {}
+    for number, example in enumerate(examples):
+        strata.setdefault(task.stratum(example, data), []).append(number)
+    # Every 1/fraction-th document of all strata laid end to end, each shuffled.
+    groups = [generator.permutation(numbers) for numbers in strata.values()]
+    order = np.concatenate(groups) if groups else np.empty(0, int)
+    taken = np.diff(np.floor(np.arange(len(order) + 1) * data.eval_fraction + 0.5)) > 0
+    chosen = set(order[taken].tolist())
+    for group in groups:
+        if chosen.issuperset(group.tolist()):
+            chosen.remove(group[0].item())
+    if not chosen:
+        raise DataError(
+            f"{data.train or 'the training set'}: data.eval_fraction={data.eval_fraction} of "
+            f"{len(examples):,} documents leaves none to evaluate on"
+        )
+    return (
+        [example for number, example in enumerate(examples) if number not in chosen],
+        [example for number, example in enumerate(examples) if number in chosen],
+    )
+
+
+class Features(Sequence[Feature]):
+    """Features that are written once, in order, and read in any order.
+
+    ``lengths`` and ``documents``: the tokens of each feature, and the number of its document; the
+    features of a document stand together.
+    """
+
+    def __init__(self, features: Iterable[Feature] = ()):
+        """Write the features.
+
+        Raises:
+            ResourceError: the disk of temporary files is full.
+        """
+        self._rows: list[tuple[int, int, tuple[str, ...], dict[str, Any]]] = []
+        self._bytes = np.empty(0, np.uint8)
+        offset = 0
+        try:
+            with tempfile.TemporaryFile() as file:
+                for feature in features:
+                    offset = self._write(feature, file, offset)
+                file.flush()
+                if offset:
+                    self._bytes = np.asarray(np.memmap(file, np.uint8, "r"))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise ResourceError(
+                f"{tempfile.gettempdir()}: full after {offset:,} bytes of encoded documents; "
+                "TMPDIR can name another folder"
+            ) from None
+        self.lengths = np.array([length for _, length, _, _ in self._rows], int)
+        self.documents = np.array([rest["document"] for *_, rest in self._rows], int)
+
+    def _write(self, feature: Feature, file: BinaryIO, offset: int) -> int:
+        keys = tuple(key for key in _TOKEN_TYPES if key in feature)
+        rest = {key: value for key, value in feature.items() if key not in _TOKEN_TYPES}
+        length = len(feature["input_ids"])
+        self._rows.append((offset, length, keys, rest))
+        for key in keys:
+            values = np.asarray(feature[key], _TOKEN_TYPES[key])
+            if values.shape != (length,):
+                raise ValueError(f"{key} has the shape {values.shape}, input_ids ({length},)")
+            offset += file.write(values.tobytes())
+        return offset
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Feature:
+        """Return a feature; what has one number a token is a read-only array."""
+        offset, length, keys, rest = self._rows[index]
+        feature = {}
+        for key in keys:
+            size = length * np.dtype(_TOKEN_TYPES[key]).itemsize
+            feature[key] = self._bytes[offset : offset + size].view(_TOKEN_TYPES[key])
+            offset += size
+        return feature | rest
+
+
+def encode_all(
+    examples: Iterable[Example],
+    task: Task,
+    tokenizer,
+    *,
+    data: "DataSection",
+    max_length: int,
+    config=None,
+) -> Features:
+    """Encode every example once; with labels if there is a config.
+
+    Raises:
+        DataError: an example that the task cannot encode.
+        ResourceError: the disk of temporary files is full.
+    """
+
+    def features():
+        for number, example in enumerate(examples):
+            for feature in task.encode(
+                example, tokenizer, data=data, max_length=max_length, config=config
+            ):
+                yield feature | {"document": number}
+
+    return Features(features())
+
+
+@dataclass(frozen=True)
+class LengthReport:
+    """What the features say about the documents; ``lines`` and ``warnings`` are to be printed.
+
+    Counts are of documents but for ``inputs``, the features; lengths are in tokens, special ones
+    included.
+    """
+
+    documents: int
+    median: int
+    p95: int
+    longest: int
+    inputs: int
+    windowed: int  # read in more than one window
+    truncated: int  # not read to the end
+    empty: int
+    global_share: float  # of all tokens of the inputs
+    lines: list[str]
+    warnings: list[str]
+
+
+def length_report(features: Iterable[Feature], *, max_length: int, window: int) -> LengthReport:
+    """Count and measure the documents of a set.
+
+    Args:
+        features: in order, as `encode_all` has them.
+        max_length: tokens of the longest input.
+        window: of the attention, the largest of the layers, for the cost of global tokens.
+    """
+    tokens: dict[int, int] = {}
+    windowed, truncated, empty = set(), set(), set()
+    inputs = read = marked = without = 0
+    for feature in features:
+        document, flags = feature["document"], feature.get("flags", {})
+        if document in tokens:
+            windowed.add(document)
+        tokens[document] = feature["tokens"]
+        truncated |= {document} if flags.get("truncated") else set()
+        empty |= {document} if flags.get("empty") else set()
+        here = int(np.sum(feature["global_attention_mask"]))
+        inputs += 1
+        read += len(feature["input_ids"])
+        marked += here
+        without += not here
+    lengths = np.array([*tokens.values()] or [0])
+    median, p95 = (round(q) for q in np.percentile(lengths, [50, 95]))
+    report = {
+        "documents": len(tokens),
+        "median": median,
+        "p95": p95,
+        "longest": int(lengths.max()),
+        "inputs": inputs,
+        "windowed": len(windowed),
+        "truncated": len(truncated),
+        "empty": len(empty),
+        "global_share": marked / max(read, 1),
+    }
+
+    def share(count: int) -> str:
+        return f"{count:,} ({count / len(tokens):.0%})"
+
+    lines = [
+        f"{len(tokens):,} documents: {median:,} tokens in the median, {p95:,} at the 95th "
+        f"percentile, {lengths.max():,} in the longest"
+    ]
+    if windowed:
+        lines.append(
+            f"{share(len(windowed))} have more than {max_length:,} tokens and are read in "
+            f"windows, {inputs:,} inputs in all"
+        )
+    if truncated:
+        lines.append(f"{share(len(truncated))} are cut off: their last tokens are not read")
+    if not windowed and not truncated:
+        lines.append(f"all fit into {max_length:,} tokens, nothing is cut off")
+    if empty:
+        lines.append(f"{share(len(empty))} are empty")
+    warnings = []
+    if report["global_share"] > MANY_GLOBAL:
+        mean = marked / inputs
+        warnings.append(
+            f"{report['global_share']:.0%} of the tokens are global, {mean:,.0f} in the mean "
+            f"input: attention costs {1 + 2 * mean / (window + 1):.1f} times that of the window "
+            "alone; task.global_attention names fewer"
+        )
+    if without:
+        warnings.append(
+            f"{without:,} of {inputs:,} inputs have no global token: nothing there sees "
+            "farther than the window"
+        )
+    return LengthReport(**report, lines=lines, warnings=warnings)
+
+
+def marked_tokens(feature: Feature, tokenizer) -> list[tuple[str, bool]]:
+    """Return each token of a feature as it would be printed, and whether it is global."""
+    pieces = tokenizer.convert_ids_to_tokens([int(token) for token in feature["input_ids"]])
+    special = set(tokenizer.all_special_tokens)
+    return [
+        (
+            _printable(piece if piece in special else tokenizer.convert_tokens_to_string([piece])),
+            bool(is_global),
+        )
+        for piece, is_global in zip(pieces, feature["global_attention_mask"], strict=True)
+    ]
+
+
+def show_example(feature: Feature, tokenizer, *, limit: int = 60) -> Text:
+    """Return the encoded example for a terminal: tokens parted by a bar, global ones in stars.
+
+    Of more than ``limit`` tokens the first two thirds and the last third of that are shown, and
+    how many stand between them, the global ones among them counted.
+    """
+    tokens = marked_tokens(feature, tokenizer)
+    first, last = len(tokens), len(tokens)
+    if len(tokens) > limit:
+        first = limit * 2 // 3
+        last = len(tokens) - (limit - first)
+    shown = [_mark(*token) for token in tokens[:first]]
+    if first < last:
+        count = sum(is_global for _, is_global in tokens[first:last])
+        shown.append(Text(f" ... {last - first:,} tokens, {count:,} of them global ... ", "dim"))
+    shown += [_mark(*token) for token in tokens[last:]]
+    return Text("|", "dim").join(shown)
+
+
+class Collator:
+    """Pads features on the right to the longest of a batch.
+
+    Labels become one number a row (int64, or float32 of a regression), a float32 row of a
+    multi-label feature, or where a feature has a whole number for each token, rows padded with
+    -100, which losses ignore.
+    """
+
+    def __init__(self, pad_token_id: int):
+        self.pad_token_id = pad_token_id
+
+    def __call__(self, features: Sequence[Feature]) -> dict[str, "torch.Tensor"]:
+        """Return input_ids, attention_mask, global_attention_mask, [batch, longest] int64, and
+        token_type_ids and labels if the features have them.
+
+        Raises:
+            ValueError: a feature without its global mask, or some with and some without a key.
+        """
+        import torch
+
+        keys = {key for feature in features for key in (*_TOKEN_TYPES, "labels") if key in feature}
+        keys |= {"input_ids", "global_attention_mask"}
+        for feature in features:
+            if missing := sorted(keys - feature.keys()):
+                raise ValueError(f"a feature without {', '.join(missing)}")
+        longest = max(len(feature["input_ids"]) for feature in features)
+
+        def padded(rows: list, filler: int) -> np.ndarray:
+            full = np.full((len(rows), longest), filler, np.int64)
+            for row, values in zip(full, rows, strict=True):
+                row[: len(values)] = values
+            return full
+
+        batch = {
+            key: padded(
+                [feature[key] for feature in features],
+                self.pad_token_id if key == "input_ids" else 0,
+            )
+            for key in _TOKEN_TYPES
+            if key in keys
+        }
+        ones = [np.ones(len(feature["input_ids"]), np.int64) for feature in features]
+        batch["attention_mask"] = padded(ones, 0)
+        if "labels" in keys:
+            labels = [np.asarray(feature["labels"]) for feature in features]
+            if labels[0].dtype.kind == "f":
+                batch["labels"] = np.stack(labels).astype(np.float32)
+            elif labels[0].ndim:
+                batch["labels"] = padded(labels, -100)
+            else:
+                batch["labels"] = np.stack(labels).astype(np.int64)
+        return {key: torch.from_numpy(values) for key, values in batch.items()}
+
+
+def _mark(token: str, is_global: bool) -> Text:
+    return Text(f"*{token}*", "bold reverse") if is_global else Text(token)
+
+
+def _printable(token: str) -> str:
+    """The token with line ends, controls and the like as escapes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in token)
