@@ -43,15 +43,15 @@ class _Touch(torch.autograd.Function):
         return grad, *zeros
 
 
-def touch(x, *modules):
-    """``x`` unchanged; parameters of ``modules`` get a gradient of zero rather than none.
+def touch(x, *parameters):
+    """``x`` unchanged; the parameters get a gradient of zero where they would get none.
 
     Distributed training waits for the gradient of every parameter, also of those that a batch
     does not use.
     """
     if not torch.is_grad_enabled():
         return x
-    return _Touch.apply(x, *(p for module in modules for p in module.parameters()))
+    return _Touch.apply(x, *parameters)
 
 
 class Embeddings(nn.Module):
@@ -108,14 +108,17 @@ class SelfAttention(nn.Module):
             probs = band_probabilities(q, k, documents, window=self.window)
         out = band_attention(q, k, v, documents, window=self.window, **how)
         if documents.is_global is None:
-            out = touch(out, self.query_global, self.key_global, self.value_global)
+            unused = (self.query_global, self.key_global, self.value_global)
+            out = touch(out, *(p for project in unused for p in project.parameters()))
         else:
             index = documents.global_index
             q = self._split(self.query_global(x.index_select(0, index)))
             key = self.key_global.weight, self.key_global.bias
             value = self.value_global.weight, self.value_global.bias
             rows = global_rows(q, x, key, value, documents, **how)
-            out = out.index_copy(0, index, rows.to(out.dtype))
+            # Folding leaves the key's bias out: it adds the same to all scores of a row.
+            rows = touch(rows.to(out.dtype), self.key_global.bias)
+            out = out.index_copy(0, index, rows)
             if output_attentions:
                 global_probs = global_probabilities(q, x, key, documents)
         return out.flatten(1), probs, global_probs
@@ -344,7 +347,7 @@ class LdtModel(LdtPreTrainedModel):
         pooled = None
         if self.pooler is not None:
             pooled = self.pooler(packing.first(x))
-            x = touch(x, self.pooler)
+            x = touch(x, *self.pooler.parameters())
         if packed:
             return x, pooled, packing, rest
         output = LdtModelOutput(packing.unpack(x), pooled, **rest)

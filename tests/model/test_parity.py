@@ -1,0 +1,310 @@
+"""Outputs, losses and every gradient equal those of transformers' Longformer.
+
+Where ldt differs on purpose (pooling under left padding, padding in the span softmax), the peer is
+transformers on each row alone, cut to its real tokens.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from longformers import HEADS, VOCABULARY, batch, longformer
+from torch.nn import functional as F
+
+import ldt.model
+from ldt.attention import BACKENDS, Documents, reference
+
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
+CASES = [  # windows that transformers can run, length, padding, global tokens
+    ([8, 8], 1, "none", "all"),
+    ([8, 4], 7, "none", "none"),
+    ([8, 4], 8, "none", "all"),
+    ([8, 8], 9, "right", "one"),
+    ([4, 8], 17, "right", "some"),
+    ([16, 4], 37, "left", "some"),
+    ([8, 8], 21, "middle", "some"),
+    ([8, 4], 20, "row", "some"),
+    ([4, 4], 33, "mixed", "one"),
+    ([64, 4], 30, "mixed", "none"),
+    ([8, 4], 24, "right", "default"),
+    ([8, 4], 24, "none", "default"),
+]
+
+
+@pytest.fixture
+def exact_peer(monkeypatch):
+    """transformers takes both softmaxes in float32 for every dtype, which ends a comparison in
+    float64 at 5e-8; here it stays in float64."""
+    softmax = F.softmax
+
+    def wide(x, dim=None, dtype=None):
+        return softmax(x, dim=dim, dtype=None if x.dtype == torch.float64 else dtype)
+
+    monkeypatch.setattr(F, "softmax", wide)
+
+
+def pair(head, folder, dtype, **changes):
+    """A random model of transformers and the same file loaded in ldt."""
+    theirs = longformer(head, **changes)
+    theirs.save_pretrained(folder)
+    ours = ldt.model.load(folder, getattr(ldt.model, "Ldt" + head), dtype=dtype)
+    return theirs.to(dtype), ours
+
+
+def with_labels(head, inputs):
+    """The inputs, and labels for the head; multiple choice gets two rows of two choices."""
+    real = inputs["attention_mask"].bool()
+    b, n = real.shape
+    if head == "ForMaskedLM":
+        hidden = ~real | (torch.rand(b, n) < 0.5)
+        hidden[0, real[0].int().argmax()] = False
+        labels = torch.randint(0, VOCABULARY, (b, n)).masked_fill(hidden, -100)
+        return inputs | {"labels": labels}
+    if head == "ForTokenClassification":
+        return inputs | {"labels": torch.randint(0, 3, (b, n)).masked_fill(~real, -100)}
+    if head == "ForSequenceClassification":
+        return inputs | {"labels": torch.tensor([2, 0, 1, 1])}
+    if head == "ForMultipleChoice":
+        folded = {key: None if x is None else x.view(2, 2, n) for key, x in inputs.items()}
+        return folded | {"labels": torch.tensor([1, 0])}
+    if head == "ForQuestionAnswering":
+        start = real.int().argmax(1)
+        end = n - 1 - real.flip(1).int().argmax(1)
+        return inputs | {"start_positions": start, "end_positions": end.clamp(max=n - 1)}
+    return inputs
+
+
+def answers(head, model, inputs):
+    """The model's answer tensors, for the base model those at real tokens, and a loss."""
+    out = model(**inputs, output_hidden_states=True, output_attentions=True)
+    if head == "Model":
+        out.last_hidden_state = out.last_hidden_state[inputs["attention_mask"].bool()]
+        out.loss = readout(out.last_hidden_state) + readout(out.pooler_output)
+    return out
+
+
+def readout(x):
+    """A loss in which each element has a target of its own."""
+    target = torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view_as(x)
+    return F.mse_loss(x, target)
+
+
+def peer_answers(head, model, inputs):
+    """`answers` of transformers, from each row alone where padding makes its answer another."""
+    out = answers(head, model, inputs)
+    mask = inputs["attention_mask"].flatten(0, -2)
+    if head in ("Model", "ForSequenceClassification", "ForMultipleChoice") and not mask[:, 0].all():
+        rows = [row for _, row in alone(model, inputs)]
+        if head == "Model":
+            out.pooler_output = torch.cat([row.pooler_output for row in rows])
+            out.loss = readout(out.last_hidden_state) + readout(out.pooler_output)
+        else:
+            out.logits = torch.cat([row.logits for row in rows]).view_as(out.logits)
+            out.loss = F.cross_entropy(out.logits, inputs["labels"])
+    if head == "ForQuestionAnswering" and not mask.all():
+        losses = {"start": [], "end": []}
+        for cut, row in alone(model, inputs):
+            real = cut["attention_mask"].bool()
+            for side, found in losses.items():
+                logits = row[f"{side}_logits"].masked_fill(~real, float("-inf"))
+                if real.any():
+                    found.append(F.cross_entropy(logits, cut[f"{side}_positions"]))
+        out.loss = (torch.stack(losses["start"]).mean() + torch.stack(losses["end"]).mean()) / 2
+    return out
+
+
+def alone(model, inputs):
+    """For each row, the inputs cut to its real tokens and the output for them, without labels."""
+    flat = {
+        key: x if x.dim() == 1 else x.flatten(0, -2) for key, x in inputs.items() if x is not None
+    }
+    folded = inputs["attention_mask"].dim() == 3
+    for row, mask in enumerate(flat["attention_mask"]):
+        real = mask.nonzero().squeeze(1)
+        first, last = (int(real[0]), int(real[-1])) if len(real) else (0, 0)
+        cut = {}
+        for key, x in flat.items():
+            if key.endswith("_positions"):
+                cut[key] = x[row : row + 1] - first
+            elif x.shape == flat["attention_mask"].shape and key != "labels":
+                cut[key] = x[row : row + 1, first : last + 1]
+        given = {key: x[:, None] if folded else x for key, x in cut.items() if x.dim() == 2}
+        yield cut, model(**given)
+
+
+def assert_close(found, expected, tolerance, what, scale=None):
+    assert found.shape == expected.shape, what
+    scale = expected.abs().max() if scale is None else scale
+    error = (found - expected).abs().max()
+    assert error <= tolerance * scale, f"{what}: error {error:.2e} of {scale:.2e}"
+
+
+def assert_outputs_equal(found, expected, mask, tolerance):
+    """All fields, at real tokens where they have a length."""
+    real = mask.flatten(0, -2).bool()
+    n = real.shape[1]
+    assert_close(found.loss, expected.loss, tolerance, "loss")
+    for name in ("last_hidden_state", "pooler_output"):
+        if name in found:
+            assert_close(found[name], expected[name], tolerance, name)
+    for name in ("logits", "start_logits", "end_logits"):
+        if name in found:
+            a, b = found[name], expected[name]
+            if a.shape[:2] == mask.shape:
+                a, b = a[real], b[real]
+            assert_close(a, b, tolerance, name)
+    for a, b in zip(found.hidden_states, expected.hidden_states, strict=True):
+        assert_close(a[real], b[real], tolerance, "hidden states")
+        assert not a[~real].any()
+    for a, b in zip(found.attentions, expected.attentions, strict=True):
+        assert_close(a.transpose(1, 2)[real], b.transpose(1, 2)[real], tolerance, "attentions")
+        assert not a.transpose(1, 2)[~real].any()
+    assert (found.global_attentions is None) == (expected.global_attentions is None)
+    for a, b in zip(found.global_attentions or (), expected.global_attentions or (), strict=True):
+        b = b[:, :, :n]  # transformers leaves the padding to the window in
+        used = (a.sum(2, keepdim=True) > 0.5).expand_as(a)  # it fills up other columns
+        assert_close(a[used], b[used], tolerance, "global attentions")
+        assert not a[~used].any()
+
+
+def assert_gradients_equal(ours, theirs, tolerance):
+    """Each parameter's gradient; where transformers has none, ours is zero.
+
+    Relative to the largest gradient of the module, as that of a key's bias is zero but for noise.
+    """
+    expected = dict(theirs.named_parameters())
+    scales = {}
+    for name, parameter in expected.items():
+        module = name.rpartition(".")[0]
+        size = parameter.grad.abs().max() if parameter.grad is not None else 0
+        scales[module] = max(scales.get(module, 0), size)
+    for name, parameter in ours.named_parameters():
+        assert parameter.grad is not None, name
+        if expected[name].grad is None:
+            assert not parameter.grad.any(), name
+        else:
+            scale = scales[name.rpartition(".")[0]]
+            assert_close(parameter.grad, expected[name].grad, tolerance, name, scale)
+
+
+def compare(head, folder, dtype, case, **changes):
+    windows, n, padding, globals_ = case
+    theirs, ours = pair(head, folder, dtype, attention_window=windows)
+    for key, value in changes.items():
+        for layer in ours.base_model.encoder.layer:
+            setattr(layer.attention.self, key, value)
+    inputs = with_labels(head, batch(n, padding, globals_))
+    found, expected = answers(head, ours, inputs), peer_answers(head, theirs, inputs)
+    found.loss.backward()
+    expected.loss.backward()
+    mask = inputs["attention_mask"]
+    assert_outputs_equal(found, expected, mask, TOLERANCE[dtype])
+    assert_gradients_equal(ours, theirs, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "case"),
+    [(torch.float64, case) for case in CASES] + [(torch.float32, case) for case in CASES[1::4]],
+    ids=str,
+)
+@pytest.mark.parametrize("head", HEADS)
+def test_outputs_loss_and_gradients_equal_transformers(head, dtype, case, tmp_path, exact_peer):
+    compare(head, tmp_path, dtype, case)
+
+
+@pytest.mark.parametrize("problem", ["regression", "multi_label_classification"])
+def test_the_other_losses_of_sequence_classification_equal_transformers(problem, tmp_path):
+    theirs, ours = pair("ForSequenceClassification", tmp_path, torch.float32, problem_type=problem)
+    inputs = batch(21, "right", "default") | {"labels": torch.rand(4, 3)}
+    found, expected = ours(**inputs), theirs(**inputs)
+    found.loss.backward()
+    expected.loss.backward()
+    assert_close(found.loss, expected.loss, 1e-5, "loss")
+    assert_gradients_equal(ours, theirs, 1e-5)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_embeddings_and_position_ids_give_what_they_give_in_transformers(head, tmp_path):
+    theirs, ours = pair(head, tmp_path, torch.float32)
+    n = 16
+    inputs = with_labels(head, batch(n, "none", "some"))
+    ids = inputs.pop("input_ids")
+    inputs["position_ids"] = torch.randint(2, 66, ids.shape)
+    inputs["inputs_embeds"] = theirs.get_input_embeddings()(ids).detach()
+    name = "start_logits" if head == "ForQuestionAnswering" else "logits"
+    name = "last_hidden_state" if head == "Model" else name
+    for left_out in (None, "position_ids"):
+        inputs.pop(left_out, None)
+        assert_close(ours(**inputs)[name], theirs(**inputs)[name], 1e-5, name)
+
+
+def test_a_tuple_has_the_fields_in_the_order_of_transformers(tmp_path):
+    for head in HEADS:
+        theirs, ours = pair(head, tmp_path, torch.float32)
+        inputs = with_labels(head, batch(16, "none", "one"))
+        for asked in ({}, {"output_hidden_states": True, "output_attentions": True}):
+            found = ours(**inputs, **asked, return_dict=False)
+            expected = theirs(**inputs, **asked, return_dict=False)
+            assert len(found) == len(expected)
+            for a, b in zip(found, expected, strict=True):
+                if isinstance(a, tuple):
+                    assert len(a) == len(b)
+                else:
+                    assert_close(a, b, 1e-5, head)
+
+
+def dense(q, k, v, documents, window, weight):
+    """Band attention with the weight ``weight(near, is_global)`` for each pair."""
+    position = torch.arange(len(q))
+    near = (position[:, None] - position).abs() <= window // 2
+    same = documents.document_of[:, None] == documents.document_of
+    weight = weight(near, documents.is_global) * (same & documents.keep)
+    scores = torch.einsum("qhd,khd->hqk", q, k) * q.shape[-1] ** -0.5
+    silent = ~documents.keep | documents.is_global
+    weight = weight.masked_fill(silent[:, None], 1).to(q.dtype)
+    out = torch.einsum("hqk,khd->qhd", (scores + weight.log()).softmax(-1), v)
+    return out.masked_fill(silent[:, None, None], 0)
+
+
+def right(q, k, v, documents, *, window, **how):
+    return dense(q, k, v, documents, window, lambda near, seen: near | seen)
+
+
+def too_wide(q, k, v, documents, *, window, **how):
+    return dense(q, k, v, documents, window + 2, lambda near, seen: near | seen)
+
+
+def counted_twice(q, k, v, documents, *, window, **how):
+    return dense(q, k, v, documents, window, lambda near, seen: near.int() + seen.int())
+
+
+def not_seen(q, k, v, documents, *, window, **how):
+    return dense(q, k, v, documents, window, lambda near, seen: near & ~seen | near.diag().diag())
+
+
+def one_to_one(q, x, key, value, documents, **how):
+    """Global rows that do not see each other."""
+    rest = Documents(documents.cu_seqlens, documents.keep & ~documents.is_global)
+    rest.__dict__["global_index"] = documents.global_index
+    return reference.global_rows(q, x, key, value, rest, **how)
+
+
+@pytest.mark.parametrize(
+    ("band", "rows", "message"),
+    [
+        (right, reference.global_rows, None),
+        (too_wide, reference.global_rows, "error"),
+        (counted_twice, reference.global_rows, "error"),
+        (not_seen, reference.global_rows, "error"),
+        (right, one_to_one, "error"),
+    ],
+)
+def test_the_comparison_catches_a_wrong_attention(band, rows, message, tmp_path, monkeypatch):
+    monkeypatch.setitem(BACKENDS, "other", SimpleNamespace(band_attention=band, global_rows=rows))
+    case = ([8, 8], 21, "middle", "some")
+    for head in HEADS:
+        if message is None:
+            compare(head, tmp_path, torch.float32, case, backend="other")
+        else:
+            with pytest.raises(AssertionError, match=message):
+                compare(head, tmp_path, torch.float32, case, backend="other")
