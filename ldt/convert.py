@@ -1,0 +1,352 @@
+"""Turn a short-input encoder into a long-input one, and prove that it still computes the same."""
+
+import errno
+import json
+import os
+import shlex
+import shutil
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from ldt.errors import ModelError, ResourceError, UserError
+from ldt.model import LdtConfig, LdtForMaskedLM, LdtModel, load_tokenizer
+from ldt.source import FIELDS, POSITIONS, Check, find_source, prove, read_source
+
+_LOCAL = ("query", "key", "value")
+_SPECIAL = ("bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id")
+_NOT_TOKENIZER = (  # of tokenizer_config.json: where it came from, and how somebody once called it
+    "is_local",
+    "local_files_only",
+    "max_length",
+    "name_or_path",
+    "pad_to_multiple_of",
+    "special_tokens_map_file",
+    "stride",
+    "tokenizer_file",
+    "truncation_strategy",
+)
+_SAMPLE = "Nothing in this agreement (see § 4.2) limits liability for caffè or naïve résumés.\n"
+
+
+@dataclass
+class Report:
+    """What a conversion did. `lines` or `str` make it text.
+
+    Attributes:
+        source: as it was given.
+        target: folder of the converted model.
+        kind: the source's model_type.
+        layers, width, parameters: size of the converted model.
+        source_length, max_length: longest input before and now, in tokens.
+        window: tokens in reach on both sides together.
+        source_windows: those of the source's layers; empty if its attention is full, and then
+            the global projections are copies of the local ones.
+        head: whether the masked-LM head is kept, or why not.
+        left_out: parts of the source that the converted model has no place for.
+        checks: the proof.
+    """
+
+    source: str
+    target: Path
+    kind: str
+    layers: int
+    width: int
+    parameters: int
+    source_length: int
+    max_length: int
+    window: int
+    source_windows: list[int]
+    head: str
+    left_out: list[str]
+    checks: list[Check]
+
+    @property
+    def ok(self):
+        """Whether all checks of the proof hold."""
+        return all(check.ok for check in self.checks)
+
+    @property
+    def difference(self):
+        """Largest difference in any check."""
+        return max(check.difference for check in self.checks)
+
+    def lines(self) -> list[str]:
+        """The report as text, the proof and the next command last."""
+        copies, rest = divmod(self.max_length, self.source_length)
+        tiled = "copied once" if copies == 1 else f"copied {copies} times"
+        if rest:
+            tiled += f", and the first {rest} once more"
+        window, projections = f"{self.window} tokens, both sides together", "copies of the local"
+        if self.source_windows:
+            window += f" (source: {', '.join(map(str, sorted(set(self.source_windows))))})"
+            projections = "the source's"
+        facts = {
+            "model": f"{self.kind}, {self.layers} layers of width {self.width}, "
+            f"{self.parameters:,} parameters",
+            "positions": f"{self.source_length} -> {self.max_length} ({tiled})",
+            "window": window,
+            "global attention": f"{projections} projections",
+            "masked-LM head": self.head,
+        }
+        if self.left_out:
+            facts["not converted"] = ", ".join(self.left_out)
+        name = _shown(self.target)
+        return [
+            f"{self.source} -> {name}",
+            *(f"  {what:<18}{fact}" for what, fact in facts.items()),
+            "proof: source and converted model on random tokens, largest difference",
+            *(
+                f"  {check.name:<18}{check.difference:.1e}, tolerance {check.tolerance:.1e}, "
+                f"up to {check.tokens} tokens{'' if check.ok else '  TOO LARGE'}"
+                for check in self.checks
+            ),
+            f"next: ldt finetune recipe.yaml model.path={shlex.quote(name)}",
+        ]
+
+    def __str__(self):
+        return "\n".join(self.lines())
+
+
+def convert(source, target=None, *, max_length=4096, window=512, overwrite=False) -> Report:
+    """Write a long-input model made from a short-input one, after a proof that it is the same.
+
+    The result is a plain Longformer, so transformers' LongformerModel loads it too. Its position
+    table repeats the source's own in blocks of the source's own length; its global projections
+    start as copies of the local ones. Sources that are long already are lengthened in the same
+    way and keep their global projections. Weights are saved in float32. The same source gives the
+    same bytes.
+
+    The proof runs the source (by transformers) and the written folder (by ldt) on short inputs,
+    which the window covers, on inputs where all attention is global, and at the last positions.
+    Until it holds, everything is in a folder beside the target, whose name ends in ``.partial``.
+
+    Args:
+        source: folder or hub id of a BERT, RoBERTa, XLM-R, CamemBERT, Longformer or ldt model.
+        target: folder to write; by default ``<last part of source>-<max_length>`` here.
+        max_length: longest input of the result, in tokens, special tokens included.
+        window: tokens in reach on both sides together, in every layer.
+        overwrite: replace a model that is at ``target``.
+
+    Raises:
+        UserError: an option or the target cannot be used.
+        ModelError: the source cannot be used, or the proof fails; nothing is at the target then,
+            or what was there before.
+        ResourceError: the disk is too small.
+
+    Source: Beltagy et al. 2020 (arXiv:2004.05150), section 5.
+    """
+    if window < 2 or window % 2:
+        raise UserError(f"--window must be even and at least 2, got {window}")
+    if max_length < 1:
+        raise UserError(f"--max-length must be at least 1, got {max_length}")
+    folder = find_source(source)
+    if target is None:
+        name = folder.resolve().name if Path(source).expanduser().is_dir() else Path(source).name
+        target = f"{name}-{max_length}"
+    target = Path(target).expanduser()
+    place = Path(os.path.abspath(target))
+    _check_target(target, place, folder, overwrite)
+
+    found = read_source(folder)
+    if max_length < found.length:
+        raise UserError(
+            f"--max-length {max_length} would cut the {found.length} positions of {source}; "
+            f"{found.length} is the least"
+        )
+    tokenizer = load_tokenizer(folder, found.config)
+    config = long_config(found, tokenizer, max_length, window)
+    weights = long_weights(found, max_length)
+    partial = place.with_name(place.name + ".partial")
+    try:
+        with _writing(target):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            _write(partial, config, weights, tokenizer)
+        report = Report(
+            source=str(source),
+            target=target,
+            kind=found.kind,
+            layers=config.num_hidden_layers,
+            width=config.hidden_size,
+            parameters=sum(tensor.numel() for tensor in weights.values()),
+            source_length=found.length,
+            max_length=max_length,
+            window=window,
+            head=found.head_note,
+            source_windows=found.windows,
+            left_out=found.left_out,
+            checks=prove(found, _load(found, partial), max_length, window),
+        )
+        if not report.ok:
+            raise ModelError(_failed(report))
+        _check_tokenizer(tokenizer, partial, config)
+        with _writing(target):
+            _move(partial, place)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return report
+
+
+def long_config(source, tokenizer, max_length, window):
+    """The LdtConfig of the converted model; special ids that its config lacks are the tokenizer's.
+
+    Args:
+        source: `ldt.source.Source`.
+    """
+    special = {}
+    for name in _SPECIAL:
+        value = getattr(source.config, name, None)
+        special[name] = getattr(tokenizer, name, None) if value is None else value
+    return LdtConfig(
+        **{field: getattr(source.config, field) for field in FIELDS},
+        **special,
+        max_position_embeddings=source.config.pad_token_id + 1 + max_length,
+        attention_window=[window] * source.config.num_hidden_layers,
+        architectures=[_class(source).__name__],
+        dtype="float32",
+    )
+
+
+def long_weights(source, max_length):
+    """{name: tensor} of the converted model, under the names of the class that it is saved as.
+
+    Args:
+        source: `ldt.source.Source`.
+    """
+    leading = source.config.pad_token_id + 1
+    prefix = "longformer." if source.head else ""
+    weights = dict(source.head)
+    for name, tensor in source.encoder.items():
+        if name == POSITIONS:
+            tensor = long_positions(tensor, source.first, leading, max_length)
+        weights[prefix + name] = tensor
+        stem, _, kind = name.rpartition(".")
+        twin = f"{stem}_global.{kind}"
+        if stem.endswith(tuple(f".self.{part}" for part in _LOCAL)) and twin not in source.encoder:
+            weights[prefix + twin] = tensor.clone()
+    return weights
+
+
+def long_positions(table, first, leading, max_length):
+    """Repeat the rows of a position table that texts use, up to a length.
+
+    Args:
+        table: [rows, width].
+        first: row of the first token of a text.
+        leading: rows before that of the first token in the new table; the source's own, or zeros
+            where it has fewer.
+
+    Returns:
+        [leading + max_length, width]
+    """
+    start = table.new_zeros(leading, table.shape[1])
+    start[:first] = table[:first]
+    rows = first + torch.arange(max_length) % (len(table) - first)
+    return torch.cat([start, table[rows]])
+
+
+def _class(source):
+    return LdtForMaskedLM if source.head else LdtModel
+
+
+def _load(source, folder):
+    """The converted model as it was written, with a pooler only where the source has one."""
+    options = {} if source.head else {"add_pooling_layer": source.model.pooler is not None}
+    return _class(source).from_pretrained(folder, dtype=torch.float32, **options).eval()
+
+
+def _failed(report):
+    worst = max(report.checks, key=lambda check: (not check.ok, check.difference))
+    return (
+        f"{report.source}: the converted model differs from its source by {worst.difference:.1e} "
+        f"({worst.name}), the tolerance is {worst.tolerance:.1e}; {_shown(report.target)} is not "
+        "written"
+    )
+
+
+def _write(folder, config, weights, tokenizer):
+    """The files of a model; nothing in them depends on the time or on a path."""
+    size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+    free = shutil.disk_usage(folder).free
+    if free < 1.1 * size:
+        raise ResourceError(
+            f"{folder.parent}: {size / 2**20:,.0f} MiB are needed, {free / 2**20:,.0f} MiB are free"
+        )
+    config.save_pretrained(folder)
+    weights = {name: tensor.contiguous() for name, tensor in weights.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    tokenizer.model_max_length = config.max_position_embeddings - config.pad_token_id - 1
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
+    tokenizer.save_pretrained(folder)
+    file = folder / "tokenizer_config.json"
+    kept = {k: v for k, v in json.loads(file.read_text("utf-8")).items() if k not in _NOT_TOKENIZER}
+    text = json.dumps(kept, indent=2, sort_keys=True, ensure_ascii=False)
+    file.write_text(text + "\n", encoding="utf-8")
+
+
+def _check_tokenizer(tokenizer, folder, config):
+    """The saved tokenizer cuts text as the source's does."""
+    saved = load_tokenizer(folder, config)
+    same = saved.get_vocab() == tokenizer.get_vocab()
+    if not same or saved(_SAMPLE).input_ids != tokenizer(_SAMPLE).input_ids:
+        raise ModelError(
+            f"the {type(tokenizer).__name__} of the source is another one after it is saved and "
+            "loaded"
+        )
+
+
+def _check_target(target, place, folder, overwrite):
+    """Refuse a target that is in use, before anything is loaded."""
+    here = folder.resolve()
+    if place.resolve() in (here, *here.parents):
+        raise UserError(f"{target} is or holds the source; name another target")
+    if place.exists() or place.is_symlink():
+        if not overwrite:
+            raise UserError(f"{target} exists already; --overwrite replaces it")
+        if not place.is_dir() or not (place / "config.json").is_file():
+            raise UserError(f"{target} is not a model, which --overwrite would replace")
+    parent = place.parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise UserError(f"{target}: {parent} is not a folder that can be written to")
+
+
+def _move(partial, place):
+    """Rename to the target; a model that is there stays until the new one is in its place."""
+    if not place.exists():
+        partial.rename(place)
+        return
+    old = place.with_name(place.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)  # of a run that was killed here
+    place.rename(old)
+    try:
+        partial.rename(place)
+    except OSError:
+        old.rename(place)
+        raise
+    if old.is_symlink():
+        old.unlink()
+    else:
+        shutil.rmtree(old)
+
+
+@contextmanager
+def _writing(target):
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        full = isinstance(error, SafetensorError) or error.errno in (errno.ENOSPC, errno.EDQUOT)
+        kind = ResourceError if full else UserError
+        raise kind(f"{target}: cannot be written: {error}") from error
+
+
+def _shown(path):
+    """./name for a bare name, which could be read as a hub id."""
+    return f"./{path}" if len(path.parts) == 1 and not path.is_absolute() else str(path)
