@@ -1,0 +1,161 @@
+"""How training goes: a live bar on a terminal, plain lines elsewhere, a JSON line for each."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
+from transformers import TrainerCallback
+
+from ldt.checkpoint import write_whole
+
+METRICS = "metrics.jsonl"
+_HIDDEN = ("_runtime", "_per_second", "_preparation_time")
+
+
+class ProgressReport(TrainerCallback):
+    """Reports a Trainer's steps, evaluations and logs.
+
+    Each log becomes a line of ``metrics.jsonl``: step, epoch, what the Trainer logs (loss,
+    learning_rate, grad_norm, eval_…), and for training steps tokens_per_second, memory (bytes) and
+    seconds since the start. tokens_per_second counts real tokens, without padding, over the time
+    spent in training steps since the line before, without evaluation and saving.
+
+    Args:
+        console: standard error, as a rule.
+        run: the run folder; None writes no file.
+    """
+
+    def __init__(self, console: Console, run: Path | None):
+        self.console = console
+        self.path = run / METRICS if run else None
+        self.bar: Progress | None = None
+        self.tokens = 0  # of this session, up to the last log
+        self.busy = 0.0  # seconds in training steps, likewise
+        self._last = (0, 0.0)
+        self._loss = ""
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of this session as a whole."""
+        return self.tokens / self.busy if self.busy else 0.0
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self._started = time.monotonic()
+        self._first_step = state.global_step
+        self._first_tokens = state.num_input_tokens_seen
+        if state.is_world_process_zero and self.console.is_terminal:
+            self.bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=20),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[figures]}"),
+                console=self.console,
+            )
+            self._steps = self.bar.add_task("training", total=state.max_steps, figures="")
+            self._eval = self.bar.add_task("evaluating", visible=False, figures="")
+            self.bar.start()
+            self.bar.update(self._steps, completed=state.global_step)
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self._step_began = time.monotonic()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.busy += time.monotonic() - self._step_began
+        self.tokens = state.num_input_tokens_seen - self._first_tokens
+        if self.bar:
+            figures = self._figures(state, self.tokens_per_second)
+            self.bar.update(self._steps, completed=state.global_step, figures=figures)
+
+    def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
+        if self.bar:
+            self.bar.update(self._eval, total=len(eval_dataloader), visible=True, advance=1)
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        if self.bar:
+            self.bar.reset(self._eval, visible=False)
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if not state.is_world_process_zero or logs is None:
+            return
+        row = {"step": state.global_step, **logs}
+        if "loss" in logs:
+            tokens, busy = self._last
+            self._last = (self.tokens, self.busy)
+            row["tokens_per_second"] = (self.tokens - tokens) / max(self.busy - busy, 1e-9)
+            row["memory"] = memory(args.device)
+            row["seconds"] = time.monotonic() - self._started
+            self._loss = f"loss {logs['loss']:.4f}  "
+            if not self.bar:
+                rate = f"lr {logs['learning_rate']:.2e}  gradient {logs.get('grad_norm', 0):.3g}"
+                figures = self._figures(state, row["tokens_per_second"], row["memory"], rate)
+                self._print(f"step {state.global_step}/{state.max_steps}  {figures}")
+        elif any(name.startswith("eval_") for name in logs):
+            shown = {k: v for k, v in logs.items() if k.startswith("eval_")}
+            shown = {k[5:]: v for k, v in shown.items() if not k.endswith(_HIDDEN)}
+            figures = "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
+            self._print(f"eval at step {state.global_step}  {figures}")
+        if self.path:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({k: _plain(v) for k, v in row.items()}) + "\n")
+
+    def close(self) -> None:
+        """Take the bar from the screen; the Trainer does not say when it failed."""
+        if self.bar:
+            self.bar.stop()
+            self.bar = None
+
+    def _figures(self, state, rate, used=None, more="") -> str:
+        done = state.global_step - self._first_step
+        left = (state.max_steps - state.global_step) * (time.monotonic() - self._started)
+        used = memory() if used is None else used
+        parts = [f"{self._loss}{more}", f"epoch {state.epoch:.2f}", f"{rate:,.0f} tokens/s"]
+        parts += [f"{used / 2**30:.2f} GiB", f"ETA {duration(left / max(done, 1))}"]
+        return "  ".join(part for part in parts if part)
+
+    def _print(self, line: str) -> None:
+        self.console.print(Text(line), soft_wrap=True)
+
+
+def cut_log(path: Path, step: int) -> None:
+    """Drop the lines of a log that were written after a checkpoint, and a last line cut short."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except (ValueError, KeyError, TypeError):
+            continue
+    write_whole(path, "".join(kept))
+
+
+def memory(device: Any = None) -> int:
+    """Bytes in use: on a CUDA device the most that was allocated, else resident in this process."""
+    import torch
+
+    if torch.cuda.is_available() and getattr(device, "type", "cuda") == "cuda":
+        return torch.cuda.max_memory_allocated()
+    import psutil
+
+    return psutil.Process().memory_info().rss
+
+
+def duration(seconds: float) -> str:
+    """``3:07`` or ``1:02:03``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON has; NaN and infinities become None."""
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
