@@ -54,7 +54,7 @@ def opened(source: str) -> Iterator[Opened]:
         for magic, what in _FOREIGN:
             if head.startswith(magic):
                 raise DataError(f"{name}: {what}")
-        stream, packed = io.BufferedReader(_Rejoined(head, raw)), None
+        stream, packed = io.BufferedReader(_Rejoined(head, raw), 1 << 16), None
         if head.startswith(b"PAR1"):
             packed = "parquet"
         for magic, what, unpack in _COMPRESSIONS:

@@ -72,14 +72,19 @@ def read(
         DataError: "train.jsonl:17: what is wrong". Damage that ends a file (cut-off gzip, UTF-16,
             a broken JSON array) is raised whether or not there is an ``on_error``.
     """
+    if format not in (None, "jsonl", *_DELIMITERS):
+        raise ValueError(f"format must be jsonl, csv or tsv, got {format!r}")
     source = os.fspath(source)
     if source.startswith("hf:"):
-        yield from _hub(source, _Reader(source, None, None, id_field, on_error, max_line_bytes))
+        reader = _Reader(source, None, None, id_field, on_error, max_line_bytes)
+        yield from reader.table(_hub_rows(source), "cannot be read (offline, or no such set?)")
         return
     with opening.opened(source) as (name, stream, packed):
         reader = _Reader(name, stream, packed, id_field, on_error, max_line_bytes)
-        if packed == "parquet":
-            yield from _parquet(source, reader)
+        if packed == "parquet" and source == "-":
+            raise DataError("stdin: Parquet is read from its end; save it to a file first")
+        elif packed == "parquet":
+            yield from reader.table(_parquet_rows(source), "damaged Parquet")
         else:
             yield from reader.records(format)
 
@@ -186,6 +191,10 @@ class _Reader:
             yield from self.items(first)
         else:
             yield from self.objects(lines)
+
+    def table(self, rows: Iterator[dict], what: str) -> Iterator[Example]:
+        for number, row in _numbered(rows, self.name, what):
+            yield from self.example(row, number, f"{self.name}:{number}", b"")
 
     def lines(self) -> Iterator[_Line]:
         number = offset = 0
@@ -318,6 +327,8 @@ class _Reader:
                     raise DataError(f"{where}: {what or 'a name stands twice in the header'}")
                 header = cells
                 continue
+            if taken[-1].number - number >= len(taken):
+                what = "a line of this row is too long"
             if not what and len(cells) != len(header):
                 what = f"{len(cells)} cells, the header has {len(header)}"
             if what:
@@ -326,39 +337,36 @@ class _Reader:
                 yield from self.example(dict(zip(header, cells, strict=True)), number, where, raw)
 
 
-def _parquet(path: str, reader: _Reader) -> Iterator[Example]:
-    if path == "-":
-        raise DataError("stdin: Parquet is read from its end; save it to a file first")
-    import pyarrow
+def _parquet_rows(path: str) -> Iterator[dict]:
     import pyarrow.parquet
 
-    number = 0
-    try:
-        with pyarrow.parquet.ParquetFile(path, memory_map=True) as file:
-            for batch in file.iter_batches(batch_size=64):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield from reader.example(row, number, f"{path}:{number}", b"")
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: Parquet, unreadable after row {number:,}: {error}") from error
+    with pyarrow.parquet.ParquetFile(path, memory_map=True) as file:
+        for batch in file.iter_batches(batch_size=64):
+            yield from batch.to_pylist()
 
 
-def _hub(source: str, reader: _Reader) -> Iterator[Example]:
-    name, _, split = source.removeprefix("hf:").partition(":")
+def _hub_rows(source: str) -> Iterator[dict]:
     import datasets
 
-    number = 0
-    try:
-        rows = datasets.load_dataset(name, split=split or "train", streaming=True)
-        for row in rows:
-            number += 1
-            yield from reader.example(row, number, f"{source}:{number}", b"")
-    except DataError:
-        raise
-    except Exception as error:  # the hub's client raises dozens of unrelated classes
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        what = f"cannot be read after row {number:,}" if number else "cannot be read"
-        raise DataError(f"{source}: {what} (offline, or no such set?): {first}") from error
+    name, _, split = source.removeprefix("hf:").partition(":")
+    yield from datasets.load_dataset(name, split=split or "train", streaming=True)
+
+
+def _numbered(rows: Iterator[dict], source: str, what: str) -> Iterator[tuple[int, dict]]:
+    """Count rows from 1; whatever goes wrong in getting one is a DataError of one line.
+
+    The libraries below raise dozens of unrelated classes, so all are caught.
+    """
+    for number in itertools.count(1):
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except Exception as error:
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            place = f"{source}:{number}" if number > 1 else source
+            raise DataError(f"{place}: {what}: {first}") from error
+        yield number, row
 
 
 def _suffix(name: str) -> str:
