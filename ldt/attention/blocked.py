@@ -65,7 +65,7 @@ def folded_rows(q, x, key, value, documents, dropout, seed):
         tokens = x[start:stop]
         scores = folded[rows].flatten(0, 1) @ tokens.T  # [g * heads, length]
         if documents.keep is not None:
-            scores = scores.masked_fill(~documents.keep[start:stop], torch.finfo(x.dtype).min)
+            scores = scores.masked_fill(~documents.keep[start:stop], torch.finfo(scores.dtype).min)
         probs = scores.softmax(-1)
         if dropout:
             token = torch.arange(start, stop, device=x.device)
