@@ -20,7 +20,7 @@ def fast_matmul(x):
     always). The two add in another order, so bit-identical runs need the same choice. The switch is
     a process-wide torch setting, restored at exit, so other threads may briefly see it.
     """
-    return _onednn() if _applies(x) and _pays("bmm") else nullcontext()
+    return onednn() if _applies(x) and _pays("bmm") else nullcontext()
 
 
 def linear(x, weight, bias):
@@ -38,7 +38,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias):
         ctx.save_for_backward(x, weight)
-        with _onednn():
+        with onednn():
             return F.linear(x, weight, bias)
 
     @staticmethod
@@ -47,7 +47,7 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         rows = grad.reshape(-1, grad.shape[-1])
         dx = dw = db = None
-        with _onednn():
+        with onednn():
             if ctx.needs_input_grad[0]:
                 dx = grad @ weight
             if ctx.needs_input_grad[1]:
@@ -64,7 +64,8 @@ def _applies(x):
 
 
 @contextmanager
-def _onednn():
+def onednn():
+    """Context in which float32 products run on oneDNN."""
     settings = torch.backends.mkldnn.matmul
     before = settings.fp32_precision
     # A CPU without AMX still computes in float32 under this setting; `_pays` checks that.
@@ -101,10 +102,10 @@ def _pays(kind):
         plain, other = [], []
         for _ in range(6):  # the first round warms up
             plain.append(_seconds(run))
-            with _onednn():
+            with onednn():
                 other.append(_seconds(run))
         error = (run() - exact).abs().max()
-        with _onednn():
+        with onednn():
             other_error = (run() - exact).abs().max()
     return bool(min(other[1:]) * GAIN < min(plain[1:]) and other_error <= EXACT * error)
 

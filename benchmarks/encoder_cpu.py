@@ -1,0 +1,160 @@
+"""ldt's encoder side by side with transformers' Longformer and RoBERTa (SDPA) on this CPU.
+
+    python benchmarks/encoder_cpu.py          # all cases, about half an hour on 2 cores
+    python benchmarks/encoder_cpu.py --lengths 1024 --growth --rounds 2 --json quick.json
+
+Base width (768, 12 heads, window 512), random weights, batch 1, token 0 global, float32, huge pages
+for all. Times: the three run in turn in one process, and a ratio is that of the medians. Memory:
+each in a fresh process, the peak resident memory over that of the loaded model. The floors were set
+on a CPU where oneDNN multiplies 1.8 times faster than MKL; ``onednn_gain`` in the result says how
+much faster it is here.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read by torch at its first allocation
+
+import torch
+from measure import PEERS, build, inputs, machine, medians, step
+from rich.console import Console
+from rich.table import Table
+
+from ldt.kernels import cpu
+
+RESULTS = Path(__file__).parent / "results"
+NAMES = ("ldt", *PEERS)
+# pass, tokens -> the least ratio of seconds and of memory, for each of PEERS
+FLOORS = {
+    ("forward", 512): ((2.8, 1.7), (None, None)),
+    ("forward", 1024): ((3.0, 1.9), (None, None)),
+    ("forward", 4096): ((2.9, 2.6), (3.0, 0.75)),
+    ("forward", 8192): ((4.0, 4.2), (3.7, 0.75)),
+    ("training", 1024): ((2.1, 1.5), (1.05, 0.9)),
+    ("training", 4096): ((3.3, 3.0), (2.3, 0.9)),
+    ("training", 8192): ((3.5, 4.2), (2.7, 0.9)),
+}
+NO_FLOOR = ((None, None), (None, None))
+
+
+def compare(length, kind, layers, rounds):
+    """Seconds and MiB of the three, and how many times those of ldt the peers take."""
+    models = {name: build(name, length, layers=layers) for name in NAMES}
+    batches = {name: inputs(name, [length]) for name in NAMES}
+    runs = {name: lambda n=name: step(models[n], batches[n], kind) for name in NAMES}
+    seconds = medians(runs, rounds)
+    memory = {name: peak_memory(name, length, kind, layers) for name in NAMES}
+    return {
+        "pass": kind,
+        "tokens": length,
+        "seconds": seconds,
+        "mib": memory,
+        "times_faster": {name: seconds[name] / seconds["ldt"] for name in PEERS},
+        "times_leaner": {name: memory[name] / memory["ldt"] for name in PEERS},
+    }
+
+
+def peak_memory(name, length, kind, layers):
+    """MiB of peak resident memory over the loaded model, in a fresh process."""
+    command = [sys.executable, __file__, "--worker", name, str(length), kind, str(layers)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return float(output.splitlines()[-1])
+
+
+def worker(name, length, kind, layers):
+    """Print what `peak_memory` asks for."""
+    model = build(name, int(length), layers=int(layers))
+    step(model, inputs(name, [64]), kind)  # libraries load their code before the measurement
+    before = status_mib("VmRSS")
+    step(model, inputs(name, [int(length)]), kind)
+    print(status_mib("VmHWM") - before)
+
+
+def status_mib(field):
+    """A field of this process' memory status on Linux, in MiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
+
+
+def onednn_gain():
+    """How many times faster oneDNN multiplies float32 matrices here than torch's default."""
+    x, weight = torch.randn(4096, 768), torch.randn(768, 768)
+
+    def onednn():
+        with cpu.onednn():
+            torch.nn.functional.linear(x, weight)
+
+    runs = {"default": lambda: torch.nn.functional.linear(x, weight), "onednn": onednn}
+    seconds = medians(runs, 15)
+    return seconds["default"] / seconds["onednn"]
+
+
+def show(result, console):
+    table = Table(title="times slower, and times more memory, than ldt (floor)")
+    titles = [
+        "pass",
+        "tokens",
+        "ldt s",
+        "Longformer",
+        "RoBERTa",
+        "ldt MiB",
+        "Longformer",
+        "RoBERTa",
+    ]
+    for title in titles:
+        table.add_column(title, justify="right")
+    for row in result["compare"]:
+        floors = FLOORS.get((row["pass"], row["tokens"]), NO_FLOOR)
+        faster = ratios(row["times_faster"], floors[0])
+        leaner = ratios(row["times_leaner"], floors[1])
+        seconds, mib = f"{row['seconds']['ldt']:.2f}", f"{row['mib']['ldt']:.0f}"
+        table.add_row(row["pass"], str(row["tokens"]), seconds, *faster, mib, *leaner)
+    console.print(table)
+    table = Table(title="ldt's peak memory over the loaded model, MiB")
+    for title in ("tokens", "forward", "training"):
+        table.add_column(title, justify="right")
+    for row in result["growth"]:
+        table.add_row(*(f"{row[key]:.0f}" for key in ("tokens", "forward", "training")))
+    console.print(table)
+
+
+def ratios(found, floors):
+    for name, floor in zip(PEERS, floors, strict=True):
+        yield f"{found[name]:.2f}" + ("" if floor is None else f" ({floor})")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--lengths", type=int, nargs="*", default=[512, 1024, 4096, 8192])
+    parser.add_argument("--growth", type=int, nargs="*", default=[4096, 8192, 16384])
+    parser.add_argument("--passes", nargs="+", default=["forward", "training"])
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, default=RESULTS / "cpu-encoder.json")
+    args = parser.parse_args()
+    console = Console()
+    about = machine() | {"onednn_gain": round(onednn_gain(), 2)}
+    result = {"machine": about, "layers": args.layers, "rounds": args.rounds, "compare": []}
+    for kind in args.passes:
+        for length in args.lengths:
+            result["compare"].append(compare(length, kind, args.layers, args.rounds))
+            console.print(result["compare"][-1])
+    result["growth"] = [
+        {"tokens": n} | {kind: peak_memory("ldt", n, kind, args.layers) for kind in args.passes}
+        for n in args.growth
+    ]
+    show(result, console)
+    args.json.parent.mkdir(exist_ok=True)
+    args.json.write_text(json.dumps(result, indent=2) + "\n")
+    console.print(f"written to {args.json}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        worker(*sys.argv[2:])
+    else:
+        main()
