@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from ldt.errors import ModelError, ResourceError, UserError
 from ldt.model import LdtConfig, LdtForMaskedLM, LdtModel, load_tokenizer
+from ldt.model.loading import quiet
 from ldt.source import FIELDS, POSITIONS, Check, find_source, prove, read_source
 
 _LOCAL = ("query", "key", "value")
@@ -290,6 +291,7 @@ def _write(folder, config, weights, tokenizer):
     file.write_text(text + "\n", encoding="utf-8")
 
 
+@quiet()  # transformers warns of a sample longer than a very small model
 def _check_tokenizer(tokenizer, folder, config):
     """The saved tokenizer cuts text as the source's does."""
     saved = load_tokenizer(folder, config)

@@ -10,7 +10,14 @@ from transformers import AutoConfig, LongformerConfig, PreTrainedConfig, PreTrai
 
 from ldt.errors import ModelError
 from ldt.model.config import layer_windows, usable_length
-from ldt.model.loading import TOKENIZERS, WEIGHTS, find_folder, read_config, read_weights
+from ldt.model.loading import (
+    TOKENIZERS,
+    WEIGHTS,
+    find_folder,
+    quiet,
+    read_config,
+    read_weights,
+)
 
 KINDS = {  # model_type -> how transformers' classes of it begin
     "bert": "Bert",
@@ -33,6 +40,13 @@ FIELDS = (  # of the config, the same in all kinds
     "initializer_range",
     "layer_norm_eps",
     "pad_token_id",
+)
+_LONGFORMER_FIELDS = (
+    "attention_window",
+    "max_position_embeddings",
+    "bos_token_id",
+    "eos_token_id",
+    "sep_token_id",
 )
 POSITIONS = "embeddings.position_embeddings.weight"
 WORDS = "embeddings.word_embeddings.weight"
@@ -160,19 +174,13 @@ def source_config(folder):
         ("is_decoder", False),
         ("add_cross_attention", False),
     ):
-        value = found.get(key, plain)
-        if value != plain:
+        value = found.get(key)
+        if value not in (None, plain):
             raise ModelError(f"{folder}: {key} must be {plain} for a conversion, got {value}")
     if KINDS[kind] == "Longformer":
         ours = read_config(folder)
-        same = {field: getattr(ours, field) for field in FIELDS}
-        ids = {name: getattr(ours, name) for name in ("bos_token_id", "eos_token_id")}
         config = LongformerConfig(
-            **same,
-            **ids,
-            sep_token_id=ours.sep_token_id,
-            max_position_embeddings=ours.max_position_embeddings,
-            attention_window=ours.attention_window,
+            **{field: getattr(ours, field) for field in (*FIELDS, *_LONGFORMER_FIELDS)}
         )
     else:
         try:
@@ -242,6 +250,7 @@ def read_source(folder):
     )
 
 
+@quiet()
 @torch.no_grad()
 def prove(source, model, max_length, window) -> list[Check]:
     """Compare a converted model with its source on random tokens.

@@ -265,7 +265,7 @@ def _load(cls, folder, config, args, kwargs, new_head):
         raise ModelError(f"{folder}: {error}") from error
     same_class = _kind(cls.__name__) in map(_kind, config.architectures or ())
     state_dict = read_weights(folder)
-    with _quiet():
+    with quiet():
         model, info = PreTrainedModel.from_pretrained.__func__(
             cls,
             None,
@@ -401,7 +401,7 @@ def _download(name, options):
 
 
 @contextmanager
-def _quiet():
+def quiet():
     """transformers without its report and progress bar; ldt says itself what is new."""
     verbosity = transformers_logging.get_verbosity()
     bar = transformers_logging.is_progress_bar_enabled()

@@ -1,0 +1,648 @@
+"""Conversions of small random models of every kind, held against transformers' own classes."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections import namedtuple
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer, LongformerForMaskedLM, LongformerModel
+
+from ldt import convert as module
+from ldt.convert import convert, long_positions
+from ldt.errors import ModelError, ResourceError, UserError
+from ldt.model import LdtConfig, LdtForMaskedLM, LdtModel, load, load_tokenizer
+from ldt.source import KINDS
+
+ROWS = 18  # of the sources' position tables
+SMALL = {"max_length": 44, "window": 8}
+POSITIONS = "embeddings.position_embeddings.weight"
+
+WORDS = ["the", "lease", "ends", "party", "##s", "pays", "rent", ".", ",", "2"]
+
+
+def _unigram(special):
+    pieces = ["▁", "▁the", "▁party", "e", "n", "d", "s", "t", "h", "p", "a", "r", "y", "."]
+    return [(piece, 0.0) for piece in special] + [(piece, -2.0) for piece in pieces]
+
+
+def _tokenizer(kind, tokenizer_folder):
+    if kind == "bert":
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+        return transformers.BertTokenizer(vocab={word: i for i, word in enumerate(words)})
+    if kind == "xlm-roberta":
+        vocab = _unigram(["<s>", "<pad>", "</s>", "<unk>"]) + [("<mask>", 0.0)]
+        return transformers.XLMRobertaTokenizer(vocab=vocab)
+    if kind == "camembert":
+        special = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>"]
+        return transformers.CamembertTokenizer(vocab=[*_unigram(special), ("<mask>", 0.0)])
+    return AutoTokenizer.from_pretrained(tokenizer_folder)
+
+
+@pytest.fixture
+def make(tmp_path, tokenizer_folder):
+    """make(kind, cls="Model", **config) -> folder of a random model of that kind."""
+
+    def make(kind="roberta", cls="Model", **changes):
+        tokenizer = _tokenizer(kind, tokenizer_folder)
+        config = transformers.AutoConfig.for_model(
+            kind,
+            **{
+                "vocab_size": len(tokenizer) + 3,
+                "hidden_size": 16,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "intermediate_size": 32,
+                "max_position_embeddings": ROWS,
+                "type_vocab_size": 2 if kind == "bert" else 1,
+                "layer_norm_eps": 1e-3,
+                "hidden_dropout_prob": 0.25,
+                "bos_token_id": tokenizer.bos_token_id,
+                "eos_token_id": tokenizer.eos_token_id,
+                "pad_token_id": tokenizer.pad_token_id,
+            }
+            | ({"attention_window": [8, 8]} if kind == "longformer" else {})
+            | changes,
+        )
+        torch.manual_seed(1)
+        model = getattr(transformers, KINDS[kind] + cls)(config)
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.5)
+        folder = tmp_path / kind
+        model.save_pretrained(folder)
+        tokenizer.model_max_length = ROWS - 2
+        tokenizer.save_pretrained(folder)
+        return folder
+
+    return make
+
+
+def _inputs(config, lengths, seed=0):
+    """A padded batch of random tokens, and where the real ones are."""
+    random = torch.Generator().manual_seed(seed)
+    real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    ids = torch.randint(5, config.vocab_size, real.shape, generator=random)
+    types = torch.randint(config.type_vocab_size, real.shape, generator=random)
+    ids = ids.where(real, torch.tensor(config.pad_token_id))
+    return {"input_ids": ids, "attention_mask": real.long(), "token_type_ids": types}, real
+
+
+def _digests(folder):
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir())}
+
+
+def _edit(file, **changes):
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+@pytest.mark.parametrize("cls", ["Model", "ForMaskedLM"])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "camembert", "longformer"])
+def test_the_converted_model_equals_its_source_and_loads_in_transformers(kind, cls, make, tmp_path):
+    folder, target = make(kind, cls), tmp_path / "long"
+    report = convert(str(folder), target, **SMALL)
+    assert report.ok
+    assert report.difference < 1e-5
+    assert report.head == ("kept" if cls == "ForMaskedLM" else "none in the source")
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([kind, "long"])
+
+    source = getattr(transformers, KINDS[kind] + cls).from_pretrained(folder).eval()
+    peer = {"Model": LongformerModel, "ForMaskedLM": LongformerForMaskedLM}[cls]
+    peer, info = peer.from_pretrained(target, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    ours = load(target, {"Model": LdtModel, "ForMaskedLM": LdtForMaskedLM}[cls]).eval()
+    assert ours.new_weights == ()
+    for lengths, models in (([5, 3, 1], (source, peer.eval(), ours)), ([44, 30], (peer, ours))):
+        inputs, real = _inputs(ours.config, lengths)
+        with torch.no_grad():
+            first, *others = (m(**inputs, output_hidden_states=True) for m in models)
+        for other in others:
+            for a, b in zip(first.hidden_states, other.hidden_states, strict=True):
+                torch.testing.assert_close(b[real], a[real], atol=1e-4, rtol=1e-4)
+            if cls == "ForMaskedLM":
+                torch.testing.assert_close(
+                    other.logits[real], first.logits[real], atol=1e-3, rtol=1e-4
+                )
+            else:
+                torch.testing.assert_close(
+                    other.pooler_output, first.pooler_output, atol=1e-4, rtol=1e-4
+                )
+
+
+def test_an_ldt_model_is_a_source_too(make, tmp_path):
+    once, twice, again = (tmp_path / name for name in ("once", "twice", "again"))
+    convert(make("roberta", "ForMaskedLM"), once, **SMALL)
+    report = convert(once, twice, max_length=44, window=8)
+    assert (
+        load_file(once / "model.safetensors").keys()
+        == load_file(twice / "model.safetensors").keys()
+    )
+    assert _digests(once) == _digests(twice)
+    assert "44 -> 44 (copied once)" in str(report)
+    report = convert(once, again, max_length=100, window=4)
+    table = load_file(again / "model.safetensors")["longformer." + POSITIONS]
+    before = load_file(once / "model.safetensors")["longformer." + POSITIONS]
+    assert torch.equal(table[2:], before[2:].repeat(3, 1)[:100])
+    assert "4 tokens, both sides together (source: 8)" in str(report)
+
+
+@pytest.mark.parametrize("max_length", [16, 17, 31, 32, 100])
+def test_positions_repeat_the_source_in_blocks_of_its_own_length(max_length, make, tmp_path):
+    folder = make("roberta")
+    convert(folder, tmp_path / "long", max_length=max_length, window=8)
+    old = load_file(folder / "model.safetensors")[POSITIONS]
+    new = load_file(tmp_path / "long" / "model.safetensors")[POSITIONS]
+    assert new.shape == (max_length + 2, 16)
+    assert LdtConfig.from_pretrained(tmp_path / "long").max_position_embeddings == max_length + 2
+    assert torch.equal(new[:2], old[:2])
+    for row in range(max_length):
+        assert torch.equal(new[2 + row], old[2 + row % 16]), row
+
+
+def test_positions_of_bert_start_behind_a_zero_row(make, tmp_path):
+    folder = make("bert")
+    convert(folder, tmp_path / "long", max_length=40, window=8)
+    old = load_file(folder / "model.safetensors")[POSITIONS]
+    new = load_file(tmp_path / "long" / "model.safetensors")[POSITIONS]
+    assert torch.equal(new, torch.cat([torch.zeros(1, 16), old, old, old[:4]]))
+
+
+def test_long_positions_never_leaves_a_row_undefined():
+    table = torch.arange(1.0, 8.0)[:, None]  # 7 rows
+    assert long_positions(table, 2, 2, 7).flatten().tolist() == [1, 2, 3, 4, 5, 6, 7, 3, 4]
+    assert long_positions(table, 0, 2, 8).flatten().tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 7, 1]
+
+
+def test_global_projections_are_copies_that_train_on_their_own(make, tmp_path):
+    convert(make("roberta"), tmp_path / "long", **SMALL)
+    attention = load(tmp_path / "long", LdtModel).encoder.layer[1].attention.self
+    for name in ("query", "key", "value"):
+        local, everywhere = getattr(attention, name), getattr(attention, f"{name}_global")
+        for part in ("weight", "bias"):
+            a, b = getattr(local, part), getattr(everywhere, part)
+            assert torch.equal(a, b)
+            with torch.no_grad():
+                a += 1
+            assert not torch.equal(a, b)
+
+
+def test_copies_in_memory_have_storage_of_their_own(make, tmp_path, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(
+        module, "save_file", lambda w, *a, **k: (seen.update(w), save_file(w, *a, **k))
+    )
+    convert(make("roberta"), tmp_path / "long", **SMALL)
+    assert len({tensor.data_ptr() for tensor in seen.values()}) == len(seen)
+
+
+def test_a_longformer_keeps_its_global_projections(tiny_longformer, tmp_path):
+    report = convert(tiny_longformer, tmp_path / "long", max_length=300, window=16)
+    old = load_file(tiny_longformer / "model.safetensors")
+    new = load_file(tmp_path / "long" / "model.safetensors")
+    name = "encoder.layer.0.attention.self.query_global.weight"
+    assert torch.equal(new[name], old[name])
+    assert not torch.equal(new[name], new[name.replace("_global", "")])
+    assert new[POSITIONS].shape == (302, 16)
+    assert "the source's projections" in str(report)
+    assert "16 tokens, both sides together (source: 8)" in str(report)
+
+
+def test_the_authors_files_are_a_source(make, tmp_path):
+    folder = make("longformer")
+    weights = load_file(folder / "model.safetensors")
+    torch.save({f"roberta.{n}": w for n, w in weights.items()}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    _edit(
+        folder / "config.json",
+        model_type="roberta",
+        attention_mode="sliding_chunks",
+        attention_window=[4, 2],
+        attention_dilation=[1, 1],
+        autoregressive=False,
+    )
+    report = convert(folder, tmp_path / "long", **SMALL)
+    assert report.kind == "longformer"
+    assert report.source_windows == [8, 4]
+    assert report.difference < 1e-5
+
+
+def test_token_types_of_bert_are_kept_and_matter(make, tmp_path):
+    folder = make("bert")
+    convert(folder, tmp_path / "long", **SMALL)
+    model = load(tmp_path / "long", LdtModel).eval()
+    inputs, _ = _inputs(model.config, [5])
+    peer = transformers.BertModel.from_pretrained(folder).eval()
+    found = []
+    for types in (torch.zeros(1, 5, dtype=torch.long), torch.ones(1, 5, dtype=torch.long)):
+        inputs["token_type_ids"] = types
+        with torch.no_grad():
+            found.append(model(**inputs).last_hidden_state)
+            expected = peer(**inputs).last_hidden_state
+        torch.testing.assert_close(found[-1], expected, atol=1e-4, rtol=1e-4)
+    assert (found[0] - found[1]).abs().max() > 0.01
+
+
+def test_the_config_carries_over_what_the_source_is(make, tmp_path):
+    convert(make("camembert"), tmp_path / "long", **SMALL)
+    config = LdtConfig.from_pretrained(tmp_path / "long")
+    assert (config.bos_token_id, config.eos_token_id, config.sep_token_id) == (5, 6, 6)
+    assert config.pad_token_id == 1
+    assert config.layer_norm_eps == 1e-3
+    assert config.hidden_dropout_prob == 0.25
+    assert config.attention_window == [8, 8]
+    convert(make("bert"), tmp_path / "bert-long", **SMALL)
+    config = LdtConfig.from_pretrained(tmp_path / "bert-long")
+    assert (config.pad_token_id, config.cls_token_id, config.sep_token_id) == (0, 2, 3)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "camembert", "longformer"])
+def test_the_tokenizer_stays_what_it_was_but_for_its_length(kind, make, tmp_path):
+    folder = make(kind)
+    convert(folder, tmp_path / "long", **SMALL)
+    old, new = (AutoTokenizer.from_pretrained(path) for path in (folder, tmp_path / "long"))
+    assert type(new) is type(old)
+    assert new.is_fast
+    assert (old.model_max_length, new.model_max_length) == (ROWS - 2, 44)
+    text = ("the party ends the lease.", "the party")
+    assert dict(new(*text)) == dict(old(*text))
+    assert new.mask_token_id == old.mask_token_id
+    loaded = load_tokenizer(tmp_path / "long", LdtConfig.from_pretrained(tmp_path / "long"))
+    assert loaded.model_max_length == 44
+
+
+def test_a_tokenizer_that_cuts_on_its_own_no_longer_does(make, tmp_path):
+    folder = make("bert")
+    _edit(
+        folder / "tokenizer.json",
+        truncation={"max_length": 4, "stride": 0, "strategy": "LongestFirst", "direction": "Right"},
+    )
+    _edit(folder / "tokenizer_config.json", max_length=4, name_or_path=str(folder))
+    convert(folder, tmp_path / "long", **SMALL)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "long")
+    assert len(tokenizer.backend_tokenizer.encode("the lease ends the lease").ids) == 7
+    assert len(tokenizer("the lease ends the lease").input_ids) == 7
+    assert str(folder) not in (tmp_path / "long" / "tokenizer_config.json").read_text()
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_the_same_source_gives_the_same_bytes(kind, make, tmp_path):
+    folder = make(kind, "ForMaskedLM")
+    convert(folder, tmp_path / "one", **SMALL)
+    moved = tmp_path / "elsewhere" / "copy"
+    shutil.copytree(folder, moved)
+    convert(moved, tmp_path / "deeper" / "two", **SMALL)
+    assert _digests(tmp_path / "one") == _digests(tmp_path / "deeper" / "two")
+    for file in (tmp_path / "one").iterdir():
+        assert str(tmp_path).encode() not in file.read_bytes(), file
+
+
+def test_without_a_target_it_is_named_after_the_source(make, tmp_path, monkeypatch):
+    folder = make()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    report = convert(f"{folder}/", **SMALL)
+    assert (tmp_path / "here" / "roberta-44" / "model.safetensors").is_file()
+    assert report.lines()[-1] == "next: ldt finetune recipe.yaml model.path=./roberta-44"
+
+
+def test_the_report_says_what_was_done(make, tmp_path):
+    report = convert(make("bert", "ForMaskedLM"), tmp_path / "long", **SMALL)
+    text = report.lines()
+    size = sum(p.numel() for p in load(tmp_path / "long", LdtForMaskedLM).parameters())
+    assert text[0] == f"{tmp_path / 'bert'} -> {tmp_path / 'long'}"
+    assert f"bert, 2 layers of width 16, {size:,} parameters" in text[1]
+    assert text[2].endswith("18 -> 44 (copied 2 times, and the first 8 once more)")
+    assert text[4].endswith("copies of the local projections")
+    assert text[5].endswith("kept")
+    assert sum("tolerance" in line for line in text) == 3
+    assert [check.tokens for check in report.checks] == [5, 18, 5]
+
+
+def test_parts_without_a_place_are_named(make, tmp_path):
+    report = convert(make("bert", "ForPreTraining"), tmp_path / "long", **SMALL)
+    assert report.head == "kept"
+    assert report.left_out == ["cls.seq_relationship", "pooler"]
+    report = convert(make("roberta", "ForTokenClassification"), tmp_path / "other", **SMALL)
+    assert report.left_out == ["classifier"]
+    assert LdtConfig.from_pretrained(tmp_path / "other").architectures == ["LdtModel"]
+    assert not any(n.startswith("pooler") for n in load_file(tmp_path / "other/model.safetensors"))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_a_head_with_a_decoder_of_its_own_is_left_out(kind, make, tmp_path):
+    folder = make(kind, "ForMaskedLM", tie_word_embeddings=False)
+    report = convert(folder, tmp_path / "long", **SMALL)
+    assert report.head == "left out, its decoder is not tied to the word embeddings"
+    assert report.left_out == []
+    assert LdtConfig.from_pretrained(tmp_path / "long").architectures == ["LdtModel"]
+
+
+def test_a_head_with_another_activation_is_left_out(make, tmp_path):
+    report = convert(make("bert", "ForMaskedLM", hidden_act="relu"), tmp_path / "long", **SMALL)
+    assert report.head == "left out, its activation is relu and not gelu"
+    assert LdtConfig.from_pretrained(tmp_path / "long").hidden_act == "relu"
+    report = convert(make("roberta", "ForMaskedLM", hidden_act="relu"), tmp_path / "2", **SMALL)
+    assert report.head == "kept"  # RoBERTa's head is exact gelu whatever the layers are
+
+
+def _rename(folder, change):
+    file = folder / "model.safetensors"
+    weights = {change(name): tensor for name, tensor in load_file(file).items()}
+    file.unlink()
+    return weights
+
+
+def test_old_and_sharded_files_give_the_same_model(make, tmp_path):
+    folder = make("bert", "ForMaskedLM")
+    convert(folder, tmp_path / "long", **SMALL)
+    expected = _digests(tmp_path / "long")
+
+    def old(name):
+        name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+        return name.replace("LayerNorm.bias", "LayerNorm.beta")
+
+    weights = _rename(folder, old)
+    assert any("gamma" in name for name in weights)
+    weights["bert.embeddings.position_ids"] = torch.arange(ROWS)[None]
+    weights["cls.predictions.decoder.weight"] = weights["bert.embeddings.word_embeddings.weight"]
+    torch.save(weights, folder / "pytorch_model.bin")
+    convert(folder, tmp_path / "from-bin", **SMALL)
+    assert _digests(tmp_path / "from-bin") == expected
+
+    (folder / "pytorch_model.bin").unlink()
+    del weights["cls.predictions.decoder.weight"]
+    names = sorted(weights)
+    shards = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for shard, part in shards.items():
+        save_file({name: weights[name] for name in part}, folder / shard)
+    index = {"weight_map": {name: shard for shard, part in shards.items() for name in part}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    convert(folder, tmp_path / "from-shards", **SMALL)
+    assert _digests(tmp_path / "from-shards") == expected
+
+
+def test_half_precision_is_saved_and_proved_in_float32(make, tmp_path):
+    folder = make("roberta")
+    file = folder / "model.safetensors"
+    save_file({n: w.bfloat16() for n, w in load_file(file).items()}, file)
+    _edit(folder / "config.json", dtype="bfloat16")
+    report = convert(folder, tmp_path / "long", **SMALL)
+    assert report.difference < 1e-5
+    new = load_file(tmp_path / "long" / "model.safetensors")
+    assert {tensor.dtype for tensor in new.values()} == {torch.float32}
+
+
+def test_a_target_is_only_replaced_when_told_to(make, tmp_path):
+    folder, target = make(), tmp_path / "long"
+    convert(folder, target, **SMALL)
+    with pytest.raises(UserError, match="long exists already; --overwrite replaces it"):
+        convert(folder, target, **SMALL)
+    (target / "stray").write_text("of the first conversion")
+    convert(folder, target, max_length=60, window=4, overwrite=True)
+    assert not (target / "stray").exists()
+    assert LdtConfig.from_pretrained(target).attention_window == [4, 4]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["long", "roberta"]
+
+
+def test_neither_the_source_nor_another_folder_is_overwritten(make, tmp_path):
+    folder = make()
+    before = _digests(folder)
+    (tmp_path / "link").symlink_to(folder)
+    for target in (folder, tmp_path / "link", tmp_path):
+        with pytest.raises(UserError, match="is or holds the source"):
+            convert(folder, target, **SMALL, overwrite=True)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "file").write_text("")
+    for name in ("photos", "file"):
+        with pytest.raises(UserError, match=f"{name} is not a model"):
+            convert(folder, tmp_path / name, **SMALL, overwrite=True)
+    with pytest.raises(UserError, match="file is not a folder"):
+        convert(folder, tmp_path / "file" / "long", **SMALL)
+    assert _digests(folder) == before
+
+
+def test_what_a_killed_conversion_left_is_cleared(make, tmp_path):
+    folder = make()
+    (tmp_path / "long.partial").mkdir()
+    (tmp_path / "long.partial" / "model.safetensors").write_text("half")
+    convert(folder, tmp_path / "long", **SMALL)
+    assert not (tmp_path / "long.partial").exists()
+
+
+Fault = namedtuple("Fault", "kind change")
+
+
+def _swap(weights, name):
+    name = next(n for n in weights if n.endswith(name))
+    weights[name] = weights[name].flip(0)
+
+
+def _shift(weights, by):
+    name = next(n for n in weights if n.endswith(POSITIONS))
+    weights[name] = weights[name].roll(by, 0)
+
+
+def _late(weights):
+    name = next(n for n in weights if n.endswith(POSITIONS))
+    weights[name] = torch.cat([weights[name][:18], weights[name][18:].roll(1, 0)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "cls", "fault"),
+    [
+        ("roberta", "Model", lambda w: _shift(w, 1)),
+        ("bert", "Model", lambda w: _shift(w, -1)),
+        ("roberta", "Model", _late),
+        ("roberta", "Model", lambda w: _swap(w, "layer.1.attention.self.value_global.weight")),
+        ("longformer", "Model", lambda w: _swap(w, "layer.0.attention.self.query_global.weight")),
+        ("roberta", "Model", lambda w: _swap(w, "layer.0.attention.self.key.weight")),
+        ("roberta", "Model", lambda w: _swap(w, "pooler.dense.weight")),
+        ("bert", "Model", lambda w: _swap(w, "token_type_embeddings.weight")),
+        ("bert", "ForMaskedLM", lambda w: _swap(w, "lm_head.bias")),
+        ("bert", "ForMaskedLM", lambda w: w.pop("lm_head.dense.weight")),
+        ("roberta", "Model", lambda w: w["embeddings.LayerNorm.bias"].fill_(float("nan"))),
+    ],
+    ids=str,
+)
+def test_the_proof_catches_a_wrong_conversion(kind, cls, fault, make, tmp_path, monkeypatch):
+    right = module.long_weights
+
+    def wrong(*args):
+        weights = {name: tensor.clone() for name, tensor in right(*args).items()}
+        fault(weights)
+        return weights
+
+    folder = make(kind, cls)
+    monkeypatch.setattr(module, "long_weights", wrong)
+    with pytest.raises(ModelError, match="differs from its source") as caught:
+        convert(folder, tmp_path / "long", **SMALL)
+    assert caught.value.exit_code == 5
+    assert "\n" not in str(caught.value)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [kind]
+
+    (tmp_path / "long").mkdir()
+    (tmp_path / "long" / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="differs from its source"):
+        convert(folder, tmp_path / "long", **SMALL, overwrite=True)
+    assert [p.name for p in (tmp_path / "long").iterdir()] == ["config.json"]
+    assert not (tmp_path / "long.partial").exists()
+
+
+def test_a_wrong_layer_norm_epsilon_is_caught(make, tmp_path, monkeypatch):
+    right = module.long_config
+
+    def wrong(*args):
+        config = right(*args)
+        config.layer_norm_eps = 1e-1
+        return config
+
+    monkeypatch.setattr(module, "long_config", wrong)
+    with pytest.raises(ModelError, match="differs from its source"):
+        convert(make(), tmp_path / "long", **SMALL)
+
+
+def test_a_full_disk_is_said_before_writing(make, tmp_path, monkeypatch):
+    usage = shutil._ntuple_diskusage(10**6, 10**6, 100)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(ResourceError, match="MiB are free"):
+        convert(make(), tmp_path / "long", **SMALL)
+    assert [p.name for p in tmp_path.iterdir()] == ["roberta"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 511}, "--window must be even and at least 2, got 511"),
+        ({"window": 0}, "--window must be even and at least 2, got 0"),
+        ({"max_length": 0}, "--max-length must be at least 1, got 0"),
+        ({"max_length": 15}, "--max-length 15 would cut the 16 positions of .*; 16 is the least"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options, message, make, tmp_path):
+    with pytest.raises(UserError, match=message) as caught:
+        convert(make(), tmp_path / "long", **options)
+    assert caught.value.exit_code == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["roberta"]
+
+
+def _truncate(folder):
+    os.truncate(folder / "model.safetensors", 5000)
+
+
+def _remove(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def _bomb(folder):
+    (folder / "model.safetensors").unlink()
+
+    class Bomb:
+        def __reduce__(self):
+            return (os.mkdir, (str(folder / "exploded"),))
+
+    torch.save({"bert": Bomb()}, folder / "pytorch_model.bin")
+
+
+def _drop(part):
+    def drop(folder):
+        file = folder / "model.safetensors"
+        save_file({n: w for n, w in load_file(file).items() if part not in n}, file)
+
+    return drop
+
+
+def _config(**changes):
+    return lambda folder: _edit(folder / "config.json", **changes)
+
+
+def _spoil(folder):
+    file = folder / "model.safetensors"
+    save_file({n: w * float("nan") for n, w in load_file(file).items()}, file)
+
+
+def _no_tokenizer(folder):
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_remove("config.json"), r"roberta: no config \(config.json\)"),
+        (_remove("model.safetensors"), "roberta: no weights .*model.safetensors"),
+        (_no_tokenizer, "roberta: no tokenizer .*tokenizer.json"),
+        (_truncate, "model.safetensors: damaged or cut off"),
+        (_bomb, "pytorch_model.bin: holds more than tensors"),
+        (_drop("layer.1.output.dense.bias"), "missing: encoder.layer.1.output.dense.bias"),
+        (_drop("layer.1."), "missing: encoder.layer.1.attention.* and 12 more"),
+        (_config(num_hidden_layers=1), "without a place .*: encoder.layer.1.attention"),
+        (
+            _config(intermediate_size=30),
+            r"intermediate.dense.bias is \[32\], by config.json \[30\]",
+        ),
+        (_config(max_position_embeddings=20), r"position_embeddings.weight is \[18, 16\]"),
+        (_config(num_attention_heads=3), "config.json: .*16.*heads"),
+        (_config(hidden_act="sine"), "config.json: .*sine"),
+        (_config(hidden_size="wide"), "config.json: .*hidden_size|config.json: .*int.*wide"),
+        (_config(pad_token_id=None), "pad_token_id must be an id .* got None"),
+        (_config(pad_token_id=0), "tokenizer pads with id 1, the model with 0"),
+        (_config(is_decoder=True), "is_decoder must be False for a conversion, got True"),
+        (_config(add_cross_attention=True), "add_cross_attention must be False"),
+        (_config(position_embedding_type="relative_key"), "must be absolute .* got relative_key"),
+        (_config(model_type="deberta-v2"), "a deberta-v2 model cannot be converted, only bert, "),
+        (_config(model_type=None), "a nameless model cannot be converted"),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json: not a table"),
+        (lambda folder: (folder / "config.json").write_text("[1]"), "config.json: not a table"),
+        (lambda folder: (folder / "tokenizer.json").write_text("{"), "tokenizer cannot be read"),
+        (_spoil, "its outputs are not finite"),
+    ],
+    ids=str,
+)
+def test_a_source_that_cannot_be_used_is_one_line_and_no_target(damage, message, make, tmp_path):
+    folder = make()
+    damage(folder)
+    with pytest.raises(ModelError, match=message) as caught:
+        convert(folder, tmp_path / "long", **SMALL)
+    assert caught.value.exit_code == 5
+    assert "\n" not in str(caught.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["roberta"]
+    assert not (folder / "exploded").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("./missing", "^./missing: no such folder$"),
+        ("no-such-owner/no-such-model", "no-such-owner/no-such-model: no such folder here"),
+    ],
+)
+def test_a_source_that_is_not_there_is_one_line(source, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelError, match=message) as caught:
+        convert(source, **SMALL)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_minilm_still_knows_what_is_alike(minilm, tmp_path):
+    report = convert(minilm, tmp_path / "minilm-1000", max_length=1000, window=64)
+    assert (report.source_length, report.parameters) == (512, 25_562_112)
+    assert report.difference < 1e-4
+    model = load(tmp_path / "minilm-1000", LdtModel).eval()
+    tokenizer = load_tokenizer(tmp_path / "minilm-1000", model.config)
+    texts = [
+        "A man is eating food.",
+        "A man is eating a piece of bread.",
+        "The stock market fell sharply today.",
+    ]
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden = model(**inputs).last_hidden_state
+    mask = inputs.attention_mask[..., None]
+    mean = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1))
+    alike = (mean[0] @ mean[1:].T).tolist()
+    assert alike == pytest.approx([0.7553, 0.0037], abs=1e-4)
