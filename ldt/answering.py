@@ -61,8 +61,9 @@ class Counts:
         """Documents, windows, tokens and their speed, for people."""
         seconds = time.monotonic() - self.started
         return (
-            f"{self.documents:,} documents, {self.windows:,} windows, {self.tokens:,} tokens in "
-            f"{seconds:.1f} s ({self.tokens / max(seconds, 1e-9):,.0f} tokens/s)"
+            f"{count(self.documents, 'document')}, {count(self.windows, 'window')}, "
+            f"{count(self.tokens, 'token')} in {seconds:.1f} s "
+            f"({self.tokens / max(seconds, 1e-9):,.0f} tokens/s)"
         )
 
 
@@ -184,6 +185,11 @@ class _Group:
 
 def _is_long(answer: dict[str, Any]) -> bool:
     return answer["windows"] > 1 or bool(answer.get("truncated"))
+
+
+def count(number: int, noun: str) -> str:
+    """``1 document``, ``1,200 documents``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ldt import recipe as recipes
-from ldt.answering import Counts, Feature, ahead, answer_all
+from ldt.answering import Counts, Feature, ahead, answer_all, count
 from ldt.errors import (
     EXIT_OK,
     EXIT_REJECTS,
@@ -393,20 +393,17 @@ def _say_kept(why: str, sink: AnswerFile | AnswerStream | None, otherwise: str =
     """Say where the answers so far are, if they are in a file."""
     if isinstance(sink, AnswerFile) and sink.count:
         log.info(
-            "%s%s answers are kept in %s; the same command with --resume goes on there",
-            why,
-            f"{sink.count:,}",
-            sink.partial,
+            f"{why}{count(sink.count, 'answer')} kept in {sink.partial}; the same command with "
+            "--resume goes on there"
         )
     elif otherwise:
         log.info(otherwise)
 
 
 def _say_summary(counts: Counts, rejects: Rejects, max_length: int) -> None:
-    parts = [counts.rate()]
+    parts = [counts.rate(), f"{count(counts.long, 'document')} longer than {max_length:,} tokens"]
     if counts.resumed:
-        parts.append(f"{counts.resumed:,} documents were answered before")
-    parts.append(f"{counts.long:,} documents longer than {max_length:,} tokens")
+        parts.append(f"{count(counts.resumed, 'document')} answered before")
     if rejects.count:
-        parts.append(f"{rejects.count:,} records rejected, see {rejects.path}")
+        parts.append(f"{count(rejects.count, 'record')} rejected, see {rejects.path}")
     log.info("; ".join(parts))
