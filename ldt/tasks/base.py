@@ -23,10 +23,11 @@ Feature = dict[str, Any]
 
 PIECE = 16_384  # characters tokenized at once
 LONGEST_WORD = 262_144  # characters without a space that are still tokenized as one word
-_SPACES = (
-    re.compile(r"(?<=[!-~]) (?=[!-~])"),  # between ASCII, where no normalizer changes anything
-    re.compile(r"(?<=\S)\s(?=\S)"),
-)
+_LETTER = r"[\w!-~\u3001-\u303f\uff01-\uffef]"  # no tokenizer drops it or joins it to a space
+_CUTS = [  # the best places to cut a text, before the space, and the next best ones
+    re.compile(f"(?<={before}){space}(?={after})")
+    for before, space, after in (("[!-~]", " ", "[!-~]"), (_LETTER, " ", _LETTER))
+] + [re.compile(f"(?<={_LETTER})\n(?={_LETTER})")]
 
 
 @dataclass(slots=True)
@@ -77,9 +78,10 @@ def tokenize(tokenizer, text: str) -> list[int]:
     a tokenizer whose vocabulary cannot spell it otherwise gives its unknown token.
 
     Long texts go through the tokenizer in pieces of some 16,000 characters, cut before a single
-    space between two words, where byte-level BPE, WordPiece and SentencePiece models cut too: the
-    ids are those of the whole text. Only a run of 262,144 characters without white space is cut
-    inside, to bound the memory; the ids around that cut may differ.
+    space between two words (or, where there is none, a line end): byte-level BPE, WordPiece and
+    SentencePiece models never have a token across it, so the ids are those of the whole text. Only
+    a run of 262,144 characters without a space is cut inside, to bound the memory; the ids around
+    that cut may differ.
     """
     ids = [
         token
@@ -247,17 +249,18 @@ def _pieces(text: str) -> Iterator[str]:
         end = _cut(text, start)
         yield text[start:end]
         start = end
-    yield text[start:]
+    if start < len(text):
+        yield text[start:]
 
 
 def _cut(text: str, start: int) -> int:
     """Where the piece that begins at ``start`` ends: before white space, which the next one has."""
-    for space in _SPACES:
+    for space in _CUTS:
         cuts = [found.start() for found in space.finditer(text, start + 1, start + PIECE)]
         if cuts:
             return cuts[-1]
     limit = min(start + LONGEST_WORD, len(text))
-    for space in _SPACES:
+    for space in _CUTS:
         found = space.search(text, start + PIECE, limit)
         if found:
             return found.start()
