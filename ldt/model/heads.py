@@ -205,7 +205,7 @@ class LdtForSequenceClassification(LdtPreTrainedModel):
         if problem == "regression":
             return F.mse_loss(logits.flatten(), labels.flatten().to(logits.dtype))
         if problem == "single_label_classification":
-            return F.cross_entropy(logits, labels.flatten())
+            return F.cross_entropy(logits, labels.flatten().long())
         return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
 
     def _problem(self, logits, labels):

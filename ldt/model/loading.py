@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, PreTrainedModel
@@ -120,14 +121,14 @@ def load_tokenizer(path, config):
             "rows; they are of different models"
         )
     for needed, names in (
-        ("padding", ("pad_token_id",)),
-        ("start", ("cls_token_id", "bos_token_id")),
-        ("end", ("sep_token_id", "eos_token_id")),
-        ("mask", ("mask_token_id",)),
+        ("padding", ("pad_token",)),
+        ("start", ("cls_token", "bos_token")),
+        ("end", ("sep_token", "eos_token")),
+        ("mask", ("mask_token",)),
     ):
         if all(getattr(tokenizer, name) is None for name in names):
             raise ModelError(
-                f"{folder}: the tokenizer has no {needed} token ({' or '.join(names)[:-3]}); "
+                f"{folder}: the tokenizer has no {needed} token ({' or '.join(names)}); "
                 "tokenizer_config.json names it"
             )
     if tokenizer.pad_token_id != config.pad_token_id:
@@ -243,7 +244,8 @@ def read_weights(folder):
 def _read(file):
     try:
         if file.suffix == ".safetensors":
-            return load_file(file)
+            # Copies: the file may be written to while the model lives.
+            return {name: tensor.clone() for name, tensor in load_file(file).items()}
         found = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ModelError(
@@ -354,7 +356,7 @@ def _from_dict(found, folder, **kwargs):
     found = plain_longformer(found, folder)
     try:
         return LdtConfig.from_dict(found, return_unused_kwargs=True, **kwargs)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (StrictDataclassError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"{folder / 'config.json'}: {_line(error, last=True)}") from error
 
 
@@ -376,18 +378,17 @@ def _need_tokenizer(folder):
 def _download(name, options):
     """The folder in the cache with the hub's files of a model."""
 
-    def fetch(file):
+    def fetch(file, optional=True):
         try:
-            return cached_file(name, file, _raise_exceptions_for_missing_entries=False, **options)
-        except OSError:
-            return None
+            return cached_file(
+                name, file, _raise_exceptions_for_missing_entries=not optional, **options
+            )
+        except OSError as error:
+            raise ModelError(f"{name}: no such folder, nor on the hub: {_line(error)}") from error
 
-    config = fetch("config.json")
+    config = fetch("config.json", optional=False)
     if config is None:
-        raise ModelError(
-            f"{name}: no such folder here, and no config.json of that name on the hub "
-            "(or the hub cannot be reached)"
-        )
+        raise ModelError(f"{name}: no such folder, and on the hub it has no config.json")
     for file in (*TOKENIZERS, *_BESIDE_TOKENIZERS):
         fetch(file)
     folder = Path(config).parent
