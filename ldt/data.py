@@ -241,8 +241,8 @@ def length_report(features: Iterable[Feature], *, max_length: int, window: int) 
     if empty:
         lines.append(f"{share(len(empty))} are empty")
     warnings = []
-    if report["global_share"] > MANY_GLOBAL:
-        mean = marked / inputs
+    mean = marked / max(inputs, 1)
+    if report["global_share"] > MANY_GLOBAL and mean > 1:  # one token is never too many
         warnings.append(
             f"{report['global_share']:.0%} of the tokens are global, {mean:,.0f} in the mean "
             f"input: attention costs {1 + 2 * mean / (window + 1):.1f} times that of the window "
