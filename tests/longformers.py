@@ -1,7 +1,10 @@
 """For the tests of the model: random Longformers of transformers and of ldt, and batches."""
 
+import json
+
 import torch
 import transformers
+from safetensors.torch import load_file
 from transformers import LongformerConfig
 
 import ldt.model
@@ -110,3 +113,25 @@ def batch(n, padding="none", globals_="none"):
         "global_attention_mask": global_mask(n, globals_),
         "token_type_ids": torch.randint(0, 2, (4, n)),
     }
+
+
+def to_bin(folder, prefix=""):
+    """Turn the weights of ``folder`` into pytorch_model.bin."""
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save({prefix + name: x for name, x in weights.items()}, folder / "pytorch_model.bin")
+
+
+def to_shards(folder):
+    """Turn the weights of ``folder`` into several files and an index."""
+    model = transformers.LongformerModel.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="4KB")
+    assert len(list(folder.glob("*.safetensors"))) > 2
+
+
+def reconfigured(folder, **changes):
+    """``folder`` after changes to its config.json."""
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return folder

@@ -1,9 +1,25 @@
-"""Every test of the model starts from the same random state."""
+"""Folders of models; every test starts from the same random state."""
+
+import shutil
 
 import pytest
 import torch
+from longformers import longformer
 
 
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A base Longformer of transformers."""
+    longformer("Model").save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def whole(tiny_longformer, tmp_path):
+    """A copy of the Longformer with a tokenizer."""
+    return shutil.copytree(tiny_longformer, tmp_path / "model")
