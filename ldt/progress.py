@@ -16,7 +16,6 @@ from transformers import TrainerCallback
 from ldt.checkpoint import write_whole
 
 METRICS = "metrics.jsonl"
-_HIDDEN = ("_runtime", "_per_second", "_preparation_time")
 
 
 class ProgressReport(TrainerCallback):
@@ -96,14 +95,13 @@ class ProgressReport(TrainerCallback):
                 rate = f"lr {logs['learning_rate']:.2e}  gradient {logs.get('grad_norm', 0):.3g}"
                 figures = self._figures(state, row["tokens_per_second"], row["memory"], rate)
                 self._print(f"step {state.global_step}/{state.max_steps}  {figures}")
-        elif any(name.startswith("eval_") for name in logs):
-            shown = {k: v for k, v in logs.items() if k.startswith("eval_")}
-            shown = {k[5:]: v for k, v in shown.items() if not k.endswith(_HIDDEN)}
-            figures = "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
+        elif any(map(is_metric, logs)):
+            shown = [(name, value) for name, value in logs.items() if is_metric(name)]
+            figures = "  ".join(f"{name[5:]} {value:.4f}" for name, value in shown)
             self._print(f"eval at step {state.global_step}  {figures}")
         if self.path:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({k: _plain(v) for k, v in row.items()}) + "\n")
+                file.write(json.dumps(plain_numbers(row)) + "\n")
 
     def close(self) -> None:
         """Take the bar from the screen; the Trainer does not say when it failed."""
@@ -130,7 +128,8 @@ def cut_log(path: Path, step: int) -> None:
     kept = []
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
-            if json.loads(line)["step"] <= step:
+            row = json.loads(line)
+            if row["step"] <= step and "train_loss" not in row:  # which comes with the end
                 kept.append(line + "\n")
         except (ValueError, KeyError, TypeError):
             continue
@@ -155,7 +154,18 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _plain(value: Any) -> Any:
-    """A value that JSON has; NaN and infinities become None."""
+def is_metric(name: str) -> bool:
+    """Whether a figure of an evaluation says something about the model, not about its speed."""
+    return name.startswith("eval_") and not name.endswith(
+        ("_runtime", "_per_second", "_preparation_time")
+    )
+
+
+def plain_numbers(value: Any) -> Any:
+    """The same for JSON: tensors and numpy's numbers as Python's, NaN and infinities as None."""
+    if isinstance(value, dict):
+        return {key: plain_numbers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_numbers(item) for item in value]
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value

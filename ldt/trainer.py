@@ -24,6 +24,7 @@ from transformers.trainer_callback import (
     ProgressCallback,
     TrainerState,
 )
+from transformers.utils import logging as transformers_logging
 
 from ldt import checkpoint
 from ldt.errors import ResourceError, TrainingDiverged
@@ -56,8 +57,7 @@ class Trainer(transformers.Trainer):
 
     Args:
         tokenizer: saved in every checkpoint, which makes it a model folder.
-        ids: the documents' ids, for messages; batches name documents by their place in it
-            (``document`` [batch], taken out before the model sees them).
+        ids: the training documents' ids, for messages; a feature's ``document`` is its place here.
         progress: reports; its metrics.jsonl is cut back to the checkpoint on resuming.
         kwargs: of transformers' Trainer.
     """
@@ -75,6 +75,7 @@ class Trainer(transformers.Trainer):
         self._seconds, self._began = 0.0, time.monotonic()  # of the sessions before, of this one
         self._saved_best = (None, None, None)
         self._flow = _Flow(self)
+        kwargs["data_collator"] = _NamingDocuments(kwargs["data_collator"])
         callbacks = [self._flow, progress, *kwargs.pop("callbacks", [])]
         super().__init__(callbacks=callbacks, **kwargs)
         self.folder = Path(self.args.output_dir)
@@ -195,7 +196,7 @@ class Trainer(transformers.Trainer):
             try:
                 self._fill(folder)
             except (OSError, RuntimeError, SafetensorError) as error:
-                if not _is_write_error(error):
+                if not is_write_error(error):
                     raise
                 failure = error
             self.accelerator.wait_for_everyone()
@@ -227,6 +228,17 @@ class Trainer(transformers.Trainer):
             limit = self.args.save_total_limit
             checkpoint.prune(self.folder, limit, Path(best) if best else None)
 
+    def save_model(self, output_dir=None, _internal_call=False):
+        shown = transformers_logging.is_progress_bar_enabled()
+        transformers_logging.disable_progress_bar()
+        try:
+            super().save_model(output_dir, _internal_call)
+        finally:
+            if shown:
+                transformers_logging.enable_progress_bar()
+        if self.args.should_save:  # a pickle that nobody reads
+            Path(output_dir or self.args.output_dir, "training_args.bin").unlink(missing_ok=True)
+
     def _fill(self, folder: Path) -> None:
         """Write everything that a checkpoint holds, each process its part."""
         self.save_model(str(folder), _internal_call=True)
@@ -246,7 +258,6 @@ class Trainer(transformers.Trainer):
         }
         torch.save(own, folder / self._state_name)
         if self.args.should_save:
-            (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nobody reads
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(folder)
             stateful = [*self.callback_handler.callbacks, self.control]
@@ -272,6 +283,10 @@ class Trainer(transformers.Trainer):
         if not torch.isfinite(loss).all():
             self._diverged(f"the loss is {loss.mean().item()}", documents)
         return loss
+
+    def prediction_step(self, model, inputs, *args, **kwargs):
+        inputs.pop("document")
+        return super().prediction_step(model, inputs, *args, **kwargs)
 
     def _get_grad_norm(self, model, grad_norm=None):
         norm = super()._get_grad_norm(model, grad_norm)
@@ -353,6 +368,17 @@ class Trainer(transformers.Trainer):
         super().log(logs)
 
 
+class _NamingDocuments:
+    """A collator whose batches name their documents, [batch]; the model never sees the names."""
+
+    def __init__(self, collator):
+        self.collator = collator
+
+    def __call__(self, features):
+        documents = torch.tensor([feature["document"] for feature in features])
+        return {**self.collator(features), "document": documents}
+
+
 class _Flow(transformers.TrainerCallback):
     """What happens between steps: restoring, saving in the right place, signals."""
 
@@ -414,7 +440,7 @@ class _Flow(transformers.TrainerCallback):
             raise Interrupted(128 + number)
 
 
-def _is_write_error(error: Exception) -> bool:
+def is_write_error(error: Exception) -> bool:
     """Whether an exception of saving is about the disk; torch has no type of its own for it."""
     if isinstance(error, OSError | SafetensorError):
         return True

@@ -42,21 +42,18 @@ def examples(count, seed):
     for _ in range(count):
         size = int(torch.randint(3, 12, (), generator=generator))
         ids = torch.randint(50, (size,), generator=generator).tolist()
-        rows.append({"input_ids": ids, "labels": int(sum(ids) % 2)})
+        rows.append({"input_ids": ids, "labels": int(sum(ids) % 2), "document": len(rows)})
     return rows
 
 
 def collate(rows):
     size = max(len(row["input_ids"]) for row in rows)
     padded = [(row, size - len(row["input_ids"])) for row in rows]
-    batch = {
+    return {
         "input_ids": torch.tensor([row["input_ids"] + [0] * n for row, n in padded]),
         "attention_mask": torch.tensor([[1] * (size - n) + [0] * n for _, n in padded]),
         "labels": torch.tensor([row["labels"] for row in rows]),
     }
-    if "document" in rows[0]:
-        batch["document"] = torch.tensor([row["document"] for row in rows])
-    return batch
 
 
 def accuracy(prediction):
@@ -102,7 +99,7 @@ def trainer(folder, callbacks=(), **changes):
     return Trainer(
         model=Model(),
         args=TrainingArguments(**arguments),
-        train_dataset=[{**row, "document": n} for n, row in enumerate(examples(30, 0))],
+        train_dataset=examples(30, 0),
         eval_dataset=examples(11, 1),
         data_collator=collate,
         compute_metrics=accuracy,

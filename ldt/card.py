@@ -1,0 +1,130 @@
+"""The model card: what a run's README.md says about its model, for the next person."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SHOWN = (  # of the training section, in this order, where set
+    "learning_rate",
+    "num_train_epochs",
+    "max_steps",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "warmup_steps",
+    "lr_scheduler_type",
+    "weight_decay",
+    "bf16",
+    "fp16",
+    "early_stopping_patience",
+    "seed",
+)
+
+
+def card(results: dict[str, Any], config, training: dict[str, Any]) -> str:
+    """A model card in Markdown.
+
+    Args:
+        results: what metrics.json holds.
+        config: the model's.
+        training: the training section with its defaults.
+    """
+    labels = [str(name) for name in (config.id2label or {}).values()]
+    problem = (results["problem"] or "").replace("_", " ")
+    front = f"---\nlibrary_name: ldt\nbase_model: {_quoted(results['base_model'])}\n---\n"
+    parts = [
+        front,
+        f"# {results['task'].replace('_', ' ').capitalize()} of long documents\n",
+        f"A {problem or results['task']} model for documents of up to {results['max_length']:,} "
+        "tokens at a time, fine-tuned by ldt from "
+        f"`{_plain(results['base_model'])}` ({results['parameters']:,} parameters).\n",
+    ]
+    if labels:
+        parts.append(f"Labels: {', '.join(_code(name) for name in labels)}.\n")
+    parts += ["## Use\n", "```\nldt predict --input documents.jsonl --model .\n```\n"]
+    parts += ["## Results\n", _results(results)]
+    if results["table"]:
+        parts.append(_table(list(results["table"][0]), [row.values() for row in results["table"]]))
+    parts += ["## Data\n", _data(results["data"])]
+    shown = [(f"`{key}`", training[key]) for key in SHOWN if training.get(key) is not None]
+    parts += ["## Training\n", _table(["setting", "value"], shown)]
+    versions = ", ".join(f"{name} {value}" for name, value in results["versions"].items())
+    parts.append(
+        f"{results['steps']:,} steps, {results['tokens']:,} tokens, {results['seconds']:,.0f} s "
+        f"({results['tokens_per_second']:,.0f} tokens/s). {versions}. All settings are in "
+        "`recipe.yaml`, all figures in full in `metrics.json`.\n"
+    )
+    parts += ["## Limits\n", _limits(results)]
+    return "\n".join(parts)
+
+
+def _results(results: dict[str, Any]) -> str:
+    values = [(name.removeprefix("eval_"), value) for name, value in results["metrics"].items()]
+    if "eval" not in results["data"]:
+        return "There was no evaluation set.\n\n" + _table(["metric", "value"], values)
+    how = f"On the evaluation set, with the weights of step {results['step_of_weights']:,}"
+    how += f", chosen by {results['metric'].removeprefix('eval_')}." if results["metric"] else "."
+    return f"{how}\n\n" + _table(["metric", "value"], values)
+
+
+def _data(sets: dict[str, dict]) -> str:
+    rows = [
+        (
+            name,
+            _code(item["source"]),
+            f"{item['documents']:,}",
+            f"{item['median']:,} / {item['p95']:,} / {item['longest']:,}",
+            f"{item['windowed']:,}",
+            f"{item['truncated']:,}",
+        )
+        for name, item in sets.items()
+    ]
+    head = ["set", "source", "documents", "tokens: median / p95 / longest", "in windows", "cut off"]
+    hashes = [
+        f"- {name}: sha256 `{item['sha256']}`\n" for name, item in sets.items() if item["sha256"]
+    ]
+    return _table(head, rows) + "\n" + "".join(hashes)
+
+
+def _limits(results: dict[str, Any]) -> str:
+    train = results["data"]["train"]
+    lines = [
+        f"- Longer documents than {results['max_length']:,} tokens are read in windows whose "
+        "answers are merged: nothing in one window sees the text of another.",
+        f"- It was trained on {train['documents']:,} documents, the longest of "
+        f"{train['longest']:,} tokens; what it does with longer or other text is not measured.",
+    ]
+    evaluated = results["data"].get("eval")
+    if evaluated:
+        count = evaluated["documents"]
+        lines.append(
+            f"- The results are of {count:,} documents that also chose the best step, so they "
+            "are a little too good; a test set that was never looked at tells more."
+        )
+    if train["truncated"]:
+        lines.append(f"- {train['truncated']:,} training documents were not read to their end.")
+    return "\n".join(lines) + "\n"
+
+
+def _table(head: list[str], rows) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(_cell(value) for value in row)} |\n" for row in lines)
+
+
+def _cell(value: Any) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return _plain(text).replace("|", "\\|")
+
+
+def _code(text: str) -> str:
+    return f"`{_plain(text).replace('`', chr(39))}`"
+
+
+def _quoted(text: str) -> str:
+    """For YAML: any text on one line."""
+    return '"' + _plain(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _plain(text: str) -> str:
+    """On one line, without what would be HTML."""
+    text = "".join(c if c.isprintable() else " " for c in text)
+    return text.replace("&", "&amp;").replace("<", "&lt;")

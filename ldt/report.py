@@ -1,0 +1,68 @@
+"""What is told about a training: before its first step, and when it is over."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from ldt.console import plain, say, stderr, stdout
+from ldt.data import show_example
+
+log = logging.getLogger("ldt")
+
+
+def describe(ready: Any, trainer: Any, run: Path) -> None:
+    """What goes in: lengths, labels, one example; and what will be done with it."""
+    reports = ready.reports
+    if stderr.is_terminal:
+        table = Table("", "documents", "median", "p95", "longest", "inputs", "windows", "cut off")
+        for name, report in reports.items():
+            values = (report.documents, report.median, report.p95, report.longest, report.inputs)
+            values = (*values, report.windowed, report.truncated)
+            table.add_row(name, *[f"{value:,}" for value in values])
+        stderr.print(table)
+    else:
+        for name, report in reports.items():
+            for line in report.lines:
+                say(f"{name}: {line}")
+    for report in reports.values():
+        for warning in report.warnings:
+            log.warning("%s", warning)
+    for name, counts in ready.labels.items():
+        if counts:
+            listed = ", ".join(f"{label} {count:,}" for label, count in counts.most_common(20))
+            more = f" and {len(counts) - 20} more" if len(counts) > 20 else ""
+            say(f"{name} labels: {listed}{more}")
+    stderr.print(
+        Text.assemble(
+            f"document {plain(str(ready.ids[0]))!r}, global tokens in stars: ",
+            show_example(ready.train[0], ready.tokenizer),
+        ),
+        soft_wrap=True,
+    )
+    args, inputs = trainer.args, len(ready.train)
+    step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    length = (
+        f"{args.max_steps:,} steps" if args.max_steps > 0 else f"{args.num_train_epochs} epochs"
+    )
+    say(
+        f"{run}: {length} of {inputs:,} inputs, {step} a step, on {args.device.type}; "
+        f"{ready.model.num_parameters():,} parameters, inputs of up to {ready.max_length:,} tokens"
+    )
+
+
+def show_results(results: dict[str, Any]) -> None:
+    """Metrics and the table of classes, on standard output."""
+    for name, value in results["metrics"].items():
+        say(f"{name.removeprefix('eval_')}  {value:.4f}", console=stdout)
+    if results["table"]:
+        rows = results["table"]
+        table = Table(*rows[0], box=None)
+        for row in rows:
+            cells = [f"{v:.4f}" if isinstance(v, float) else plain(str(v)) for v in row.values()]
+            table.add_row(*[Text(cell) for cell in cells])
+        stdout.print(table)
