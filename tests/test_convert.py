@@ -199,8 +199,10 @@ def test_copies_in_memory_have_storage_of_their_own(make, tmp_path, monkeypatch)
     assert len({tensor.data_ptr() for tensor in seen.values()}) == len(seen)
 
 
-def test_a_longformer_keeps_its_global_projections(tiny_longformer, tmp_path):
+def test_a_longformer_keeps_its_global_projections(tiny_longformer, tmp_path, capfd, caplog):
     report = convert(tiny_longformer, tmp_path / "long", max_length=300, window=16)
+    assert capfd.readouterr() == ("", "")  # the report says it all
+    assert caplog.records == []
     old = load_file(tiny_longformer / "model.safetensors")
     new = load_file(tmp_path / "long" / "model.safetensors")
     name = "encoder.layer.0.attention.self.query_global.weight"
@@ -285,7 +287,8 @@ def test_a_tokenizer_that_cuts_on_its_own_no_longer_does(make, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "long")
     assert len(tokenizer.backend_tokenizer.encode("the lease ends the lease").ids) == 7
     assert len(tokenizer("the lease ends the lease").input_ids) == 7
-    assert str(folder) not in (tmp_path / "long" / "tokenizer_config.json").read_text()
+    saved = json.loads((tmp_path / "long" / "tokenizer_config.json").read_text())
+    assert not {"max_length", "name_or_path", "is_local", "local_files_only"} & saved.keys()
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
@@ -408,6 +411,23 @@ def test_a_target_is_only_replaced_when_told_to(make, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["long", "roberta"]
 
 
+def test_a_model_stays_when_another_cannot_take_its_place(make, tmp_path, monkeypatch):
+    folder, target = make(), tmp_path / "long"
+    convert(folder, target, **SMALL)
+    before, rename = _digests(target), type(target).rename
+
+    def failing(path, new):
+        if path.name.endswith(".partial"):
+            raise PermissionError(13, "not today")
+        return rename(path, new)
+
+    monkeypatch.setattr(type(target), "rename", failing)
+    with pytest.raises(UserError, match="long: cannot be written: .*not today"):
+        convert(folder, target, max_length=60, window=4, overwrite=True)
+    assert _digests(target) == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["long", "roberta"]
+
+
 def test_neither_the_source_nor_another_folder_is_overwritten(make, tmp_path):
     folder = make()
     before = _digests(folder)
@@ -461,7 +481,7 @@ def _late(weights):
         ("longformer", "Model", lambda w: _swap(w, "layer.0.attention.self.query_global.weight")),
         ("roberta", "Model", lambda w: _swap(w, "layer.0.attention.self.key.weight")),
         ("roberta", "Model", lambda w: _swap(w, "pooler.dense.weight")),
-        ("bert", "Model", lambda w: _swap(w, "token_type_embeddings.weight")),
+        ("bert", "Model", lambda w: w["embeddings.token_type_embeddings.weight"][1].neg_()),
         ("bert", "ForMaskedLM", lambda w: _swap(w, "lm_head.bias")),
         ("bert", "ForMaskedLM", lambda w: w.pop("lm_head.dense.weight")),
         ("roberta", "Model", lambda w: w["embeddings.LayerNorm.bias"].fill_(float("nan"))),
@@ -579,7 +599,10 @@ def _no_tokenizer(folder):
         (_bomb, "pytorch_model.bin: holds more than tensors"),
         (_drop("layer.1.output.dense.bias"), "missing: encoder.layer.1.output.dense.bias"),
         (_drop("layer.1."), "missing: encoder.layer.1.attention.* and 12 more"),
-        (_config(num_hidden_layers=1), "without a place .*: encoder.layer.1.attention"),
+        (
+            _config(num_hidden_layers=1),
+            "roberta: weights without a place .*: encoder.layer.1.attention",
+        ),
         (
             _config(intermediate_size=30),
             r"intermediate.dense.bias is \[32\], by config.json \[30\]",
@@ -617,7 +640,7 @@ def test_a_source_that_cannot_be_used_is_one_line_and_no_target(damage, message,
     ("source", "message"),
     [
         ("./missing", "^./missing: no such folder$"),
-        ("no-such-owner/no-such-model", "no-such-owner/no-such-model: no such folder here"),
+        ("no-such-owner/no-such-model", "no-such-owner/no-such-model: no such folder"),
     ],
 )
 def test_a_source_that_is_not_there_is_one_line(source, message, tmp_path, monkeypatch):
