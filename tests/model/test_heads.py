@@ -62,6 +62,12 @@ def test_the_rules_equal_those_of_transformers_where_it_has_an_answer():
     assert found == [row.nonzero().squeeze(1).tolist() for row in seen[0]]
 
 
+def test_a_separator_under_padding_does_not_count():
+    ids, mask = rows("sasbsdef")
+    mask[0, [0, 2]] = 0
+    assert global_tokens(ldt_model("ForQuestionAnswering"), ids, mask) == [[1, 3]]
+
+
 @pytest.mark.parametrize("head", ["ForQuestionAnswering", "ForMultipleChoice"])
 def test_without_separators_or_ids_the_global_tokens_must_be_given(head):
     model = ldt_model(head)

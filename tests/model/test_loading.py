@@ -81,6 +81,20 @@ def test_every_format_and_prefix_gives_the_same_model(form, folder):
     assert set(load_file(saved / "model.safetensors")) == set(LdtModel(model.config).state_dict())
 
 
+def test_old_names_of_norms_load_and_are_saved_under_the_new_ones(folder):
+    def old(weights):
+        for name in [name for name in weights if "LayerNorm" in name]:
+            new = name.replace("weight", "gamma").replace("bias", "beta")
+            weights[new] = weights.pop(name)
+
+    expected = load(folder, LdtModel).state_dict()
+    model = load(rewritten(folder, old), LdtModel)
+    model.save_pretrained(folder / "again")
+    saved = load_file(folder / "again" / "model.safetensors")
+    assert saved.keys() == expected.keys()
+    assert all(torch.equal(saved[name], expected[name]) for name in saved)
+
+
 @pytest.mark.parametrize("head", HEADS)
 def test_a_model_saved_by_ldt_is_the_same_in_transformers_and_back(head, tmp_path):
     model = ldt_model(head)

@@ -55,6 +55,8 @@ def test_global_tokens_come_from_either_mask_and_never_from_padding():
     attention = mask_of("1120", "0111")
     packing = pack((2, 4), attention, mask_of("1001", "1020"))
     assert packing.documents.is_global.tolist() == [1, 0, 1, 0, 1, 0]
+    hole = pack((1, 4), mask_of("1011"), mask_of("0110"))
+    assert hole.documents.is_global.tolist() == [0, 0, 1, 0]
     assert pack((2, 4), attention).documents.is_global.tolist() == [0, 0, 1, 0, 0, 0]
     assert pack((2, 4), None, mask_of("0000", "0000")).documents.is_global is None
 
