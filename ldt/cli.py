@@ -96,7 +96,8 @@ def finetune(
         bool, typer.Option("--overwrite", help="Replace what the run folder holds.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything and train a few steps.")
+        bool,
+        typer.Option("--dry-run", help="Check everything, show one encoded example, and stop."),
     ] = False,
 ) -> None:
     """Fine-tune a model as a recipe says, and evaluate it."""

@@ -18,7 +18,7 @@ HEAVY = "{'torch', 'transformers', 'datasets', 'numpy'}"
 
 def ldt(*arguments, **options):
     """The finished process of a command."""
-    environment = dict(os.environ) | options.pop("env", {})
+    environment = dict(os.environ) | {"PYTHONUNBUFFERED": ""} | options.pop("env", {})
     command = [sys.executable, "-m", "ldt", *arguments]
     options = {"capture_output": True, "timeout": 120} | options
     return subprocess.run(command, env=environment, **options)
@@ -322,6 +322,22 @@ def test_any_locale_width_and_encoding_is_enough(env, tmp_path):
     assert done.stderr.startswith(b"error: ")
     assert done.stderr.endswith(b".yaml: No such file or directory\n")
     assert b"\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_results_are_written_in_any_encoding(encoding):
+    code = (
+        "import sys, types\n"
+        "from ldt.cli import main\n"
+        "module = sys.modules['ldt.convert'] = types.ModuleType('ldt.convert')\n"
+        "lines = ['é ☃ \\udcff']\n"
+        "module.convert = lambda *_, **__: types.SimpleNamespace(lines=lambda: lines)\n"
+        "main(['convert', 'a'])\n"
+    )
+    env = dict(os.environ) | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True)
+    expected = "é ☃ \udcff\n".encode(encoding, errors="backslashreplace")
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, b"")
 
 
 def test_colours_are_for_terminals_that_want_them(monkeypatch):

@@ -221,6 +221,18 @@ def test_a_problem_is_one_line_whatever_the_keys_hold(folder):
     assert len(lines[1]) < 200
 
 
+def test_what_cannot_be_read_is_not_also_called_wrong_or_missing(folder):
+    assert problems(
+        "task: {name: sorting}\nmodel: 5\ndata: {train: 1e999}\n",
+        "training.seed=@",
+        command="finetune",
+    ) == [
+        "r.yaml:2: model: expected keys and values, got 5",
+        "r.yaml:3: data: train: number out of range, 5 characters",
+        "training.seed=@: not valid YAML: found character '@' that cannot start any token",
+    ]
+
+
 def test_the_number_of_lines_is_bounded(folder):
     lines = problems(GOOD + "".join(f"\x20\x20zz{i}: 1\n" for i in range(80)), command="finetune")
     assert len(lines) == 51
