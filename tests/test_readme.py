@@ -1,0 +1,134 @@
+"""What README.md tells to type works: its commands run here, in its order, on tiny stand-ins.
+
+The stand-ins have the names that the README uses; `make` targets and options are looked up.
+"""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ldt import cli, errors
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.S | re.M)
+
+
+COMMANDS = [
+    line[2:] for text in blocks("console") for line in text.splitlines() if line[:2] == "$ "
+]
+RECIPE = blocks("yaml")[0]
+
+
+def ldt(command):
+    """Run ``ldt …`` in this process and return its exit code."""
+    with pytest.raises(SystemExit) as stop:
+        cli.main(shlex.split(command)[1:])
+    return stop.value.code
+
+
+@pytest.fixture
+def folder(tmp_path, tokenizer_folder, monkeypatch):
+    """What ``.demo`` holds, tiny: a short model, contracts, new ones; and the README's recipe."""
+    from transformers import AutoTokenizer, RobertaConfig, RobertaModel
+
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    tokenizer.save_pretrained(tmp_path / "minilm")
+    config = RobertaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=514,
+        type_vocab_size=1,
+    )
+    RobertaModel(config, add_pooling_layer=False).save_pretrained(tmp_path / "minilm")
+    for name in ("contracts", "new"):
+        with (tmp_path / f"{name}.jsonl").open("w") as file:
+            for i in range(10):
+                line = {"id": f"{name}-{i}", "text": f"party {i}", "label": "ab"[i % 2]}
+                file.write(json.dumps(line) + "\n")
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    program = tmp_path / "bin" / "ldt"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m ldt "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_main_job_runs_as_it_is_written(folder, capfd):
+    typed = [command for command in COMMANDS if re.search(r"\bldt ", command)]
+    assert {command.split()[1] for command in typed if "|" not in command} == {
+        "convert",
+        "finetune",
+        "predict",
+    }
+    for command in typed:
+        if "|" in command:
+            subprocess.run(["bash", "-c", f"set -e; {command}"], check=True)
+        else:
+            assert ldt(command) == errors.EXIT_OK, (command, capfd.readouterr().err)
+    answers = [json.loads(line) for line in (folder / "answers.jsonl").open()]
+    assert [answer["id"] for answer in answers] == [f"new-{i}" for i in range(10)]
+    piped = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line[0] == "{"]
+    assert [answer["id"] for answer in piped] == ["new-0", "new-1", "new-2"]
+    assert (folder / "runs/latest").resolve() == folder / "runs/seed-1"
+
+
+def test_the_model_loads_as_the_python_block_says(folder):
+    assert ldt("ldt convert minilm minilm-2048 --max-length 2048 --window 128") == errors.EXIT_OK
+    names = {}
+    exec(blocks("python")[0], names)
+    assert names["model"].config.attention_window == [128, 128]
+
+
+def test_the_error_that_is_shown_is_the_one_that_comes(folder, capfd):
+    (folder / "recipe.yaml").write_text(RECIPE.replace("path:", "pth:"))
+    assert ldt("ldt finetune recipe.yaml") == errors.EXIT_RECIPE
+    shown = re.search(r"^recipe.yaml:4: .*$", README, re.M)[0]
+    assert shown in capfd.readouterr().err
+
+
+def test_make_knows_the_targets():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
+    named = set(re.findall(r"(?:`|\$ )make ([a-z]+)", README))
+    assert {"demo", "test", "check", "bench", "gpu", "help"} <= named & targets
+    assert named <= targets
+
+
+def test_no_command_of_another_kind_goes_untested():
+    others = {"python3 -m venv .venv"}
+    others.add(".venv/bin/python -m pip install -c constraints.txt -e '.[test]'")
+    rest = {c for c in COMMANDS if not re.search(r"\bldt ", c) and not c.startswith("make ")}
+    assert rest == others
+    assert (ROOT / "constraints.txt").exists()
+
+
+def test_every_option_that_is_named_exists(capfd):
+    there = {"--no-deps"}  # pip's
+    for command in ("convert", "finetune", "predict"):
+        assert ldt(f"ldt {command} --help") == errors.EXIT_OK
+        there |= set(re.findall(r"--[a-z][a-z-]*", capfd.readouterr().out))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", README))
+    assert named
+    assert named <= there
+
+
+def test_the_exit_codes_are_those_of_the_program():
+    table = README.partition("## Exit codes")[2].partition("\n## ")[0]
+    listed = {
+        int(code) for row in re.findall(r"^\| ([\d, ]+) \|", table, re.M) for code in row.split(",")
+    }
+    codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    assert listed == codes | {cli.EXIT_SIGPIPE}
