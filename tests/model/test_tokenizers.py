@@ -16,6 +16,9 @@ def test_the_tokenizer_comes_with_the_usable_length(whole):
     model = load(whole, LdtModel)
     tokenizer = load_tokenizer(whole, model.config)
     assert tokenizer.model_max_length == 128
+    model.config.max_position_embeddings = 66
+    assert load_tokenizer(whole, model.config).model_max_length == 64
+    model.config.max_position_embeddings = 130
     ids = tokenizer("the party agrees")["input_ids"]
     assert model(torch.tensor([ids])).last_hidden_state.shape[1] == len(ids)
     model.save_pretrained(whole)
