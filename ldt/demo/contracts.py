@@ -294,18 +294,18 @@ def contract(number, label, seed=0):
     """
     draw = random.Random(f"{seed}-{number}")
     facts = _facts(draw)
-    headings = ["Definitions", *draw.sample(list(ARTICLES)[1:-2], 10), *list(ARTICLES)[-2:]]
-    place = draw.randrange(9, len(headings))  # the deciding article's, behind about 800 tokens
+    headings = ["Definitions", *draw.sample(list(ARTICLES)[1:-2], 8), *list(ARTICLES)[-2:]]
+    place = draw.randrange(7, len(headings))  # the deciding article's, behind about 700 tokens
     paragraphs = [f"{facts['kind'].upper()} AGREEMENT", OPENING.format(**facts)]
     for heading in headings:
         if len(paragraphs) - 2 == place:
             paragraphs.append("")
-        sentences = draw.sample(ARTICLES[heading], draw.choice((4, 4, 5)))
+        sentences = draw.sample(ARTICLES[heading], draw.choice((4, 5)))
         sentences = [sentence.format(**facts | _figures(draw)) for sentence in sentences]
         paragraphs.append(f"{heading}. {' '.join(sentences)}")
     paragraphs.append(CLOSING.format(**facts))
     first, more = DECIDING[label]
-    sentences = [draw.choice(first), *draw.sample(more, 4)]
+    sentences = [draw.choice(first), *draw.sample(more, 5)]
     sentences = [sentence.format(**facts | _figures(draw)) for sentence in sentences]
     hole = paragraphs.index("")
     paragraphs[hole] = f"Disputes. {' '.join(sentences)}"
