@@ -6,11 +6,13 @@ READY := $(VENV)/ready
 WEIGHTS := $(VENV)/weights
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 
-.PHONY: help demo test check bench gpu clean
+.PHONY: help setup demo test check bench gpu clean
 .DEFAULT_GOAL := help
 
 help: ## This list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+setup: $(READY) $(WEIGHTS) ## The environment alone, in .venv
 
 demo: $(READY) $(WEIGHTS) ## Long documents at 512 tokens and at full length, about 5 minutes on 2 cores
 	@$(BIN)/python -m ldt.demo
