@@ -81,7 +81,7 @@ def test_the_shell_completes_commands():
     ("arguments", "line"),
     [
         (["conver"], "no such command 'conver'. Did you mean 'convert'?; see 'ldt --help'"),
-        (["convert"], "missing argument 'source'; see 'ldt convert --help'"),
+        (["convert"], "missing argument 'SOURCE'; see 'ldt convert --help'"),
         (["predict"], "missing option '--input'; see 'ldt predict --help'"),
         (["convert", "a", "--windw", "8"], "--windw"),
         (["convert", "a", "--window", "x"], "invalid value for '--window': "),
