@@ -23,8 +23,9 @@ EXIT_SIGPIPE = 141
 # Before torch or transformers are imported; a user's own settings win.
 ENVIRONMENT = {
     "THP_MEM_ALLOC_ENABLE": "1",  # torch takes large tensors in huge pages
-    "LRU_CACHE_CAPACITY": "64",  # of torch and of oneDNN: each size of a batch is kept in both,
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",  # at first 1,024 of them, some 0.2 MB each
+    # Sizes of batches for which torch and oneDNN keep code: 1,024 of them take hundreds of MB.
+    "LRU_CACHE_CAPACITY": "64",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
     "TOKENIZERS_PARALLELISM": "false",  # threads do not survive the fork of a data worker
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
