@@ -387,7 +387,7 @@ def _words(input_ids, inputs_embeds):
 
 
 def _first_real(words, attention_mask):
-    """[b, n] int64, 1 at the first real token of each row."""
+    """[b, n] bool, True at the first real token of each row."""
     real = real_tokens(tuple(words.shape[:2]), attention_mask, words.device)
     return torch.zeros_like(real).scatter(1, real.int().argmax(1, keepdim=True), True)
 

@@ -124,6 +124,8 @@ def test_the_kind_of_problem_is_guessed_from_each_batch_and_not_kept():
     ):
         assert torch.allclose(model(ids, mask, labels=labels).loss, expected(logits, labels))
         assert model.config.problem_type is None
+    with pytest.raises(ValueError, match="must be the same"):  # neither classes nor a row of labels
+        model(ids, mask, labels=torch.tensor([0.5, 1.0]))
 
 
 @pytest.mark.parametrize("labels", [torch.tensor([1, 3]), torch.tensor([[1.0], [3.0]])])
