@@ -209,7 +209,7 @@ def require_space(folder: Path, needed: int, what: str) -> None:
     free = shutil.disk_usage(existing(folder)).free
     if free < needed:
         raise ResourceError(
-            f"{folder}: {free / 1e9:.2f} GB free, {needed / 1e9:.2f} GB needed for {what}; "
+            f"{folder}: {free / 1e6:,.1f} MB free, {needed / 1e6:,.1f} MB needed for {what}; "
             "free some, set training.save_total_limit=1, or choose another training.output_dir"
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from pathlib import Path
@@ -10,10 +11,13 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Column
 from rich.text import Text
 from transformers import TrainerCallback
 
 from ldt.checkpoint import write_whole
+
+log = logging.getLogger("ldt")
 
 METRICS = "metrics.jsonl"
 
@@ -21,10 +25,10 @@ METRICS = "metrics.jsonl"
 class ProgressReport(TrainerCallback):
     """Reports a Trainer's steps, evaluations and logs.
 
-    Each log becomes a line of ``metrics.jsonl``: step, epoch, what the Trainer logs (loss,
-    learning_rate, grad_norm, eval_…), and for training steps tokens_per_second, memory (bytes) and
-    seconds since the start. tokens_per_second counts real tokens, without padding, over the time
-    spent in training steps since the line before, without evaluation and saving.
+    Each log becomes a line of ``metrics.jsonl``: step, epoch and what the Trainer logs (loss,
+    learning_rate, grad_norm, eval_…); for training steps also tokens_per_second, memory (bytes)
+    and seconds since this session began. tokens_per_second counts real tokens, without padding,
+    over the time spent in training steps since the line before, without evaluation and saving.
 
     Args:
         console: standard error, as a rule.
@@ -38,6 +42,7 @@ class ProgressReport(TrainerCallback):
         self.tokens = 0  # of this session, up to the last log
         self.busy = 0.0  # seconds in training steps, likewise
         self._last = (0, 0.0)
+        self._warned = False
         self._loss = ""
 
     @property
@@ -52,12 +57,14 @@ class ProgressReport(TrainerCallback):
         if state.is_world_process_zero and self.console.is_terminal:
             self.bar = Progress(
                 TextColumn("{task.description}"),
-                BarColumn(bar_width=20),
+                BarColumn(bar_width=None),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[figures]}"),
+                TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True)),
                 console=self.console,
+                refresh_per_second=4,
+                expand=True,
             )
-            self._steps = self.bar.add_task("training", total=state.max_steps, figures="")
+            self._steps = self.bar.add_task("epoch 0.00", total=state.max_steps, figures="")
             self._eval = self.bar.add_task("evaluating", visible=False, figures="")
             self.bar.start()
             self.bar.update(self._steps, completed=state.global_step)
@@ -69,8 +76,12 @@ class ProgressReport(TrainerCallback):
         self.busy += time.monotonic() - self._step_began
         self.tokens = state.num_input_tokens_seen - self._first_tokens
         if self.bar:
-            figures = self._figures(state, self.tokens_per_second)
-            self.bar.update(self._steps, completed=state.global_step, figures=figures)
+            self.bar.update(
+                self._steps,
+                completed=state.global_step,
+                description=f"epoch {state.epoch:.2f}",
+                figures=self._figures(state, self.tokens_per_second, memory(args.device)),
+            )
 
     def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
         if self.bar:
@@ -92,16 +103,27 @@ class ProgressReport(TrainerCallback):
             row["seconds"] = time.monotonic() - self._started
             self._loss = f"loss {logs['loss']:.4f}  "
             if not self.bar:
-                rate = f"lr {logs['learning_rate']:.2e}  gradient {logs.get('grad_norm', 0):.3g}"
-                figures = self._figures(state, row["tokens_per_second"], row["memory"], rate)
-                self._print(f"step {state.global_step}/{state.max_steps}  {figures}")
+                figures = self._figures(state, row["tokens_per_second"], row["memory"])
+                self._print(
+                    f"step {state.global_step}/{state.max_steps}  epoch {state.epoch:.2f}  "
+                    f"lr {logs['learning_rate']:.2e}  gradient {logs.get('grad_norm', 0):.3g}  "
+                    + figures
+                )
         elif any(map(is_metric, logs)):
             shown = [(name, value) for name, value in logs.items() if is_metric(name)]
             figures = "  ".join(f"{name[5:]} {value:.4f}" for name, value in shown)
             self._print(f"eval at step {state.global_step}  {figures}")
         if self.path:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(plain_numbers(row)) + "\n")
+            line = json.dumps(plain_numbers(row)) + "\n"
+            try:
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(line)
+            except OSError as error:  # such as a full disk, of which saving says more
+                if not self._warned:
+                    log.warning(
+                        "%s: not written from step %d on: %s", self.path, row["step"], error
+                    )
+                self._warned = True
 
     def close(self) -> None:
         """Take the bar from the screen; the Trainer does not say when it failed."""
@@ -109,13 +131,11 @@ class ProgressReport(TrainerCallback):
             self.bar.stop()
             self.bar = None
 
-    def _figures(self, state, rate, used=None, more="") -> str:
+    def _figures(self, state, rate: float, used: int) -> str:
         done = state.global_step - self._first_step
         left = (state.max_steps - state.global_step) * (time.monotonic() - self._started)
-        used = memory() if used is None else used
-        parts = [f"{self._loss}{more}", f"epoch {state.epoch:.2f}", f"{rate:,.0f} tokens/s"]
-        parts += [f"{used / 2**30:.2f} GiB", f"ETA {duration(left / max(done, 1))}"]
-        return "  ".join(part for part in parts if part)
+        eta = duration(left / max(done, 1))
+        return f"{self._loss}{rate:,.0f} tokens/s  {used / 2**30:.2f} GiB  ETA {eta}"
 
     def _print(self, line: str) -> None:
         self.console.print(Text(line), soft_wrap=True)
@@ -136,12 +156,12 @@ def cut_log(path: Path, step: int) -> None:
     write_whole(path, "".join(kept))
 
 
-def memory(device: Any = None) -> int:
+def memory(device: Any) -> int:
     """Bytes in use: on a CUDA device the most that was allocated, else resident in this process."""
     import torch
 
-    if torch.cuda.is_available() and getattr(device, "type", "cuda") == "cuda":
-        return torch.cuda.max_memory_allocated()
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
     import psutil
 
     return psutil.Process().memory_info().rss

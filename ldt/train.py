@@ -383,7 +383,7 @@ def _save(trainer: Trainer, ready, run: Path, results: dict, text: str, first: b
             raise
         raise ResourceError(
             f"{run}: the trained model cannot be saved: {error}; "
-            "free some disk space, then --resume saves it from the last checkpoint"
+            "free some disk space, then --resume goes on from the last checkpoint"
         ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -180,7 +180,7 @@ def test_a_text_file_is_written_whole_or_left_as_it_was(tmp_path, monkeypatch):
 
 def test_too_little_disk_is_an_error_before_the_start(tmp_path):
     checkpoint.require_space(tmp_path / "not" / "yet", 1, "a byte")
-    with pytest.raises(ResourceError, match="GB needed for 3 checkpoints") as raised:
+    with pytest.raises(ResourceError, match="MB needed for 3 checkpoints") as raised:
         checkpoint.require_space(tmp_path, 1 << 60, "3 checkpoints")
     assert raised.value.exit_code == EXIT_RESOURCES
 
