@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ldt.errors import DataError, ModelError, UserError
-from ldt.output import AnswerFile, AnswerStream, rounded
+from ldt.output import AnswerFile, AnswerStream, plural, rounded
 from ldt.reading import Example, OnError
 
 LOOKAHEAD_BATCHES = 4
@@ -61,8 +61,8 @@ class Counts:
         """Documents, windows, tokens and their speed, for people."""
         seconds = time.monotonic() - self.started
         return (
-            f"{count(self.documents, 'document')}, {count(self.windows, 'window')}, "
-            f"{count(self.tokens, 'token')} in {seconds:.1f} s "
+            f"{plural(self.documents, 'document')}, {plural(self.windows, 'window')}, "
+            f"{plural(self.tokens, 'token')} in {seconds:.1f} s "
             f"({self.tokens / max(seconds, 1e-9):,.0f} tokens/s)"
         )
 
@@ -185,11 +185,6 @@ class _Group:
 
 def _is_long(answer: dict[str, Any]) -> bool:
     return answer["windows"] > 1 or bool(answer.get("truncated"))
-
-
-def count(number: int, noun: str) -> str:
-    """``1 document``, ``1,200 documents``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:

@@ -67,10 +67,10 @@ class AnswerFile:
     """
 
     def __init__(self, target: Path, *, made_by: dict[str, str], resume: bool = False):
-        self.target = Path(os.path.realpath(target))
+        self.target = Path(os.path.realpath(target)) if target.is_symlink() else target
+        check_target(self.target)
         self.partial = self.target.with_name(f"{self.target.name}.partial")
         self.run = self.target.with_name(f"{self.target.name}.run.partial")
-        check_target(self.target)
         try:
             handle = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
@@ -103,8 +103,8 @@ class AnswerFile:
     def _check_run(self, made_by: dict[str, str], resume: bool) -> None:
         if not resume:
             raise UserError(
-                f"{self.partial}: {self.count:,} answers of an unfinished run; --resume goes on "
-                "with them, removing the file starts again"
+                f"{self.partial}: {plural(self.count, 'answer')} of an unfinished run; --resume "
+                "goes on from there, removing the file starts again"
             )
         try:
             before = json.loads(self.run.read_bytes())
@@ -257,6 +257,11 @@ class Rejects:
         """Close the file, if there is one."""
         if self.file is not None:
             self.file.close()
+
+
+def plural(number: int, noun: str) -> str:
+    """``1 answer``, ``1,200 answers``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def check_target(target: Path) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ldt import recipe as recipes
-from ldt.answering import Counts, Feature, ahead, answer_all, count
+from ldt.answering import Counts, Feature, ahead, answer_all
 from ldt.errors import (
     EXIT_OK,
     EXIT_REJECTS,
@@ -35,7 +35,7 @@ from ldt.errors import (
     UserError,
 )
 from ldt.opening import opened
-from ldt.output import AnswerFile, AnswerStream, Rejects
+from ldt.output import AnswerFile, AnswerStream, Rejects, plural
 from ldt.reading import Example, read
 from ldt.recipe import Recipe
 
@@ -160,10 +160,9 @@ def check_paths(input: str, output: str | None, rejects: Path, resume: bool) -> 
     elif not (os.path.exists(input) and _pauses(input)):
         with opened(input):
             pass
-    if output is not None:
-        for file in (output, f"{output}.partial", rejects):
-            if os.path.isfile(file) and os.path.samefile(0 if input == "-" else input, file):
-                raise UserError(f"{file}: this is the input; name another file for the answers")
+    for file in (rejects, *((output, f"{output}.partial") if output else ())):
+        if os.path.isfile(file) and os.path.samefile(0 if input == "-" else input, file):
+            raise UserError(f"{file}: this is the input; name another file for the answers")
 
 
 def find_model(model: str | None) -> Path:
@@ -393,7 +392,7 @@ def _say_kept(why: str, sink: AnswerFile | AnswerStream | None, otherwise: str =
     """Say where the answers so far are, if they are in a file."""
     if isinstance(sink, AnswerFile) and sink.count:
         log.info(
-            f"{why}{count(sink.count, 'answer')} kept in {sink.partial}; the same command with "
+            f"{why}{plural(sink.count, 'answer')} kept in {sink.partial}; the same command with "
             "--resume goes on there"
         )
     elif otherwise:
@@ -401,9 +400,9 @@ def _say_kept(why: str, sink: AnswerFile | AnswerStream | None, otherwise: str =
 
 
 def _say_summary(counts: Counts, rejects: Rejects, max_length: int) -> None:
-    parts = [counts.rate(), f"{count(counts.long, 'document')} longer than {max_length:,} tokens"]
+    parts = [counts.rate(), f"{plural(counts.long, 'document')} longer than {max_length:,} tokens"]
     if counts.resumed:
-        parts.append(f"{count(counts.resumed, 'document')} answered before")
+        parts.append(f"{plural(counts.resumed, 'document')} answered before")
     if rejects.count:
-        parts.append(f"{count(rejects.count, 'record')} rejected, see {rejects.path}")
+        parts.append(f"{plural(rejects.count, 'record')} rejected, see {rejects.path}")
     log.info("; ".join(parts))

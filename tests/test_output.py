@@ -32,7 +32,7 @@ def test_an_unfinished_file_is_not_overwritten_without_being_asked_to(tmp_path):
     sink = AnswerFile(target, made_by=MADE_BY)
     sink.write([{"id": 1}])
     sink.close()
-    with pytest.raises(UserError, match="1 answers of an unfinished run; --resume"):
+    with pytest.raises(UserError, match="1 answer of an unfinished run; --resume"):
         AnswerFile(target, made_by=MADE_BY)
     assert ids(tmp_path / "answers.jsonl.partial") == [1]
 
@@ -72,6 +72,16 @@ def test_a_line_that_is_no_answer_is_named_on_resuming(tmp_path):
         file.write(b"[]\n")
     with pytest.raises(UserError, match=r"partial:2: not an answer"):
         list(AnswerFile(target, made_by=MADE_BY, resume=True).done())
+
+
+def test_a_link_still_points_to_the_answers(tmp_path):
+    link = tmp_path / "link.jsonl"
+    link.symlink_to("answers.jsonl")
+    sink = AnswerFile(link, made_by=MADE_BY)
+    sink.write([{"id": 1}])
+    sink.finish()
+    assert link.is_symlink()
+    assert ids(tmp_path / "answers.jsonl") == [1]
 
 
 def test_a_run_without_answers_leaves_nothing(tmp_path):
