@@ -164,11 +164,14 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def begin(run: Path, wanted: dict, recipe_text: str, used: dict[str, str], resume: bool) -> None:
+def begin(
+    run: Path, wanted: dict, recipe_text: str, used: dict[str, Any], arithmetic: dict, resume: bool
+) -> None:
     """Write what the run is; of an older run that is overwritten nothing stays.
 
     Args:
         used: the `versions`; another one than at the beginning is told on resuming.
+        arithmetic: `ldt.kernels.cpu.choices`, for those who resume.
     """
     before = read_run(run)
     if before and not resume:
@@ -185,8 +188,8 @@ def begin(run: Path, wanted: dict, recipe_text: str, used: dict[str, str], resum
                 "; ".join(changed),
             )
     checkpoint.write_whole(run / RECIPE, recipe_text)
-    record = before or {"identity": wanted, "versions": used, "files": [], "finished": False}
-    _write(run, record)
+    new = {"identity": wanted, "versions": used, "arithmetic": arithmetic, "files": []}
+    _write(run, before or new | {"finished": False})
 
 
 def _clear(run: Path, record: dict[str, Any]) -> None:

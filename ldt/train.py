@@ -33,10 +33,11 @@ from ldt.data import (
     unique,
 )
 from ldt.errors import RecipeError, ResourceError, TrainingDiverged, UserError
+from ldt.kernels import cpu
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.config import layer_windows
 from ldt.model.loading import find_folder, read_config
-from ldt.progress import ProgressReport, duration, is_metric, plain_numbers
+from ldt.progress import METRICS, ProgressReport, duration, is_metric, plain_numbers
 from ldt.reading import Example, read
 from ldt.recipe import Recipe, dump
 from ldt.report import describe, show_results
@@ -89,7 +90,10 @@ def finetune(
             if runs.check_use(run, wanted, resume=resume, overwrite=overwrite):
                 say(f"{run}: this run is finished, there is nothing left to do")
                 return json.loads((run / runs.RESULTS).read_text(encoding="utf-8"))["metrics"]
-        newest = checkpoint.newest_valid(run) if resume and not dry_run else None
+        newest = None
+        if resume and not dry_run:
+            newest = checkpoint.newest_valid(run)
+            stack.enter_context(cpu.chosen(runs.read_run(run)["arithmetic"]))
         train, evaluation = _read(recipe, training["seed"])
         ready = _prepare(recipe, training["seed"], train, evaluation, newest)
         if first:
@@ -103,10 +107,12 @@ def finetune(
         used = runs.versions(trainer.args.device.type)
         if first:
             resolved = replace(recipe, training=training | {"output_dir": str(run)})
-            runs.begin(run, wanted, dump(resolved), used, resume)
-            if resume:
-                since = f"step {newest.name.partition('-')[2]}" if newest else "the beginning"
-                say(f"resuming from {since}" + ("" if newest else ", nothing was saved yet"))
+            runs.begin(run, wanted, dump(resolved), used, cpu.choices(), resume)
+            if newest:
+                say(f"resuming from step {newest.name.partition('-')[2]}")
+            elif resume:
+                say("resuming from the beginning, nothing was saved yet")
+                (run / METRICS).unlink(missing_ok=True)
         try:
             trainer.run(newest)
         except Interrupted:

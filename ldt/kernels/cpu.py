@@ -11,14 +11,16 @@ import torch.nn.functional as F
 GAIN = 1.3  # oneDNN must be faster by this factor: above what noise makes of equal speeds
 EXACT = 4.0  # and its largest error at most this many times the default's
 
+_chosen = {}  # kind -> whether oneDNN is taken, without a probe
+
 
 def fast_matmul(x):
     """Context in which batched products of tensors like ``x`` run on the faster library.
 
     MKL, torch's default in float32, holds its AVX-512 code back on CPUs of other makers; oneDNN
     does not. A probe at first use decides, or the environment variable LDT_ONEDNN (0: never, 1:
-    always). The two add in another order, so bit-identical runs need the same choice. The switch is
-    a process-wide torch setting, restored at exit, so other threads may briefly see it.
+    always). The two add in another order, so bit-identical runs need the same choice: `chosen`. The
+    switch is a process-wide torch setting, restored at exit, so other threads may briefly see it.
     """
     return onednn() if _applies(x) and _pays("bmm") else nullcontext()
 
@@ -57,6 +59,25 @@ class _Linear(torch.autograd.Function):
         return dx, dw, db
 
 
+def choices():
+    """For which kinds of products oneDNN is taken in this process."""
+    return {kind: _pays(kind) for kind in ("linear", "bmm")}
+
+
+@contextmanager
+def chosen(choices):
+    """Context with the `choices` of another process, whatever would be faster in this one."""
+    before = dict(_chosen)
+    try:
+        _chosen.update(choices)
+        _pays.cache_clear()
+        yield
+    finally:
+        _chosen.clear()
+        _chosen.update(before)
+        _pays.cache_clear()
+
+
 def _applies(x):
     if torch.is_autocast_enabled("cpu"):
         return False  # the products are then not of x's dtype
@@ -79,6 +100,8 @@ def onednn():
 @cache
 def _pays(kind):
     """Whether oneDNN is faster than the default and as exact, measured once (about 20 ms)."""
+    if kind in _chosen:
+        return _chosen[kind]
     asked = os.environ.get("LDT_ONEDNN")
     if asked in ("0", "1") or not torch.backends.mkldnn.is_available():
         return asked == "1" and torch.backends.mkldnn.is_available()
