@@ -1,5 +1,7 @@
 """LdtConfig: what the encoder is, read from ldt's, transformers' and the authors' files."""
 
+from typing import Literal
+
 from huggingface_hub.dataclasses import strict
 from transformers import LongformerConfig
 from transformers.activations import ACT2FN
@@ -25,11 +27,14 @@ class LdtConfig(LongformerConfig):
 
     Args:
         attention_backend: a name in `ldt.attention.BACKENDS`, or ``auto``.
+        classifier_pooling: what sequence classification reads: ``cls``, the first real token, as
+            transformers' Longformer; or the ``mean`` or ``max`` of all real tokens, by feature.
     """
 
     model_type = "ldt"
 
     attention_backend: str = "auto"
+    classifier_pooling: Literal["cls", "mean", "max"] = "cls"
 
     @classmethod
     def from_dict(cls, config_dict, **kwargs):

@@ -140,8 +140,8 @@ class ClassificationHead(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.out_proj = Linear(config.hidden_size, config.num_labels)
 
-    def forward(self, first):
-        return self.out_proj(self.dropout(torch.tanh(self.dense(self.dropout(first)))))
+    def forward(self, x):
+        return self.out_proj(self.dropout(torch.tanh(self.dense(self.dropout(x)))))
 
 
 class LdtForSequenceClassification(LdtPreTrainedModel):
@@ -153,6 +153,7 @@ class LdtForSequenceClassification(LdtPreTrainedModel):
 
     - the answer is read from the first real token; transformers reads position 0, and under left
       padding its answer does not depend on the text;
+    - with ``config.classifier_pooling`` mean or max it is read from all real tokens instead;
     - where the config has no ``problem_type``, it is guessed from the labels of each batch, and
       never stored: one label is regression; floats, or labels of the logits' shape, are
       multi_label_classification; else single_label_classification.
@@ -196,7 +197,10 @@ class LdtForSequenceClassification(LdtPreTrainedModel):
             output_hidden_states,
             packed=True,
         )
-        logits = self.classifier(packing.first(x))
+        pooling = self.config.classifier_pooling
+        logits = self.classifier(
+            packing.first(x) if pooling == "cls" else packing.reduce(x, pooling)
+        )
         loss = self._loss(logits, labels.to(logits.device)) if labels is not None else None
         return _answer(self, LdtHeadOutput(loss, logits, **rest), return_dict)
 

@@ -53,6 +53,15 @@ class Packing:
         """[total, ...] -> [b, ...], the first real token of each row."""
         return x.index_select(0, self.documents.cu_seqlens[:-1])
 
+    def reduce(self, x, how):
+        """[total, d] -> [b, d], ``mean`` or ``max`` of the real tokens of each row; else zeros."""
+        keep, rows = self.documents.keep, self.documents.cu_seqlens.diff()
+        if keep is not None:
+            x = x[keep]
+            rows = torch.segment_reduce(keep.double(), "sum", lengths=rows).long()
+        reduced = torch.segment_reduce(x, how, lengths=rows)
+        return reduced.masked_fill((rows == 0)[:, None], 0)
+
     def unpack_global_probabilities(self, probs):
         """[globals, heads, longest document] -> [b, heads, n, x], x globals at most in a row.
 

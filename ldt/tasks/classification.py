@@ -35,6 +35,9 @@ class Classification(Task):
             multi_label; numbers with a point regression.
         labels: the classes in the order of the model's outputs; None takes all those of the
             training set, sorted as text. Whole numbers, true and false are classes by their text.
+        pooling: what the answer is read from: the ``cls`` token, or the ``mean`` or ``max`` of all
+            tokens, feature by feature. With a few hundred documents whose evidence is one clause,
+            max learns it sooner.
         merge: how the logits of a document's windows become one: their mean, their maximum, or the
             logarithm of the sum of their exponentials, which grows with the number of windows.
             Probabilities are computed after that.
@@ -47,6 +50,7 @@ class Classification(Task):
     global_attention: list[str] = ["cls"]
     problem: Literal["single_label", "multi_label", "regression"] | None = None
     labels: list[str] | None = Field(None, min_length=1)
+    pooling: Literal["cls", "mean", "max"] = "cls"
     merge: Literal["mean", "max", "logsumexp"] = "mean"
     threshold: float = Field(0.5, ge=0, le=1)
 
@@ -56,7 +60,7 @@ class Classification(Task):
         return LdtForSequenceClassification
 
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
-        """Return id2label, label2id, num_labels and problem_type for the model's config.
+        """Return id2label, label2id, num_labels, problem_type and classifier_pooling.
 
         Raises:
             DataError: no examples; a label that is missing, of another type than the others, or
@@ -91,6 +95,7 @@ class Classification(Task):
             "label2id": {name: number for number, name in enumerate(names)},
             "num_labels": len(names),
             "problem_type": problem,
+            "classifier_pooling": self.pooling,
         }
 
     def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:

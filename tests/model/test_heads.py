@@ -199,3 +199,21 @@ def test_question_answering_has_two_labels_and_leaves_the_config_alone():
 def test_an_unknown_argument_is_an_error():
     with pytest.raises(TypeError):
         LdtForSequenceClassification(ldt_config())(torch.ones(1, 2).long(), num_items_in_batch=3)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_classification_can_read_all_real_tokens(pooling):
+    model = ldt_model("ForSequenceClassification", classifier_pooling=pooling).double()
+    ids, mask = rows("cabsdefg", "__cabs", "_c_abs", "")
+    x = model.longformer(ids, mask, global_attention_mask=(ids == ids[0, 0]) * mask)
+    expected = []
+    for row, keep in zip(x.last_hidden_state, mask.bool(), strict=True):
+        real = row[keep]
+        if not len(real):
+            expected.append(torch.zeros_like(row[0]))
+        else:
+            expected.append(real.mean(0) if pooling == "mean" else real.amax(0))
+    logits = model(ids, mask, global_attention_mask=(ids == ids[0, 0]) * mask).logits
+    torch.testing.assert_close(logits, model.classifier(torch.stack(expected)))
+    logits.sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
