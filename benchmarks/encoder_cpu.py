@@ -115,10 +115,10 @@ def show(result, console):
         table.add_row(row["pass"], str(row["tokens"]), seconds, *faster, mib, *leaner)
     console.print(table)
     table = Table(title="ldt's peak memory over the loaded model, MiB")
-    for title in ("tokens", "forward", "training"):
+    for title in result["growth"][0] if result["growth"] else ():
         table.add_column(title, justify="right")
     for row in result["growth"]:
-        table.add_row(*(f"{row[key]:.0f}" for key in ("tokens", "forward", "training")))
+        table.add_row(*(f"{value:.0f}" for value in row.values()))
     console.print(table)
 
 

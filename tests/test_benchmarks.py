@@ -32,7 +32,7 @@ def test_the_gpu_suite_without_a_gpu_says_so(tmp_path, monkeypatch):
 
 def test_the_cpu_comparison_runs_and_measures_time_and_memory(tmp_path):
     file = tmp_path / "result.json"
-    sizes = ("--lengths", 64, "--growth", 64, "--passes", "forward", "--layers", 1, "--rounds", 1)
+    sizes = ("--lengths", 64, "--growth", "--passes", "forward", "--layers", 1, "--rounds", 1)
     done = run("encoder_cpu.py", *sizes, "--json", file)
     assert done.returncode == 0, done.stderr
     row = json.loads(file.read_text())["compare"][0]
