@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 SHOWN = (  # of the training section, in this order, where set
@@ -30,7 +31,7 @@ def card(results: dict[str, Any], config, training: dict[str, Any]) -> str:
     """
     labels = [str(name) for name in (config.id2label or {}).values()]
     problem = (results["problem"] or "").replace("_", " ")
-    front = f"---\nlibrary_name: ldt\nbase_model: {_quoted(results['base_model'])}\n---\n"
+    front = f"---\nlibrary_name: ldt\nbase_model: {json.dumps(results['base_model'])}\n---\n"
     parts = [
         front,
         f"# {results['task'].replace('_', ' ').capitalize()} of long documents\n",
@@ -117,11 +118,6 @@ def _cell(value: Any) -> str:
 
 def _code(text: str) -> str:
     return f"`{_plain(text).replace('`', chr(39))}`"
-
-
-def _quoted(text: str) -> str:
-    """For YAML: any text on one line."""
-    return '"' + _plain(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _plain(text: str) -> str:

@@ -18,6 +18,8 @@ import socket
 import time
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from ldt.errors import ModelError, ResourceError, UserError
 
 try:
@@ -30,6 +32,7 @@ log = logging.getLogger("ldt")
 MANIFEST = "manifest.json"
 # What a run cannot go on without: one file at least whose name starts so.
 NEEDED = ("model", "optimizer", "scheduler", "rng_state", "run_state", "trainer_state.json")
+_TORCH_WRITE = ("PytorchStreamWriter", "inline_container", "unexpected pos")
 _NAME = re.compile(r"checkpoint-(\d+)")
 _LEFTOVER = re.compile(r".+\.tmp-\d+")
 
@@ -133,6 +136,13 @@ def problem(folder: Path, *, hashes: bool = True) -> str | None:
         if found != sha256:
             return f"{name} has changed since it was saved (sha256)"
     return None
+
+
+def is_write_error(error: Exception) -> bool:
+    """Whether an exception of saving is about the disk; torch has no type of its own for it."""
+    if isinstance(error, OSError | SafetensorError):
+        return True
+    return any(text in str(error) for text in _TORCH_WRITE)
 
 
 def checkpoints(run: Path) -> dict[int, Path]:

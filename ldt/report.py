@@ -19,7 +19,9 @@ def describe(ready: Any, trainer: Any, run: Path) -> None:
     """What goes in: lengths, labels, one example; and what will be done with it."""
     reports = ready.reports
     if stderr.is_terminal:
-        table = Table("", "documents", "median", "p95", "longest", "inputs", "windows", "cut off")
+        table = Table("tokens", "documents", "median", "p95", "longest", "inputs")
+        table.add_column("in windows")
+        table.add_column("cut off")
         for name, report in reports.items():
             values = (report.documents, report.median, report.p95, report.longest, report.inputs)
             values = (*values, report.windowed, report.truncated)
@@ -46,9 +48,9 @@ def describe(ready: Any, trainer: Any, run: Path) -> None:
     )
     args, inputs = trainer.args, len(ready.train)
     step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    length = (
-        f"{args.max_steps:,} steps" if args.max_steps > 0 else f"{args.num_train_epochs} epochs"
-    )
+    length = f"{args.max_steps:,} steps"
+    if args.max_steps <= 0:
+        length = f"{args.num_train_epochs:g} epoch{'s' * (args.num_train_epochs != 1)}"
     say(
         f"{run}: {length} of {inputs:,} inputs, {step} a step, on {args.device.type}; "
         f"{ready.model.num_parameters():,} parameters, inputs of up to {ready.max_length:,} tokens"

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from accelerate.utils import broadcast_object_list
 from rich.console import Console
 from transformers import EarlyStoppingCallback, TrainerCallback, set_seed
 
@@ -42,7 +43,7 @@ from ldt.reading import Example, read
 from ldt.recipe import Recipe, dump
 from ldt.report import describe, show_results
 from ldt.settings import arguments, settings
-from ldt.trainer import Interrupted, Trainer, is_write_error
+from ldt.trainer import Interrupted, Trainer
 
 log = logging.getLogger("ldt")
 
@@ -80,20 +81,23 @@ def finetune(
     with ExitStack() as stack:
         hashes = {key: _sha256(getattr(recipe.data, key)) for key in ("train", "eval")}
         wanted = runs.identity(recipe, training, hashes)
-        target = run
+        target, finished = run, False
         if dry_run:
             _check_writable(run)
             target = Path(stack.enter_context(TemporaryDirectory(prefix="ldt-")))  # Trainer's
         elif first:
             stack.enter_context(_claimed(run))
             checkpoint.remove_leftovers(run)
-            if runs.check_use(run, wanted, resume=resume, overwrite=overwrite):
-                say(f"{run}: this run is finished, there is nothing left to do")
-                return json.loads((run / runs.RESULTS).read_text(encoding="utf-8"))["metrics"]
+            finished = runs.check_use(run, wanted, resume=resume, overwrite=overwrite)
+        elif resume:
+            finished = (runs.read_run(run) or {}).get("finished", False)
+        if finished:
+            say(f"{run}: this run is finished, there is nothing left to do")
+            return json.loads((run / runs.RESULTS).read_text(encoding="utf-8"))["metrics"]
         newest = None
         if resume and not dry_run:
             newest = checkpoint.newest_valid(run)
-            stack.enter_context(cpu.chosen(runs.read_run(run)["arithmetic"]))
+            stack.enter_context(cpu.chosen(runs.read_run(run).get("arithmetic", {})))
         train, evaluation = _read(recipe, training["seed"])
         ready = _prepare(recipe, training["seed"], train, evaluation, newest)
         if first:
@@ -105,9 +109,11 @@ def finetune(
             say("dry run: nothing is trained and nothing written")
             return {}
         used = runs.versions(trainer.args.device.type)
+        arithmetic = broadcast_object_list([cpu.choices()])[0]  # the same in all processes
+        stack.enter_context(cpu.chosen(arithmetic))
         if first:
             resolved = replace(recipe, training=training | {"output_dir": str(run)})
-            runs.begin(run, wanted, dump(resolved), used, cpu.choices(), resume)
+            runs.begin(run, wanted, dump(resolved), used, arithmetic, resume)
             if newest:
                 say(f"resuming from step {newest.name.partition('-')[2]}")
             elif resume:
@@ -121,26 +127,7 @@ def finetune(
                 say(f"stopped; step {steps[-1]} is saved, --resume goes on" if steps else "stopped")
             raise
         metrics, table = _final_evaluation(trainer, ready)
-        results = {
-            "metrics": metrics,
-            "table": table,
-            "metric": trainer.args.metric_for_best_model,
-            "step_of_weights": trainer.weights_step,
-            "steps": trainer.state.global_step,
-            "epochs": trainer.state.epoch,
-            "skipped_steps": trainer.skipped,
-            "task": recipe.task.name,
-            "problem": ready.config.problem_type,
-            "base_model": recipe.model.path,
-            "parameters": ready.model.num_parameters(),
-            "max_length": ready.max_length,
-            "data": _data_report(recipe, ready, hashes),
-            "seconds": trainer.seconds,
-            "tokens": trainer.state.num_input_tokens_seen,
-            "tokens_per_second": trainer.progress.tokens_per_second,
-            "versions": used,
-            "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        }
+        results = _results(recipe, trainer, ready, hashes, metrics, table) | {"versions": used}
         _save(trainer, ready, run, results, card(results, ready.config, training), first)
         if first:
             runs.point_latest(run)
@@ -385,7 +372,7 @@ def _save(trainer: Trainer, ready, run: Path, results: dict, text: str, first: b
             (folder / runs.RESULTS).write_text(lines, encoding="utf-8")
             runs.finish(run, folder)
     except Exception as error:
-        if not is_write_error(error):
+        if not checkpoint.is_write_error(error):
             raise
         raise ResourceError(
             f"{run}: the trained model cannot be saved: {error}; "
@@ -393,6 +380,29 @@ def _save(trainer: Trainer, ready, run: Path, results: dict, text: str, first: b
         ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _results(recipe: Recipe, trainer: Trainer, ready: _Ready, hashes, metrics, table) -> dict:
+    """What metrics.json holds but for the versions; figures in full."""
+    return {
+        "metrics": metrics,
+        "table": table,
+        "metric": trainer.args.metric_for_best_model,
+        "step_of_weights": trainer.weights_step,
+        "steps": trainer.state.global_step,
+        "epochs": trainer.state.epoch,
+        "skipped_steps": trainer.skipped,
+        "task": recipe.task.name,
+        "problem": ready.config.problem_type,
+        "base_model": recipe.model.path,
+        "parameters": ready.model.num_parameters(),
+        "max_length": ready.max_length,
+        "data": _data_report(recipe, ready, hashes),
+        "seconds": trainer.seconds,
+        "tokens": trainer.state.num_input_tokens_seen,
+        "tokens_per_second": trainer.tokens_per_second,
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
 
 
 def _data_report(recipe: Recipe, ready: _Ready, hashes: dict) -> dict[str, dict]:

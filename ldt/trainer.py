@@ -17,7 +17,6 @@ import torch
 import transformers
 from accelerate.utils import broadcast_object_list
 from accelerate.utils.memory import should_reduce_batch_size
-from safetensors import SafetensorError
 from transformers.trainer_callback import (
     ExportableState,
     PrinterCallback,
@@ -33,7 +32,7 @@ from ldt.progress import METRICS, ProgressReport, cut_log
 log = logging.getLogger("ldt")
 
 MOST_SKIPPED = 10  # steps in a row whose gradient is not finite
-_TORCH_WRITE = ("PytorchStreamWriter", "inline_container", "unexpected pos")
+MOST_NAMED = 10  # documents in a message
 _SESSION_KEYS = ("train_runtime", "train_samples_per_second", "train_steps_per_second")
 
 
@@ -72,7 +71,8 @@ class Trainer(transformers.Trainer):
         self.epoch_rng = torch.get_rng_state()  # as the epoch began
         self._batch: list[int] = []  # documents of this step
         self._last_norm = math.nan
-        self._seconds, self._began = 0.0, time.monotonic()  # of the sessions before, of this one
+        self._seconds = self._busy = 0.0  # of the sessions before: in all, in training steps
+        self._began = time.monotonic()
         self._saved_best = (None, None, None)
         self._flow = _Flow(self)
         kwargs["data_collator"] = _NamingDocuments(kwargs["data_collator"])
@@ -86,6 +86,12 @@ class Trainer(transformers.Trainer):
     def seconds(self) -> float:
         """Time in training, evaluation and saving, over all sessions of the run."""
         return self._seconds + time.monotonic() - self._began
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Real tokens by the time spent in training steps, over all sessions of the run."""
+        busy = self._busy + self.progress.busy
+        return self.state.num_input_tokens_seen / busy if busy else 0.0
 
     def run(self, resume: Path | None = None) -> None:
         """Train to the end; the model then holds the best weights, or the last ones without them.
@@ -146,7 +152,7 @@ class Trainer(transformers.Trainer):
         """Take up what this class adds to a checkpoint."""
         saved = torch.load(folder / self._state_name, weights_only=True)
         self.skipped, self.skipped_in_a_row = saved["skipped"], saved["skipped_in_a_row"]
-        self._seconds = saved["seconds"]
+        self._seconds, self._busy = saved["seconds"], saved["busy"]
         self.state.best_model_checkpoint = None  # the run folder may have moved
         if self.state.best_global_step is not None:
             best = self.folder / f"checkpoint-{self.state.best_global_step}"
@@ -195,8 +201,8 @@ class Trainer(transformers.Trainer):
         try:
             try:
                 self._fill(folder)
-            except (OSError, RuntimeError, SafetensorError) as error:
-                if not is_write_error(error):
+            except Exception as error:
+                if not checkpoint.is_write_error(error):
                     raise
                 failure = error
             self.accelerator.wait_for_everyone()
@@ -252,6 +258,7 @@ class Trainer(transformers.Trainer):
             "total_loss": self._total_loss_scalar,
             "last_logged": self._globalstep_last_logged,
             "seconds": self.seconds,
+            "busy": self._busy + self.progress.busy,
             "skipped": self.skipped,
             "skipped_in_a_row": self.skipped_in_a_row,
             "epoch_rng": self.epoch_rng,
@@ -327,7 +334,9 @@ class Trainer(transformers.Trainer):
         )
 
     def _names(self, documents: list[int]) -> str:
-        return ", ".join(str(self.ids[index]) for index in dict.fromkeys(documents))
+        ids = [str(self.ids[index]) for index in dict.fromkeys(documents)]
+        more = f" and {len(ids) - MOST_NAMED} more" if len(ids) > MOST_NAMED else ""
+        return ", ".join(ids[:MOST_NAMED]) + more
 
     # -- the rest
 
@@ -438,10 +447,3 @@ class _Flow(transformers.TrainerCallback):
         number = self.trainer.asked_to_stop()
         if number:
             raise Interrupted(128 + number)
-
-
-def is_write_error(error: Exception) -> bool:
-    """Whether an exception of saving is about the disk; torch has no type of its own for it."""
-    if isinstance(error, OSError | SafetensorError):
-        return True
-    return any(text in str(error) for text in _TORCH_WRITE)
