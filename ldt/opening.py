@@ -48,7 +48,7 @@ def opened(source: str) -> Iterator[Opened]:
             "or name a file"
         )
     name = "stdin" if source == "-" else source
-    raw = sys.stdin.buffer if source == "-" else _open(source)
+    raw = _stdin() if source == "-" else _open(source)
     try:
         head = raw.read(6)
         for magic, what in _FOREIGN:
@@ -83,6 +83,17 @@ class _Rejoined(io.RawIOBase):
             chunk = self._rest.read1(len(buffer))  # what a slow pipe holds, not waiting for more
         buffer[: len(chunk)] = chunk
         return len(chunk)
+
+
+def _stdin() -> BinaryIO:
+    """Standard input with a buffer of its own.
+
+    A thread may still wait in it when the process ends; Python aborts where that is sys.stdin's.
+    """
+    try:
+        return open(sys.stdin.buffer.fileno(), "rb", closefd=False)
+    except io.UnsupportedOperation:  # not a file, as in tests
+        return sys.stdin.buffer
 
 
 def _open(path: str) -> BinaryIO:
