@@ -9,7 +9,7 @@ import base64
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -81,8 +81,9 @@ class AnswerFile:
             self.size = _whole_lines(self.file)
             self.count = _count_lines(self.partial, self.size)
             self._found = self.size
+            self._made_by = made_by
             if self.count:
-                self._check_run(made_by, resume)
+                self._made_by = self._check_run(made_by, resume)
             else:
                 self.run.write_bytes(json_line(made_by))
             self._cut()
@@ -100,7 +101,7 @@ class AnswerFile:
         except OSError:  # a file system without locks
             pass
 
-    def _check_run(self, made_by: dict[str, str], resume: bool) -> None:
+    def _check_run(self, made_by: dict[str, str], resume: bool) -> dict[str, Any]:
         if not resume:
             raise UserError(
                 f"{self.partial}: {plural(self.count, 'answer')} of an unfinished run; --resume "
@@ -116,6 +117,17 @@ class AnswerFile:
                 f"{self.partial}: made with another {' and another '.join(other)}; use the same "
                 "to resume, or remove the file to start again"
             )
+        return before
+
+    def remember(self, name: str, value: Callable[[], Any]) -> Any:
+        """What the run that began this file noted by that name; at the beginning note ``value()``.
+
+        For what need not be the same to resume, but gives the same answers where it is.
+        """
+        if name not in self._made_by:
+            self._made_by = self._made_by | {name: value()}
+            self.run.write_bytes(json_line(self._made_by))
+        return self._made_by[name]
 
     def done(self) -> Iterator[Any]:
         """The ids of the answers that were there, in their order."""

@@ -63,6 +63,16 @@ def test_answers_of_another_model_are_not_continued(tmp_path):
         AnswerFile(target, made_by=MADE_BY | {"model": "4567"}, resume=True)
 
 
+def test_a_resumed_run_knows_what_the_first_one_noted(tmp_path):
+    target = tmp_path / "answers.jsonl"
+    sink = AnswerFile(target, made_by=MADE_BY)
+    assert sink.remember("library", lambda: "first") == "first"
+    sink.write([{"id": 1}])
+    sink.close()
+    sink = AnswerFile(target, made_by=MADE_BY, resume=True)
+    assert sink.remember("library", lambda: "second") == "first"
+
+
 def test_a_line_that_is_no_answer_is_named_on_resuming(tmp_path):
     target = tmp_path / "answers.jsonl"
     sink = AnswerFile(target, made_by=MADE_BY)
