@@ -364,14 +364,17 @@ def test_the_seed_decides_everything(recipe):
     assert not torch.equal(one["classifier.dense.weight"], other["classifier.dense.weight"])
 
 
-def test_early_stopping_ends_a_run_that_gets_no_better(recipe):
-    finetune(
-        recipe(
-            "training.learning_rate=0.0",
-            "training.num_train_epochs=9",
-            "training.early_stopping_patience=2",
-        )
+def test_early_stopping_ends_a_run_that_gets_no_better_also_over_a_resume(recipe, at_step):
+    patient = recipe(
+        "training.learning_rate=0.0",
+        "training.num_train_epochs=9",
+        "training.early_stopping_patience=2",
     )
+    at_step(5, lambda model: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        finetune(patient)
+    at_step(0, None)
+    finetune(patient, resume=True)
     results = json.loads(Path("runs/r/metrics.json").read_text())
     assert (results["steps"], results["step_of_weights"]) == (6, 2)
 
