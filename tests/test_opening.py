@@ -85,11 +85,13 @@ def test_a_line_is_read_from_a_pipe_before_the_next_is_written(monkeypatch):
     with open(source, "rb") as stream, open(sink, "wb", buffering=0) as writer:
         monkeypatch.setattr("sys.stdin", _Stdin(stream))
         got = queue.Queue()
-        threading.Thread(target=lambda: [got.put(item.id) for item in read("-")]).start()
+        reader = threading.Thread(target=lambda: [got.put(item.id) for item in read("-")])
+        reader.start()
         for number in (1, 2):
             writer.write(b'{"text": "%d"}\n' % number)
             assert got.get(timeout=10) == number
         writer.close()
+        reader.join(timeout=10)
 
 
 def test_a_terminal_as_standard_input_is_refused_with_a_hint(monkeypatch):
