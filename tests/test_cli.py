@@ -153,8 +153,8 @@ def test_too_little_memory_of_a_gpu_is_exit_code_6(run):
 
 
 def test_a_forbidden_path_is_exit_code_2(run):
-    error = PermissionError(errno.EACCES, "Permission denied", "/root/x")
-    assert run(raising(error)) == (2, "", "error: /root/x: Permission denied\n")
+    error = PermissionError(errno.EACCES, "Permission denied", "/secret/x")
+    assert run(raising(error)) == (2, "", "error: /secret/x: Permission denied\n")
 
 
 @pytest.mark.parametrize("error", [TypeError("a\nb [/ent]"), EOFError("a"), ValueError("a")])

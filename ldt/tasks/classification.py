@@ -36,8 +36,8 @@ class Classification(Task):
         labels: the classes in the order of the model's outputs; None takes all those of the
             training set, sorted as text. Whole numbers, true and false are classes by their text.
         pooling: what the answer is read from: the ``cls`` token, or the ``mean`` or ``max`` of all
-            tokens, feature by feature. With a few hundred documents whose evidence is one clause,
-            max learns it sooner.
+            tokens, feature by feature. Where few documents are labelled and one clause decides,
+            max is the safer choice.
         merge: how the logits of a document's windows become one: their mean, their maximum, or the
             logarithm of the sum of their exponentials, which grows with the number of windows.
             Probabilities are computed after that.
