@@ -27,8 +27,9 @@ check: $(READY) ## Style: ruff check and ruff format
 bench: $(READY) $(WEIGHTS) ## Time and memory of the encoder on this CPU, beside transformers
 	@$(BIN)/python benchmarks/encoder_cpu.py
 
-gpu: $(READY) $(WEIGHTS) ## The same on a GPU
-	@$(BIN)/python benchmarks/gpu.py
+# Not in .venv: a machine with a GPU has a PyTorch for it, and perhaps no network.
+gpu: ## Kernels, speed and a training on a GPU, by the torch of $(PYTHON)
+	@PYTHONPATH=. $(PYTHON) benchmarks/gpu.py $(ARGS)
 
 clean: ## Remove the environment and the demo's files
 	@rm -rf $(VENV) .demo
