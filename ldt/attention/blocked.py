@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 
 from ldt.attention.documents import Documents
-from ldt.attention.dropout import dropout_mask, dropped, token_codes
+from ldt.attention.dropout import dropout_mask, kept, token_codes
 from ldt.kernels.cpu import fast_matmul
 
 BLOCK = 128  # queries at a time; 96 to 192 are equally fast, below that the loop shows
@@ -148,7 +148,7 @@ class _Blocked(torch.autograd.Function):
             for block in blocks:
                 probs = work.probs(block)
                 if dropout:
-                    probs.masked_fill_(work.dropped(block), 0)
+                    probs.mul_(work.kept(block, probs))
                 rows = out[block.start : block.stop]
                 rows.copy_(torch.bmm(probs, work.values(block)).transpose(0, 1))
                 if block.muted is not None:
@@ -172,9 +172,9 @@ class _Blocked(torch.autograd.Function):
                 part = torch.bmm(up, work.values(block).transpose(1, 2), out=work.second(probs))
                 given = probs
                 if dropout:
-                    mask = work.dropped(block)
-                    part.masked_fill_(mask, 0)
-                    given = probs.masked_fill(mask, 0)
+                    mask = work.kept(block, probs)
+                    part.mul_(mask)
+                    given = mask.mul_(probs)
                 _add(dv, block, torch.bmm(given.transpose(1, 2), up))
                 torch._softmax_backward_data(part, probs, -1, probs.dtype, grad_input=part)
                 queries = q[block.start : block.stop].transpose(0, 1) * work.scale
@@ -209,6 +209,7 @@ class _Work:
             tokens = torch.arange(documents.total, device=q.device)
             self.probability = dropout
             self.codes = torch.empty_like(self.scratch, dtype=torch.int32)
+            self.mask = torch.empty_like(self.scratch[0])
             self.query_codes = token_codes(documents, heads, rows, seed, 1)
             self.key_codes = token_codes(documents, heads, tokens, seed, 2)
 
@@ -258,10 +259,11 @@ class _Work:
             place = edge + cut - 2 * self.radius
             band[:, :, edge:] += right[:b, place : place + n - edge]
 
-    def dropped(self, block):
-        """[heads, b, keys] bool, the probabilities that dropout takes away."""
+    def kept(self, block, probs):
+        """[heads, b, keys] in scratch memory: 0 where dropout takes a probability away, else 1."""
         queries = self.query_codes[:, block.start : block.stop]
         keys = self.key_codes[:, block.first : block.last]
         if block.extra is not None:
             keys = torch.cat([self.key_codes[:, block.extra], keys], 1)
-        return dropped(queries, keys, self.probability, self.codes)
+        out = self.mask[: probs.numel()].view(probs.shape)
+        return kept(queries, keys, self.probability, self.codes, out)

@@ -24,22 +24,27 @@ def token_codes(documents, heads, index, seed, salt):
     return _mix(_mix(code + head) + place)
 
 
-def dropped(query_codes, key_codes, dropout, scratch=None):
-    """[heads, queries, keys] bool from `token_codes` of both: True with probability ``dropout``.
+def kept(query_codes, key_codes, dropout, scratch=None, out=None):
+    """[heads, queries, keys] from `token_codes` of both: 0 with probability ``dropout``, else 1.
 
-    The codes are well mixed, so their exclusive or needs only one more round. ``scratch`` are two
-    int32 tensors of at least that many elements to work in.
+    The codes are well mixed, so their exclusive or needs only one more round.
+
+    Args:
+        scratch: two int32 tensors of at least as many elements, to work in.
+        out: a tensor of that shape and any dtype for the result; None makes one of bool.
     """
     shape = (len(query_codes), query_codes.shape[1], key_codes.shape[1])
+    size = shape[0] * shape[1] * shape[2]
     if scratch is None:
-        scratch = query_codes.new_empty(2, shape[0] * shape[1] * shape[2])
-    x, y = (part[: shape[0] * shape[1] * shape[2]].view(shape) for part in scratch)
+        scratch = query_codes.new_empty(2, size)
+    x, y = (part[:size].view(shape) for part in scratch)
     torch.bitwise_xor(query_codes[:, :, None], key_codes[:, None, :], out=x)
     x *= _M1
     torch.bitwise_right_shift(x, 15, out=y)
     x ^= y
     x *= _M2
-    return x < int(dropout * 2**32) - 2**31
+    least = int(dropout * 2**32) - 2**31
+    return x >= least if out is None else torch.ge(x, least, out=out)
 
 
 def dropout_mask(documents, heads, queries, keys, dropout, seed):
@@ -55,7 +60,7 @@ def dropout_mask(documents, heads, queries, keys, dropout, seed):
     Returns:
         [heads, q, k] bool. The same whether documents are padded, packed, or alone in order.
     """
-    return ~dropped(
+    return kept(
         token_codes(documents, heads, queries, seed, 1),
         token_codes(documents, heads, keys, seed, 2),
         dropout,
