@@ -13,7 +13,7 @@ import torch
 
 from ldt.attention.documents import Documents
 from ldt.attention.dropout import dropout_mask, kept, token_codes
-from ldt.kernels.cpu import fast_matmul
+from ldt.kernels.cpu import fast_matmul, linear
 
 BLOCK = 128  # queries at a time; 96 to 192 are equally fast, below that the loop shows
 ALIGN = 16  # global keys in front of a slab are padded to this many: unaligned rows are slow
@@ -80,8 +80,8 @@ def folded_rows(q, x, key, value, documents, dropout, seed):
 
 
 def plain_rows(q, x, key, value, documents, dropout, seed):
-    k = torch.nn.functional.linear(x, *key).view(-1, *q.shape[1:])
-    v = torch.nn.functional.linear(x, *value).view(-1, *q.shape[1:])
+    k = linear(x, *key).view(-1, *q.shape[1:])
+    v = linear(x, *value).view(-1, *q.shape[1:])
     blocks = []
     for start, stop, rows in _spans(documents):
         hidden = None if documents.keep is None else _true(~documents.keep[start:stop])
