@@ -17,11 +17,21 @@ class Documents:
             None where there is no hole.
         is_global: [total] bool, True where a token attends to its whole document and is
             attended to by all of it; None where there is no such token. Never True at a hole.
+        total: number of tokens; None reads it from ``cu_seqlens``.
+        globals: number of global tokens; None counts them.
+
+    What is given need not be read from the device, so a forward pass does not wait for it.
     """
 
     cu_seqlens: torch.Tensor
     keep: torch.Tensor | None = None
     is_global: torch.Tensor | None = None
+    total: int | None = None
+    globals: int | None = None
+
+    def __post_init__(self):
+        if self.total is None:
+            object.__setattr__(self, "total", self.borders[-1])
 
     @cached_property
     def borders(self) -> list[int]:
@@ -33,19 +43,27 @@ class Documents:
         """[globals] int64, packed indices of the global tokens, in order."""
         if self.is_global is None:
             return self.cu_seqlens.new_empty(0)
-        return self.is_global.nonzero().squeeze(1)
+        if self.globals is None:
+            return self.is_global.nonzero().squeeze(1)
+        place = torch.arange(self.total, device=self.is_global.device)
+        slot = torch.where(self.is_global, self.is_global.cumsum(0) - 1, self.globals)
+        return place.new_empty(self.globals + 1).scatter_(0, slot, place)[:-1]
+
+    @cached_property
+    def cu_globals(self) -> torch.Tensor:
+        """[documents + 1] int64: document d owns globals ``cu_globals[d]:cu_globals[d + 1]``."""
+        return torch.searchsorted(self.global_index, self.cu_seqlens)
 
     @cached_property
     def global_borders(self) -> list[int]:
-        """Document d owns globals ``global_borders[d]:global_borders[d + 1]``, on the host."""
-        return torch.searchsorted(self.global_index, self.cu_seqlens).tolist()
+        """``cu_globals`` on the host."""
+        return self.cu_globals.tolist()
 
     @cached_property
     def document_of(self) -> torch.Tensor:
         """[total] int64, the document of each token."""
-        lengths = self.cu_seqlens.diff()
-        numbers = torch.arange(len(lengths), device=lengths.device)
-        return torch.repeat_interleave(numbers, lengths)
+        place = torch.arange(self.total, device=self.cu_seqlens.device)
+        return torch.searchsorted(self.cu_seqlens, place, right=True) - 1
 
     @cached_property
     def silent(self) -> torch.Tensor | None:
@@ -63,8 +81,3 @@ class Documents:
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]
-
-    @property
-    def total(self) -> int:
-        """Tokens in the batch."""
-        return self.borders[-1]

@@ -19,7 +19,8 @@ def token_codes(documents, heads, index, seed, salt):
     document = documents.document_of[index].to(torch.int32)
     place = (index - documents.cu_seqlens[documents.document_of[index]]).to(torch.int32)
     head = torch.arange(heads, dtype=torch.int32, device=index.device)[:, None]
-    seed = torch.tensor(((seed + 2**31) % 2**32) - 2**31, dtype=torch.int32, device=index.device)
+    seed = torch.as_tensor(seed, device=index.device)
+    seed = (((seed + 2**31) % 2**32) - 2**31).to(torch.int32)
     code = _mix(_mix(seed + salt) + document)
     return _mix(_mix(code + head) + place)
 
@@ -55,7 +56,7 @@ def dropout_mask(documents, heads, queries, keys, dropout, seed):
         heads: number of heads.
         queries, keys: [q] and [k] int64, packed indices of the tokens.
         dropout: probability of False.
-        seed: any int.
+        seed: any int, or int64 tensor [].
 
     Returns:
         [heads, q, k] bool. The same whether documents are padded, packed, or alone in order.

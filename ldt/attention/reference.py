@@ -9,36 +9,59 @@ from ldt.attention.documents import Documents
 from ldt.attention.dropout import dropout_mask
 
 
-def band_attention(q, k, v, documents: Documents, *, window: int, dropout=0.0, seed=0):
+def band_attention(
+    q,
+    k,
+    v,
+    documents: Documents,
+    *,
+    window: int,
+    dilation: int | tuple[int, ...] = 1,
+    causal: bool = False,
+    dropout=0.0,
+    seed=0,
+):
     """Sliding-window attention of every token, with the global tokens of its document in reach.
 
-    A kept, non-global token i sees the kept tokens j of its document with |i - j| <= window / 2,
-    and all its global tokens; each key counts once, in one softmax, scaled by 1 / sqrt(dim).
+    A kept, non-global token i sees those kept tokens j of its document whose distance i - j is
+    m * dilation for a whole m, |m| <= window / 2, and all its global tokens; each key counts once,
+    in one softmax, scaled by 1 / sqrt(dim).
 
     Args:
         q, k, v: [total, heads, dim], the local projections.
         documents: where the documents lie.
         window: tokens in reach on both sides together, even, >= 2.
+        dilation: gap between the tokens in reach, 1 = contiguous; one for all heads or one a head.
+        causal: whether a token sees no token after it (0 <= m); global tokens are then refused.
         dropout: probability of dropping a probability; what is kept is scaled by 1 / (1 - dropout).
-        seed: int that chooses the dropped ones, see `dropout_mask`.
+        seed: int, or int64 tensor [], that chooses the dropped ones, see `dropout_mask`.
 
     Returns:
         [total, heads, dim]; zeros at holes and at global tokens (those are `global_rows`' part).
 
     Source: Beltagy et al. 2020 (arXiv:2004.05150), section 3.1; semantics of transformers'
-    LongformerSelfAttention.
+    LongformerSelfAttention; dilation and causal windows of section 4.1.
     """
     position = torch.arange(len(q), device=q.device)
-    near = (position[:, None] - position).abs() <= window // 2
-    rows = torch.ones_like(near[0])
+    distance = position[:, None] - position
+    gap = torch.tensor(per_head(dilation, q.shape[1]), device=q.device)[:, None, None]
+    near = (distance.abs() <= window // 2 * gap) & (distance % gap == 0)  # [heads, q, k]
+    if causal:
+        near = near & (distance >= 0)
+    rows = torch.ones_like(position, dtype=torch.bool)
     if documents.is_global is not None:
         near = near | documents.is_global
         rows = rows & ~documents.is_global
     if documents.keep is not None:
         rows = rows & documents.keep
     index = rows.nonzero().squeeze(1)
-    out = _attend(q[index], index, k, v, documents, near[index], dropout, seed)
+    out = _attend(q[index], index, k, v, documents, near[:, index], dropout, seed)
     return torch.zeros_like(q).index_copy(0, index, out)
+
+
+def per_head(dilation, heads):
+    """One gap a head, as a tuple; ``dilation`` is an int for all of them, or such a tuple."""
+    return (dilation,) * heads if isinstance(dilation, int) else tuple(dilation)
 
 
 def global_rows(q, x, key, value, documents: Documents, *, dropout=0.0, seed=0):
@@ -59,7 +82,7 @@ def global_rows(q, x, key, value, documents: Documents, *, dropout=0.0, seed=0):
     k = torch.nn.functional.linear(x, *key).view(shape)
     v = torch.nn.functional.linear(x, *value).view(shape)
     index = documents.global_index
-    everything = torch.ones(len(index), len(x), dtype=torch.bool, device=x.device)
+    everything = torch.ones(1, len(index), len(x), dtype=torch.bool, device=x.device)
     return _attend(q, index, k, v, documents, everything, dropout, seed)
 
 

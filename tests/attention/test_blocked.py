@@ -7,66 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patterns import band, batches, dropouts, rows, same, windows
 
 from ldt import attention
 from ldt.attention import Documents, blocked, reference
-
-HEADS, DIM = 2, 4
-
-
-@st.composite
-def batches(draw):
-    """Packed documents with holes and global tokens, some of them none, one, many, all."""
-    length = st.one_of(st.integers(1, 40), st.integers(100, 300), st.sampled_from([127, 128, 129]))
-    lengths = draw(st.lists(length, min_size=1, max_size=4))
-    total = sum(lengths)
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
-    keep = is_global = None
-    if draw(st.booleans()):
-        keep = torch.rand(total, generator=generator) < draw(st.sampled_from([0.5, 0.9, 0.99]))
-    share = draw(st.sampled_from([None, 0.01, 0.3, 1.0]))
-    if share is not None:
-        is_global = torch.rand(total, generator=generator) < share
-        is_global = is_global if keep is None else is_global & keep
-    documents = Documents(torch.tensor([0, *lengths]).cumsum(0), keep, is_global)
-    return documents, generator
-
-
-def rand(*shape, generator, dtype=torch.float64):
-    x = torch.randn(*shape, dtype=torch.float64, generator=generator)
-    return x.to(dtype).requires_grad_()
-
-
-def band(module, documents, generator, **kwargs):
-    """Output and the three gradients of a module's band_attention on inputs of this generator."""
-    q, k, v, up = (rand(documents.total, HEADS, DIM, generator=generator) for _ in range(4))
-    out = module.band_attention(q, k, v, documents, **kwargs)
-    return out, *torch.autograd.grad(out, (q, k, v), up)
-
-
-def rows(run, documents, generator, **kwargs):
-    """Output and all gradients of a global_rows function on inputs of this generator."""
-    count, width = len(documents.global_index), HEADS * DIM
-    q, up = (rand(count, HEADS, DIM, generator=generator) for _ in range(2))
-    x = rand(documents.total, width, generator=generator)
-    key, value = (
-        (rand(width, width, generator=generator), rand(width, generator=generator))
-        for _ in range(2)
-    )
-    out = run(q, x, key, value, documents, **kwargs)
-    leaves = (q, x, key[0], *value)  # the key bias cancels in the softmax
-    return out, *torch.autograd.grad(out, leaves, up)
-
-
-def same(ours, theirs, tolerance=1e-11):
-    return all(
-        torch.allclose(a, b, rtol=tolerance, atol=tolerance)
-        for a, b in zip(ours, theirs, strict=True)
-    )
-
-
-windows = st.sampled_from([2, 4, 6, 32, 126, 130, 256, 512])
-dropouts = st.sampled_from([0.0, 0.0, 0.4])
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,0 +1,110 @@
+"""Random packed batches and attention patterns, and what a backend makes of them."""
+
+import torch
+from hypothesis import strategies as st
+
+from ldt.attention import Documents
+
+HEADS, DIM = 2, 4
+
+windows = st.sampled_from([2, 4, 6, 32, 126, 130, 256, 512])
+dilations = st.one_of(st.just(1), st.sampled_from([2, 3, (1, 2), (4, 1), (5, 7)]))
+dropouts = st.sampled_from([0.0, 0.0, 0.4])
+
+
+@st.composite
+def batches(draw, globals=True):
+    """Packed documents with holes and global tokens, some of them none, one, many, all.
+
+    Returns:
+        `Documents` and the torch generator to draw their numbers from.
+    """
+    length = st.one_of(st.integers(1, 40), st.integers(100, 300), st.sampled_from([127, 128, 129]))
+    lengths = draw(st.lists(length, min_size=1, max_size=4))
+    total = sum(lengths)
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    keep = is_global = None
+    if draw(st.booleans()):
+        keep = torch.rand(total, generator=generator) < draw(st.sampled_from([0.5, 0.9, 0.99]))
+    share = draw(st.sampled_from([None, 0.01, 0.3, 1.0])) if globals else None
+    if share is not None:
+        is_global = torch.rand(total, generator=generator) < share
+        is_global = is_global if keep is None else is_global & keep
+    documents = Documents(torch.tensor([0, *lengths]).cumsum(0), keep, is_global)
+    return documents, generator
+
+
+@st.composite
+def patterns(draw):
+    """A batch of `batches`, and the arguments of a band_attention that suit it."""
+    causal = draw(st.sampled_from([False, False, True]))
+    documents, generator = draw(batches(globals=not causal))
+    arguments = {
+        "window": draw(windows),
+        "dilation": draw(dilations),
+        "causal": causal,
+        "dropout": draw(dropouts),
+        "seed": draw(st.integers(-(2**40), 2**40)),
+    }
+    return documents, generator, arguments
+
+
+def rand(*shape, generator, dtype=torch.float64):
+    """Unit normals that ask for a gradient, the same numbers in every dtype."""
+    x = torch.randn(*shape, dtype=torch.float64, generator=generator)
+    return x.to(dtype).requires_grad_()
+
+
+def band(module, documents, generator, dtype=torch.float64, heads=HEADS, dim=DIM, **arguments):
+    """Output and the three gradients of a module's band_attention on inputs of this generator."""
+    shape = documents.total, heads, dim
+    q, k, v, up = (rand(*shape, generator=generator, dtype=dtype) for _ in range(4))
+    out = module.band_attention(q, k, v, documents, **arguments)
+    return out, *torch.autograd.grad(out, (q, k, v), up)
+
+
+def rows(run, documents, generator, dtype=torch.float64, heads=HEADS, dim=DIM, **arguments):
+    """Output and all gradients of a global_rows function on inputs of this generator."""
+    count, width = len(documents.global_index), heads * dim
+    q, up = (rand(count, heads, dim, generator=generator, dtype=dtype) for _ in range(2))
+    x = rand(documents.total, width, generator=generator, dtype=dtype)
+    key, value = (
+        (
+            rand(width, width, generator=generator, dtype=dtype),
+            rand(width, generator=generator, dtype=dtype),
+        )
+        for _ in range(2)
+    )
+    out = run(q, x, key, value, documents, **arguments)
+    leaves = (q, x, key[0], *value)  # the key bias cancels in the softmax
+    return out, *torch.autograd.grad(out, leaves, up)
+
+
+def same(ours, theirs, tolerance=1e-11):
+    """Whether all tensors of two sequences are equal, up to rounding."""
+    return all(
+        torch.allclose(a, b, rtol=tolerance, atol=tolerance)
+        for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def as_close(module, documents, dtype, seed=0, **arguments):
+    """Whether a module's band in ``dtype`` is at most twice as far from float64 as the definition.
+
+    Returns:
+        The (name, error, allowed) of every tensor that is further off; empty when all is well.
+    """
+    from ldt.attention import reference
+
+    def run(module, dtype):
+        generator = torch.Generator().manual_seed(seed)
+        return [x.double() for x in band(module, documents, generator, dtype, **arguments)]
+
+    exact, dense, ours = run(reference, torch.float64), run(reference, dtype), run(module, dtype)
+    found = []
+    for name, true, a, b in zip(("out", "dq", "dk", "dv"), exact, ours, dense, strict=True):
+        error, allowed = (a - true).abs().max().item(), 2 * (b - true).abs().max().item()
+        allowed += torch.finfo(dtype).eps * true.abs().max().item()
+        if not error <= allowed:
+            found.append((name, error, allowed))
+    return found
