@@ -1,43 +1,84 @@
 """Attention over packed documents. An implementation is a name in `BACKENDS`."""
 
-from ldt.attention import blocked, reference
+from importlib.util import find_spec
+
+import torch
+
+from ldt.attention import blocked, fused, loop, reference
 from ldt.attention.documents import Documents
 from ldt.attention.probabilities import band_probabilities, global_probabilities
+from ldt.attention.reference import per_head
 
 __all__ = [
     "BACKENDS",
     "Documents",
     "band_attention",
     "band_probabilities",
+    "choose",
     "global_probabilities",
     "global_rows",
+    "per_head",
 ]
 
 # Each has band_attention and global_rows as reference.py defines them.
-BACKENDS = {"reference": reference, "blocked": blocked}
+BACKENDS = {"reference": reference, "loop": loop, "blocked": blocked, "triton": fused}
 
 
-def band_attention(q, k, v, documents, *, window, dropout=0.0, seed=0, backend="auto"):
-    """`reference.band_attention` by the named backend; `auto` takes the fastest exact one."""
-    _check_window(window)
-    run = _backend(backend).band_attention
-    return run(q, k, v, documents, window=window, dropout=dropout, seed=seed)
+def band_attention(
+    q,
+    k,
+    v,
+    documents,
+    *,
+    window,
+    dilation=1,
+    causal=False,
+    dropout=0.0,
+    seed=0,
+    backend="auto",
+):
+    """`reference.band_attention` by the named backend; `auto` takes the fastest, see `choose`.
+
+    Raises:
+        ValueError: a window, dilation or pattern that has no meaning, or a backend that is unknown
+            or cannot run on these tensors.
+    """
+    if window < 2 or window % 2:
+        raise ValueError(f"attention_window must be even and at least 2, got {window}")
+    gaps = per_head(dilation, q.shape[1])
+    if len(gaps) != q.shape[1] or min(gaps) < 1:
+        raise ValueError(
+            f"attention_dilation must be a number >= 1 or one for each of the {q.shape[1]} heads, "
+            f"got {dilation}"
+        )
+    if causal and documents.is_global is not None:
+        raise ValueError(
+            "causal attention has no global tokens: every token would see the future through them"
+        )
+    return _module(backend, q).band_attention(
+        q, k, v, documents, window=window, dilation=gaps, causal=causal, dropout=dropout, seed=seed
+    )
 
 
 def global_rows(q, x, key, value, documents, *, dropout=0.0, seed=0, backend="auto"):
-    """`reference.global_rows` by the named backend; `auto` takes the fastest exact one."""
-    run = _backend(backend).global_rows
-    return run(q, x, key, value, documents, dropout=dropout, seed=seed)
+    """`reference.global_rows` by the named backend; `auto` takes the fastest, see `choose`."""
+    return _module(backend, q).global_rows(q, x, key, value, documents, dropout=dropout, seed=seed)
 
 
-def _backend(name):
-    if name == "auto":
-        return blocked
-    if name not in BACKENDS:
-        raise ValueError(f"attention backend must be auto, {', '.join(BACKENDS)}, got {name!r}")
-    return BACKENDS[name]
+def choose(device, dtype):
+    """(name, why) of the backend that `auto` takes for tensors of this device and dtype."""
+    if torch.device(device).type != "cuda":
+        return "blocked", f"the only fast one on {torch.device(device).type}"
+    if dtype == torch.float64:
+        return "blocked", "float64 has no kernel"
+    if find_spec("triton") is None:
+        return "blocked", "the package triton is not installed"
+    return "triton", "fused kernels on CUDA"
 
 
-def _check_window(window):
-    if window < 2 or window % 2:
-        raise ValueError(f"attention_window must be even and at least 2, got {window}")
+def _module(backend, q):
+    if backend == "auto":
+        backend = choose(q.device, q.dtype)[0]
+    if backend not in BACKENDS:
+        raise ValueError(f"attention backend must be auto, {', '.join(BACKENDS)}, got {backend!r}")
+    return BACKENDS[backend]

@@ -13,6 +13,7 @@ import torch
 
 from ldt.attention.documents import Documents
 from ldt.attention.dropout import dropout_mask, kept, token_codes
+from ldt.attention.reference import per_head
 from ldt.kernels.cpu import fast_matmul, linear
 
 BLOCK = 128  # queries at a time; 96 to 192 are equally fast, below that the loop shows
@@ -22,25 +23,63 @@ ROW_ELEMENTS = 1 << 22  # scores of one block of global rows, which meet the who
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Queries ``start:stop`` of q meet the key tokens ``extra`` followed by ``first:last``."""
+    """Queries ``rows`` of q meet the key tokens ``extra`` followed by ``keys``."""
 
-    start: int
-    stop: int
-    first: int
-    last: int
+    rows: slice
+    keys: slice
     extra: torch.Tensor | None = None  # [x] global tokens that every query sees, then fillers
     real: int = 0  # of them are global tokens; the fillers keep rows of scores aligned
-    hidden: torch.Tensor | None = None  # columns of first:last that no query sees
-    muted: torch.Tensor | None = None  # rows of start:stop whose output is zero
-    cut: int | None = None  # columns of the first window that lie before ``first``; None: no band
+    hidden: torch.Tensor | None = None  # columns of keys that no query sees
+    muted: torch.Tensor | None = None  # rows of the block whose output is zero
+    cut: int | None = None  # columns of the first window that the keys lack; None: no band
+
+    @property
+    def shape(self):
+        """(queries, keys)."""
+        return _length(self.rows), _length(self.keys) + (
+            0 if self.extra is None else len(self.extra)
+        )
 
 
-def band_attention(q, k, v, documents: Documents, *, window: int, dropout=0.0, seed=0):
-    """`reference.band_attention` in O(length * window) time and O(length) memory."""
-    radius = window // 2
-    blocks = documents.cached(("band", radius), lambda: list(_band_blocks(documents, radius)))
-    rows = torch.arange(documents.total, device=q.device) if dropout else None
-    return _Blocked.apply(q, k, v, blocks, radius, documents, rows, dropout, seed)
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The tokens in a query's window: ``before`` and ``after`` of them, itself not counted."""
+
+    before: int
+    after: int
+
+
+def band_attention(
+    q, k, v, documents: Documents, *, window: int, dilation=1, causal=False, dropout=0.0, seed=0
+):
+    """`reference.band_attention` in O(length * window) time and O(length) memory.
+
+    Heads of one dilation d go together. For them the batch falls apart into d batches of every
+    d-th token, on each of which the window is contiguous.
+    """
+    reach = Reach(window // 2, 0 if causal else window // 2)
+    gaps = per_head(dilation, q.shape[1])
+    parts = {gap: [h for h, own in enumerate(gaps) if own == gap] for gap in dict.fromkeys(gaps)}
+    out = [
+        _heads_of_one_gap(q, k, v, documents, reach, gap, heads, dropout, seed)
+        for gap, heads in parts.items()
+    ]
+    if len(out) == 1:
+        return out[0]
+    order = torch.tensor([h for heads in parts.values() for h in heads], device=q.device)
+    return torch.cat(out, 1).index_select(1, order.argsort())
+
+
+def _heads_of_one_gap(q, k, v, documents, reach, gap, heads, dropout, seed):
+    key = ("blocks", reach, gap)
+    blocks = documents.cached(key, lambda: list(_band_blocks(documents, reach, gap)))
+    if len(heads) < q.shape[1]:
+        q, k, v = (x[:, heads] for x in (q, k, v))
+    drop = None
+    if dropout:
+        rows = torch.arange(documents.total, device=q.device)
+        drop = Dropout(documents, rows, torch.tensor(heads, device=q.device), dropout, seed)
+    return _Blocked.apply(q, k, v, blocks, reach, drop)
 
 
 def global_rows(q, x, key, value, documents: Documents, *, dropout=0.0, seed=0):
@@ -88,8 +127,12 @@ def plain_rows(q, x, key, value, documents, dropout, seed):
         step = max(1, ROW_ELEMENTS // (q.shape[1] * (stop - start)))
         for row in range(rows.start, rows.stop, step):
             end = min(row + step, rows.stop)
-            blocks.append(Block(row, end, start, stop, hidden=hidden))
-    return _Blocked.apply(q, k, v, blocks, 0, documents, documents.global_index, dropout, seed)
+            blocks.append(Block(slice(row, end), slice(start, stop), hidden=hidden))
+    drop = None
+    if dropout:
+        heads = torch.arange(q.shape[1], device=q.device)
+        drop = Dropout(documents, documents.global_index, heads, dropout, seed)
+    return _Blocked.apply(q, k, v, blocks, None, drop)
 
 
 def _spans(documents):
@@ -100,26 +143,38 @@ def _spans(documents):
             yield borders[d], borders[d + 1], slice(rows[d], rows[d + 1])
 
 
-def _band_blocks(documents, radius):
-    """The blocks of a sliding window over every document."""
+def _band_blocks(documents, reach, gap):
+    """The blocks of a sliding window over every document, one residue modulo ``gap`` at a time."""
     silent = documents.silent
     borders, rows = documents.borders, documents.global_borders
     for d in range(len(borders) - 1):
-        begin, end = borders[d], borders[d + 1]
         extra, real = None, rows[d + 1] - rows[d]
         if real:
             extra = documents.global_index[rows[d] : rows[d + 1]]
             extra = torch.cat([extra, extra[:1].expand(-real % ALIGN)])
-        for start in range(begin, end, BLOCK):
-            stop = min(start + BLOCK, end)
-            first, last = max(begin, start - radius), min(end, stop + radius)
-            hidden = muted = None
-            if silent is not None:
-                hidden, muted = _true(silent[first:last]), _true(silent[start:stop])
-                if muted is not None and len(muted) == stop - start:
-                    continue
-            cut = first - (start - radius)
-            yield Block(start, stop, first, last, extra, real, hidden, muted, cut)
+        for origin in range(borders[d], min(borders[d] + gap, borders[d + 1])):
+            tokens = range(origin, borders[d + 1], gap)
+            for start in range(0, len(tokens), BLOCK):
+                stop = min(start + BLOCK, len(tokens))
+                first = max(0, start - reach.before)
+                queries = _slice(tokens[start:stop])
+                keys = _slice(tokens[first : stop + reach.after])
+                hidden = muted = None
+                if silent is not None:
+                    hidden, muted = _true(silent[keys]), _true(silent[queries])
+                    if muted is not None and len(muted) == stop - start:
+                        continue
+                cut = first - (start - reach.before)
+                yield Block(queries, keys, extra, real, hidden, muted, cut)
+
+
+def _slice(tokens):
+    """The slice that takes the tokens of a range, which is not empty."""
+    return slice(tokens[0], tokens[-1] + 1, tokens.step)
+
+
+def _length(part):
+    return len(range(part.start, part.stop, part.step or 1))
 
 
 def _true(mask):
@@ -135,53 +190,74 @@ def _corners(dtype, device):
     return low.tril(-1), low.triu(1)
 
 
+@dataclass(frozen=True, slots=True)
+class Dropout:
+    """Which probabilities are dropped; see `dropout.dropout_mask`."""
+
+    documents: Documents
+    rows: torch.Tensor  # [queries], packed index of each row of q
+    heads: torch.Tensor  # [heads], the numbers of the heads of q
+    probability: float
+    seed: int | torch.Tensor
+
+    def codes(self):
+        """Codes of the queries and of all tokens."""
+        tokens = torch.arange(self.documents.total, device=self.rows.device)
+        return (
+            token_codes(self.documents, self.heads, self.rows, self.seed, 1),
+            token_codes(self.documents, self.heads, tokens, self.seed, 2),
+        )
+
+
 class _Blocked(torch.autograd.Function):
     """Softmax attention of every block; zeros in rows of q that no block holds."""
 
     @staticmethod
-    def forward(ctx, q, k, v, blocks, radius, documents, rows, dropout, seed):
+    def forward(ctx, q, k, v, blocks, reach, drop):
         ctx.save_for_backward(q, k, v)
-        ctx.rest = blocks, radius, documents, rows, dropout, seed
+        ctx.rest = blocks, reach, drop
         out = q.new_zeros(q.shape)
         work = _Work(q, k, v, *ctx.rest)
         with fast_matmul(q):
             for block in blocks:
                 probs = work.probs(block)
-                if dropout:
+                if drop:
                     probs.mul_(work.kept(block, probs))
-                rows = out[block.start : block.stop]
+                rows = out[block.rows]
                 rows.copy_(torch.bmm(probs, work.values(block)).transpose(0, 1))
                 if block.muted is not None:
                     rows.index_fill_(0, block.muted, 0)
-        return out.div_(1 - dropout) if dropout else out
+        return out.div_(1 - drop.probability) if drop else out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
         q, k, v = ctx.saved_tensors
-        blocks, _, _, _, dropout, _ = ctx.rest
+        blocks, _, drop = ctx.rest
         work = _Work(q, k, v, *ctx.rest)
         dq, dk, dv = (x.new_zeros(x.shape) for x in (q, k, v))
         with fast_matmul(q):
             for block in blocks:
                 probs = work.probs(block)  # [heads, b, keys]
-                up = grad[block.start : block.stop]
+                up = grad[block.rows]
                 if block.muted is not None:
                     up = up.index_fill(0, block.muted, 0)
-                up = up.transpose(0, 1) / (1 - dropout)  # [heads, b, dim]
+                up = up.transpose(0, 1)  # [heads, b, dim]
+                if drop:
+                    up = up / (1 - drop.probability)
                 part = torch.bmm(up, work.values(block).transpose(1, 2), out=work.second(probs))
                 given = probs
-                if dropout:
+                if drop:
                     mask = work.kept(block, probs)
                     part.mul_(mask)
                     given = mask.mul_(probs)
                 _add(dv, block, torch.bmm(given.transpose(1, 2), up))
                 torch._softmax_backward_data(part, probs, -1, probs.dtype, grad_input=part)
-                queries = q[block.start : block.stop].transpose(0, 1) * work.scale
+                queries = q[block.rows].transpose(0, 1) * work.scale
                 _add(dk, block, torch.bmm(part.transpose(1, 2), queries))
                 rows = torch.bmm(part, work.keys(block)).mul_(work.scale)
-                dq[block.start : block.stop] = rows.transpose(0, 1)
-        return dq, dk, dv, None, None, None, None, None, None
+                dq[block.rows] = rows.transpose(0, 1)
+        return dq, dk, dv, None, None, None
 
 
 def _add(total, block, part):
@@ -191,31 +267,26 @@ def _add(total, block, part):
     if block.extra is not None:
         x = len(block.extra)
         total.index_add_(0, block.extra, part[:x])
-    total[block.first : block.last] += part[x:]
+    total[block.keys] += part[x:]
 
 
 class _Work:
     """Scratch memory of one pass, and what both passes compute of a block."""
 
-    def __init__(self, q, k, v, blocks, radius, documents, rows, dropout, seed):
-        self.q, self.k, self.v, self.radius = q, k, v, radius
+    def __init__(self, q, k, v, blocks, reach, drop):
+        self.q, self.k, self.v, self.reach, self.drop = q, k, v, reach, drop
         self.scale = q.shape[-1] ** -0.5
-        heads = q.shape[1]
-        keys = [b.last - b.first + (0 if b.extra is None else len(b.extra)) for b in blocks]
-        sizes = [heads * (b.stop - b.start) * n for b, n in zip(blocks, keys, strict=True)]
-        self.scratch = q.new_empty(2, max(sizes, default=0))
+        largest = max((b * n for b, n in (block.shape for block in blocks)), default=0)
+        self.scratch = q.new_empty(2, q.shape[1] * largest)
         self.low = torch.finfo(q.dtype).min
-        if dropout:
-            tokens = torch.arange(documents.total, device=q.device)
-            self.probability = dropout
+        if drop:
             self.codes = torch.empty_like(self.scratch, dtype=torch.int32)
             self.mask = torch.empty_like(self.scratch[0])
-            self.query_codes = token_codes(documents, heads, rows, seed, 1)
-            self.key_codes = token_codes(documents, heads, tokens, seed, 2)
+            self.query_codes, self.key_codes = drop.codes()
 
     def gather(self, x, block):
         """[heads, keys, dim] of the block's keys."""
-        slab = x[block.first : block.last]
+        slab = x[block.keys]
         if block.extra is not None:
             slab = torch.cat([x[block.extra], slab])
         return slab.transpose(0, 1)
@@ -232,12 +303,12 @@ class _Work:
 
     def probs(self, block):
         """[heads, b, keys] softmax of the block's scores, in scratch memory."""
-        queries = self.q[block.start : block.stop].transpose(0, 1)
+        queries = self.q[block.rows].transpose(0, 1)
         keys = self.keys(block)
-        heads, b, n = queries.shape[0], queries.shape[1], keys.shape[1]
+        heads, b, n = queries.shape[0], *block.shape
         scores = self.scratch[0, : heads * b * n].view(heads, b, n)
         torch.baddbmm(scores, queries, keys.transpose(1, 2), beta=0, alpha=self.scale, out=scores)
-        x = n - (block.last - block.first)
+        x = 0 if block.extra is None else len(block.extra)
         scores[:, :, block.real : x] = self.low
         band = scores[:, :, x:]
         if block.cut is not None:
@@ -247,23 +318,24 @@ class _Work:
         return torch.softmax(scores, -1, out=scores)
 
     def mask_corners(self, band, cut):
-        """Lowers the scores outside the band: query i sees columns i to i + 2 * radius of the slab
-        that begins with its first window, of which ``cut`` columns are missing."""
+        """Lowers the scores outside the band: query i sees columns i to i + before + after of the
+        slab that begins with its first window, of which ``cut`` columns are missing."""
         b, n = band.shape[1:]
         left, right = _corners(band.dtype, band.device)
         if cut < b:
             width = min(b - cut, n)
             band[:, :, :width] += left[:b, cut : cut + width]
-        edge = max(2 * self.radius - cut, 0)
+        wide = self.reach.before + self.reach.after
+        edge = max(wide - cut, 0)
         if edge < n:
-            place = edge + cut - 2 * self.radius
+            place = edge + cut - wide
             band[:, :, edge:] += right[:b, place : place + n - edge]
 
     def kept(self, block, probs):
         """[heads, b, keys] in scratch memory: 0 where dropout takes a probability away, else 1."""
-        queries = self.query_codes[:, block.start : block.stop]
-        keys = self.key_codes[:, block.first : block.last]
+        queries = self.query_codes[:, block.rows]
+        keys = self.key_codes[:, block.keys]
         if block.extra is not None:
             keys = torch.cat([self.key_codes[:, block.extra], keys], 1)
         out = self.mask[: probs.numel()].view(probs.shape)
-        return kept(queries, keys, self.probability, self.codes, out)
+        return kept(queries, keys, self.drop.probability, self.codes, out)

@@ -15,10 +15,15 @@ def _mix(x):
 
 
 def token_codes(documents, heads, index, seed, salt):
-    """[heads, len(index)] int32: a hash of head, document, place in the document, and seed."""
+    """[heads, len(index)] int32: a hash of head, document, place in the document, and seed.
+
+    ``heads`` is their number, or an int64 tensor of the numbers of some of them.
+    """
     document = documents.document_of[index].to(torch.int32)
     place = (index - documents.cu_seqlens[documents.document_of[index]]).to(torch.int32)
-    head = torch.arange(heads, dtype=torch.int32, device=index.device)[:, None]
+    if isinstance(heads, int):
+        heads = torch.arange(heads, device=index.device)
+    head = heads.to(torch.int32)[:, None]
     seed = torch.as_tensor(seed, device=index.device)
     seed = (((seed + 2**31) % 2**32) - 2**31).to(torch.int32)
     code = _mix(_mix(seed + salt) + document)

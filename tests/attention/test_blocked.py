@@ -7,20 +7,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from patterns import band, batches, dropouts, rows, same, windows
+from patterns import as_close, band, batches, dropouts, patterns, rows, same
 
 from ldt import attention
-from ldt.attention import Documents, blocked, reference
+from ldt.attention import Documents, blocked, loop, reference
 
 
+@pytest.mark.parametrize("module", [blocked, loop])
 @settings(max_examples=60, deadline=None)
-@given(batches(), windows, dropouts, st.integers(-(2**40), 2**40))
-def test_band_equals_the_definition_with_all_gradients(batch, window, dropout, seed):
-    documents, generator = batch
+@given(batch=patterns())
+def test_band_equals_the_definition_with_all_gradients(module, batch):
+    documents, generator, arguments = batch
     state = generator.get_state()
-    kwargs = {"window": window, "dropout": dropout, "seed": seed}
-    expected = band(reference, documents, generator, **kwargs)
-    assert same(band(blocked, documents, generator.set_state(state), **kwargs), expected)
+    expected = band(reference, documents, generator, **arguments)
+    assert same(band(module, documents, generator.set_state(state), **arguments), expected)
 
 
 @settings(max_examples=40, deadline=None)
@@ -31,7 +31,7 @@ def test_global_rows_folded_and_plain_equal_the_definition(batch, dropout, seed)
         return
     state = generator.get_state()
     expected = rows(reference.global_rows, documents, generator, dropout=dropout, seed=seed)
-    for run in (blocked.folded_rows, blocked.plain_rows, blocked.global_rows):
+    for run in (blocked.folded_rows, blocked.plain_rows, blocked.global_rows, loop.global_rows):
         ours = rows(run, documents, generator.set_state(state), dropout=dropout, seed=seed)
         assert same(ours, expected)
 
@@ -62,22 +62,11 @@ def test_many_global_rows_in_a_long_document_go_in_pieces(monkeypatch):
     assert same(ours, expected)
 
 
+@pytest.mark.parametrize("module", [blocked, loop])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_low_precision_is_about_as_close_as_the_dense_definition(dtype):
-    generator = torch.Generator().manual_seed(0)
-    is_global = torch.arange(300) < 3
-    documents = Documents(torch.tensor([0, 300]), None, is_global)
-    q, k, v, up = (torch.randn(300, 2, 16, generator=generator) for _ in range(4))
-
-    def run(module, dtype):
-        leaves = [x.to(dtype).requires_grad_() for x in (q, k, v)]
-        out = module.band_attention(*leaves, documents, window=64)
-        return out, *torch.autograd.grad(out, leaves, up.to(dtype))
-
-    exact = run(reference, torch.float64)
-    for ours, dense, true in zip(run(blocked, dtype), run(reference, dtype), exact, strict=True):
-        error, allowed = (ours - true).abs().max(), 2 * (dense - true).abs().max()
-        assert error <= allowed + torch.finfo(dtype).eps
+def test_low_precision_is_about_as_close_as_the_dense_definition(dtype, module):
+    documents = Documents(torch.tensor([0, 300]), None, torch.arange(300) < 3)
+    assert as_close(module, documents, dtype, dim=16, window=64, dilation=(1, 2)) == []
 
 
 def test_a_row_whose_window_is_all_padding_stays_finite():
@@ -102,7 +91,10 @@ FAULTS = {
     "global keys also count in the window": ("band.index_fill_(2, block.hidden, self.low)", "pass"),
     "the window is one token wider on the right": (".triu(1)", ".triu(2)"),
     "the window is one token wider on the left": (".tril(-1)", ".tril(-2)"),
-    "documents leak into each other": ("max(begin, start - radius)", "max(0, start - radius)"),
+    "documents leak into each other": (
+        "range(origin, borders[d + 1], gap)",
+        "range(origin, documents.total, gap)",
+    ),
     "fillers of the global keys count": ("scores[:, :, block.real : x] = self.low", "pass"),
     "the scale is missing in a gradient": (".mul_(work.scale)", ""),
     "the gradient of the global keys is lost": (
@@ -113,6 +105,12 @@ FAULTS = {
         "up = up.index_fill(0, block.muted, 0)",
         "pass",
     ),
+    "a dilated head takes the tokens between": (
+        "tokens = range(origin, borders[d + 1], gap)",
+        "tokens = range(origin, borders[d + 1])",
+    ),
+    "a causal window sees the next token": ("0 if causal else", "1 if causal else"),
+    "the heads of each dilation come back in another order": ("order.argsort()", "order"),
     "dropout is drawn anew in the backward pass": (
         "part.mul_(mask)",
         "pass",
@@ -130,16 +128,25 @@ def test_a_seeded_fault_is_caught(fault):
     exec(compile(source.replace(old, new), "mutant", "exec"), mutant.__dict__)
     is_global = torch.zeros(500, dtype=torch.bool)
     is_global[[0, 7, 150, 320]] = True
-    documents = Documents(torch.tensor([0, 300, 500]), None, is_global)
-    kwargs = {"window": 64, "dropout": 0.3, "seed": 5}
-    expected = band(reference, documents, torch.Generator().manual_seed(0), **kwargs)
-    ours = band(mutant, documents, torch.Generator().manual_seed(0), **kwargs)
-    assert not same(ours, expected)
+    borders = torch.tensor([0, 300, 500])
+    runs = [
+        (Documents(borders, None, is_global), {}),
+        (Documents(borders), {"dilation": (1, 2, 2, 1), "causal": True}),
+    ]
+    caught = []
+    for documents, arguments in runs:
+        arguments |= {"window": 64, "dropout": 0.3, "seed": 5, "heads": 4}
+        expected, ours = (
+            band(module, documents, torch.Generator().manual_seed(0), **arguments)
+            for module in (reference, mutant)
+        )
+        caught.append(not same(ours, expected))
+    assert any(caught)
 
 
 def test_an_unknown_backend_and_an_odd_window_are_refused():
     q, documents = torch.randn(4, 1, 4), Documents(torch.tensor([0, 4]))
-    with pytest.raises(ValueError, match="reference, blocked, got 'tvm'"):
+    with pytest.raises(ValueError, match="reference, loop, blocked, triton, got 'tvm'"):
         attention.band_attention(q, q, q, documents, window=4, backend="tvm")
     with pytest.raises(ValueError, match="attention_window must be even and at least 2, got 5"):
         attention.band_attention(q, q, q, documents, window=5)

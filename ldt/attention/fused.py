@@ -1,0 +1,26 @@
+"""Attention by the Triton kernels: CUDA, or the CPU under TRITON_INTERPRET=1 (slow, for tests).
+
+Triton is imported on first use, so the package works where it is not installed.
+"""
+
+
+def band_attention(q, k, v, documents, **arguments):
+    """`reference.band_attention`, forward and backward in fused kernels.
+
+    Raises:
+        ValueError: tensors that no kernel takes, and the backend that does.
+    """
+    from ldt.kernels import band
+
+    return band.band_attention(q, k, v, documents, **arguments)
+
+
+def global_rows(q, x, key, value, documents, **arguments):
+    """`reference.global_rows`, forward and backward in fused kernels.
+
+    Raises:
+        ValueError: tensors that no kernel takes, and the backend that does.
+    """
+    from ldt.kernels import rows
+
+    return rows.global_rows(q, x, key, value, documents, **arguments)

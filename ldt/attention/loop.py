@@ -1,0 +1,168 @@
+"""Attention one diagonal at a time: nothing larger than q is ever made. Slow, small, any pattern.
+
+The paper's first implementation ("loop", Beltagy et al. 2020, section 3.1 and appendix A): all
+tokens look at the key that stands m places from them, for one m after the other, and the softmax
+runs along. The backward pass goes the same way with the softmax' sums kept.
+"""
+
+import torch
+
+from ldt.attention.documents import Documents
+from ldt.attention.dropout import kept, token_codes
+from ldt.attention.reference import per_head
+
+
+def band_attention(
+    q, k, v, documents: Documents, *, window: int, dilation=1, causal=False, dropout=0.0, seed=0
+):
+    """`reference.band_attention` in O(length * window) time and O(length) memory."""
+    pattern = _Band(documents, window // 2, per_head(dilation, q.shape[1]), causal)
+    return _attend(q, k, v, pattern, dropout, seed)
+
+
+def global_rows(q, x, key, value, documents: Documents, *, dropout=0.0, seed=0):
+    """`reference.global_rows`, one key of every document after the other."""
+    k, v = (torch.nn.functional.linear(x, *part).view(-1, *q.shape[1:]) for part in (key, value))
+    return _attend(q, k, v, _Rows(documents), dropout, seed)
+
+
+def _attend(q, k, v, pattern, dropout, seed):
+    """In float32 at least, since every key adds to the same sums."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    return _Loop.apply(*(x.to(wide) for x in (q, k, v)), pattern, dropout, seed).to(q.dtype)
+
+
+class _Band:
+    """The keys of a sliding window: the document's global tokens, then the diagonals."""
+
+    def __init__(self, documents, radius, gaps, causal):
+        self.documents = documents
+        self.gaps = torch.tensor(gaps, device=documents.cu_seqlens.device)
+        self.queries = torch.arange(documents.total, device=self.gaps.device)
+        self.offsets = range(-radius, 1 if causal else radius + 1)
+
+    def __iter__(self):
+        """Yields (index [queries, heads or 1], seen of the same shape), a key for every query."""
+        documents = self.documents
+        own = documents.document_of
+        begin, end = (documents.cu_seqlens[own + side][:, None] for side in (0, 1))
+        silent = documents.silent
+        rows = torch.ones_like(begin, dtype=torch.bool) if silent is None else ~silent[:, None]
+        if documents.is_global is not None:
+            first, last = (documents.cu_globals[own + side][:, None] for side in (0, 1))
+            borders = documents.global_borders
+            most = max(b - a for a, b in zip(borders, borders[1:], strict=False))
+            for slot in range(most):
+                seen = first + slot < last
+                place = torch.where(seen, first + slot, 0)
+                yield documents.global_index[place], seen & rows
+        for offset in self.offsets:
+            index = self.queries[:, None] + offset * self.gaps
+            seen = (index >= begin) & (index < end) & rows
+            index = torch.where(seen, index, 0)
+            if silent is not None:
+                seen = seen & ~silent[index]
+            yield index, seen
+
+
+class _Rows:
+    """The keys of global tokens: the whole document."""
+
+    def __init__(self, documents):
+        self.documents = documents
+        self.queries = documents.global_index
+
+    def __iter__(self):
+        documents = self.documents
+        own = documents.document_of[self.queries]
+        begin, end = (documents.cu_seqlens[own + side][:, None] for side in (0, 1))
+        longest = max(b - a for a, b in zip(documents.borders, documents.borders[1:], strict=False))
+        for place in range(longest):
+            seen = begin + place < end
+            index = torch.where(seen, begin + place, 0)
+            if documents.keep is not None:
+                seen = seen & documents.keep[index]
+            yield index, seen
+
+
+class _Loop(torch.autograd.Function):
+    """Softmax attention over the keys that a pattern yields one after the other."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, pattern, dropout, seed):
+        total = torch.zeros_like(q)
+        most = q.new_full(q.shape[:2], float("-inf"))  # [queries, heads], largest score so far
+        weight = torch.zeros_like(most)  # sum of exp(score - most)
+        for step in _steps(q, k, pattern, dropout, seed):
+            higher = torch.maximum(most, step.scores)
+            shrink = _exp(most - higher)
+            part = _exp(step.scores - higher)
+            weight = weight * shrink + part
+            given = part if step.kept is None else part * step.kept
+            total = total * shrink[..., None] + given[..., None] * step.of(v)
+            most = higher
+        out = total / weight.masked_fill(weight == 0, 1)[..., None] / (1 - dropout)
+        ctx.save_for_backward(q, k, v, out, most, weight)
+        ctx.rest = pattern, dropout, seed
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        q, k, v, out, most, weight = ctx.saved_tensors
+        pattern, dropout, seed = ctx.rest
+        dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
+        scale = q.shape[-1] ** -0.5
+        delta = (grad * out).sum(-1)
+        weight = weight.masked_fill(weight == 0, 1)
+        for step in _steps(q, k, pattern, dropout, seed):
+            probs = _exp(step.scores - most) / weight
+            up = (grad * step.of(v)).sum(-1)
+            given = probs
+            if step.kept is not None:
+                factor = step.kept.to(q.dtype) / (1 - dropout)
+                given, up = probs * factor, up * factor
+            change = (probs * (up - delta) * scale)[..., None]
+            dq += change * step.of(k)
+            step.add(dk, change * q)
+            step.add(dv, given[..., None] * grad)
+        return dq, dk, dv, None, None, None
+
+
+class _Step:
+    """One key for every query and head: ``index`` and ``seen`` [queries, heads]."""
+
+    def __init__(self, q, k, index, seen):
+        heads = q.shape[1]
+        self.index = index.expand(-1, heads)
+        self.head = torch.arange(heads, device=q.device).expand_as(self.index)
+        self.scores = (q * self.of(k)).sum(-1) * q.shape[-1] ** -0.5
+        self.scores = self.scores.masked_fill(~seen, float("-inf"))
+        self.kept = None
+
+    def of(self, x):
+        """[queries, heads, dim], the key's row of x."""
+        return x[self.index, self.head]
+
+    def add(self, total, part):
+        """Adds part [queries, heads, dim] to the keys' rows of total."""
+        total.index_put_((self.index, self.head), part, accumulate=True)
+
+
+def _steps(q, k, pattern, dropout, seed):
+    if dropout:
+        documents, heads = pattern.documents, q.shape[1]
+        everything = torch.arange(documents.total, device=q.device)
+        query_codes = token_codes(documents, heads, pattern.queries, seed, 1).T.reshape(-1, 1)
+        key_codes = token_codes(documents, heads, everything, seed, 2).T[..., None]
+    for index, seen in pattern:
+        step = _Step(q, k, index, seen)
+        if dropout:
+            codes = step.of(key_codes).reshape(-1, 1)
+            step.kept = kept(query_codes, codes, dropout).view(step.index.shape)
+        yield step
+
+
+def _exp(difference):
+    """exp, with 0 where two infinities were subtracted."""
+    return difference.exp().nan_to_num(nan=0.0)
