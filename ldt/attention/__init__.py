@@ -4,10 +4,11 @@ from importlib.util import find_spec
 
 import torch
 
-from ldt.attention import blocked, fused, loop, reference
+from ldt.attention import blocked, fused, loop, ops, reference
 from ldt.attention.documents import Documents
 from ldt.attention.probabilities import band_probabilities, global_probabilities
 from ldt.attention.reference import per_head
+from ldt.kernels.cpu import linear
 
 __all__ = [
     "BACKENDS",
@@ -15,6 +16,7 @@ __all__ = [
     "band_attention",
     "band_probabilities",
     "choose",
+    "fill_global_rows",
     "global_probabilities",
     "global_rows",
     "per_head",
@@ -55,6 +57,8 @@ def band_attention(
         raise ValueError(
             "causal attention has no global tokens: every token would see the future through them"
         )
+    if torch.compiler.is_compiling():
+        return ops.band(q, k, v, documents, window, gaps, causal, dropout, seed, backend)
     return _module(backend, q).band_attention(
         q, k, v, documents, window=window, dilation=gaps, causal=causal, dropout=dropout, seed=seed
     )
@@ -63,6 +67,24 @@ def band_attention(
 def global_rows(q, x, key, value, documents, *, dropout=0.0, seed=0, backend="auto"):
     """`reference.global_rows` by the named backend; `auto` takes the fastest, see `choose`."""
     return _module(backend, q).global_rows(q, x, key, value, documents, dropout=dropout, seed=seed)
+
+
+def fill_global_rows(out, x, query, key, value, documents, *, dropout=0.0, seed=0, backend="auto"):
+    """``out`` [total, heads, dim] of the band with what the global tokens gather in their rows.
+
+    Args:
+        x: [total, width], the layer's input.
+        query, key, value: (weight [heads * dim, width], bias [heads * dim]) of the global
+            projections.
+        documents: with global tokens.
+        dropout, seed, backend: as in `band_attention`.
+    """
+    if torch.compiler.is_compiling():
+        return ops.fill_global_rows(out, x, query, key, value, documents, dropout, seed, backend)
+    index = documents.global_index
+    q = linear(x.index_select(0, index), *query).unflatten(1, out.shape[1:])
+    rows = global_rows(q, x, key, value, documents, dropout=dropout, seed=seed, backend=backend)
+    return out.index_copy(0, index, rows.to(out.dtype))
 
 
 def choose(device, dtype):

@@ -6,6 +6,15 @@ from functools import cached_property
 import torch
 
 
+def places(mask, count=None):
+    """[count] int64, where a mask [n] is True; a known ``count`` saves waiting for the device."""
+    if count is None or mask.device.type == "cpu":
+        return mask.nonzero().squeeze(1)
+    place = torch.arange(len(mask), device=mask.device)
+    slot = torch.where(mask, mask.cumsum(0) - 1, count)
+    return place.new_empty(count + 1).scatter_(0, slot, place)[:-1]
+
+
 @dataclass(frozen=True, eq=False)
 class Documents:
     """Documents laid end to end in packed tokens ``[total, ...]``.
@@ -43,11 +52,7 @@ class Documents:
         """[globals] int64, packed indices of the global tokens, in order."""
         if self.is_global is None:
             return self.cu_seqlens.new_empty(0)
-        if self.globals is None:
-            return self.is_global.nonzero().squeeze(1)
-        place = torch.arange(self.total, device=self.is_global.device)
-        slot = torch.where(self.is_global, self.is_global.cumsum(0) - 1, self.globals)
-        return place.new_empty(self.globals + 1).scatter_(0, slot, place)[:-1]
+        return places(self.is_global, self.globals)
 
     @cached_property
     def cu_globals(self) -> torch.Tensor:

@@ -6,43 +6,47 @@ They are computed anew on demand and are those before dropout. Memory is that of
 import torch
 
 from ldt.attention.documents import Documents
+from ldt.attention.reference import per_head
 
 BLOCK = 128
 
 
-def band_probabilities(q, k, documents: Documents, *, window: int):
+def band_probabilities(q, k, documents: Documents, *, window: int, dilation=1, causal=False):
     """What each token of the band gives to the global tokens and to its window.
 
     Args:
         q, k: [total, heads, dim], as for `reference.band_attention`.
         documents: where the documents lie.
-        window: tokens in reach on both sides together.
+        window, dilation, causal: the pattern, as for `reference.band_attention`.
 
     Returns:
         [total, heads, x + window + 1], x being the largest number of global tokens of a document:
-        the global tokens in order of position, then the offsets -window/2 to window/2. Zeros at
-        holes and global rows, at fillers, and for global keys inside the window, which count once,
-        in front.
+        the global tokens in order of position, then the offsets -window/2 to window/2 times the
+        dilation. Zeros at holes and global rows, at fillers, at what is out of reach, and for
+        global keys inside the window, which count once, in front.
     """
     total, heads, dim = q.shape
     radius = window // 2
     borders, rows = documents.borders, documents.global_borders
     front = max(b - a for a, b in zip(rows, rows[1:], strict=False))
     out = q.new_zeros(total, heads, front + window + 1)
-    offset = torch.arange(-radius, radius + 1, device=q.device)
+    steps = torch.arange(-radius, radius + 1, device=q.device)
+    gaps = per_head(dilation, heads)
+    offset = steps * torch.tensor(gaps, device=q.device)[:, None]  # [heads, window + 1]
+    ahead = causal & (steps > 0)
     for d in range(len(borders) - 1):
         begin, end = borders[d], borders[d + 1]
         index = documents.global_index[rows[d] : rows[d + 1]]
         for start in range(begin, end, BLOCK):
             stop = min(start + BLOCK, end)
-            token = torch.arange(start, stop, device=q.device)[:, None] + offset
-            inside = (token >= begin) & (token < end)
-            token = token.clamp(begin, end - 1)
-            first, last = max(begin, start - radius), min(end, stop + radius)
+            token = torch.arange(start, stop, device=q.device)[:, None] + offset[:, None]
+            inside = (token >= begin) & (token < end) & ~ahead
+            token = token.clamp(begin, end - 1)  # [heads, b, window + 1]
+            reach = radius * max(gaps)
+            first, last = max(begin, start - reach), min(end, stop + reach)
             queries = q[start:stop].transpose(0, 1) * dim**-0.5
             slab = queries @ k[first:last].transpose(0, 1).transpose(1, 2)
-            place = (token - first).expand(heads, -1, -1)
-            near = slab.gather(2, place)
+            near = slab.gather(2, token - first)
             if documents.silent is not None:
                 inside = inside & ~documents.silent[token]
             near = near.masked_fill(~inside, float("-inf"))

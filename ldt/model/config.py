@@ -6,11 +6,11 @@ from huggingface_hub.dataclasses import strict
 from transformers import LongformerConfig
 from transformers.activations import ACT2FN
 
-from ldt.attention import BACKENDS
+from ldt.attention import BACKENDS, per_head
 from ldt.errors import ModelError
 
 # Keys of the authors' files that mean nothing once their values are known to be the plain ones.
-_AUTHORS_KEYS = ("attention_mode", "attention_dilation", "autoregressive", "ignore_attention_mask")
+_AUTHORS_KEYS = ("attention_mode", "autoregressive", "ignore_attention_mask")
 _AUTHORS_MODES = ("sliding_chunks", "tvm")  # the same attention in two implementations
 
 
@@ -22,10 +22,17 @@ class LdtConfig(LongformerConfig):
     number a layer, any even number >= 2. `max_position_embeddings` is the size of the position
     table: the longest input (`usable_length`) plus ``pad_token_id + 1`` rows, as in RoBERTa.
 
+    With `attention_dilation` or `causal` the encoder is no plain Longformer any more: transformers
+    has neither.
+
     Configurations of the authors' own downloads (allenai/longformer) are read too: their windows
     count one side and are doubled; modes that this encoder does not have are refused by name.
 
     Args:
+        attention_dilation: gap between the tokens of a window, 1 = contiguous; a number for all
+            layers, or one a layer, in whose place a list of one number a head may stand.
+        causal: whether a token sees only itself and the ``attention_window / 2`` before it, for
+            language modelling from left to right; there are no global tokens then.
         attention_backend: a name in `ldt.attention.BACKENDS`, or ``auto``.
         classifier_pooling: what sequence classification reads: ``cls``, the first real token, as
             transformers' Longformer; or the ``mean`` or ``max`` of all real tokens, by feature.
@@ -33,6 +40,8 @@ class LdtConfig(LongformerConfig):
 
     model_type = "ldt"
 
+    attention_dilation: int | list[int | list[int]] = 1
+    causal: bool = False
     attention_backend: str = "auto"
     classifier_pooling: Literal["cls", "mean", "max"] = "cls"
 
@@ -79,11 +88,8 @@ def plain_longformer(found, source="SOURCE"):
         found["attention_window"] = _doubled(found.get("attention_window"), source)
     if found.get("autoregressive"):
         raise ModelError(f"{source}: autoregressive attention is not part of this encoder")
-    if any(gap != 1 for gap in _listed(found.get("attention_dilation", 1))):
-        raise ModelError(
-            f"{source}: attention_dilation {found['attention_dilation']} is not part of this "
-            "encoder, only 1 is"
-        )
+    if all(gap == 1 for gap in _listed(found.get("attention_dilation", 1))):
+        found.pop("attention_dilation", None)
     for key in _AUTHORS_KEYS:
         found.pop(key, None)
     found["model_type"] = "ldt"
@@ -117,9 +123,36 @@ def layer_windows(config):
     return list(windows)
 
 
+def layer_dilations(config):
+    """The gaps of each layer, a tuple of one number a head.
+
+    Raises:
+        ValueError: a gap is less than 1, or their number is not that of the layers or heads.
+    """
+    layers, heads = config.num_hidden_layers, config.num_attention_heads
+    gaps = config.attention_dilation
+    gaps = [gaps] * layers if isinstance(gaps, int) else gaps
+    if len(gaps) != layers:
+        raise ValueError(
+            f"attention_dilation must be one number or one entry for each of the {layers} layers, "
+            f"got {len(gaps)} entries"
+        )
+    gaps = [per_head(gap if isinstance(gap, int) else tuple(gap), heads) for gap in gaps]
+    for own in gaps:
+        if len(own) != heads:
+            raise ValueError(
+                f"attention_dilation of a layer must be one number or one for each of the {heads} "
+                f"heads, got {len(own)} numbers"
+            )
+        if min(own) < 1:
+            raise ValueError(f"attention_dilation must be at least 1, got {min(own)}")
+    return gaps
+
+
 def check_config(config):
     """Raise a ValueError for numbers that do not go together."""
     layer_windows(config)
+    layer_dilations(config)
     if config.attention_backend not in ("auto", *BACKENDS):
         raise ValueError(
             f"attention_backend must be auto, {', '.join(BACKENDS)}, "

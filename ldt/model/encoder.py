@@ -1,5 +1,7 @@
 """The encoder: embeddings, self-attention, layers, LdtModel. All of it works on packed tokens."""
 
+from contextlib import nullcontext
+
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -9,11 +11,18 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from ldt.attention import (
     band_attention,
     band_probabilities,
+    fill_global_rows,
     global_probabilities,
     global_rows,
 )
 from ldt.kernels.cpu import linear
-from ldt.model.config import LdtConfig, check_config, layer_windows, usable_length
+from ldt.model.config import (
+    LdtConfig,
+    check_config,
+    layer_dilations,
+    layer_windows,
+    usable_length,
+)
 from ldt.model.outputs import LdtModelOutput
 from ldt.model.packing import pack
 
@@ -54,6 +63,25 @@ def touch(x, *parameters):
     return _Touch.apply(x, *parameters)
 
 
+def not_saved(x, again):
+    """Context in which operations do not keep ``x`` for their backward pass.
+
+    They call ``again()`` there, which must give the same tensor from others that are kept anyway.
+    """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return nullcontext()
+    place, shape = x.data_ptr(), x.shape
+
+    def pack(saved):
+        same = saved.data_ptr() == place and saved.shape == shape
+        return again if same else saved
+
+    def unpack(kept):
+        return kept if isinstance(kept, torch.Tensor) else kept()
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+
 class Embeddings(nn.Module):
     """Sum of word, position and token type embeddings, normalised."""
 
@@ -79,11 +107,15 @@ class Embeddings(nn.Module):
 class SelfAttention(nn.Module):
     """Sliding window with global tokens; global tokens have projections of their own."""
 
-    def __init__(self, config, window):
+    def __init__(self, config, index):
         super().__init__()
         width = config.hidden_size
         self.heads = config.num_attention_heads
-        self.window = window
+        self.pattern = {
+            "window": layer_windows(config)[index],
+            "dilation": layer_dilations(config)[index],
+            "causal": config.causal,
+        }
         self.backend = config.attention_backend
         self.dropout = config.attention_probs_dropout_prob
         self.query = Linear(width, width)
@@ -96,35 +128,47 @@ class SelfAttention(nn.Module):
     def forward(self, x, documents, output_attentions=False):
         """[total, width] -> the same, and both kinds of probabilities (or None) when asked for."""
         q, k, v = (self._split(project(x)) for project in (self.query, self.key, self.value))
-        dropout = self.dropout if self.training else 0.0
-        how = {
-            "dropout": dropout,
-            # From torch's generator, whose state gradient checkpointing restores.
-            "seed": int(torch.randint(2**31, ())) if dropout else 0,
-            "backend": self.backend,
-        }
+        how = self._how(x)
         probs = global_probs = None
         if output_attentions:
-            probs = band_probabilities(q, k, documents, window=self.window)
-        out = band_attention(q, k, v, documents, window=self.window, **how)
+            probs = band_probabilities(q, k, documents, **self.pattern)
+        out = band_attention(q, k, v, documents, **self.pattern, **how)
         if documents.is_global is None:
-            unused = (self.query_global, self.key_global, self.value_global)
-            out = touch(out, *(p for project in unused for p in project.parameters()))
-        else:
-            index = documents.global_index
-            q = self._split(self.query_global(x.index_select(0, index)))
-            key = self.key_global.weight, self.key_global.bias
-            value = self.value_global.weight, self.value_global.bias
-            rows = global_rows(q, x, key, value, documents, **how)
-            # Folding leaves the key's bias out: it adds the same to all scores of a row.
-            rows = touch(rows.to(out.dtype), self.key_global.bias)
-            out = out.index_copy(0, index, rows)
-            if output_attentions:
-                global_probs = global_probabilities(q, x, key, documents)
-        return out.flatten(1), probs, global_probs
+            return touch(out.flatten(1), *_parameters(*self._global())), probs, None
+        out = fill_global_rows(out, x, *map(_weights, self._global()), documents, **how)
+        if output_attentions:
+            q = self._split(self.query_global(x.index_select(0, documents.global_index)))
+            global_probs = global_probabilities(q, x, _weights(self.key_global), documents)
+        # Folding leaves the key's bias out: it adds the same to all scores of a row.
+        return touch(out.flatten(1), self.key_global.bias), probs, global_probs
+
+    def global_rows(self, x, documents):
+        """[globals, width], the rows of `forward` at the global tokens alone."""
+        query, key, value = self._global()
+        q = self._split(query(x.index_select(0, documents.global_index)))
+        rows = global_rows(q, x, _weights(key), _weights(value), documents, **self._how(x))
+        unused = _parameters(self.query, self.key, self.value)
+        return touch(rows.flatten(1), key.bias, *unused)
+
+    def _how(self, x):
+        dropout = self.dropout if self.training else 0.0
+        # From torch's generator, whose state gradient checkpointing restores.
+        seed = torch.randint(2**31, (), device=x.device) if dropout else 0
+        return {"dropout": dropout, "seed": seed, "backend": self.backend}
+
+    def _global(self):
+        return self.query_global, self.key_global, self.value_global
 
     def _split(self, x):
         return x.unflatten(1, (self.heads, -1))
+
+
+def _weights(project):
+    return project.weight, project.bias
+
+
+def _parameters(*modules):
+    return [p for module in modules for p in module.parameters()]
 
 
 class Residual(nn.Module):
@@ -143,12 +187,15 @@ class Residual(nn.Module):
 class Attention(nn.Module):
     """Self-attention and its residual."""
 
-    def __init__(self, config, window):
+    def __init__(self, config, index):
         super().__init__()
-        self.self = SelfAttention(config, window)
+        self.self = SelfAttention(config, index)
         self.output = Residual(config, config.hidden_size)
 
-    def forward(self, x, documents, output_attentions=False):
+    def forward(self, x, documents, output_attentions=False, globals_only=False):
+        if globals_only:
+            out = self.self.global_rows(x, documents)
+            return self.output(out, x.index_select(0, documents.global_index)), None, None
         out, *probs = self.self(x, documents, output_attentions)
         return self.output(out, x), *probs
 
@@ -162,25 +209,35 @@ class Intermediate(nn.Module):
         self.activation = ACT2FN[config.hidden_act]
 
     def forward(self, x):
-        return self.activation(self.dense(x))
+        """The activations, and a function that computes them again."""
+        wide = self.dense(x)
+        return self.activation(wide), lambda: self.activation(wide.detach())
 
 
 class LdtLayer(GradientCheckpointingLayer):
     """Attention and feed-forward network."""
 
-    def __init__(self, config, window):
+    def __init__(self, config, index):
         super().__init__()
-        self.attention = Attention(config, window)
+        self.attention = Attention(config, index)
         self.intermediate = Intermediate(config)
         self.output = Residual(config, config.intermediate_size)
         self.chunk = config.chunk_size_feed_forward
 
-    def forward(self, x, documents, output_attentions=False):
-        """[total, width] -> [total, width], and what `SelfAttention` gives besides."""
-        x, *probs = self.attention(x, documents, output_attentions)
+    def forward(self, x, documents, output_attentions=False, globals_only=False):
+        """[total, width] -> [total, width], and what `SelfAttention` gives besides.
+
+        ``globals_only`` gives [globals, width], the rows of the global tokens alone.
+        """
+        x, *probs = self.attention(x, documents, output_attentions, globals_only)
         parts = x.split(self.chunk) if self.chunk else [x]
-        parts = [self.output(self.intermediate(part), part) for part in parts]
+        parts = [self._feed_forward(part) for part in parts]
         return torch.cat(parts) if self.chunk else parts[0], *probs
+
+    def _feed_forward(self, x):
+        active, again = self.intermediate(x)
+        with nullcontext() if self.gradient_checkpointing else not_saved(active, again):
+            return self.output(active, x)
 
 
 class Encoder(nn.Module):
@@ -188,7 +245,9 @@ class Encoder(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.layer = nn.ModuleList(LdtLayer(config, window) for window in layer_windows(config))
+        self.layer = nn.ModuleList(
+            LdtLayer(config, index) for index in range(config.num_hidden_layers)
+        )
 
 
 class Pooler(nn.Module):
@@ -286,6 +345,7 @@ class LdtModel(LdtPreTrainedModel):
         output_hidden_states=None,
         return_dict=None,
         packed=False,
+        read="all",
     ):
         """Encode a padded batch.
 
@@ -299,6 +359,8 @@ class LdtModel(LdtPreTrainedModel):
             output_attentions, output_hidden_states, return_dict: None: as the config says.
             packed: for heads: give (packed tokens [total, d], pooler_output, `Packing`, dict of the
                 other fields of the output).
+            read: for heads that ask for packed tokens: ``first`` gives [b, d] in their place, the
+                first real token of each row, and leaves out what only the others need.
 
         Returns:
             `LdtModelOutput`, or the tuple of what is not None in it.
@@ -330,8 +392,11 @@ class LdtModel(LdtPreTrainedModel):
         )
         output_attentions = _default(output_attentions, self.config.output_attentions)
         hidden = [x] if _default(output_hidden_states, self.config.output_hidden_states) else None
+        # Only the first tokens, all of them global, are read of the last layer.
+        short = read == "first" and packing.first_is_global and not output_attentions
+        short = short and hidden is None
         probs, global_probs = [], []
-        for layer in self.encoder.layer:
+        for layer in self.encoder.layer[: -1 if short else None]:
             x, local, everywhere = layer(x, packing.documents, output_attentions=output_attentions)
             if hidden is not None:
                 hidden.append(x)
@@ -344,12 +409,16 @@ class LdtModel(LdtPreTrainedModel):
             "attentions": tuple(probs) if output_attentions else None,
             "global_attentions": tuple(global_probs) if global_probs else None,
         }
+        if short:
+            x, *_ = self.encoder.layer[-1](x, packing.first_documents(), globals_only=True)
         pooled = None
+        if read == "first" or self.pooler is not None:
+            first = x if short else packing.first(x)
         if self.pooler is not None:
-            pooled = self.pooler(packing.first(x))
+            pooled = self.pooler(first)
             x = touch(x, *self.pooler.parameters())
         if packed:
-            return x, pooled, packing, rest
+            return first if read == "first" else x, pooled, packing, rest
         output = LdtModelOutput(packing.unpack(x), pooled, **rest)
         return output if _default(return_dict, self.config.return_dict) else output.to_tuple()
 
@@ -365,6 +434,8 @@ class LdtModel(LdtPreTrainedModel):
 
     def _check_ids(self, input_ids, position_ids, token_type_ids, shape):
         """Say what an embedding would raise an IndexError about, or a CUDA device an assertion."""
+        if torch.compiler.is_compiling():
+            return
         longest = usable_length(self.config)
         if shape[1] > longest:
             found = int(position_ids.max()) - self.config.pad_token_id

@@ -1,11 +1,12 @@
 """A padded batch -> packed tokens, and back."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn import functional as F
 
 from ldt.attention import Documents
+from ldt.attention.documents import places
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,16 +22,17 @@ class Packing:
         shape: (b, n) of the padded batch.
         index: [total] int64, the position of each packed token in the flattened batch; None when
             that is every position.
+        first_is_global: whether the first real token of every row is known to be global.
     """
 
     documents: Documents
     shape: tuple[int, int]
     index: torch.Tensor | None = None
+    first_is_global: bool = False
 
     def pack(self, x):
         """[b, n, ...] -> [total, ...]."""
-        x = x.flatten(0, 1)
-        return x if self.index is None else x.index_select(0, self.index)
+        return _at(x.flatten(0, 1), self.index)
 
     def unpack(self, x, fill=0):
         """[total, ...] -> [b, n, ...], ``fill`` at padding, holes included."""
@@ -51,16 +53,35 @@ class Packing:
 
     def first(self, x):
         """[total, ...] -> [b, ...], the first real token of each row."""
-        return x.index_select(0, self.documents.cu_seqlens[:-1])
+        return x.index_select(0, self.first_index())
+
+    def first_index(self):
+        """[b] int64, the packed index of the first real token of each row."""
+        begin = self.documents.cu_seqlens[:-1]
+        if self.index is not None or self.documents.keep is None:
+            return begin
+        return begin + self.documents.keep.unflatten(0, self.shape).int().argmax(1)
+
+    def first_documents(self):
+        """`Documents` whose only global tokens are the first real ones of the rows."""
+        first = self.first_index()
+        is_global = torch.zeros(self.documents.total, dtype=torch.bool, device=first.device)
+        is_global = is_global.index_fill(0, first, True)
+        return replace(self.documents, is_global=is_global, globals=len(first))
 
     def reduce(self, x, how):
         """[total, d] -> [b, d], ``mean`` or ``max`` of the real tokens of each row; else zeros."""
         keep, rows = self.documents.keep, self.documents.cu_seqlens.diff()
+        dtype, count = x.dtype, rows
+        x = x.to(torch.promote_types(dtype, torch.float32))  # long sums
         if keep is not None:
-            x = x[keep]
-            rows = torch.segment_reduce(keep.double(), "sum", lengths=rows).long()
-        reduced = torch.segment_reduce(x, how, lengths=rows)
-        return reduced.masked_fill((rows == 0)[:, None], 0)
+            x = x.masked_fill(~keep[:, None], 0 if how == "mean" else float("-inf"))
+            count = torch.segment_reduce(keep.float(), "sum", lengths=rows, unsafe=True)
+        if how == "mean":
+            total = torch.segment_reduce(x, "sum", lengths=rows, unsafe=True)
+            return (total / count.clamp(min=1)[:, None]).to(dtype)
+        largest = torch.segment_reduce(x, how, lengths=rows, unsafe=True)
+        return largest.masked_fill((count == 0)[:, None], 0).to(dtype)
 
     def unpack_global_probabilities(self, probs):
         """[globals, heads, longest document] -> [b, heads, n, x], x globals at most in a row.
@@ -90,6 +111,9 @@ def real_tokens(shape, attention_mask, device):
 def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
     """The `Packing` of a batch of ``shape`` (b, n).
 
+    Reads from the device once, how many tokens there are of each kind; not at all without masks,
+    nor while compiling, when padding stays in as holes.
+
     Args:
         attention_mask: [b, n] bool, int or float: 0 at padding, 1 at real tokens, 2 at real tokens
             with global attention (the authors' way to say it). None: all tokens are real.
@@ -100,37 +124,54 @@ def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
         ValueError: a mask of another shape, or (looked at on the CPU only) with another value.
     """
     b, n = shape
+    cu_seqlens = torch.arange(0, b * n + 1, n, device=device)
+    if attention_mask is None and global_attention_mask is None:
+        return Packing(Documents(cu_seqlens, total=b * n, globals=0), shape)
     keep = real_tokens(shape, attention_mask, device)
     is_global = torch.zeros_like(keep)
     if attention_mask is not None and attention_mask.dtype != torch.bool:
-        is_global |= attention_mask == 2
+        is_global = is_global | (attention_mask == 2)
     if global_attention_mask is not None:
-        is_global |= _checked("global_attention_mask", global_attention_mask, shape) != 0
-    is_global &= keep
+        is_global = is_global | (
+            _checked("global_attention_mask", global_attention_mask, shape) != 0
+        )
+    is_global = is_global & keep
+    if torch.compiler.is_compiling():
+        keep = None if attention_mask is None else keep.flatten()
+        return Packing(Documents(cu_seqlens, keep, is_global.flatten(), total=b * n), shape)
 
-    if bool(keep.all()):
-        cu_seqlens = torch.arange(0, b * n + 1, n, device=keep.device)
-        return Packing(_documents(cu_seqlens, None, is_global.flatten()), shape)
     some = keep.any(1)
     first = keep.int().argmax(1)
     last = torch.where(some, n - 1 - keep.flip(1).int().argmax(1), first)
-    position = torch.arange(n, device=keep.device)
-    inside = (position >= first[:, None]) & (position <= last[:, None])
-    index = inside.flatten().nonzero().squeeze(1)
-    cu_seqlens = F.pad((last - first + 1).cumsum(0), (1, 0))
-    keep, is_global = keep.flatten()[index], is_global.flatten()[index]
-    documents = _documents(cu_seqlens, None if bool(keep.all()) else keep, is_global)
-    return Packing(documents, shape, index if len(index) < b * n else None)
+    leading = is_global.gather(1, first[:, None]).sum()
+    counts = torch.stack([keep.sum(), (last - first + 1).sum(), is_global.sum(), leading])
+    real, total, globals, leading = counts.tolist()
+    index = None
+    if total < b * n:
+        position = torch.arange(n, device=keep.device)
+        inside = (position >= first[:, None]) & (position <= last[:, None])
+        index = places(inside.flatten(), total)
+        cu_seqlens = F.pad((last - first + 1).cumsum(0), (1, 0))
+    keep, is_global = (_at(mask.flatten(), index) for mask in (keep, is_global))
+    documents = Documents(
+        cu_seqlens,
+        keep if real < total else None,
+        is_global if globals else None,
+        total=total,
+        globals=globals,
+    )
+    return Packing(documents, shape, index, first_is_global=leading == b)
 
 
-def _documents(cu_seqlens, keep, is_global):
-    return Documents(cu_seqlens, keep, is_global if bool(is_global.any()) else None)
+def _at(x, index):
+    return x if index is None else x.index_select(0, index)
 
 
 def _checked(name, mask, shape):
     if mask.shape != torch.Size(shape):
         raise ValueError(f"{name} must have the input's shape {list(shape)}, got {[*mask.shape]}")
-    if mask.device.type == "cpu" and mask.dtype != torch.bool:
+    looked_at = mask.device.type == "cpu" and not torch.compiler.is_compiling()
+    if looked_at and mask.dtype != torch.bool:
         wrong = (mask != 0) & (mask != 1) & (mask != 2)
         if wrong.any():
             row, column = wrong.nonzero()[0].tolist()

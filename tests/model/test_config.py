@@ -41,7 +41,6 @@ def test_windows_of_transformers_stay_as_they_are():
     [
         ({"attention_mode": "n2"}, "attention_mode 'n2'"),
         ({"attention_mode": "sliding_chunks_no_overlap"}, "attention_mode 'sliding_chunks_no_"),
-        ({"attention_dilation": [1, 2]}, r"attention_dilation \[1, 2\]"),
         ({"autoregressive": True}, "autoregressive"),
         ({"attention_window": None}, "attention_window must be a number a layer, got None"),
         ({"attention_mode": None}, "is a roberta model; ldt convert SOURCE makes it long"),
