@@ -13,20 +13,22 @@ much faster it is here.
 import argparse
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read by torch at its first allocation
 
 import torch
-from measure import PEERS, build, inputs, machine, medians, step
 from rich.console import Console
 from rich.table import Table
 
+from ldt.bench import encoders
+from ldt.bench.measure import machine, medians
+from ldt.bench.memory import FreshProcesses
+from ldt.bench.setting import Setting
 from ldt.kernels import cpu
 
 RESULTS = Path(__file__).parent / "results"
+PEERS = ("longformer", "roberta")
 NAMES = ("ldt", *PEERS)
 # pass, tokens -> the least ratio of seconds and of memory, for each of PEERS
 FLOORS = {
@@ -41,13 +43,11 @@ FLOORS = {
 NO_FLOOR = ((None, None), (None, None))
 
 
-def compare(length, kind, layers, rounds):
+def compare(length, kind, setting, rounds, processes):
     """Seconds and MiB of the three, and how many times those of ldt the peers take."""
-    models = {name: build(name, length, layers=layers) for name in NAMES}
-    batches = {name: inputs(name, [length]) for name in NAMES}
-    runs = {name: lambda n=name: step(models[n], batches[n], kind) for name in NAMES}
+    runs = {name: encoders.load(name, length, kind, setting)[0] for name in NAMES}
     seconds = medians(runs, rounds)
-    memory = {name: peak_memory(name, length, kind, layers) for name in NAMES}
+    memory = {name: processes.peak_mib(name, length, kind, setting) for name in NAMES}
     return {
         "pass": kind,
         "tokens": length,
@@ -56,28 +56,6 @@ def compare(length, kind, layers, rounds):
         "times_faster": {name: seconds[name] / seconds["ldt"] for name in PEERS},
         "times_leaner": {name: memory[name] / memory["ldt"] for name in PEERS},
     }
-
-
-def peak_memory(name, length, kind, layers):
-    """MiB of peak resident memory over the loaded model, in a fresh process."""
-    command = [sys.executable, __file__, "--worker", name, str(length), kind, str(layers)]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return float(output.splitlines()[-1])
-
-
-def worker(name, length, kind, layers):
-    """Print what `peak_memory` asks for."""
-    model = build(name, int(length), layers=int(layers))
-    step(model, inputs(name, [64]), kind)  # libraries load their code before the measurement
-    before = status_mib("VmRSS")
-    step(model, inputs(name, [int(length)]), kind)
-    print(status_mib("VmHWM") - before)
-
-
-def status_mib(field):
-    """A field of this process' memory status on Linux, in MiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
 
 
 def onednn_gain():
@@ -139,14 +117,18 @@ def main():
     console = Console()
     about = machine() | {"onednn_gain": round(onednn_gain(), 2)}
     result = {"machine": about, "layers": args.layers, "rounds": args.rounds, "compare": []}
-    for kind in args.passes:
-        for length in args.lengths:
-            result["compare"].append(compare(length, kind, args.layers, args.rounds))
-            console.print(result["compare"][-1])
-    result["growth"] = [
-        {"tokens": n} | {kind: peak_memory("ldt", n, kind, args.layers) for kind in args.passes}
-        for n in args.growth
-    ]
+    setting = Setting(layers=args.layers)
+    with FreshProcesses() as processes:
+        for kind in args.passes:
+            for length in args.lengths:
+                row = compare(length, kind, setting, args.rounds, processes)
+                result["compare"].append(row)
+                console.print(row)
+        result["growth"] = [
+            {"tokens": n}
+            | {kind: processes.peak_mib("ldt", n, kind, setting) for kind in args.passes}
+            for n in args.growth
+        ]
     show(result, console)
     args.json.parent.mkdir(exist_ok=True)
     args.json.write_text(json.dumps(result, indent=2) + "\n")
@@ -154,7 +136,4 @@ def main():
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--worker"]:
-        worker(*sys.argv[2:])
-    else:
-        main()
+    main()

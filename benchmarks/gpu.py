@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from measure import WINDOW, build, inputs, machine, medians, step
 from rich.console import Console
 from rich.table import Table
-from torch.nn.functional import scaled_dot_product_attention
 
 from ldt.attention import BACKENDS, Documents, reference
+from ldt.bench import encoders, operations
+from ldt.bench.measure import cuda_peak_mib, machine, medians
+from ldt.bench.setting import Setting
 
 RECIPE = """
 task: {name: classification}
@@ -39,6 +40,7 @@ training:
 
 console = Console()
 NAMES = ("out", "dq", "dk", "dv")
+SLOW = ("reference", "loop")  # backends for tests and tiny devices, not timed
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,8 @@ def correctness(sizes):
             leaves, up = random_leaves(documents, dim, sizes.device)
             exact = with_gradients(reference, leaves, up, documents, window, torch.float64)
             dense = with_gradients(reference, leaves, up, documents, window, dtype)
-            for name, module in BACKENDS.items():
-                ours = with_gradients(module, leaves, up, documents, window, dtype)
+            for name in running_backends(sizes.device):
+                ours = with_gradients(BACKENDS[name], leaves, up, documents, window, dtype)
                 for what, true, a, b in zip(NAMES, exact, ours, dense, strict=True):
                     error, allowed = largest(a - true), 2 * largest(b - true)
                     allowed += torch.finfo(dtype).eps * largest(true)
@@ -155,86 +157,21 @@ def attention(sizes):
 
 
 def attention_row(length, kind, sizes):
-    training = kind == "training"
-    shape = 1, sizes.width // 64, length, 64
-    q, k, v = (
-        torch.randn(shape, device=sizes.device, dtype=torch.bfloat16, requires_grad=training)
-        for _ in range(3)
-    )
-    packed = [x[0].transpose(0, 1) for x in (q, k, v)]
-    place = torch.arange(length, device=sizes.device)
-    borders = torch.tensor([0, length], device=sizes.device)
-    documents = Documents(borders, None, place == 0)
-    operations = {
-        name: lambda m=module: m.band_attention(*packed, documents, window=WINDOW)
-        for name, module in BACKENDS.items()
-        if name != "reference"
-    }
+    setting = Setting(sizes.device, "bf16", heads=sizes.width // 64)
+    given = operations.Given(setting, length, kind == "training")
+    names = [name for name in running_backends(sizes.device) if name not in SLOW]
     if sizes.device == "cuda":  # on a CPU it has no backward pass, and takes minutes to compile
-        operations["flex"] = flex(q, k, v)
+        names.append("flex")
     if length <= sizes.longest_dense:
-        operations["sdpa"] = lambda: scaled_dot_product_attention(q, k, v)
-        operations["longformer"] = longformer_attention(q, sizes)
-    runs = {name: forward_or_both(f, training) for name, f in operations.items()}
+        names += ["sdpa", "longformer"]
+    found = {name: operations.operation(name, given) for name in names}
+    runs = {name: lambda f=operation: f.run(kind) for name, operation in found.items()}
     return {"tokens": length, "pass": kind, "seconds": medians(runs, sizes.rounds, sizes.device)}
 
 
-def forward_or_both(operation, training):
-    def run():
-        out = operation()
-        if training:
-            out.sum().backward()
-
-    return run
-
-
-def flex(q, k, v):
-    """FlexAttention with the same mask, compiled."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    def mask(batch, head, query, key):
-        return ((query - key).abs() <= WINDOW // 2) | (key == 0) | (query == 0)
-
-    blocks = create_block_mask(mask, None, None, q.shape[2], q.shape[2], device=q.device)
-    compiled = torch.compile(flex_attention, dynamic=False)
-    return lambda: compiled(q, k, v, block_mask=blocks)
-
-
-class Copy(torch.nn.Module):
-    def forward(self, x):
-        return x.clone()
-
-
-def longformer_attention(q, sizes):
-    """transformers' chunked attention without its projections."""
-    from transformers import LongformerConfig
-    from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
-
-    config = LongformerConfig(
-        attention_window=[WINDOW],
-        hidden_size=sizes.width,
-        num_attention_heads=sizes.width // 64,
-        num_hidden_layers=1,
-        attention_probs_dropout_prob=0.0,
-    )
-    module = LongformerSelfAttention(config, 0).to(sizes.device, q.dtype)
-    for name in ("key", "value", "key_global", "value_global"):
-        setattr(module, name, torch.nn.Identity())
-    for name in ("query", "query_global"):
-        setattr(module, name, Copy())  # transformers scales these in place
-    length = q.shape[2]
-    x = q.detach()[0].transpose(0, 1).flatten(1)[None].requires_grad_(q.requires_grad)
-    is_global = torch.zeros(1, length, dtype=torch.bool, device=sizes.device)
-    is_global[0, 0] = True
-    padded = torch.zeros_like(is_global)
-    scores = torch.where(is_global, 10000.0, 0.0).to(q.dtype)
-    return lambda: module(
-        x,
-        attention_mask=scores,
-        is_index_masked=padded,
-        is_index_global_attn=is_global,
-        is_global_attn=True,
-    )[0]
+def running_backends(device):
+    """The backends that run on the device."""
+    return [name for name in BACKENDS if name != "triton" or device == "cuda"]
 
 
 def encoder(sizes):
@@ -247,27 +184,15 @@ def encoder(sizes):
 
 
 def encoder_row(length, batch, kind, sizes):
-    runs = {}
-    for name in ("ldt", "longformer", "roberta"):
-        model = build(name, length, layers=sizes.layers, width=sizes.width)
-        model = model.to(sizes.device, torch.bfloat16)
-        tokens = inputs(name, [length] * batch, device=sizes.device)
-        runs[name] = lambda model=model, tokens=tokens: step(model, tokens, kind)
+    setting = Setting(
+        sizes.device, "bf16", batch=batch, heads=sizes.width // 64, layers=sizes.layers
+    )
+    names = ("ldt", "longformer", "roberta")
+    runs = {name: encoders.load(name, length, kind, setting)[0] for name in names}
     seconds = medians(runs, sizes.rounds, sizes.device)
-    memory = {name: peak_mib(run, sizes.device) for name, run in runs.items()}
+    cuda = sizes.device == "cuda"
+    memory = {name: cuda_peak_mib(run) if cuda else None for name, run in runs.items()}
     return {"tokens": length, "batch": batch, "pass": kind, "seconds": seconds, "mib": memory}
-
-
-def peak_mib(run, device):
-    """MiB that a call takes over what is allocated before it; None on the CPU."""
-    if device == "cpu":
-        return None
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    run()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
 def finetune(sizes):

@@ -1,0 +1,104 @@
+"""Whole encoders of equal width and depth, with random weights: ldt and its peers."""
+
+import torch
+
+from ldt.attention import BACKENDS
+from ldt.bench.setting import WARM_UP, Setting
+
+PEERS = ("longformer", "roberta", "modernbert")
+
+
+def names(setting: Setting) -> tuple[str, ...]:
+    """What `load` knows: ``ldt``, ldt with a backend by name, and the peers."""
+    return ("ldt", *BACKENDS, *PEERS)
+
+
+def build(name, tokens, setting: Setting):
+    """A random encoder for inputs of ``tokens`` tokens, in evaluation mode.
+
+    The feed-forward network is four times the width; ModernBERT's has a gate and one and a half
+    times the width, as in its published sizes, and its own pattern of windows: 128 tokens, every
+    third layer global.
+
+    Args:
+        name: one of `names`; a backend's is ldt with that backend.
+    """
+    from transformers import (
+        LongformerConfig,
+        LongformerModel,
+        ModernBertConfig,
+        ModernBertModel,
+        RobertaConfig,
+        RobertaModel,
+    )
+
+    from ldt.model import LdtConfig, LdtModel
+
+    common = {
+        "vocab_size": setting.vocabulary,
+        "hidden_size": setting.width,
+        "num_attention_heads": setting.heads,
+        "num_hidden_layers": setting.layers,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+    }
+    like_roberta = {
+        "intermediate_size": 4 * setting.width,
+        "max_position_embeddings": tokens + 2,
+        "type_vocab_size": 1,
+        "layer_norm_eps": 1e-5,
+    }
+    torch.manual_seed(0)
+    if name == "modernbert":
+        own = {"intermediate_size": 3 * setting.width // 2, "max_position_embeddings": tokens}
+        own |= {"cls_token_id": 0, "sep_token_id": 2, "attn_implementation": "sdpa"}
+        model = ModernBertModel(ModernBertConfig(**common, **own))
+    elif name == "roberta":
+        config = RobertaConfig(**common, **like_roberta, attn_implementation="sdpa")
+        model = RobertaModel(config, add_pooling_layer=False)
+    elif name == "longformer":
+        config = LongformerConfig(**common, **like_roberta, attention_window=setting.window)
+        model = LongformerModel(config, add_pooling_layer=False)
+    else:
+        backend = "auto" if name == "ldt" else name
+        own = {"attention_window": setting.window, "attention_backend": backend}
+        model = LdtModel(LdtConfig(**common, **like_roberta, **own), add_pooling_layer=False)
+    return model.eval().to(setting.device, setting.torch_dtype)
+
+
+def inputs(name, lengths, setting: Setting):
+    """Random ids of documents of these lengths, padded on the right, token 0 global."""
+    generator = torch.Generator().manual_seed(1)
+    shape = len(lengths), max(lengths)
+    batch = {"input_ids": torch.randint(5, setting.vocabulary, shape, generator=generator)}
+    batch["attention_mask"] = (torch.arange(shape[1]) < torch.tensor(lengths)[:, None]).long()
+    if name not in ("roberta", "modernbert"):
+        batch["global_attention_mask"] = torch.zeros(shape, dtype=torch.long)
+        batch["global_attention_mask"][:, 0] = 1
+    return {key: value.to(setting.device) for key, value in batch.items()}
+
+
+def step(model, batch, kind):
+    """One forward pass (``kind`` forward), or forward and backward (training)."""
+    if kind == "forward":
+        with torch.inference_mode():
+            return model(**batch)
+    model(**batch).last_hidden_state.float().square().mean().backward()
+    for parameter in model.parameters():
+        parameter.grad = None
+    return None
+
+
+def load(name, tokens, kind, setting: Setting):
+    """(run, warm_up): a call at ``setting.batch`` documents of ``tokens``, and one at few tokens.
+
+    Raises:
+        ValueError: the encoder does not have what the setting asks for.
+    """
+    if setting.dilation > 1 or setting.causal:
+        raise ValueError("no encoder here is dilated or causal; without --encoder there are")
+    model = build(name, tokens, setting)
+    batch = inputs(name, [tokens] * setting.batch, setting)
+    few = inputs(name, [min(tokens, WARM_UP)], setting)
+    return lambda: step(model, batch, kind), lambda: step(model, few, kind)
