@@ -1,0 +1,325 @@
+"""Sliding-window attention in one pass of online softmax: the forward kernel and its tables.
+
+A program owns some queries of one head and meets the keys of their windows a tile at a time; only
+tiles at an edge (of a window, a document, around hidden keys) are masked. With a gap of d between
+the keys of a window, a program takes tokens of one residue modulo d, and index m of that residue
+class is token ``residue + m * d``: the rest is the plain window. Scores live in base 2.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+
+from ldt.kernels.dropout import kept, least, token_codes
+from ldt.kernels.tiles import Tile, cast, check, dot, load_rows, padded, rows, store_rows
+
+GLOBALS = 16  # global keys at a time: the fewest that matrix units take
+LOG2E = math.log2(math.e)
+
+# (bytes of an element, padded dims of a head) -> the tile of a program
+TILES = {
+    (2, 16): Tile(128, 64, 4, 3),
+    (2, 32): Tile(128, 64, 4, 3),
+    (2, 64): Tile(128, 64, 4, 3),
+    (2, 128): Tile(128, 64, 8, 3),
+    (4, 16): Tile(64, 32, 4, 2),
+    (4, 32): Tile(64, 32, 4, 2),
+    (4, 64): Tile(64, 32, 4, 2),
+    (4, 128): Tile(64, 32, 8, 2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What kernels look up of a token, int32 unless said; made once a batch, on its device.
+
+    Args:
+        start, stop: [total], where the token's document starts and stops.
+        silent: [total] uint8, 1 at holes and global tokens; None: there are none.
+        silent_before: [total + 1], how many of those come before a token, or None.
+        global_start, global_stop: [total], which of the global tokens are its document's, or None.
+        global_index: [globals] int64, the global tokens; only those of a document are valid.
+    """
+
+    start: torch.Tensor
+    stop: torch.Tensor
+    silent: torch.Tensor | None = None
+    silent_before: torch.Tensor | None = None
+    global_start: torch.Tensor | None = None
+    global_stop: torch.Tensor | None = None
+    global_index: torch.Tensor | None = None
+
+    @classmethod
+    def of(cls, documents):
+        """The tables of `Documents`, which keeps them."""
+        return documents.cached("tables", lambda: cls._make(documents))
+
+    @classmethod
+    def _make(cls, documents):
+        def bounds(borders):
+            borders = borders.to(torch.int32)
+            return borders[document], borders[document + 1]
+
+        document = documents.document_of
+        silent = before = None
+        if documents.silent is not None:
+            silent = documents.silent.view(torch.uint8)
+            before = torch.nn.functional.pad(silent.cumsum(0, dtype=torch.int32), (1, 0))
+        of_globals = (None, None, None)
+        if len(documents.global_index):
+            of_globals = *bounds(documents.cu_globals), documents.global_index
+        return cls(*bounds(documents.cu_seqlens), silent, before, *of_globals)
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The pattern of one call: which indices a query reaches, and what dropout takes."""
+
+    radius: int
+    causal: bool
+    gaps: tuple[int, ...]  # one a head
+    dropout: float
+
+    def gaps_on(self, device):
+        """[heads] int32, None where every gap is 1."""
+        return None if set(self.gaps) == {1} else _gaps(self.gaps, device)
+
+    def programs(self, total, rows):
+        """How many programs of ``rows`` tokens the head with most of them needs."""
+        return max(gap * triton.cdiv(triton.cdiv(total, gap), rows) for gap in set(self.gaps))
+
+
+@lru_cache(maxsize=64)
+def _gaps(gaps, device):
+    return torch.tensor(gaps, dtype=torch.int32, device=device)
+
+
+def band_attention(q, k, v, documents, *, window, dilation=1, causal=False, dropout=0.0, seed=0):
+    """`ldt.attention.reference.band_attention` for CUDA tensors, or any under TRITON_INTERPRET=1.
+
+    Sums are kept in float32 and float32 inputs are not rounded. Memory is that of the output and 4
+    bytes per token and head (12 with dropout); two runs give the same bits, gradients included.
+
+    Raises:
+        ValueError: for other devices, dtypes, or heads of more than 128 dims.
+    """
+    check(q, k, v)
+    heads = q.shape[1]
+    gaps = (dilation,) * heads if isinstance(dilation, int) else tuple(dilation)
+    band = Band(window // 2, causal, gaps, dropout)
+    codes = token_codes(documents, heads, seed) if dropout else (None, None)
+    return _Attention.apply(q, k, v, Tables.of(documents), band, *codes)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, tables, band, query_codes, key_codes):
+        out, lse = forward(q, k, v, tables, band, query_codes, key_codes)
+        ctx.save_for_backward(q, k, v, out, lse, query_codes, key_codes)
+        ctx.tables, ctx.band = tables, band
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        from ldt.kernels.band_backward import backward
+
+        q, k, v, out, lse, *codes = ctx.saved_tensors
+        return *backward(grad, q, k, v, out, lse, ctx.tables, ctx.band, *codes), *[None] * 4
+
+
+def forward(q, k, v, tables, band, query_codes=None, key_codes=None):
+    """Output and log-sum-exp of a band.
+
+    Args:
+        q, k, v: [total, heads, dim].
+        tables, band: where the documents lie, and the pattern.
+        query_codes, key_codes: [heads, total] int32 of `token_codes`; None without dropout.
+
+    Returns:
+        [total, heads, dim], and [heads, total] float32: the logarithm to base 2 of the sum of the
+        exponentials of a row; infinity at silent rows, whose output is zero.
+    """
+    q, k, v = rows(q), rows(k), rows(v)
+    total, heads, dim = q.shape
+    out = q.new_empty(total, heads, dim)
+    lse = q.new_empty(heads, total, dtype=torch.float32)
+    tile = TILES[q.itemsize, padded(dim)]
+    _forward[band.programs(total, tile.rows), heads](
+        q, k, v, out, lse,
+        tables.start, tables.stop, tables.silent, tables.silent_before,
+        tables.global_start, tables.global_stop, tables.global_index,
+        band.gaps_on(q.device), query_codes, key_codes,
+        total, band.radius, 0 if band.causal else band.radius,
+        dim**-0.5 * LOG2E, least(band.dropout), 1 / (1 - band.dropout),
+        *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *out.stride()[:2],
+        DIM=dim, BLOCK_D=padded(dim), FEW=GLOBALS, **tile.launch,
+    )  # fmt: skip
+    return out, lse
+
+
+@triton.jit
+def take(gaps_ptr, total, head, ROWS: tl.constexpr):
+    """(residue, gap, count, first): this program has indices from ``first`` on of the ``count``
+    that this residue class has; there are none where first >= count."""
+    if gaps_ptr is None:
+        residue, gap = 0, 1
+        count, first = total, tl.program_id(0) * ROWS
+    else:
+        gap = tl.load(gaps_ptr + head)
+        programs = tl.cdiv(tl.cdiv(total, gap), ROWS)
+        residue = tl.program_id(0) // programs
+        first = (tl.program_id(0) % programs) * ROWS
+        count = tl.where(residue < gap, tl.cdiv(total - residue, gap), 0)
+    return residue, gap, count, first
+
+
+@triton.jit
+def reach(start_ptr, stop_ptr, index, residue, gap, back, ahead):
+    """First and last index that ``index`` reaches in its residue class, document and window."""
+    token = residue + index * gap
+    first = (tl.load(start_ptr + token) - residue + gap - 1) // gap
+    last = (tl.load(stop_ptr + token) - residue + gap - 1) // gap - 1
+    return tl.maximum(first, index - back), tl.minimum(last, index + ahead)
+
+
+@triton.jit
+def silent_until(silent_before_ptr, index, residue, gap, total):
+    """How many silent tokens come before an index of a residue class."""
+    return tl.load(silent_before_ptr + tl.minimum(residue + index * gap, total))
+
+
+@triton.jit
+def _gather(scores, v, keep, top, mass, out, scale, dtype: tl.constexpr):
+    """One step of online softmax: adds a tile of keys to the sums of its rows."""
+    new = tl.maximum(top, tl.max(scores, 1) * scale)
+    probs = tl.exp2(scores * scale - new[:, None])
+    shrink = tl.exp2(top - new)
+    mass = mass * shrink + tl.sum(probs, 1)
+    if keep is not None:
+        probs = tl.where(keep, probs, 0.0)
+    out = dot(cast(probs, dtype), v, out * shrink[:, None])
+    return new, mass, out
+
+
+@triton.jit(do_not_specialize=["total", "back", "ahead", "least"])
+def _forward(
+    q_ptr,  # [total, heads, DIM], strides given
+    k_ptr,  # [total, heads, DIM], strides given
+    v_ptr,  # [total, heads, DIM], strides given
+    out_ptr,  # [total, heads, DIM], strides given
+    lse_ptr,  # [heads, total] float32
+    start_ptr,  # [total]; this and the next six as in Tables
+    stop_ptr,  # [total]
+    silent_ptr,  # [total] or None
+    silent_before_ptr,  # [total + 1] or None
+    global_start_ptr,  # [total] or None
+    global_stop_ptr,  # [total] or None
+    global_index_ptr,  # [globals] or None
+    gaps_ptr,  # [heads], or None where every gap is 1
+    query_codes_ptr,  # [heads, total], or None without dropout
+    key_codes_ptr,  # [heads, total], or None without dropout
+    total,
+    back,  # indices in reach before a query
+    ahead,  # and after it
+    scale,  # of scores to base 2
+    least,  # see kept
+    gain,  # 1 / (1 - dropout)
+    q_token,
+    q_head,
+    k_token,
+    k_head,
+    v_token,
+    v_head,
+    out_token,
+    out_head,
+    DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    FEW: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """One program attends for ROWS queries of one head and residue class."""
+    head = tl.program_id(1).to(tl.int64)
+    residue, gap, count, first = take(gaps_ptr, total, head, ROWS)
+    if first >= count:
+        return
+    q_ptr += head * q_head
+    k_ptr += head * k_head
+    v_ptr += head * v_head
+    dtype = q_ptr.dtype.element_ty
+
+    index = first + tl.arange(0, ROWS)
+    inside = index < count
+    index = tl.minimum(index, count - 1)
+    token = residue + index * gap
+    low, high = reach(start_ptr, stop_ptr, index, residue, gap, back, ahead)
+    # Both grow with the index, so those of the first and the last row bound a tile's.
+    final = tl.minimum(first + ROWS, count) - 1
+    begin, inner_end = reach(start_ptr, stop_ptr, first, residue, gap, back, ahead)
+    inner_begin, end = reach(start_ptr, stop_ptr, final, residue, gap, back, ahead)
+    q = load_rows(q_ptr, token, q_token, inside, DIM, BLOCK_D)
+    top = tl.full((ROWS,), -1e30, tl.float32)  # finite: a row may meet hidden keys alone
+    mass = tl.zeros((ROWS,), tl.float32)
+    out = tl.zeros((ROWS, BLOCK_D), tl.float32)
+    keep = None
+    if query_codes_ptr is not None:
+        key_codes_ptr += head * total
+        query_codes = tl.load(query_codes_ptr + head * total + token)[:, None]
+
+    if global_index_ptr is not None:
+        low_slot = tl.load(global_start_ptr + token)[:, None]
+        high_slot = tl.load(global_stop_ptr + token)[:, None]
+        until = tl.load(global_stop_ptr + residue + final * gap)
+        first_slot = tl.load(global_start_ptr + residue + first * gap)
+        for some in tl.range(first_slot, until, FEW, num_stages=1):
+            slot = some + tl.arange(0, FEW)
+            there = slot < until
+            key = tl.load(global_index_ptr + slot, mask=there, other=0)
+            k = load_rows(k_ptr, key, k_token, there, DIM, BLOCK_D)
+            v = load_rows(v_ptr, key, v_token, there, DIM, BLOCK_D)
+            scores = dot(q, tl.trans(k))
+            own = (slot[None, :] >= low_slot) & (slot[None, :] < high_slot)
+            scores = tl.where(own, scores, float("-inf"))
+            if query_codes_ptr is not None:
+                key_codes = tl.load(key_codes_ptr + key, mask=there, other=0)
+                keep = kept(query_codes, key_codes[None, :], least)
+            top, mass, out = _gather(scores, v, keep, top, mass, out, scale, dtype)
+
+    if silent_ptr is not None:
+        before = silent_until(silent_before_ptr, begin, residue, gap, total)
+        until = silent_until(silent_before_ptr, begin + COLUMNS, residue, gap, total)
+    for at in tl.range(begin, end + 1, COLUMNS):
+        column = at + tl.arange(0, COLUMNS)
+        there = column <= end
+        key = residue + column * gap
+        masked = (at < inner_begin) | (at + COLUMNS - 1 > inner_end)
+        if silent_ptr is not None:
+            masked = masked | (until != before)
+            before = until  # the next count is loaded a tile ahead of its use
+            until = silent_until(silent_before_ptr, at + 2 * COLUMNS, residue, gap, total)
+        k = load_rows(k_ptr, key, k_token, there, DIM, BLOCK_D)
+        v = load_rows(v_ptr, key, v_token, there, DIM, BLOCK_D)
+        scores = dot(q, tl.trans(k))
+        if masked:
+            near = (column[None, :] >= low[:, None]) & (column[None, :] <= high[:, None])
+            if silent_ptr is not None:
+                near = near & (tl.load(silent_ptr + key, mask=there, other=1) == 0)[None, :]
+            scores = tl.where(near, scores, float("-inf"))
+        if query_codes_ptr is not None:
+            key_codes = tl.load(key_codes_ptr + key, mask=there, other=0)
+            keep = kept(query_codes, key_codes[None, :], least)
+        top, mass, out = _gather(scores, v, keep, top, mass, out, scale, dtype)
+
+    full = mass > 0
+    if silent_ptr is not None:
+        full = full & (tl.load(silent_ptr + token) == 0)
+    mass = tl.where(full, mass, 1.0)
+    out = tl.where(full[:, None], out * (gain / mass)[:, None], 0.0)
+    lse = tl.where(full, top + tl.log2(mass), float("inf"))
+    store_rows(out_ptr + head * out_head, out, token, out_token, inside, DIM, BLOCK_D)
+    tl.store(lse_ptr + head * total + token, lse, mask=inside)
