@@ -1,0 +1,190 @@
+"""The global rows in Triton: few queries, all keys of their document, forward and backward.
+
+`reference.global_rows` on CUDA. Where few tokens are global, the projections of the document are
+folded away: the key weight goes into the queries, which then meet the layer's input itself, and the
+value weight is applied to what they gathered. Else the document is projected as usual.
+"""
+
+import torch
+import triton
+
+from ldt.kernels.dropout import least, token_codes
+from ldt.kernels.rows_backward import pull, push
+from ldt.kernels.rows_kernels import attend, merge
+from ldt.kernels.rows_plan import plan
+from ldt.kernels.tiles import Tile, check
+from ldt.kernels.tiles import rows as _rows
+
+CHUNK = 128  # columns at a time at most
+ITEMS = 16  # parts that `merge` reads at a time
+
+
+def global_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
+    """`reference.global_rows` without a score in memory, no wait for the device, no atomics.
+
+    Args:
+        q: [globals, heads, dim], queries of the tokens at ``documents.global_index``; those past
+            ``documents.cu_globals[-1]`` stand for nothing, their output is zero.
+        x: [total, width]. key, value: (weight [heads * dim, width], bias [heads * dim]).
+        documents, dropout, seed: as in the definition.
+
+    Returns:
+        [globals, heads, dim].
+
+    Raises:
+        ValueError: tensors that are not on CUDA, of float64 or of several dtypes.
+    """
+    run = folded_rows if folds(q, x, documents) else plain_rows
+    return run(q, x, key, value, documents, dropout=dropout, seed=seed)
+
+
+def folds(q, x, documents):
+    """Whether folding costs no more than the projections: rows a document, on average, <= width."""
+    return len(q) * q.shape[1] <= x.shape[1] * (len(documents.cu_seqlens) - 1)
+
+
+def folded_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
+    """`global_rows` in O(globals * heads * length * width): the document is not projected."""
+    heads, dim = q.shape[1:]
+    width = x.shape[1]
+    folded = torch.einsum("ghd,hdw->ghw", q * dim**-0.5, key[0].view(heads, dim, width))
+    folded, x = folded.reshape(-1, 1, width), x.to(folded.dtype)  # they differ under autocast
+    check(q.to(folded.dtype), folded[..., :0], x[:, :0])
+    context, weight = _Rows.apply(folded, x[:, None], None, documents, heads, 1.0, dropout, seed)
+    out = torch.einsum(
+        "ghw,hdw->ghd", context.view(-1, heads, width), value[0].view(heads, dim, width)
+    )
+    # The key bias adds the same to all scores of a row. The value bias counts as a row's weight.
+    bias = value[1].view(heads, dim).to(out.dtype)
+    if dropout:
+        bias = weight.view(-1, heads, 1).to(out.dtype) * bias
+    return out + bias
+
+
+def plain_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
+    """`global_rows` with keys and values of the whole document: O(length * width**2)."""
+    k, v = (torch.nn.functional.linear(x, *part).view(-1, *q.shape[1:]) for part in (key, value))
+    q = q.to(k.dtype)
+    check(q, k, v)
+    return _Rows.apply(q, k, v, documents, 1, q.shape[2] ** -0.5, dropout, seed)[0]
+
+
+def tile(width, dtype, rows):
+    """How the kernels cut rows of a ``width``, of which a document has ``rows`` on average."""
+    if width > CHUNK:  # all columns of a few rows are in registers, of the tokens in shared memory
+        few = rows <= 16
+        columns = 32 if dtype.itemsize == 2 else 16
+        return Tile(16 if few else 32, columns, 8, 2)
+    return Tile(16 if rows <= 16 else 64, 64 if dtype.itemsize == 2 else 32, 4, 2)
+
+
+class _Rows(torch.autograd.Function):
+    """Softmax attention of rows q [rows, heads, width] over k, v [total, heads, width].
+
+    v None stands for k. Returns the output and [rows, heads] float32, the sum of each row's
+    probabilities, which dropout makes differ from one.
+    """
+
+    @staticmethod
+    def forward(ctx, q, k, v, documents, per, scale, dropout, seed):
+        call = _Call(q, k, v, documents, per, scale, dropout, seed)
+        out, weight, lse = call.forward()
+        ctx.save_for_backward(q, k, v, out, weight, lse)
+        ctx.rest = documents, per, scale, dropout, seed
+        return out.to(q.dtype), weight
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad, weight_grad):
+        q, k, v, *found = ctx.saved_tensors
+        dq, dk, dv = _Call(q, k, v, *ctx.rest).backward(grad, weight_grad, *found)
+        return dq, dk, dv, None, None, None, None, None
+
+
+class _Call:
+    """One pass: what its kernels share."""
+
+    def __init__(self, q, k, v, documents, per, scale, dropout, seed):
+        self.q, self.k, self.v = q, k, v = _rows(q), _rows(k), None if v is None else _rows(v)
+        self.count, self.heads, self.width = q.shape
+        self.documents, self.scale, self.dropout = documents, scale, dropout
+        globals, several = self.count // per, len(documents.cu_seqlens) - 1
+        self.tile = tile(self.width, q.dtype, self.count / several)
+        key = "rows", per, self.tile
+        self.plan = documents.cached(
+            key,
+            lambda: plan(
+                documents.cu_seqlens,
+                documents.cu_globals,
+                documents.total,
+                globals,
+                per=per,
+                block_rows=self.tile.rows,
+                block_keys=self.tile.columns,
+            ),
+        )
+        self.codes = token_codes(documents, self.heads * per, seed) if dropout else (None, None)
+        self.chunk = min(CHUNK, max(16, triton.next_power_of_2(self.width)))
+        self.sizes = {"WIDTH": self.width, "CHUNK": self.chunk, "PER": per, **self.tile.launch}
+
+    def forward(self):
+        stats = self.parts(3)
+        part = self.parts(self.width)
+        q, k, v = self.q, self.k, self.v
+        attend[self.grid(self.plan.items)](
+            *(q, k, v, self.documents.keep, *self.codes, self.documents.global_index),
+            *(self.plan.items, part, stats, *self.strides(q, k, k if v is None else v)),
+            *(self.documents.total, self.scale, least(self.dropout)),
+            **self.sizes,
+        )
+        out = q.new_zeros(q.shape, dtype=torch.float32)
+        lse = q.new_zeros(self.heads, self.count, dtype=torch.float32)
+        weight = torch.zeros_like(lse) if self.dropout else None
+        self.merge(part, stats, out, lse, weight, 1 / (1 - self.dropout))
+        return out, torch.ones_like(lse).T if weight is None else weight.T, lse
+
+    def backward(self, grad, weight_grad, out, weight, lse):
+        grad, q, k, v = _rows(grad), self.q, self.k, self.v
+        delta = (grad.float() * out).sum(2)
+        if self.dropout:
+            delta += weight_grad * weight
+        shared = (
+            *(q, k, v, grad, lse, delta.T.contiguous(), weight_grad.T.contiguous()),
+            *(self.documents.keep, *self.codes, self.documents.global_index),
+        )
+        rest = (
+            *self.strides(q, k, k if v is None else v, grad),
+            *(self.count, self.documents.total, self.scale),
+            *(1 / (1 - self.dropout), least(self.dropout)),
+        )
+        part = self.parts(self.width)
+        pull[self.grid(self.plan.items)](*shared, self.plan.items, part, *rest, **self.sizes)
+        dq = q.new_zeros(q.shape)
+        self.merge(part, None, dq, None, None, self.scale)
+        dk = k.new_empty(k.shape)
+        dv = None if v is None else v.new_empty(v.shape)
+        push[self.grid(self.plan.blocks)](*shared, self.plan.blocks, dk, dv, *rest, **self.sizes)
+        return dq, dk, dv
+
+    def merge(self, part, stats, out, lse, weight, factor):
+        chunks = triton.cdiv(self.width, self.chunk)
+        merge[len(self.plan.tiles) * self.tile.rows, self.heads, chunks](
+            *(part, stats, self.plan.tiles, out, lse, weight, len(self.plan.items), self.count),
+            factor,
+            WIDTH=self.width,
+            CHUNK=self.chunk,
+            ROWS=self.tile.rows,
+            ITEMS=ITEMS,
+        )
+
+    def grid(self, table):
+        return len(table), self.heads
+
+    def parts(self, size):
+        """Float32 memory of ``size`` numbers for each row of each item."""
+        return self.q.new_empty(
+            size * len(self.plan.items) * self.heads * self.tile.rows, dtype=torch.float32
+        )
+
+    def strides(self, *tensors):
+        return [stride for x in tensors for stride in x.stride()[:2]]
