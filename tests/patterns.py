@@ -13,14 +13,15 @@ dropouts = st.sampled_from([0.0, 0.0, 0.4])
 
 
 @st.composite
-def batches(draw, globals=True):
+def batches(draw, globals=True, longest=700):
     """Packed documents with holes and global tokens, some of them none, one, many, all.
 
     Returns:
         `Documents` and the torch generator to draw their numbers from.
     """
-    length = st.one_of(st.integers(1, 40), st.integers(100, 300), st.sampled_from([127, 128, 129]))
-    lengths = draw(st.lists(length, min_size=1, max_size=4))
+    short, border = st.integers(1, 40), st.sampled_from([127, 128, 129])
+    lengths = draw(st.lists(st.one_of(short, border, st.integers(100, 300)), max_size=3))
+    lengths.append(draw(st.one_of(short, border, st.integers(100, longest))))
     total = sum(lengths)
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     keep = is_global = None
@@ -35,10 +36,10 @@ def batches(draw, globals=True):
 
 
 @st.composite
-def patterns(draw):
+def patterns(draw, longest=700):
     """A batch of `batches`, and the arguments of a band_attention that suit it."""
     causal = draw(st.sampled_from([False, False, True]))
-    documents, generator = draw(batches(globals=not causal))
+    documents, generator = draw(batches(globals=not causal, longest=longest))
     arguments = {
         "window": draw(windows),
         "dilation": draw(dilations),

@@ -76,12 +76,14 @@ def fill_global_rows(out, x, query, key, value, documents, *, dropout=0.0, seed=
         x: [total, width], the layer's input.
         query, key, value: (weight [heads * dim, width], bias [heads * dim]) of the global
             projections.
-        documents: with global tokens.
+        documents: where the documents lie.
         dropout, seed, backend: as in `band_attention`.
     """
     if torch.compiler.is_compiling():
         return ops.fill_global_rows(out, x, query, key, value, documents, dropout, seed, backend)
     index = documents.global_index
+    if not len(index):
+        return out.clone()
     q = linear(x.index_select(0, index), *query).unflatten(1, out.shape[1:])
     rows = global_rows(q, x, key, value, documents, dropout=dropout, seed=seed, backend=backend)
     return out.index_copy(0, index, rows.to(out.dtype))

@@ -88,7 +88,7 @@ def plain_longformer(found, source="SOURCE"):
         found["attention_window"] = _doubled(found.get("attention_window"), source)
     if found.get("autoregressive"):
         raise ModelError(f"{source}: autoregressive attention is not part of this encoder")
-    if all(gap == 1 for gap in _listed(found.get("attention_dilation", 1))):
+    if authors and set(_listed(found.get("attention_dilation", 1))) == {1}:
         found.pop("attention_dilation", None)
     for key in _AUTHORS_KEYS:
         found.pop(key, None)

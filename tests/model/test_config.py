@@ -4,7 +4,7 @@ from transformers import AutoConfig, BertConfig
 
 from ldt.errors import ModelError
 from ldt.model import LdtConfig, LdtModel, usable_length
-from ldt.model.config import check_config, layer_windows
+from ldt.model.config import check_config, layer_dilations, layer_windows
 
 
 def authors(**changes):
@@ -34,6 +34,13 @@ def test_the_authors_one_sided_windows_are_doubled():
 def test_windows_of_transformers_stay_as_they_are():
     found = longformer_config(attention_window=[8, 4]).to_dict() | {"attention_mode": "longformer"}
     assert LdtConfig.from_dict(found).attention_window == [8, 4]
+
+
+def test_the_authors_dilation_is_one_gap_a_layer():
+    config = LdtConfig.from_dict(authors(attention_dilation=[1, 3], num_attention_heads=2))
+    assert layer_dilations(config) == [(1, 1), (3, 3)]
+    assert layer_dilations(ldt_config(attention_dilation=[1, [2, 1]])) == [(1, 1), (2, 1)]
+    assert LdtConfig.from_dict(authors()).attention_dilation == 1
 
 
 @pytest.mark.parametrize(
@@ -97,6 +104,9 @@ def test_one_window_stands_for_all_layers_and_the_config_is_not_changed():
         ({"attention_window": [0, 8]}, "attention_window must be at least 2, got 0"),
         ({"attention_window": -4}, "attention_window must be at least 2, got -4"),
         ({"attention_window": [8]}, "one for each of the 2 layers, got 1 numbers"),
+        ({"attention_dilation": [1]}, "one entry for each of the 2 layers, got 1 entries"),
+        ({"attention_dilation": [1, [1, 2, 3]]}, "one for each of the 2 heads, got 3 numbers"),
+        ({"attention_dilation": [1, [0, 2]]}, "attention_dilation must be at least 1, got 0"),
         ({"attention_backend": "cuda"}, "attention_backend must be auto, .*, got 'cuda'"),
         ({"num_attention_heads": 3}, "hidden_size 16 must be a multiple .* got 3"),
         ({"hidden_act": "gelo"}, "hidden_act must be one of .*, got 'gelo'"),

@@ -271,3 +271,74 @@ def test_new_tokens_can_be_added():
     logits = model(torch.tensor([[5, 43, 2]])).logits
     assert logits.shape == (1, 3, 44)
     assert model.lm_head.decoder.weight is model.get_input_embeddings().weight
+
+
+@pytest.mark.parametrize("head", ["ForSequenceClassification", "ForMultipleChoice"])
+@pytest.mark.parametrize("padding", ["none", "mixed"])
+def test_reading_the_last_layer_only_at_the_first_tokens_changes_nothing(
+    head, padding, monkeypatch
+):
+    model = ldt_model(head).double().train()
+    inputs = inputs_of(head, padding=padding, globals_="default")
+    if head == "ForMultipleChoice":  # its default has no global first token
+        inputs["global_attention_mask"] = inputs["attention_mask"]
+    calls = []
+    layer = model.longformer.encoder.layer[-1]
+    layer.register_forward_hook(lambda _, args, output: calls.append(len(output[0])))
+
+    def run():
+        model.zero_grad()
+        logits = model(**inputs).logits
+        logits.square().sum().backward()
+        return [logits, *gradients(model).values()]
+
+    short = run()
+    monkeypatch.setattr(model.config, "output_hidden_states", True)
+    whole = run()
+    assert calls[0] == 4
+    assert calls[1] > 50
+    for ours, theirs in zip(short, whole, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_activations_are_not_kept_for_the_backward_pass(checkpointing):
+    model = ldt_model("Model", intermediate_size=512).train()
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+    sizes = {}
+
+    def pack(x):
+        sizes[x.data_ptr()] = x.shape
+        return x
+
+    inputs = batch(40)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        model(**inputs)
+    wide = [shape for shape in sizes.values() if shape == (160, 512)]
+    # What goes into each activation, and not what comes out; with checkpointing neither.
+    assert len(wide) == (0 if checkpointing else 2)
+
+
+@pytest.mark.parametrize("backend", ["loop", "blocked"])
+def test_dilated_and_causal_encoders_equal_the_dense_definition(backend):
+    changes = {"attention_dilation": [2, [1, 3]], "causal": True}
+    model = ldt_model("Model", attention_backend=backend, **changes).double()
+    dense = LdtModel(ldt_config(attention_backend="reference", **changes)).double().eval()
+    dense.load_state_dict(model.state_dict())
+    inputs = batch(33, "mixed")
+    found, expected = (m(**inputs, output_attentions=True) for m in (model, dense))
+    assert (found.last_hidden_state - expected.last_hidden_state).abs().max() < 1e-12
+    ids = inputs["input_ids"].clone()
+    ids[3, 10] += 1  # row 3 is real up to 16
+    again = model(**inputs | {"input_ids": ids}).last_hidden_state
+    assert torch.equal(again[3, :10], found.last_hidden_state[3, :10])
+    assert not torch.equal(again[3, 10:16], found.last_hidden_state[3, 10:16])
+    for layer in found.attentions:
+        assert torch.allclose(layer[3, :, 4:16].sum(-1), torch.ones(()).double())
+        assert not layer[..., 3 if layer.shape[-1] == 5 else 5 :].any()
+
+
+def test_causal_attention_refuses_global_tokens():
+    with pytest.raises(ValueError, match="causal attention has no global tokens"):
+        ldt_model("Model", causal=True)(**batch(20, globals_="one"))

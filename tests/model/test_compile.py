@@ -1,0 +1,95 @@
+"""torch.compile without a graph break and torch.export, both for any length and any globals."""
+
+import pytest
+import torch
+from longformers import HEADS, batch, ldt_model
+
+LABELS = {
+    "ForMaskedLM": {"labels": torch.randint(0, 40, (4, 21))},
+    "ForSequenceClassification": {"labels": torch.tensor([0, 1, 2, 0])},
+    "ForQuestionAnswering": {
+        "start_positions": torch.tensor([5, 6, 7, 8]),
+        "end_positions": torch.tensor([6, 7, 8, 9]),
+    },
+}
+
+SMALL = {"num_hidden_layers": 1, "attention_window": 8}
+
+
+def compiled(model):
+    torch.compiler.reset()
+    return torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
+
+
+def close(ours, theirs):
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_one_graph_serves_every_length_batch_and_set_of_global_tokens():
+    model = ldt_model("Model", attention_dilation=[1, [2, 1]]).double()
+    fast = compiled(model)
+    with torch.no_grad():
+        for n, padding, globals_ in (
+            (21, "mixed", "some"),
+            (33, "left", "one"),
+            (12, "row", "all"),
+        ):
+            inputs = batch(n, padding, globals_)
+            close(fast(**inputs).last_hidden_state, model(**inputs).last_hidden_state)
+
+
+@pytest.mark.parametrize("head", LABELS)
+def test_a_compiled_loss_and_its_gradients_are_those_of_eager(head):
+    model = ldt_model(head, **SMALL).double().train()
+    inputs = batch(21, "right", "default" if head != "ForMaskedLM" else "some") | LABELS[head]
+
+    def run(model):
+        output = model(**inputs)
+        return output.loss, torch.autograd.grad(output.loss, parameters, allow_unused=True)
+
+    parameters = list(model.parameters())
+    (loss, gradients), (expected, others) = run(compiled(model)), run(model)
+    close(loss, expected)
+    for ours, theirs in zip(gradients, others, strict=True):
+        if ours is None or theirs is None:  # eager gives zeros to what a batch does not use
+            assert not (ours if theirs is None else theirs).any()
+        else:
+            close(ours, theirs)
+
+
+def test_dropout_is_drawn_anew_in_every_compiled_step():
+    model = ldt_model("Model", attention_probs_dropout_prob=0.5, **SMALL).train()
+    fast, inputs = compiled(model), batch(21)
+    first, second = (fast(**inputs).last_hidden_state for _ in range(2))
+    assert not torch.allclose(first, second)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_an_exported_classifier_answers_at_other_lengths(pooling):
+    model = ldt_model("ForSequenceClassification", classifier_pooling=pooling).double()
+    rows, length = (
+        torch.export.Dim("rows", min=1, max=16),
+        torch.export.Dim("length", min=2, max=64),
+    )
+    inputs = batch(21, "right", "one")
+    program = torch.export.export(
+        model, (), inputs, dynamic_shapes={name: {0: rows, 1: length} for name in inputs}
+    )
+    for n, padding, globals_ in ((21, "mixed", "some"), (40, "left", "none"), (9, "none", "all")):
+        other = batch(n, padding, globals_)
+        with torch.no_grad():
+            close(program.module()(**other).logits, model(**other).logits)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_exports(head):
+    model = ldt_model(head)
+    inputs = batch(21, "none", "one")
+    if head == "ForMultipleChoice":
+        inputs = {name: x.view(2, 2, 21) for name, x in inputs.items()}
+    program = torch.export.export(model, (), inputs)
+    with torch.no_grad():
+        for ours, theirs in zip(
+            program.module()(**inputs).to_tuple(), model(**inputs).to_tuple(), strict=True
+        ):
+            torch.testing.assert_close(ours, theirs)
