@@ -40,7 +40,7 @@ class Tables:
     Args:
         start, stop: [total], where the token's document starts and stops.
         silent: [total] uint8, 1 at holes and global tokens; None: there are none.
-        silent_before: [total + 1], how many of those come before a token, or None.
+        next_silent: [total + 1], the first such token at or after one; total where none is.
         global_start, global_stop: [total], which of the global tokens are its document's, or None.
         global_index: [globals] int64, the global tokens; only those of a document are valid.
     """
@@ -48,7 +48,7 @@ class Tables:
     start: torch.Tensor
     stop: torch.Tensor
     silent: torch.Tensor | None = None
-    silent_before: torch.Tensor | None = None
+    next_silent: torch.Tensor | None = None
     global_start: torch.Tensor | None = None
     global_stop: torch.Tensor | None = None
     global_index: torch.Tensor | None = None
@@ -65,14 +65,16 @@ class Tables:
             return borders[document], borders[document + 1]
 
         document = documents.document_of
-        silent = before = None
+        silent = following = None
         if documents.silent is not None:
             silent = documents.silent.view(torch.uint8)
-            before = torch.nn.functional.pad(silent.cumsum(0, dtype=torch.int32), (1, 0))
+            place = torch.arange(len(silent) + 1, dtype=torch.int32, device=silent.device)
+            place[:-1].masked_fill_(silent == 0, len(silent))
+            following = place.flip(0).cummin(0).values.flip(0)
         of_globals = (None, None, None)
         if len(documents.global_index):
             of_globals = *bounds(documents.cu_globals), documents.global_index
-        return cls(*bounds(documents.cu_seqlens), silent, before, *of_globals)
+        return cls(*bounds(documents.cu_seqlens), silent, following, *of_globals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ def forward(q, k, v, tables, band, query_codes=None, key_codes=None):
     tile = TILES[q.itemsize, padded(dim)]
     _forward[band.programs(total, tile.rows), heads](
         q, k, v, out, lse,
-        tables.start, tables.stop, tables.silent, tables.silent_before,
+        tables.start, tables.stop, tables.silent, tables.next_silent,
         tables.global_start, tables.global_stop, tables.global_index,
         band.gaps_on(q.device), query_codes, key_codes,
         total, band.radius, 0 if band.causal else band.radius,
@@ -188,9 +190,9 @@ def reach(start_ptr, stop_ptr, index, residue, gap, back, ahead):
 
 
 @triton.jit
-def silent_until(silent_before_ptr, index, residue, gap, total):
-    """How many silent tokens come before an index of a residue class."""
-    return tl.load(silent_before_ptr + tl.minimum(residue + index * gap, total))
+def silent_from(next_silent_ptr, index, residue, gap, total):
+    """The first silent token at or after an index of a residue class, of any class."""
+    return tl.load(next_silent_ptr + tl.minimum(residue + index * gap, total))
 
 
 @triton.jit
@@ -216,7 +218,7 @@ def _forward(
     start_ptr,  # [total]; this and the next six as in Tables
     stop_ptr,  # [total]
     silent_ptr,  # [total] or None
-    silent_before_ptr,  # [total + 1] or None
+    next_silent_ptr,  # [total + 1] or None
     global_start_ptr,  # [total] or None
     global_stop_ptr,  # [total] or None
     global_index_ptr,  # [globals] or None
@@ -266,7 +268,6 @@ def _forward(
     top = tl.full((ROWS,), -1e30, tl.float32)  # finite: a row may meet hidden keys alone
     mass = tl.zeros((ROWS,), tl.float32)
     out = tl.zeros((ROWS, BLOCK_D), tl.float32)
-    keep = None
     if query_codes_ptr is not None:
         key_codes_ptr += head * total
         query_codes = tl.load(query_codes_ptr + head * total + token)[:, None]
@@ -285,23 +286,22 @@ def _forward(
             scores = dot(q, tl.trans(k))
             own = (slot[None, :] >= low_slot) & (slot[None, :] < high_slot)
             scores = tl.where(own, scores, float("-inf"))
+            keep = None
             if query_codes_ptr is not None:
                 key_codes = tl.load(key_codes_ptr + key, mask=there, other=0)
                 keep = kept(query_codes, key_codes[None, :], least)
             top, mass, out = _gather(scores, v, keep, top, mass, out, scale, dtype)
 
     if silent_ptr is not None:
-        before = silent_until(silent_before_ptr, begin, residue, gap, total)
-        until = silent_until(silent_before_ptr, begin + COLUMNS, residue, gap, total)
+        nearest = silent_from(next_silent_ptr, begin, residue, gap, total)
     for at in tl.range(begin, end + 1, COLUMNS):
         column = at + tl.arange(0, COLUMNS)
         there = column <= end
         key = residue + column * gap
         masked = (at < inner_begin) | (at + COLUMNS - 1 > inner_end)
         if silent_ptr is not None:
-            masked = masked | (until != before)
-            before = until  # the next count is loaded a tile ahead of its use
-            until = silent_until(silent_before_ptr, at + 2 * COLUMNS, residue, gap, total)
+            masked = masked | (nearest < residue + (at + COLUMNS) * gap)
+            nearest = silent_from(next_silent_ptr, at + COLUMNS, residue, gap, total)
         k = load_rows(k_ptr, key, k_token, there, DIM, BLOCK_D)
         v = load_rows(v_ptr, key, v_token, there, DIM, BLOCK_D)
         scores = dot(q, tl.trans(k))
@@ -310,6 +310,7 @@ def _forward(
             if silent_ptr is not None:
                 near = near & (tl.load(silent_ptr + key, mask=there, other=1) == 0)[None, :]
             scores = tl.where(near, scores, float("-inf"))
+        keep = None
         if query_codes_ptr is not None:
             key_codes = tl.load(key_codes_ptr + key, mask=there, other=0)
             keep = kept(query_codes, key_codes[None, :], least)

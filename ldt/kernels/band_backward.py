@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ldt.kernels.band import GLOBALS, LOG2E, reach, silent_until, take
+from ldt.kernels.band import GLOBALS, LOG2E, reach, silent_from, take
 from ldt.kernels.dropout import kept, least
 from ldt.kernels.tiles import Tile, cast, dot, load_rows, padded, rows, store_rows
 
@@ -65,7 +65,7 @@ def backward(grad, q, k, v, out, lse, tables, band, query_codes=None, key_codes=
     tile = QUERY_TILES[size]
     _queries[band.programs(total, tile.rows), heads](
         q, k, v, grad, out, dq, lse, delta,
-        tables.start, tables.stop, tables.silent, tables.silent_before, *of_globals,
+        tables.start, tables.stop, tables.silent, tables.next_silent, *of_globals,
         gaps, query_codes, key_codes, total, far, near, *numbers, *strides,
         **dims, FEW=GLOBALS, **tile.launch,
     )  # fmt: skip
@@ -94,23 +94,21 @@ def backward(grad, q, k, v, out, lse, tables, band, query_codes=None, key_codes=
 
 
 @triton.jit
-def _step(a, b, up_a, up_b, lse, delta, near, keep, scale, gain):
-    """Probabilities of a tile, and the gradients of its scores.
-
-    Args:
-        a, b: [rows, dims] and [columns, dims], queries and keys or keys and queries.
-        up_a, up_b: the same of the output's gradients and the values, or the values and gradients.
-        lse, delta: of the queries, [rows, 1] or [1, columns].
-        near: whether a pair is in reach, None if all of the tile are.
-        keep: what dropout keeps, or None.
-    """
-    probs = tl.exp2(dot(a, tl.trans(b)) * scale - lse)
-    if near is not None:
-        probs = tl.where(near, probs, 0.0)
-    up = dot(up_a, tl.trans(up_b))
+def _slopes(probs, up, values, delta, keep, gain):
+    """Gradients of a tile's scores: [rows, columns] of the rows' up and the columns' values, or of
+    the rows' values and the columns' up."""
+    up = dot(up, tl.trans(values))
     if keep is not None:
         up = tl.where(keep, up * gain, 0.0)
-    return probs, probs * (up - delta)
+    return probs * (up - delta)
+
+
+@triton.jit
+def _add_values(probs, up, dv, keep):
+    """Adds to the values' gradients what a tile of up [columns, dims] gives to them."""
+    if keep is not None:
+        probs = tl.where(keep, probs, 0.0)
+    return dot(cast(probs, up.dtype), up, dv)
 
 
 @triton.jit(do_not_specialize=["total", "back", "ahead", "least"])
@@ -126,7 +124,7 @@ def _queries(
     start_ptr,  # [total]; this and the next six as in Tables
     stop_ptr,  # [total]
     silent_ptr,  # [total] or None
-    silent_before_ptr,  # [total + 1] or None
+    next_silent_ptr,  # [total + 1] or None
     global_start_ptr,  # [total] or None
     global_stop_ptr,  # [total] or None
     global_index_ptr,  # [globals] or None
@@ -181,7 +179,6 @@ def _queries(
     lse = tl.load(lse_ptr + head * total + token)[:, None]  # infinite at silent rows: no gradient
     q = load_rows(q_ptr + head * q_head, token, q_token, inside, DIM, BLOCK_D)
     dq = tl.zeros((ROWS, BLOCK_D), tl.float32)
-    keep = None
     if query_codes_ptr is not None:
         key_codes_ptr += head * total
         query_codes = tl.load(query_codes_ptr + head * total + token)[:, None]
@@ -197,36 +194,38 @@ def _queries(
             key = tl.load(global_index_ptr + slot, mask=there, other=0)
             k = load_rows(k_ptr, key, k_token, there, DIM, BLOCK_D)
             v = load_rows(v_ptr, key, v_token, there, DIM, BLOCK_D)
+            keep = None
             if query_codes_ptr is not None:
                 key_codes = tl.load(key_codes_ptr + key, mask=there, other=0)
                 keep = kept(query_codes, key_codes[None, :], least)
             own = (slot[None, :] >= low_slot) & (slot[None, :] < high_slot)
-            probs, ds = _step(q, k, up, v, lse, delta, own, keep, scale, gain)
+            scores = tl.where(own, dot(q, tl.trans(k)) * scale, float("-inf"))
+            ds = _slopes(tl.exp2(scores - lse), up, v, delta, keep, gain)
             dq = dot(cast(ds, dtype), k, dq)
 
     if silent_ptr is not None:
-        before = silent_until(silent_before_ptr, begin, residue, gap, total)
-        until = silent_until(silent_before_ptr, begin + COLUMNS, residue, gap, total)
+        nearest = silent_from(next_silent_ptr, begin, residue, gap, total)
     for at in tl.range(begin, end + 1, COLUMNS):
         column = at + tl.arange(0, COLUMNS)
         there = column <= end
         key = residue + column * gap
         masked = (at < inner_begin) | (at + COLUMNS - 1 > inner_end)
         if silent_ptr is not None:
-            masked = masked | (until != before)
-            before = until  # the next count is loaded a tile ahead of its use
-            until = silent_until(silent_before_ptr, at + 2 * COLUMNS, residue, gap, total)
+            masked = masked | (nearest < residue + (at + COLUMNS) * gap)
+            nearest = silent_from(next_silent_ptr, at + COLUMNS, residue, gap, total)
         k = load_rows(k_ptr, key, k_token, there, DIM, BLOCK_D)
         v = load_rows(v_ptr, key, v_token, there, DIM, BLOCK_D)
+        keep = None
         if query_codes_ptr is not None:
             key_codes = tl.load(key_codes_ptr + key, mask=there, other=0)
             keep = kept(query_codes, key_codes[None, :], least)
-        probs, ds = _step(q, k, up, v, lse, delta, None, keep, scale, gain)
+        scores = dot(q, tl.trans(k))
         if masked:
             near = (column[None, :] >= low[:, None]) & (column[None, :] <= high[:, None])
             if silent_ptr is not None:
                 near = near & (tl.load(silent_ptr + key, mask=there, other=1) == 0)[None, :]
-            ds = tl.where(near, ds, 0.0)
+            scores = tl.where(near, scores, float("-inf"))
+        ds = _slopes(tl.exp2(scores * scale - lse), up, v, delta, keep, gain)
         dq = dot(cast(ds, dtype), k, dq)
 
     store_rows(dq_ptr + head * out_head, dq * factor, token, out_token, inside, DIM, BLOCK_D)
@@ -293,7 +292,6 @@ def _keys(
     v = load_rows(v_ptr + head * v_head, token, v_token, inside, DIM, BLOCK_D)
     dk = tl.zeros((ROWS, BLOCK_D), tl.float32)
     dv = tl.zeros((ROWS, BLOCK_D), tl.float32)
-    keep = None
     if query_codes_ptr is not None:
         query_codes_ptr += head * total
         key_codes = tl.load(key_codes_ptr + head * total + token)[:, None]
@@ -306,17 +304,17 @@ def _keys(
         up = load_rows(grad_ptr, query, grad_token, there, DIM, BLOCK_D)
         lse = tl.load(lse_ptr + query, mask=there, other=float("inf"))[None, :]
         delta = tl.load(delta_ptr + query, mask=there, other=0.0)[None, :]
+        keep = None
         if query_codes_ptr is not None:
             query_codes = tl.load(query_codes_ptr + query, mask=there, other=0)[None, :]
             keep = kept(query_codes, key_codes, least)
-        probs, ds = _step(k, q, v, up, lse, delta, None, keep, scale, gain)
+        scores = dot(k, tl.trans(q))
         if (at < inner_begin) | (at + COLUMNS - 1 > inner_end):
             near = (column[None, :] >= low[:, None]) & (column[None, :] <= high[:, None])
-            probs = tl.where(near, probs, 0.0)
-            ds = tl.where(near, ds, 0.0)
-        if keep is not None:
-            probs = tl.where(keep, probs, 0.0)
-        dv = dot(cast(probs, dtype), up, dv)
+            scores = tl.where(near, scores, float("-inf"))
+        probs = tl.exp2(scores * scale - lse)
+        dv = _add_values(probs, up, dv, keep)
+        ds = _slopes(probs, v, up, delta, keep, gain)
         dk = dot(cast(ds, dtype), q, dk)
 
     dk *= factor
@@ -391,7 +389,6 @@ def _globals(
     v = load_rows(v_ptr + head * v_head, token, v_token, inside, DIM, BLOCK_D)
     dk = tl.zeros((ROWS, BLOCK_D), tl.float32)
     dv = tl.zeros((ROWS, BLOCK_D), tl.float32)
-    keep = None
     if query_codes_ptr is not None:
         query_codes_ptr += head * total
         key_codes = tl.load(key_codes_ptr + head * total + token)[:, None]
@@ -403,14 +400,15 @@ def _globals(
         up = load_rows(grad_ptr, query, grad_token, there, DIM, BLOCK_D)
         lse = tl.load(lse_ptr + query, mask=there, other=float("inf"))[None, :]
         delta = tl.load(delta_ptr + query, mask=there, other=0.0)[None, :]
+        keep = None
         if query_codes_ptr is not None:
             query_codes = tl.load(query_codes_ptr + query, mask=there, other=0)[None, :]
             keep = kept(query_codes, key_codes, least)
         near = (query[None, :] >= low) & (query[None, :] < high)
-        probs, ds = _step(k, q, v, up, lse, delta, near, keep, scale, gain)
-        if keep is not None:
-            probs = tl.where(keep, probs, 0.0)
-        dv = dot(cast(probs, dtype), up, dv)
+        scores = tl.where(near, dot(k, tl.trans(q)) * scale, float("-inf"))
+        probs = tl.exp2(scores - lse)
+        dv = _add_values(probs, up, dv, keep)
+        ds = _slopes(probs, v, up, delta, keep, gain)
         dk = dot(cast(ds, dtype), q, dk)
 
     heads = tl.num_programs(1)

@@ -47,7 +47,8 @@ def check(*tensors):
     device, dtype, dim = first.device.type, first.dtype, first.shape[-1]
     if device != "cuda" and not INTERPRETED.value:
         raise ValueError(
-            f"backend 'triton' runs on CUDA, the tensors are on {device}; backend 'blocked' runs there"
+            f"backend 'triton' runs on CUDA, the tensors are on {device}; "
+            "backend 'blocked' runs there"
         )
     if dtype not in DTYPES or any(x.dtype != dtype for x in tensors):
         found = ", ".join(sorted({str(x.dtype).removeprefix("torch.") for x in tensors}))
