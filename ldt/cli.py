@@ -172,6 +172,95 @@ def predict(
     )
 
 
+@app.command()
+def bench(
+    length: Annotated[
+        list[int] | None,
+        typer.Option(min=1, metavar="TOKENS", help="Of a document; give it again for more."),
+    ] = None,
+    backend: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="What to measure, again for more; all if not given."),
+    ] = None,
+    window: Annotated[
+        int, typer.Option(metavar="TOKENS", help="Reach of a token, both sides together.")
+    ] = 512,
+    dilation: Annotated[
+        int, typer.Option(min=1, metavar="TOKENS", help="Gap between the tokens in reach.")
+    ] = 1,
+    causal: Annotated[
+        bool, typer.Option("--causal", help="See no token behind; no global token then.")
+    ] = False,
+    batch: Annotated[int, typer.Option(min=1, metavar="DOCUMENTS", help="At a time.")] = 1,
+    heads: Annotated[int, typer.Option(min=1, metavar="HEADS", help="Of a layer.")] = 12,
+    dim: Annotated[int, typer.Option(min=1, metavar="NUMBERS", help="Width of a head.")] = 64,
+    encoder: Annotated[
+        bool, typer.Option("--encoder", help="Whole encoders instead of attention alone.")
+    ] = False,
+    layers: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="LAYERS", help="Of an encoder; 2 on a CPU, 12 on CUDA."),
+    ] = None,
+    kind: Annotated[
+        Literal["forward", "training", "both"],
+        typer.Option("--pass", help="Training is forward and backward."),
+    ] = "both",
+    dtype: Annotated[
+        Literal["fp32", "bf16", "fp16"] | None,
+        typer.Option(help="fp32 on a CPU, bf16 on CUDA if not given."),
+    ] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")
+    ] = "auto",
+    threads: Annotated[
+        int, typer.Option(min=0, metavar="THREADS", help="On the CPU; 0 leaves it to torch.")
+    ] = 0,
+    rounds: Annotated[
+        int, typer.Option(min=1, metavar="ROUNDS", help="Of all in turn, after one to warm up.")
+    ] = 5,
+    limit: Annotated[
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="What takes longer is not run at more tokens."),
+    ] = 1.0,
+    no_memory: Annotated[
+        bool, typer.Option("--no-memory", help="Do not measure peak memory.")
+    ] = False,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Everything that was found.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A picture, .png or .svg.")
+    ] = None,
+) -> None:
+    """Time and memory of attention on this machine, by length.
+
+    ldt's backends beside transformers' Longformer, full attention and FlexAttention.
+    """
+    from ldt.bench.run import bench
+
+    bench(
+        lengths=length or (),
+        backends=backend or (),
+        kind=kind,
+        device=device,
+        encoder=encoder,
+        layers=layers,
+        rounds=rounds,
+        limit=limit,
+        memory=not no_memory,
+        json_file=json,
+        plot_file=plot,
+        window=window,
+        dilation=dilation,
+        causal=causal,
+        batch=batch,
+        heads=heads,
+        dim=dim,
+        dtype=dtype,
+        threads=threads,
+    )
+
+
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a command, say in a line what went wrong if anything did, and exit with its code."""
     for name, value in ENVIRONMENT.items():

@@ -47,7 +47,9 @@ def raising(error):
     return convert
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["-h"], [], ["--version"], ["predict", "-h"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["-h"], [], ["--version"], ["predict", "-h"], ["bench", "-h"]]
+)
 def test_help_and_version_import_nothing_heavy_and_are_quick(arguments):
     code = (
         "import sys\n"
@@ -68,7 +70,14 @@ def test_help_and_version_import_nothing_heavy_and_are_quick(arguments):
 def test_version_and_commands_are_told():
     assert ldt("--version").stdout.decode() == f"ldt {__version__}\n"
     help = ldt().stdout.decode()
-    for words in ("convert ", "finetune ", "predict ", "--install-completion", "-h, --help"):
+    for words in (
+        "convert ",
+        "finetune ",
+        "predict ",
+        "bench ",
+        "--install-completion",
+        "-h, --help",
+    ):
         assert words in help
 
 

@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from ldt import cli, errors
+from ldt.attention import BACKENDS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -68,7 +70,7 @@ def folder(tmp_path, tokenizer_folder, monkeypatch):
 
 
 def test_the_main_job_runs_as_it_is_written(folder, capfd):
-    typed = [command for command in COMMANDS if re.search(r"\bldt ", command)]
+    typed = [command for command in COMMANDS if re.search(r"\bldt (?!bench)", command)]
     assert {command.split()[1] for command in typed if "|" not in command} == {
         "convert",
         "finetune",
@@ -84,6 +86,22 @@ def test_the_main_job_runs_as_it_is_written(folder, capfd):
     piped = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line[0] == "{"]
     assert [answer["id"] for answer in piped] == ["new-0", "new-1", "new-2"]
     assert (folder / "runs/latest").resolve() == folder / "runs/seed-1"
+
+
+def test_the_comparison_runs_as_it_is_written(folder, capfd, monkeypatch):
+    monkeypatch.setattr("ldt.bench.run.LENGTHS", {"cpu": (8,), "cuda": (8,)})
+    monkeypatch.delitem(BACKENDS, "triton")  # its interpreter takes seconds a call
+    typed = [command for command in COMMANDS if command.startswith("ldt bench")]
+    assert typed
+    for command in typed:
+        assert ldt(command) == errors.EXIT_OK, capfd.readouterr().err
+    rows = json.loads((folder / "bench.json").read_text())["rows"]
+    assert {row["name"] for row in rows} >= {*BACKENDS, "longformer", "sdpa", "flex"}
+    assert "ldt blocked" in (folder / "bench.svg").read_text()
+    if not torch.cuda.is_available():
+        shown = README.partition("**On your machine.**")[2].split("```")[3].strip().splitlines()
+        assert shown
+        assert set(shown) <= set(capfd.readouterr().out.splitlines())
 
 
 def test_the_model_loads_as_the_python_block_says(folder):
@@ -118,7 +136,7 @@ def test_no_command_of_another_kind_goes_untested():
 
 def test_every_option_that_is_named_exists(capfd):
     there = {"--no-deps"}  # pip's
-    for command in ("convert", "finetune", "predict"):
+    for command in ("convert", "finetune", "predict", "bench"):
         assert ldt(f"ldt {command} --help") == errors.EXIT_OK
         there |= set(re.findall(r"--[a-z][a-z-]*", capfd.readouterr().out))
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", README))

@@ -58,10 +58,11 @@ class FreshProcesses:
 
 def serve():
     """Answer each cell on standard input with a line: MiB, or text that says why not."""
-    import transformers.models.longformer.modeling_longformer  # noqa: F401
+    from transformers import LongformerModel, ModernBertModel, RobertaModel  # noqa: F401
 
     import ldt.bench.encoders
-    import ldt.bench.operations  # noqa: F401
+    import ldt.bench.operations
+    import ldt.model  # noqa: F401
 
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer

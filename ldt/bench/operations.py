@@ -1,7 +1,7 @@
 """One attention operation, its inputs given: ldt's backends and their peers.
 
 All compute the same where the pattern allows: windows and one global token, whose own row is part
-of the operation. ldt's global row also projects its keys and values, the peers take them as given.
+of the operation. ldt's global row also projects what it reads, the peers take that as given.
 """
 
 from collections.abc import Callable
@@ -12,17 +12,21 @@ import psutil
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from ldt.attention import BACKENDS, Documents, band_attention, global_rows
+from ldt.attention import BACKENDS, Documents, band_attention, fill_global_rows
 from ldt.bench.setting import WARM_UP, Setting
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A call, the tensors its gradients are taken for, and the gradient of its output."""
+    """A call, the tensors its gradients are taken for, and the gradient of its output.
+
+    ``compiled``: whether its first call at a shape compiles code.
+    """
 
     call: Callable[[], torch.Tensor]
     leaves: tuple
     up: torch.Tensor
+    compiled: bool = False
 
     def run(self, kind):
         """The output, or the gradients (``kind`` training)."""
@@ -56,7 +60,7 @@ class Given:
 
     @cached_property
     def hidden(self):
-        """[batch * tokens, heads * dim], what ldt's global row projects: v in other words."""
+        """[batch * tokens, heads * dim], what ldt's global rows project; of the values of v."""
         return self._leaf(self._random(2).flatten(1))
 
     @cached_property
@@ -101,10 +105,7 @@ def ldt(given: Given, backend: str) -> Operation:
 
     def call():
         out = band_attention(q, k, v, documents, backend=backend, **how)
-        index = documents.global_index
-        own = q.index_select(0, index)
-        rows = global_rows(own, x, project, project, documents, backend=backend)
-        return out.index_copy(0, index, rows)
+        return fill_global_rows(out, x, project, project, project, documents, backend=backend)
 
     return Operation(call, (q, k, v, x), up)
 
@@ -173,7 +174,11 @@ def flex(given: Given) -> Operation:
     blocks = make(mask, None, None, given.tokens, given.tokens, device=setting.device)
     torch.compiler.reset()  # else the ninth shape of a process is no longer compiled
     compiled = torch.compile(flex_attention, dynamic=False)
-    return Operation(lambda: compiled(q, k, v, block_mask=blocks), (q, k, v), torch.randn_like(q))
+
+    def call():
+        return compiled(q, k, v, block_mask=blocks)
+
+    return Operation(call, (q, k, v), torch.randn_like(q), compiled=True)
 
 
 class Copy(torch.nn.Module):
@@ -251,8 +256,13 @@ def operation(name, given: Given) -> Operation:
 def load(name, tokens, kind, setting: Setting):
     """(run, warm_up): a call at ``setting.batch`` documents of ``tokens``, and one at few tokens.
 
+    What compiles code for each shape warms up at its own.
+
     Raises:
         Exception: of any kind, where it cannot run.
     """
-    full, few = (operation(name, Given(setting, n, kind == "training")) for n in (tokens, WARM_UP))
+    full = operation(name, Given(setting, tokens, kind == "training"))
+    few = full
+    if not full.compiled:
+        few = operation(name, Given(setting, WARM_UP, kind == "training"))
     return lambda: full.run(kind), lambda: few.run(kind)
