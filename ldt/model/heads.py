@@ -7,7 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 from transformers.activations import gelu
 
-from ldt.model.encoder import LdtModel, LdtPreTrainedModel, Linear
+from ldt.model.encoder import LdtModel, LdtPreTrainedModel
+from ldt.model.layers import Linear
 from ldt.model.outputs import LdtHeadOutput, LdtQuestionAnsweringOutput
 from ldt.model.packing import real_tokens
 

@@ -1,0 +1,252 @@
+"""The encoder's parts on packed tokens: embeddings, self-attention, layers, pooler."""
+
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from ldt.attention import (
+    band_attention,
+    band_probabilities,
+    fill_global_rows,
+    global_probabilities,
+    global_rows,
+)
+from ldt.kernels.cpu import linear
+from ldt.model.config import layer_dilations, layer_windows
+
+
+class Linear(nn.Linear):
+    """nn.Linear by the fastest exact way on this machine."""
+
+    def forward(self, x):
+        return linear(x, self.weight, self.bias)
+
+
+class _Touch(torch.autograd.Function):
+    """x, with the parameters in its graph; their gradients are zero."""
+
+    @staticmethod
+    def forward(ctx, x, *parameters):
+        ctx.like = [(p.shape, {"dtype": p.dtype, "device": p.device}) for p in parameters]
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        needed = ctx.needs_input_grad[1:]
+        zeros = [
+            torch.zeros(shape, **kind) if need else None
+            for need, (shape, kind) in zip(needed, ctx.like, strict=True)
+        ]
+        return grad, *zeros
+
+
+def touch(x, *parameters):
+    """``x`` unchanged; the parameters get a gradient of zero where they would get none.
+
+    Distributed training waits for the gradient of every parameter, also of those that a batch
+    does not use.
+    """
+    if not torch.is_grad_enabled():
+        return x
+    return _Touch.apply(x, *parameters)
+
+
+def not_saved(x, again):
+    """Context in which operations do not keep ``x`` for their backward pass.
+
+    They call ``again()`` there, which must give the same tensor from others that are kept anyway.
+    """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return nullcontext()
+    place, shape = x.data_ptr(), x.shape
+
+    def pack(saved):
+        same = saved.data_ptr() == place and saved.shape == shape
+        return again if same else saved
+
+    def unpack(kept):
+        return kept if isinstance(kept, torch.Tensor) else kept()
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+
+class Embeddings(nn.Module):
+    """Sum of word, position and token type embeddings, normalised."""
+
+    def __init__(self, config):
+        super().__init__()
+        width, pad = config.hidden_size, config.pad_token_id
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=pad)
+        self.position_embeddings = nn.Embedding(
+            config.max_position_embeddings, width, padding_idx=pad
+        )
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, words, position_ids, token_type_ids):
+        """[total, width] from packed words (ids [total] or embeddings [total, width])."""
+        if not words.is_floating_point():
+            words = self.word_embeddings(words)
+        types = self.token_type_embeddings(token_type_ids)
+        return self.dropout(self.LayerNorm(words + self.position_embeddings(position_ids) + types))
+
+
+class SelfAttention(nn.Module):
+    """Sliding window with global tokens; global tokens have projections of their own."""
+
+    def __init__(self, config, index):
+        super().__init__()
+        width = config.hidden_size
+        self.heads = config.num_attention_heads
+        self.pattern = {
+            "window": layer_windows(config)[index],
+            "dilation": layer_dilations(config)[index],
+            "causal": config.causal,
+        }
+        self.backend = config.attention_backend
+        self.dropout = config.attention_probs_dropout_prob
+        self.query = Linear(width, width)
+        self.key = Linear(width, width)
+        self.value = Linear(width, width)
+        self.query_global = Linear(width, width)
+        self.key_global = Linear(width, width)
+        self.value_global = Linear(width, width)
+
+    def forward(self, x, documents, output_attentions=False):
+        """[total, width] -> the same, and both kinds of probabilities (or None) when asked for."""
+        q, k, v = (self._split(project(x)) for project in (self.query, self.key, self.value))
+        how = self._how(x)
+        probs = global_probs = None
+        if output_attentions:
+            probs = band_probabilities(q, k, documents, **self.pattern)
+        out = band_attention(q, k, v, documents, **self.pattern, **how)
+        if documents.is_global is None:
+            return touch(out.flatten(1), *_parameters(*self._global())), probs, None
+        out = fill_global_rows(out, x, *map(_weights, self._global()), documents, **how)
+        if output_attentions:
+            q = self._split(self.query_global(x.index_select(0, documents.global_index)))
+            global_probs = global_probabilities(q, x, _weights(self.key_global), documents)
+        # Folding leaves the key's bias out: it adds the same to all scores of a row.
+        return touch(out.flatten(1), self.key_global.bias), probs, global_probs
+
+    def global_rows(self, x, documents):
+        """[globals, width], the rows of `forward` at the global tokens alone."""
+        query, key, value = self._global()
+        q = self._split(query(x.index_select(0, documents.global_index)))
+        rows = global_rows(q, x, _weights(key), _weights(value), documents, **self._how(x))
+        unused = _parameters(self.query, self.key, self.value)
+        return touch(rows.flatten(1), key.bias, *unused)
+
+    def _how(self, x):
+        dropout = self.dropout if self.training else 0.0
+        # From torch's generator, whose state gradient checkpointing restores.
+        seed = torch.randint(2**31, (), device=x.device) if dropout else 0
+        return {"dropout": dropout, "seed": seed, "backend": self.backend}
+
+    def _global(self):
+        return self.query_global, self.key_global, self.value_global
+
+    def _split(self, x):
+        return x.unflatten(1, (self.heads, -1))
+
+
+def _weights(project):
+    return project.weight, project.bias
+
+
+def _parameters(*modules):
+    return [p for module in modules for p in module.parameters()]
+
+
+class Residual(nn.Module):
+    """Projection, dropout, sum with the residual, normalisation."""
+
+    def __init__(self, config, width_in):
+        super().__init__()
+        self.dense = Linear(width_in, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, x, residual):
+        return self.LayerNorm(self.dropout(self.dense(x)) + residual)
+
+
+class Attention(nn.Module):
+    """Self-attention and its residual."""
+
+    def __init__(self, config, index):
+        super().__init__()
+        self.self = SelfAttention(config, index)
+        self.output = Residual(config, config.hidden_size)
+
+    def forward(self, x, documents, output_attentions=False, globals_only=False):
+        if globals_only:
+            out = self.self.global_rows(x, documents)
+            return self.output(out, x.index_select(0, documents.global_index)), None, None
+        out, *probs = self.self(x, documents, output_attentions)
+        return self.output(out, x), *probs
+
+
+class Intermediate(nn.Module):
+    """The wide half of the feed-forward network."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACT2FN[config.hidden_act]
+
+    def forward(self, x):
+        """The activations, and a function that computes them again."""
+        wide = self.dense(x)
+        return self.activation(wide), lambda: self.activation(wide.detach())
+
+
+class LdtLayer(GradientCheckpointingLayer):
+    """Attention and feed-forward network."""
+
+    def __init__(self, config, index):
+        super().__init__()
+        self.attention = Attention(config, index)
+        self.intermediate = Intermediate(config)
+        self.output = Residual(config, config.intermediate_size)
+        self.chunk = config.chunk_size_feed_forward
+
+    def forward(self, x, documents, output_attentions=False, globals_only=False):
+        """[total, width] -> [total, width], and what `SelfAttention` gives besides.
+
+        ``globals_only`` gives [globals, width], the rows of the global tokens alone.
+        """
+        x, *probs = self.attention(x, documents, output_attentions, globals_only)
+        parts = x.split(self.chunk) if self.chunk else [x]
+        parts = [self._feed_forward(part) for part in parts]
+        return torch.cat(parts) if self.chunk else parts[0], *probs
+
+    def _feed_forward(self, x):
+        active, again = self.intermediate(x)
+        with nullcontext() if self.gradient_checkpointing else not_saved(active, again):
+            return self.output(active, x)
+
+
+class Encoder(nn.Module):
+    """The layers."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.layer = nn.ModuleList(
+            LdtLayer(config, index) for index in range(config.num_hidden_layers)
+        )
+
+
+class Pooler(nn.Module):
+    """Dense and tanh on the first real token of each row."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, first):
+        return torch.tanh(self.dense(first))
