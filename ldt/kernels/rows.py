@@ -5,17 +5,21 @@ folded away: the key weight goes into the queries, which then meet the layer's i
 value weight is applied to what they gathered. Else the document is projected as usual.
 """
 
+from dataclasses import dataclass
+
 import torch
+import torch.nn.functional as F
 import triton
 
 from ldt.kernels.dropout import least, token_codes
 from ldt.kernels.rows_backward import pull, push
 from ldt.kernels.rows_kernels import attend, merge
 from ldt.kernels.rows_plan import plan
-from ldt.kernels.tiles import Tile, check
+from ldt.kernels.tiles import Tile, check, padded
 from ldt.kernels.tiles import rows as _rows
 
-CHUNK = 128  # columns at a time at most
+HEAD = 128  # dims of a head at most
+WIDEST = {2: 1024, 4: 768}  # bytes of a number -> columns whose sums fit a program's registers
 ITEMS = 16  # parts that `merge` reads at a time
 
 
@@ -40,7 +44,8 @@ def global_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
 
 def folds(q, x, documents):
     """Whether folding costs no more than the projections: rows a document, on average, <= width."""
-    return len(q) * q.shape[1] <= x.shape[1] * (len(documents.cu_seqlens) - 1)
+    few = len(q) * q.shape[1] <= x.shape[1] * (len(documents.cu_seqlens) - 1)
+    return few and x.shape[1] <= WIDEST[q.itemsize]
 
 
 def folded_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
@@ -51,31 +56,57 @@ def folded_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
     folded, x = folded.reshape(-1, 1, width), x.to(folded.dtype)  # they differ under autocast
     check(q.to(folded.dtype), folded[..., :0], x[:, :0])
     context, weight = _Rows.apply(folded, x[:, None], None, documents, heads, 1.0, dropout, seed)
-    out = torch.einsum(
-        "ghw,hdw->ghd", context.view(-1, heads, width), value[0].view(heads, dim, width)
-    )
-    # The key bias adds the same to all scores of a row. The value bias counts as a row's weight.
-    bias = value[1].view(heads, dim).to(out.dtype)
-    if dropout:
-        bias = weight.view(-1, heads, 1).to(out.dtype) * bias
-    return out + bias
+    context = context.view(-1, heads, width)
+    out = torch.einsum("ghw,hdw->ghd", context, value[0].view(heads, dim, width))
+    return _biased(out, value[1], weight, dropout)
 
 
 def plain_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
     """`global_rows` with keys and values of the whole document: O(length * width**2)."""
-    k, v = (torch.nn.functional.linear(x, *part).view(-1, *q.shape[1:]) for part in (key, value))
-    q = q.to(k.dtype)
+    k, v = (F.linear(x, weight).view(-1, *q.shape[1:]) for weight, _ in (key, value))
     check(q, k, v)
-    return _Rows.apply(q, k, v, documents, 1, q.shape[2] ** -0.5, dropout, seed)[0]
+    out, weight = _Rows.apply(q, k, v, documents, 1, q.shape[2] ** -0.5, dropout, seed)
+    return _biased(out, value[1], weight, dropout)
 
 
-def tile(width, dtype, rows):
-    """How the kernels cut rows of a ``width``, of which a document has ``rows`` on average."""
-    if width > CHUNK:  # all columns of a few rows are in registers, of the tokens in shared memory
-        few = rows <= 16
-        columns = 32 if dtype.itemsize == 2 else 16
-        return Tile(16 if few else 32, columns, 8, 2)
-    return Tile(16 if rows <= 16 else 64, 64 if dtype.itemsize == 2 else 32, 4, 2)
+def _biased(out, bias, weight, dropout):
+    """Adds the value bias [heads * dim], as often as a row's probabilities add up to.
+
+    Nobody adds the key bias: it raises all scores of a row alike, which the softmax undoes.
+    """
+    bias = bias.view(out.shape[1:]).to(out.dtype)
+    return out + (weight.view(*out.shape[:2], 1).to(out.dtype) * bias if dropout else bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How the kernels cut their work; programs of both directions own the same rows.
+
+    Args:
+        rows: of `attend` and `pull`, whose programs own rows.
+        blocks: of `push`, whose programs own columns, which are tokens.
+        chunk: columns of rows and tokens that are multiplied at a time.
+    """
+
+    rows: Tile
+    blocks: Tile
+    chunk: int
+
+
+def tiles(width, itemsize, rows):
+    """`Tiles` for a width, bytes of a number, and rows of a document on average.
+
+    All sums of a tile live in registers, and its tokens in shared memory.
+    """
+    many = rows > 16
+    if itemsize == 4:  # products without matrix units: small, or they spill
+        if width > HEAD:
+            return Tiles(Tile(16, 16, 8, 2), Tile(16, 16, 8, 1), 32)
+        return Tiles(*[Tile(32 if many else 16, 32, 8, 1)] * 2, 32)
+    if width > HEAD:
+        columns = 16 if many and width > 768 else 32
+        return Tiles(Tile(32 if many else 16, columns, 8, 2), Tile(16, 32, 8, 2), 128)
+    return Tiles(Tile(64 if many else 16, 64, 4, 2), Tile(32 if many else 16, 64, 4, 2), 128)
 
 
 class _Rows(torch.autograd.Function):
@@ -108,34 +139,28 @@ class _Call:
         self.q, self.k, self.v = q, k, v = _rows(q), _rows(k), None if v is None else _rows(v)
         self.count, self.heads, self.width = q.shape
         self.documents, self.scale, self.dropout = documents, scale, dropout
-        globals, several = self.count // per, len(documents.cu_seqlens) - 1
-        self.tile = tile(self.width, q.dtype, self.count / several)
-        key = "rows", per, self.tile
-        self.plan = documents.cached(
-            key,
-            lambda: plan(
-                documents.cu_seqlens,
-                documents.cu_globals,
-                documents.total,
-                globals,
-                per=per,
-                block_rows=self.tile.rows,
-                block_keys=self.tile.columns,
-            ),
-        )
+        keep = documents.keep
+        self.keep = None if keep is None else keep.view(torch.uint8)
+        rows = self.count / (len(documents.cu_seqlens) - 1)
+        self.tiles = cut = tiles(self.width, q.itemsize, rows)
+        shape = {"rows": cut.rows.rows, "columns": cut.blocks.columns}
+        shape |= {"per": per, "heads": self.heads}
+        key = "rows", *shape.values()
+        self.plan = documents.cached(key, lambda: plan(documents, **shape))
         self.codes = token_codes(documents, self.heads * per, seed) if dropout else (None, None)
-        self.chunk = min(CHUNK, max(16, triton.next_power_of_2(self.width)))
-        self.sizes = {"WIDTH": self.width, "CHUNK": self.chunk, "PER": per, **self.tile.launch}
+        chunk = min(cut.chunk, padded(self.width))
+        self.sizes = {"WIDTH": self.width, "CHUNK": chunk, "PER": per}
 
     def forward(self):
         stats = self.parts(3)
         part = self.parts(self.width)
         q, k, v = self.q, self.k, self.v
         attend[self.grid(self.plan.items)](
-            *(q, k, v, self.documents.keep, *self.codes, self.documents.global_index),
+            *(q, k, v, self.keep, *self.codes, self.documents.global_index),
             *(self.plan.items, part, stats, *self.strides(q, k, k if v is None else v)),
             *(self.documents.total, self.scale, least(self.dropout)),
             **self.sizes,
+            **self.tiles.rows.launch,
         )
         out = q.new_zeros(q.shape, dtype=torch.float32)
         lse = q.new_zeros(self.heads, self.count, dtype=torch.float32)
@@ -150,7 +175,7 @@ class _Call:
             delta += weight_grad * weight
         shared = (
             *(q, k, v, grad, lse, delta.T.contiguous(), weight_grad.T.contiguous()),
-            *(self.documents.keep, *self.codes, self.documents.global_index),
+            *(self.keep, *self.codes, self.documents.global_index),
         )
         rest = (
             *self.strides(q, k, k if v is None else v, grad),
@@ -158,23 +183,23 @@ class _Call:
             *(1 / (1 - self.dropout), least(self.dropout)),
         )
         part = self.parts(self.width)
-        pull[self.grid(self.plan.items)](*shared, self.plan.items, part, *rest, **self.sizes)
+        pull[self.grid(self.plan.items)](
+            *shared, self.plan.items, part, *rest, **self.sizes, **self.tiles.rows.launch
+        )
         dq = q.new_zeros(q.shape)
         self.merge(part, None, dq, None, None, self.scale)
         dk = k.new_empty(k.shape)
         dv = None if v is None else v.new_empty(v.shape)
-        push[self.grid(self.plan.blocks)](*shared, self.plan.blocks, dk, dv, *rest, **self.sizes)
+        push[self.grid(self.plan.blocks)](
+            *shared, self.plan.blocks, dk, dv, *rest, **self.sizes, **self.tiles.blocks.launch
+        )
         return dq, dk, dv
 
     def merge(self, part, stats, out, lse, weight, factor):
-        chunks = triton.cdiv(self.width, self.chunk)
-        merge[len(self.plan.tiles) * self.tile.rows, self.heads, chunks](
+        rows, chunk = self.tiles.rows.rows, min(HEAD, padded(self.width))
+        merge[len(self.plan.tiles) * rows, self.heads, triton.cdiv(self.width, chunk)](
             *(part, stats, self.plan.tiles, out, lse, weight, len(self.plan.items), self.count),
-            factor,
-            WIDTH=self.width,
-            CHUNK=self.chunk,
-            ROWS=self.tile.rows,
-            ITEMS=ITEMS,
+            *(factor, self.width, chunk, rows, ITEMS),
         )
 
     def grid(self, table):
@@ -183,7 +208,7 @@ class _Call:
     def parts(self, size):
         """Float32 memory of ``size`` numbers for each row of each item."""
         return self.q.new_empty(
-            size * len(self.plan.items) * self.heads * self.tile.rows, dtype=torch.float32
+            size * len(self.plan.items) * self.heads * self.tiles.rows.rows, dtype=torch.float32
         )
 
     def strides(self, *tensors):

@@ -1,10 +1,10 @@
-"""Gradients of `ldt.kernels.rows_kernels`: probabilities anew, no atomics, so always the same bits."""
+"""Gradients of `ldt.kernels.rows_kernels`: probabilities computed anew, and no atomics."""
 
 import triton
 import triton.language as tl
 
 from ldt.kernels.rows_kernels import LOG2E, _kept, _load, _seen, _store, _zeros
-from ldt.kernels.tiles import dot
+from ldt.kernels.tiles import cast, dot
 
 
 @triton.jit
@@ -61,7 +61,7 @@ def _gradients(
     return given, probs * (grads - delta[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "total", "least"])
 def pull(
     q_ptr,  # [rows, heads, WIDTH]
     k_ptr,  # [total, heads, WIDTH]
@@ -70,7 +70,7 @@ def pull(
     lse_ptr,  # [heads, rows] float32
     delta_ptr,  # [heads, rows] float32, products of output and gradient
     weight_grad_ptr,  # [heads, rows] float32, of the sums of probabilities; read with dropout
-    keep_ptr,  # [total] bool; None: no holes
+    keep_ptr,  # [total] uint8, 0 at holes; None: no holes
     query_code_ptr,  # [heads * PER, total] int32 of dropout; None: no dropout
     key_code_ptr,  # [heads * PER, total] int32
     index_ptr,  # [globals] int64, tokens of the rows
@@ -123,7 +123,7 @@ def pull(
             query_code_ptr, key_code_ptr, index_ptr, weight_grad_ptr, row, in_rows, key, in_keys,
             head, rows, total, least, PER,
         )  # fmt: skip
-        grads = grads.to(k_ptr.dtype.element_ty)
+        grads = cast(grads, k_ptr.dtype.element_ty)
         new = ()
         for c in tl.static_range(CHUNKS):
             new = new + (dot(grads, keys[c], sums[c]),)
@@ -133,7 +133,7 @@ def pull(
         _store(part_ptr, sums[c], place, WIDTH, in_rows, c, WIDTH, CHUNK)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "total", "least"])
 def push(
     q_ptr,  # [rows, heads, WIDTH]
     k_ptr,  # [total, heads, WIDTH]
@@ -142,7 +142,7 @@ def push(
     lse_ptr,  # [heads, rows] float32
     delta_ptr,  # [heads, rows] float32, products of output and gradient
     weight_grad_ptr,  # [heads, rows] float32, of the sums of probabilities; read with dropout
-    keep_ptr,  # [total] bool; None: no holes
+    keep_ptr,  # [total] uint8, 0 at holes; None: no holes
     query_code_ptr,  # [heads * PER, total] int32 of dropout; None: no dropout
     key_code_ptr,  # [heads * PER, total] int32
     index_ptr,  # [globals] int64, tokens of the rows
@@ -198,8 +198,8 @@ def push(
             scores * scale, grads, seen, lse, delta, gain, query_code_ptr, key_code_ptr,
             index_ptr, weight_grad_ptr, row, in_rows, key, in_keys, head, rows, total, least, PER,
         )  # fmt: skip
-        probs = tl.trans(probs.to(k_ptr.dtype.element_ty))
-        grads = tl.trans((grads * scale).to(k_ptr.dtype.element_ty))
+        probs = tl.trans(cast(probs, k_ptr.dtype.element_ty))
+        grads = tl.trans(cast(grads * scale, k_ptr.dtype.element_ty))
         new_k, new_v = (), ()
         for c in tl.static_range(CHUNKS):
             if v_ptr is None:

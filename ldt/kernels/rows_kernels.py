@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from ldt.kernels.dropout import kept
-from ldt.kernels.tiles import dot, load_rows, store_rows
+from ldt.kernels.tiles import cast, dot, load_rows, store_rows
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -62,12 +62,12 @@ def _kept(
     return kept(queries[:, None], keys, least)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["total", "least"])
 def attend(
     q_ptr,  # [rows, heads, WIDTH]
     k_ptr,  # [total, heads, WIDTH]
     v_ptr,  # [total, heads, WIDTH]; None: the keys
-    keep_ptr,  # [total] bool; None: no holes
+    keep_ptr,  # [total] uint8, 0 at holes; None: no holes
     query_code_ptr,  # [heads * PER, total] int32 of dropout; None: no dropout
     key_code_ptr,  # [heads * PER, total] int32
     index_ptr,  # [globals] int64, tokens of the rows
@@ -132,7 +132,7 @@ def attend(
             )  # fmt: skip
             probs = tl.where(left, probs, 0.0)
             kept_weight = kept_weight * shrink + tl.sum(probs, 1)
-        probs = probs.to(k_ptr.dtype.element_ty)
+        probs = cast(probs, k_ptr.dtype.element_ty)
         new = ()
         for c in tl.static_range(CHUNKS):
             new = new + (dot(probs, values[c], sums[c] * shrink[:, None]),)
@@ -148,10 +148,10 @@ def attend(
         tl.store(stats_ptr + 2 * items * heads * ROWS + place, kept_weight)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["items", "rows"])
 def merge(
     part_ptr,  # [items, heads, ROWS, WIDTH] float32
-    stats_ptr,  # [3, items, heads, ROWS] float32 of `attend`; None: the parts are summed as they are
+    stats_ptr,  # [3, items, heads, ROWS] float32 of `attend`; None: a plain sum
     tile_ptr,  # [tiles, 4] int32, see Plan
     out_ptr,  # [rows, heads, WIDTH]
     lse_ptr,  # [heads, rows] float32, logarithm to base 2 of the sum of exponentials
@@ -203,6 +203,6 @@ def merge(
         tl.store(lse_ptr + head * rows + row, top + tl.log2(total_weight))
         if weight_ptr is not None:
             tl.store(weight_ptr + head * rows + row, kept_weight * factor)
-    out = (total * factor).to(out_ptr.dtype.element_ty)
+    out = cast(total * factor, out_ptr.dtype.element_ty)
     place = (row.to(tl.int64) * heads + head) * WIDTH + column
     tl.store(out_ptr + place, out, mask=column < WIDTH)
