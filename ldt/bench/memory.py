@@ -34,8 +34,9 @@ class FreshProcesses:
         return self
 
     def __exit__(self, *_):
-        self._helper.stdin.close()
+        self._helper.kill()
         self._helper.wait()
+        self._helper.stdin.close()
         self._helper.stdout.close()
 
     def peak_mib(self, name, tokens, kind, setting: Setting) -> float:

@@ -22,7 +22,6 @@ log = logging.getLogger("ldt")
 LENGTHS = {"cpu": (512, 1024, 2048, 4096), "cuda": (1024, 4096, 16384, 65536)}
 LAYERS = {"cpu": 2, "cuda": 12}  # of an encoder
 DTYPE = {"cpu": "fp32", "cuda": "bf16"}
-PROBE = 32  # tokens of the call that shows whether a named implementation runs at all
 
 
 @dataclass
@@ -87,7 +86,8 @@ def bench(
     if setting.threads:
         torch.set_num_threads(setting.threads)
     kinds = PASSES if kind == "both" else (kind,)
-    names = _names(backends, kinds, setting)
+    lengths = sorted(set(lengths or LENGTHS[device]))
+    names = _names(backends, kinds, lengths[0], setting)
     about = machine()
     chosen = choose(device, setting.torch_dtype)
     for line in table.heading(about, setting, chosen):
@@ -97,7 +97,7 @@ def bench(
         rows = []
         for kind in kinds:
             too_slow = {}
-            for tokens in sorted(set(lengths or LENGTHS[device])):
+            for tokens in lengths:
                 found = compare(names, tokens, kind, setting, rounds, limit, too_slow, peak)
                 log.info("%s", table.progress(found))
                 rows += found
@@ -175,13 +175,13 @@ def attempt(name, tokens, kind, setting, given):
 
 def reason(error):
     """The first line of what went wrong, for a table."""
-    text = str(error).strip().split("\n")[0][:200] or "no message"
+    text = str(error).strip().split("\n")[0][:200]
     if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return "out of memory"
     if isinstance(error, ImportError):
         return f"not installed: {text}"
     plain = isinstance(error, ValueError | NotImplementedError | MemoryError) or " " in text
-    return text if plain else f"{type(error).__name__}: {text}"
+    return text if plain else f"{type(error).__name__}: {text or 'no message'}"
 
 
 def _device(asked):
@@ -204,11 +204,11 @@ def _check(setting, json_file, plot_file):
         plot.check(plot_file)
 
 
-def _names(asked, kinds, setting):
+def _names(asked, kinds, tokens, setting):
     """The implementations to measure, those asked for by name or the usual ones.
 
     Raises:
-        UserError: one is unknown or runs in none of the passes.
+        UserError: one is unknown, or runs in none of the passes at so few tokens.
     """
     known = (encoders if setting.layers else operations).names(setting)
     for name in asked:
@@ -216,8 +216,8 @@ def _names(asked, kinds, setting):
             raise UserError(f"--backend must be one of {', '.join(known)}, got {name!r}")
         why = None
         for kind in kinds:
-            given = operations.Given(setting, PROBE, kind == "training")
-            run, why = attempt(name, PROBE, kind, setting, given)
+            given = operations.Given(setting, tokens, kind == "training")
+            run, why = attempt(name, tokens, kind, setting, given)
             if run:
                 break
         else:
