@@ -1,4 +1,4 @@
-"""Sliding-window attention in one pass of online softmax: the forward kernel and its tables.
+"""Sliding-window attention in one pass of online softmax: the operator and its forward kernel.
 
 A program owns some queries of one head and meets the keys of their windows a tile at a time; only
 tiles at an edge (of a window, a document, around hidden keys) are masked. With a gap of d between
@@ -6,98 +6,15 @@ the keys of a window, a program takes tokens of one residue modulo d, and index 
 class is token ``residue + m * d``: the rest is the plain window. Scores live in base 2.
 """
 
-import math
-from dataclasses import dataclass
-from functools import lru_cache
-
 import torch
 import triton
 import triton.language as tl
 
+from ldt.kernels.band_backward import backward
+from ldt.kernels.band_pattern import LOG2E, Band, Tables, reach, silent_from, take
+from ldt.kernels.band_tiles import FORWARD, GLOBALS, key
 from ldt.kernels.dropout import kept, least, token_codes
-from ldt.kernels.tiles import Tile, cast, check, dot, load_rows, padded, rows, store_rows
-
-GLOBALS = 16  # global keys at a time: the fewest that matrix units take
-LOG2E = math.log2(math.e)
-
-# (bytes of an element, padded dims of a head) -> the tile of a program
-TILES = {
-    (2, 16): Tile(128, 64, 4, 3),
-    (2, 32): Tile(128, 64, 4, 3),
-    (2, 64): Tile(128, 64, 4, 3),
-    (2, 128): Tile(128, 64, 8, 3),
-    (4, 16): Tile(64, 32, 4, 2),
-    (4, 32): Tile(64, 32, 4, 2),
-    (4, 64): Tile(64, 32, 4, 2),
-    (4, 128): Tile(64, 32, 8, 2),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """What kernels look up of a token, int32 unless said; made once a batch, on its device.
-
-    Args:
-        start, stop: [total], where the token's document starts and stops.
-        silent: [total] uint8, 1 at holes and global tokens; None: there are none.
-        next_silent: [total + 1], the first such token at or after one; total where none is.
-        global_start, global_stop: [total], which of the global tokens are its document's, or None.
-        global_index: [globals] int64, the global tokens; only those of a document are valid.
-    """
-
-    start: torch.Tensor
-    stop: torch.Tensor
-    silent: torch.Tensor | None = None
-    next_silent: torch.Tensor | None = None
-    global_start: torch.Tensor | None = None
-    global_stop: torch.Tensor | None = None
-    global_index: torch.Tensor | None = None
-
-    @classmethod
-    def of(cls, documents):
-        """The tables of `Documents`, which keeps them."""
-        return documents.cached("tables", lambda: cls._make(documents))
-
-    @classmethod
-    def _make(cls, documents):
-        def bounds(borders):
-            borders = borders.to(torch.int32)
-            return borders[document], borders[document + 1]
-
-        document = documents.document_of
-        silent = following = None
-        if documents.silent is not None:
-            silent = documents.silent.view(torch.uint8)
-            place = torch.arange(len(silent) + 1, dtype=torch.int32, device=silent.device)
-            place[:-1].masked_fill_(silent == 0, len(silent))
-            following = place.flip(0).cummin(0).values.flip(0)
-        of_globals = (None, None, None)
-        if len(documents.global_index):
-            of_globals = *bounds(documents.cu_globals), documents.global_index
-        return cls(*bounds(documents.cu_seqlens), silent, following, *of_globals)
-
-
-@dataclass(frozen=True, slots=True)
-class Band:
-    """The pattern of one call: which indices a query reaches, and what dropout takes."""
-
-    radius: int
-    causal: bool
-    gaps: tuple[int, ...]  # one a head
-    dropout: float
-
-    def gaps_on(self, device):
-        """[heads] int32, None where every gap is 1."""
-        return None if set(self.gaps) == {1} else _gaps(self.gaps, device)
-
-    def programs(self, total, rows):
-        """How many programs of ``rows`` tokens the head with most of them needs."""
-        return max(gap * triton.cdiv(triton.cdiv(total, gap), rows) for gap in set(self.gaps))
-
-
-@lru_cache(maxsize=64)
-def _gaps(gaps, device):
-    return torch.tensor(gaps, dtype=torch.int32, device=device)
+from ldt.kernels.tiles import cast, check, dot, load_rows, padded, rows, store_rows
 
 
 def band_attention(q, k, v, documents, *, window, dilation=1, causal=False, dropout=0.0, seed=0):
@@ -128,8 +45,6 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        from ldt.kernels.band_backward import backward
-
         q, k, v, out, lse, *codes = ctx.saved_tensors
         return *backward(grad, q, k, v, out, lse, ctx.tables, ctx.band, *codes), *[None] * 4
 
@@ -150,7 +65,7 @@ def forward(q, k, v, tables, band, query_codes=None, key_codes=None):
     total, heads, dim = q.shape
     out = q.new_empty(total, heads, dim)
     lse = q.new_empty(heads, total, dtype=torch.float32)
-    tile = TILES[q.itemsize, padded(dim)]
+    tile = FORWARD[key(q)][band.dropout > 0]
     _forward[band.programs(total, tile.rows), heads](
         q, k, v, out, lse,
         tables.start, tables.stop, tables.silent, tables.next_silent,
@@ -162,37 +77,6 @@ def forward(q, k, v, tables, band, query_codes=None, key_codes=None):
         DIM=dim, BLOCK_D=padded(dim), FEW=GLOBALS, **tile.launch,
     )  # fmt: skip
     return out, lse
-
-
-@triton.jit
-def take(gaps_ptr, total, head, ROWS: tl.constexpr):
-    """(residue, gap, count, first): this program has indices from ``first`` on of the ``count``
-    that this residue class has; there are none where first >= count."""
-    if gaps_ptr is None:
-        residue, gap = 0, 1
-        count, first = total, tl.program_id(0) * ROWS
-    else:
-        gap = tl.load(gaps_ptr + head)
-        programs = tl.cdiv(tl.cdiv(total, gap), ROWS)
-        residue = tl.program_id(0) // programs
-        first = (tl.program_id(0) % programs) * ROWS
-        count = tl.where(residue < gap, tl.cdiv(total - residue, gap), 0)
-    return residue, gap, count, first
-
-
-@triton.jit
-def reach(start_ptr, stop_ptr, index, residue, gap, back, ahead):
-    """First and last index that ``index`` reaches in its residue class, document and window."""
-    token = residue + index * gap
-    first = (tl.load(start_ptr + token) - residue + gap - 1) // gap
-    last = (tl.load(stop_ptr + token) - residue + gap - 1) // gap - 1
-    return tl.maximum(first, index - back), tl.minimum(last, index + ahead)
-
-
-@triton.jit
-def silent_from(next_silent_ptr, index, residue, gap, total):
-    """The first silent token at or after an index of a residue class, of any class."""
-    return tl.load(next_silent_ptr + tl.minimum(residue + index * gap, total))
 
 
 @triton.jit
@@ -298,18 +182,18 @@ def _forward(
         column = at + tl.arange(0, COLUMNS)
         there = column <= end
         key = residue + column * gap
-        masked = (at < inner_begin) | (at + COLUMNS - 1 > inner_end)
-        if silent_ptr is not None:
-            masked = masked | (nearest < residue + (at + COLUMNS) * gap)
-            nearest = silent_from(next_silent_ptr, at + COLUMNS, residue, gap, total)
         k = load_rows(k_ptr, key, k_token, there, DIM, BLOCK_D)
         v = load_rows(v_ptr, key, v_token, there, DIM, BLOCK_D)
         scores = dot(q, tl.trans(k))
-        if masked:
+        if (at < inner_begin) | (at + COLUMNS - 1 > inner_end):
             near = (column[None, :] >= low[:, None]) & (column[None, :] <= high[:, None])
-            if silent_ptr is not None:
-                near = near & (tl.load(silent_ptr + key, mask=there, other=1) == 0)[None, :]
             scores = tl.where(near, scores, float("-inf"))
+        if silent_ptr is not None:
+            if nearest < residue + (at + COLUMNS) * gap:
+                silent = tl.load(silent_ptr + key, mask=there, other=1) != 0
+                scores = tl.where(silent[None, :], float("-inf"), scores)
+            # Loaded a tile ahead of its use.
+            nearest = silent_from(next_silent_ptr, at + COLUMNS, residue, gap, total)
         keep = None
         if query_codes_ptr is not None:
             key_codes = tl.load(key_codes_ptr + key, mask=there, other=0)

@@ -10,32 +10,11 @@ import torch
 import triton
 import triton.language as tl
 
-from ldt.kernels.band import GLOBALS, LOG2E, reach, silent_from, take
+from ldt.kernels.band_pattern import LOG2E, reach, silent_from, take
+from ldt.kernels.band_tiles import GLOBAL_KEYS, GLOBALS, KEYS, QUERIES, key
 from ldt.kernels.dropout import kept, least
-from ldt.kernels.tiles import Tile, cast, dot, load_rows, padded, rows, store_rows
+from ldt.kernels.tiles import cast, dot, load_rows, padded, rows, store_rows
 
-# (bytes of an element, padded dims of a head) -> the tile of a program
-QUERY_TILES = {
-    (2, 16): Tile(64, 64, 4, 3),
-    (2, 32): Tile(64, 64, 4, 3),
-    (2, 64): Tile(64, 64, 4, 3),
-    (2, 128): Tile(64, 64, 4, 2),
-    (4, 16): Tile(32, 32, 4, 2),
-    (4, 32): Tile(32, 32, 4, 2),
-    (4, 64): Tile(32, 32, 4, 2),
-    (4, 128): Tile(32, 32, 8, 1),
-}
-KEY_TILES = dict(QUERY_TILES)
-GLOBAL_TILES = {
-    (2, 16): Tile(GLOBALS, 64, 4, 2),
-    (2, 32): Tile(GLOBALS, 64, 4, 2),
-    (2, 64): Tile(GLOBALS, 64, 4, 2),
-    (2, 128): Tile(GLOBALS, 64, 4, 2),
-    (4, 16): Tile(GLOBALS, 32, 4, 2),
-    (4, 32): Tile(GLOBALS, 32, 4, 2),
-    (4, 64): Tile(GLOBALS, 32, 4, 2),
-    (4, 128): Tile(GLOBALS, 32, 4, 1),
-}
 PIECE = 256  # tokens, at least, of a piece of a document that global keys meet
 PROGRAMS = 4096  # enough of them to fill any GPU: no more pieces than that needs
 PIECES = 256  # at most
@@ -53,7 +32,7 @@ def backward(grad, q, k, v, out, lse, tables, band, query_codes=None, key_codes=
     total, heads, dim = q.shape
     dq, dk, dv = (torch.empty_like(out) for _ in range(3))
     delta = torch.empty_like(lse)
-    size = q.itemsize, padded(dim)
+    size, dropout = key(q), band.dropout > 0
     gaps = band.gaps_on(q.device)
     near, far = 0 if band.causal else band.radius, band.radius
     numbers = dim**-0.5, dim**-0.5 * LOG2E, least(band.dropout), 1 / (1 - band.dropout)
@@ -62,21 +41,21 @@ def backward(grad, q, k, v, out, lse, tables, band, query_codes=None, key_codes=
     of_globals = tables.global_start, tables.global_stop, tables.global_index
     dims = {"DIM": dim, "BLOCK_D": padded(dim)}
 
-    tile = QUERY_TILES[size]
+    tile = QUERIES[size][dropout]
     _queries[band.programs(total, tile.rows), heads](
         q, k, v, grad, out, dq, lse, delta,
         tables.start, tables.stop, tables.silent, tables.next_silent, *of_globals,
         gaps, query_codes, key_codes, total, far, near, *numbers, *strides,
         **dims, FEW=GLOBALS, **tile.launch,
     )  # fmt: skip
-    tile = KEY_TILES[size]
+    tile = KEYS[size][dropout]
     _keys[band.programs(total, tile.rows), heads](
         q, k, v, grad, dk, dv, lse, delta, tables.start, tables.stop, tables.silent,
         gaps, query_codes, key_codes, total, near, far, *numbers, *strides, **dims, **tile.launch,
     )  # fmt: skip
     if tables.global_index is None:
         return dq, dk, dv
-    tile = GLOBAL_TILES[size]
+    tile = GLOBAL_KEYS[size][dropout]
     count = len(tables.global_index)
     programs = triton.cdiv(count, tile.rows) * heads
     pieces = min(triton.cdiv(total, PIECE), triton.cdiv(PROGRAMS, programs), PIECES)
@@ -209,10 +188,6 @@ def _queries(
         column = at + tl.arange(0, COLUMNS)
         there = column <= end
         key = residue + column * gap
-        masked = (at < inner_begin) | (at + COLUMNS - 1 > inner_end)
-        if silent_ptr is not None:
-            masked = masked | (nearest < residue + (at + COLUMNS) * gap)
-            nearest = silent_from(next_silent_ptr, at + COLUMNS, residue, gap, total)
         k = load_rows(k_ptr, key, k_token, there, DIM, BLOCK_D)
         v = load_rows(v_ptr, key, v_token, there, DIM, BLOCK_D)
         keep = None
@@ -220,11 +195,15 @@ def _queries(
             key_codes = tl.load(key_codes_ptr + key, mask=there, other=0)
             keep = kept(query_codes, key_codes[None, :], least)
         scores = dot(q, tl.trans(k))
-        if masked:
+        if (at < inner_begin) | (at + COLUMNS - 1 > inner_end):
             near = (column[None, :] >= low[:, None]) & (column[None, :] <= high[:, None])
-            if silent_ptr is not None:
-                near = near & (tl.load(silent_ptr + key, mask=there, other=1) == 0)[None, :]
             scores = tl.where(near, scores, float("-inf"))
+        if silent_ptr is not None:
+            if nearest < residue + (at + COLUMNS) * gap:
+                silent = tl.load(silent_ptr + key, mask=there, other=1) != 0
+                scores = tl.where(silent[None, :], float("-inf"), scores)
+            # Loaded a tile ahead of its use.
+            nearest = silent_from(next_silent_ptr, at + COLUMNS, residue, gap, total)
         ds = _slopes(tl.exp2(scores * scale - lse), up, v, delta, keep, gain)
         dq = dot(cast(ds, dtype), k, dq)
 
