@@ -1,0 +1,35 @@
+"""Kernels compiled ahead of time for an A100 (80) and a Hopper GPU (90); -s shows the table."""
+
+import pytest
+from compiled import as_table, compile_launches
+
+SHARED = {80: 163 * 1024, 90: 227 * 1024}  # bytes that a program can have
+
+
+@pytest.fixture(scope="module")
+def results():
+    found = compile_launches("band")
+    print("\n" + as_table(found))
+    return found
+
+
+def test_no_kernel_spills_registers(results):
+    assert {row["kernel"] for row in results} >= {"_forward", "_queries", "_keys", "_globals"}
+    assert [row for row in results if row["spilled"]] == []
+
+
+def test_shared_memory_is_within_the_limit(results):
+    assert [row for row in results if row["shared"] > SHARED[row["capability"]]] == []
+
+
+def test_hopper_uses_its_matrix_units(results):
+    def uses(kernel, call):
+        return {
+            (row["capability"], row["wgmma"])
+            for row in results
+            if row["kernel"] == kernel and row["call"].startswith(call)
+        }
+
+    for kernel in ("_forward", "_queries", "_keys"):
+        assert uses(kernel, "bf16") == {(80, False), (90, True)}
+        assert uses(kernel, "fp32") == {(80, False), (90, False)}  # those would round the factors
