@@ -220,7 +220,7 @@ def bench(
     ] = 5,
     limit: Annotated[
         float,
-        typer.Option(min=0, metavar="SECONDS", help="What takes longer is not run at more tokens."),
+        typer.Option(min=0, metavar="SECONDS", help="What would take longer is not run."),
     ] = 1.0,
     no_memory: Annotated[
         bool, typer.Option("--no-memory", help="Do not measure peak memory.")

@@ -291,18 +291,23 @@ def test_the_reference_is_left_out_where_it_does_not_fit(monkeypatch):
     operations.operation("reference", operations.Given(TINY, 2048, False))
 
 
-def test_what_is_too_slow_is_not_run_at_greater_lengths():
-    too_slow = {}
-    names = ("blocked", "sdpa")
-    compare = (8, "forward", TINY, 3, 0.0, too_slow, lambda *_: None)
-    rows = run.compare(names, *compare)
-    assert [row.rounds for row in rows] == [1, 1]
-    assert set(too_slow) == set(names)
-    assert re.fullmatch(r"took 0\.0 s at 8 tokens, more than --limit 0", too_slow["sdpa"])
-    rows = run.compare(names, 16, *compare[1:])
-    assert [(row.seconds, row.why_no_time) for row in rows] == [
-        (None, too_slow[name]) for name in names
-    ]
+def test_what_would_take_too_long_is_not_run():
+    before = {"blocked": (0.2, 16), "sdpa": (0.3, 16), "longformer": (9.0, 16)}
+    compare = ("forward", TINY, 3, 0.5, before, lambda *_: None)
+    blocked, sdpa, longformer, loop = run.compare(
+        ("blocked", "sdpa", "longformer", "loop"), 32, *compare
+    )
+    assert blocked.rounds == loop.rounds == 3
+    assert (sdpa.seconds, sdpa.rounds) == (None, 0)
+    assert sdpa.why_no_time == "took 0.30 s at 16 tokens, here it would be over --limit 0.5"
+    assert longformer.why_no_time.startswith("took 9.0 s at 16 tokens, ")
+    assert before["blocked"] == (blocked.seconds, 32)
+    assert before["sdpa"] == (0.3, 16)
+
+
+def test_what_has_taken_too_long_is_not_run_again():
+    [row] = run.compare(("blocked",), 16, "forward", TINY, 3, 0.0, {}, lambda *_: None)
+    assert row.rounds == 1
 
 
 def test_all_run_in_turn_after_a_round_to_warm_up(monkeypatch):

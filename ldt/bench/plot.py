@@ -91,7 +91,7 @@ def _milliseconds(row):
 
 def _draw(axes, rows, value):
     """A line for each implementation, labelled at its end."""
-    from matplotlib.ticker import FuncFormatter, NullLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
     from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
     axes.set(xscale="log", yscale="log")
@@ -108,6 +108,10 @@ def _draw(axes, rows, value):
     lengths = sorted({row.tokens for row in rows})
     axes.set_xticks(lengths, [f"{tokens:,}" for tokens in lengths])
     axes.xaxis.set_minor_locator(NullLocator())
+    low, high = axes.get_ylim()
+    digits = (1, 2, 5) if high < 1000 * low else (1,)
+    axes.yaxis.set_major_locator(LogLocator(subs=digits, numticks=20))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.6g}"))
     axes.grid(which="major", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
@@ -120,7 +124,7 @@ def _draw(axes, rows, value):
             text,
             transform=blended_transform_factory(axes.transData, axes.transAxes) + move,
             color=colour,
-            ha="left" if right else "center",
+            ha="left" if right or x == lengths[0] else "center",
             va="center" if right else "bottom",
             fontsize=10,
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},

@@ -69,7 +69,7 @@ def bench(
         dtype: a name in `ldt.bench.setting.DTYPES`; None: that of `DTYPE`.
         encoder: whole encoders of ``layers`` layers instead of the attention operation.
         rounds: times that each is run.
-        limit: seconds; what takes longer is not run more often, nor at greater lengths.
+        limit: seconds; what takes longer is not run more often, what would is not run at all.
         memory: whether peak memory is measured.
         json_file, plot_file: Path of a file to write, or None.
         shape: the other fields of `Setting`.
@@ -96,9 +96,9 @@ def bench(
         peak = _peak_measure(memory, device, stack)
         rows = []
         for kind in kinds:
-            too_slow = {}
+            before = {}
             for tokens in lengths:
-                found = compare(names, tokens, kind, setting, rounds, limit, too_slow, peak)
+                found = compare(names, tokens, kind, setting, rounds, limit, before, peak)
                 log.info("%s", table.progress(found))
                 rows += found
     if not any(row.seconds for row in rows):
@@ -124,28 +124,30 @@ def bench(
         log.info("%s: written", plot_file)
 
 
-def compare(names, tokens, kind, setting, rounds, limit, too_slow, peak):
+def compare(names, tokens, kind, setting, rounds, limit, before, peak):
     """A `Row` for each name: the implementations at one length, timed in turn.
 
     Args:
-        too_slow: {name: why it is not run}; what took longer than ``limit`` is added.
+        before: {name: (seconds, tokens)} at the length before, which this one replaces; what would
+            take longer than ``limit`` if its time grew with the length alone is not run.
         peak: (name, tokens, kind, setting, run) -> MiB.
     """
     rows = {name: Row(name, kind, tokens) for name in names}
     given = operations.Given(setting, tokens, kind == "training")
     runs = {}
     for name, row in rows.items():
-        row.why_no_time = too_slow.get(name)
-        if not row.why_no_time:
+        seconds, length = before.get(name, (0, 1))
+        if seconds * tokens / length > limit:
+            took = f"{seconds:#.2g} s at {length:,} tokens"
+            row.why_no_time = f"took {took}, here it would be over --limit {limit:g}"
+        else:
             runs[name], row.why_no_time = attempt(name, tokens, kind, setting, given)
     runs = {name: run for name, run in runs.items() if run}
     for name, seconds in in_turn(runs, rounds, setting.device, limit).items():
         row = rows[name]
         row.seconds, row.rounds = statistics.median(seconds), len(seconds)
         row.fastest, row.slowest = min(seconds), max(seconds)
-        if row.seconds > limit:
-            took = f"{row.seconds:.1f} s at {tokens:,} tokens"
-            too_slow[name] = f"took {took}, more than --limit {limit:g}"
+        before[name] = row.seconds, tokens
         try:
             row.mib = peak(name, tokens, kind, setting, runs[name])
         except Exception as error:  # a row that says why, never the end of the others
