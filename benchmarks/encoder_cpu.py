@@ -1,18 +1,19 @@
-"""ldt's encoder side by side with transformers' Longformer and RoBERTa (SDPA) on this CPU.
+"""ldt's encoder side by side with those of transformers on this CPU: time and memory.
 
-    python benchmarks/encoder_cpu.py          # all cases, about half an hour on 2 cores
-    python benchmarks/encoder_cpu.py --lengths 1024 --growth --rounds 2 --json quick.json
+    python benchmarks/encoder_cpu.py               # all cases, about half an hour on 2 cores
+    python benchmarks/encoder_cpu.py --only mix    # those cases anew; the others' results stay
 
-Base width (768, 12 heads, window 512), random weights, batch 1, token 0 global, float32, huge pages
-for all. Times: the three run in turn in one process, and a ratio is that of the medians. Memory:
-each in a fresh process, the peak resident memory over that of the loaded model. The floors were set
-on a CPU where oneDNN multiplies 1.8 times faster than MKL; ``onednn_gain`` in the result says how
-much faster it is here.
+Base width (768, 12 heads, window 512), random weights, batch 1, token 0 global, huge pages for all.
+Few layers where the whole would take minutes a step; ``layers`` in the result says how many. Times:
+all run in turn in one process, and a ratio is that of the medians. Memory: each in a fresh process,
+the peak resident memory over that of the loaded model. The floors were set on a CPU where oneDNN
+multiplies 1.8 times faster than MKL; ``onednn_gain`` in the result says how much faster it is here.
 """
 
 import argparse
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read by torch at its first allocation
@@ -27,35 +28,78 @@ from ldt.bench.memory import FreshProcesses
 from ldt.bench.setting import Setting
 from ldt.kernels import cpu
 
-RESULTS = Path(__file__).parent / "results"
-PEERS = ("longformer", "roberta")
-NAMES = ("ldt", *PEERS)
-# pass, tokens -> the least ratio of seconds and of memory, for each of PEERS
-FLOORS = {
-    ("forward", 512): ((2.8, 1.7), (None, None)),
-    ("forward", 1024): ((3.0, 1.9), (None, None)),
-    ("forward", 4096): ((2.9, 2.6), (3.0, 0.75)),
-    ("forward", 8192): ((4.0, 4.2), (3.7, 0.75)),
-    ("training", 1024): ((2.1, 1.5), (1.05, 0.9)),
-    ("training", 4096): ((3.3, 3.0), (2.3, 0.9)),
-    ("training", 8192): ((3.5, 4.2), (2.7, 0.9)),
+RESULT = Path(__file__).parent / "results" / "cpu-encoder.json"
+PEERS = ("longformer", "roberta", "modernbert")
+MIX = (1, 0.62, 0.41, 0.33, 0.22, 0.16, 0.11, 0.06)  # lengths of 8 documents, 36 % of the batch
+GROWTH = (4096, 8192, 16384)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is run, and the least ratios to Longformer and RoBERTa: seconds, then memory."""
+
+    kind: str
+    tokens: int
+    layers: int
+    seconds: tuple = ()
+    memory: tuple = ()
+    dtype: str = "fp32"
+    lengths: tuple = ()  # of the documents; default: one of ``tokens``
+
+    @property
+    def setting(self):
+        return Setting(layers=self.layers, dtype=self.dtype)
+
+
+CASES = {
+    "forward-512": Case("forward", 512, 12, (2.8, 1.7)),
+    "forward-1024": Case("forward", 1024, 12, (3.0, 1.9)),
+    "forward-4096": Case("forward", 4096, 4, (2.9, 2.6), (3.0, 0.75)),
+    "forward-8192": Case("forward", 8192, 2, (4.0, 4.2), (3.7, 0.75)),
+    "training-1024": Case("training", 1024, 4, (2.1, 1.5), (1.05, 0.9)),
+    "training-4096": Case("training", 4096, 3, (3.3, 3.0), (2.3, 0.9)),
+    "training-8192": Case("training", 8192, 2, (3.5, 4.2), (2.7, 0.9)),
+    "forward-4096-bf16": Case("forward", 4096, 4, (2.7, 3.8), dtype="bf16"),
+    "forward-8192-bf16": Case("forward", 8192, 2, (4.0, 6.5), dtype="bf16"),
+    "training-4096-bf16": Case("training", 4096, 3, (3.0, 2.8), dtype="bf16"),
+    "mix": Case("forward", 2048, 2, (10, 5), lengths=tuple(int(2048 * part) for part in MIX)),
 }
-NO_FLOOR = ((None, None), (None, None))
 
 
-def compare(length, kind, setting, rounds, processes):
-    """Seconds and MiB of the three, and how many times those of ldt the peers take."""
-    runs = {name: encoders.load(name, length, kind, setting)[0] for name in NAMES}
+def compare(case, rounds, processes):
+    """Seconds and MiB of ldt and its peers, and how many times those of ldt the peers take."""
+    names = ("ldt", *PEERS)
+    runs = {}
+    for name in names:
+        model = encoders.build(name, case.tokens, case.setting)
+        batch = encoders.inputs(name, case.lengths or [case.tokens], case.setting)
+        runs[name] = lambda m=model, b=batch: encoders.step(m, b, case.kind)
     seconds = medians(runs, rounds)
-    memory = {name: processes.peak_mib(name, length, kind, setting) for name in NAMES}
-    return {
-        "pass": kind,
-        "tokens": length,
+    row = {
+        "pass": case.kind,
+        "dtype": case.dtype,
+        "tokens": case.lengths or case.tokens,
+        "layers": case.layers,
+        "rounds": rounds,
         "seconds": seconds,
-        "mib": memory,
         "times_faster": {name: seconds[name] / seconds["ldt"] for name in PEERS},
-        "times_leaner": {name: memory[name] / memory["ldt"] for name in PEERS},
     }
+    if not case.lengths:
+        what = case.tokens, case.kind, case.setting
+        mib = {name: processes.peak_mib(name, *what) for name in names}
+        row["mib"] = mib
+        row["times_leaner"] = {name: mib[name] / mib["ldt"] for name in PEERS}
+    return row
+
+
+def growth(processes, tokens):
+    """ldt's MiB over the loaded model of 2 layers at each of the lengths."""
+    setting = Setting(layers=2)
+    return [
+        {"tokens": n}
+        | {kind: processes.peak_mib("ldt", n, kind, setting) for kind in ("forward", "training")}
+        for n in tokens
+    ]
 
 
 def onednn_gain():
@@ -73,27 +117,17 @@ def onednn_gain():
 
 def show(result, console):
     table = Table(title="times slower, and times more memory, than ldt (floor)")
-    titles = [
-        "pass",
-        "tokens",
-        "ldt s",
-        "Longformer",
-        "RoBERTa",
-        "ldt MiB",
-        "Longformer",
-        "RoBERTa",
-    ]
-    for title in titles:
-        table.add_column(title, justify="right")
-    for row in result["compare"]:
-        floors = FLOORS.get((row["pass"], row["tokens"]), NO_FLOOR)
-        faster = ratios(row["times_faster"], floors[0])
-        leaner = ratios(row["times_leaner"], floors[1])
-        seconds, mib = f"{row['seconds']['ldt']:.2f}", f"{row['mib']['ldt']:.0f}"
-        table.add_row(row["pass"], str(row["tokens"]), seconds, *faster, mib, *leaner)
+    for title in ("case", "ldt s", *PEERS, "ldt MiB", *PEERS):
+        table.add_column(title, justify="left" if title == "case" else "right")
+    for name, row in result["cases"].items():
+        case = CASES[name]
+        cells = [f"{row['seconds']['ldt']:.2f}", *ratios(row["times_faster"], case.seconds)]
+        if "mib" in row:
+            cells += [f"{row['mib']['ldt']:.0f}", *ratios(row["times_leaner"], case.memory)]
+        table.add_row(name, *cells)
     console.print(table)
-    table = Table(title="ldt's peak memory over the loaded model, MiB")
-    for title in result["growth"][0] if result["growth"] else ():
+    table = Table(title="ldt's peak memory over the loaded model of 2 layers, MiB")
+    for title in ("tokens", "forward", "training"):
         table.add_column(title, justify="right")
     for row in result["growth"]:
         table.add_row(*(f"{value:.0f}" for value in row.values()))
@@ -101,37 +135,33 @@ def show(result, console):
 
 
 def ratios(found, floors):
+    floors = (*floors, *[None] * (len(PEERS) - len(floors)))
     for name, floor in zip(PEERS, floors, strict=True):
         yield f"{found[name]:.2f}" + ("" if floor is None else f" ({floor})")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--lengths", type=int, nargs="*", default=[512, 1024, 4096, 8192])
-    parser.add_argument("--growth", type=int, nargs="*", default=[4096, 8192, 16384])
-    parser.add_argument("--passes", nargs="+", default=["forward", "training"])
-    parser.add_argument("--layers", type=int, default=3)
+    what = (*CASES, "growth")
+    parser.add_argument("--only", nargs="+", choices=what, default=what, metavar="CASE")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, default=RESULTS / "cpu-encoder.json")
+    parser.add_argument("--json", type=Path, default=RESULT)
     args = parser.parse_args()
     console = Console()
-    about = machine() | {"onednn_gain": round(onednn_gain(), 2)}
-    result = {"machine": about, "layers": args.layers, "rounds": args.rounds, "compare": []}
-    setting = Setting(layers=args.layers)
-    with FreshProcesses() as processes:
-        for kind in args.passes:
-            for length in args.lengths:
-                row = compare(length, kind, setting, args.rounds, processes)
-                result["compare"].append(row)
-                console.print(row)
-        result["growth"] = [
-            {"tokens": n}
-            | {kind: processes.peak_mib("ldt", n, kind, setting) for kind in args.passes}
-            for n in args.growth
-        ]
-    show(result, console)
+    result = {"cases": {}, "growth": []}
+    if args.json.exists():
+        result = json.loads(args.json.read_text())
+    result["machine"] = machine() | {"onednn_gain": round(onednn_gain(), 2)}
     args.json.parent.mkdir(exist_ok=True)
-    args.json.write_text(json.dumps(result, indent=2) + "\n")
+    with FreshProcesses() as processes:
+        for name in args.only:
+            if name == "growth":
+                result["growth"] = growth(processes, GROWTH)
+            else:
+                result["cases"][name] = compare(CASES[name], args.rounds, processes)
+                console.print(name, result["cases"][name]["times_faster"])
+            args.json.write_text(json.dumps(result, indent=2) + "\n")
+    show(result, console)
     console.print(f"written to {args.json}")
 
 

@@ -1,3 +1,4 @@
+import importlib.util
 import json
 import subprocess
 import sys
@@ -30,11 +31,27 @@ def test_the_gpu_suite_without_a_gpu_says_so(tmp_path, monkeypatch):
     assert "no CUDA device here; --dry-run" in done.stderr
 
 
-def test_the_cpu_comparison_runs_and_measures_time_and_memory(tmp_path):
+def test_the_cpu_comparison_measures_time_and_memory_and_keeps_other_cases(tmp_path, monkeypatch):
+    path = BENCHMARKS / "encoder_cpu.py"
+    spec = importlib.util.spec_from_file_location("encoder_cpu", path)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "encoder_cpu", module)
+    spec.loader.exec_module(module)
+    cases = {
+        "small": module.Case("forward", 64, 1, (2.0, 1.0), (1.0, 0.5)),
+        "mixed": module.Case("training", 64, 1, lengths=(64, 9)),
+    }
+    monkeypatch.setattr(module, "CASES", cases)
+    monkeypatch.setattr(module, "GROWTH", (64, 128))
     file = tmp_path / "result.json"
-    sizes = ("--lengths", 64, "--growth", "--passes", "forward", "--layers", 1, "--rounds", 1)
-    done = run("encoder_cpu.py", *sizes, "--json", file)
-    assert done.returncode == 0, done.stderr
-    row = json.loads(file.read_text())["compare"][0]
-    assert set(row["seconds"]) == set(row["mib"]) == {"ldt", "longformer", "roberta"}
+    for only in ("small", "mixed", "growth"):
+        monkeypatch.setattr(
+            sys, "argv", ["x", "--only", only, "--rounds", "1", "--json", str(file)]
+        )
+        module.main()
+    found = json.loads(file.read_text())
+    row = found["cases"]["small"]
+    assert set(row["seconds"]) == set(row["mib"]) == {"ldt", "longformer", "roberta", "modernbert"}
     assert row["times_faster"]["roberta"] == row["seconds"]["roberta"] / row["seconds"]["ldt"]
+    assert found["cases"]["mixed"]["tokens"] == [64, 9]
+    assert [row["tokens"] for row in found["growth"]] == [64, 128]
