@@ -272,6 +272,23 @@ def test_a_peer_that_fails_is_a_row_that_says_why(error, why, monkeypatch):
     assert list(table.reasons([peer, ours])) == [f"no time: full (SDPA): {why}"]
 
 
+def test_a_peer_that_fails_later_has_no_time(monkeypatch):
+    calls = []
+
+    def call():
+        calls.append(0)
+        if len(calls) > 2:
+            raise torch.OutOfMemoryError("Tried to allocate 9 GiB")
+        time.sleep(measure.SAMPLE)
+
+    failing = operations.Operation(call, (), torch.empty(0))
+    monkeypatch.setitem(operations.PEERS, "sdpa", lambda given: failing)
+    arguments = (("sdpa", "blocked"), 16, "forward", TINY, 3, 1.0, {}, lambda *_: None)
+    peer, ours = run.compare(*arguments)
+    assert (peer.seconds, peer.why_no_time, len(calls)) == (None, "out of memory", 3)
+    assert ours.rounds == 3
+
+
 def test_a_peak_that_cannot_be_told_is_a_row_with_a_time():
     def fails(*_):
         raise RuntimeError("ended by the system: out of memory")

@@ -39,7 +39,7 @@ def seconds_of(run, device="cpu"):
     once = _seconds(run, 1, device)
     if once >= SAMPLE:
         return once
-    calls = math.ceil(SAMPLE / once)
+    calls = math.ceil(SAMPLE / max(once, 1e-6))
     return _seconds(run, calls, device) / calls
 
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
+import ldt
 from ldt.bench.setting import Setting
 
 STATUS = Path("/proc/self/status")
@@ -29,8 +30,15 @@ class FreshProcesses:
         if not STATUS.exists():
             raise OSError("peak memory on the CPU is read from /proc, which only Linux has")
         command = [sys.executable, "-m", __spec__.name]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._helper = subprocess.Popen(command, text=True, stderr=subprocess.DEVNULL, **pipes)
+        path = [str(Path(ldt.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        self._helper = subprocess.Popen(
+            command,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
         return self
 
     def __exit__(self, *_):
@@ -51,10 +59,11 @@ class FreshProcesses:
         cell = {"name": name, "tokens": tokens, "kind": kind, "setting": asdict(setting)}
         self._helper.stdin.write(json.dumps(cell) + "\n")
         self._helper.stdin.flush()
-        answer = json.loads(self._helper.stdout.readline())
-        if isinstance(answer, str):
-            raise RuntimeError(answer)
-        return answer
+        answer = self._helper.stdout.readline()
+        found = json.loads(answer) if answer else "the helper process has ended"
+        if isinstance(found, str):
+            raise RuntimeError(found)
+        return found
 
 
 def serve():

@@ -141,10 +141,13 @@ def compare(names, tokens, kind, setting, rounds, limit, before, peak):
             took = f"{seconds:#.2g} s at {length:,} tokens"
             row.why_no_time = f"took {took}, here it would be over --limit {limit:g}"
         else:
-            runs[name], row.why_no_time = attempt(name, tokens, kind, setting, given)
-    runs = {name: run for name, run in runs.items() if run}
+            run, row.why_no_time = attempt(name, tokens, kind, setting, given)
+            if run:
+                runs[name] = _careful(run, row)
     for name, seconds in in_turn(runs, rounds, setting.device, limit).items():
         row = rows[name]
+        if row.why_no_time:
+            continue
         row.seconds, row.rounds = statistics.median(seconds), len(seconds)
         row.fastest, row.slowest = min(seconds), max(seconds)
         before[name] = row.seconds, tokens
@@ -153,6 +156,19 @@ def compare(names, tokens, kind, setting, rounds, limit, before, peak):
         except Exception as error:  # a row that says why, never the end of the others
             row.why_no_memory = reason(error)
     return list(rows.values())
+
+
+def _careful(run, row):
+    """``run`` until it fails once, which ``row`` then tells."""
+
+    def call():
+        if not row.why_no_time:
+            try:
+                run()
+            except Exception as error:  # such as memory that was there for the first call
+                row.why_no_time = reason(error)
+
+    return call
 
 
 def attempt(name, tokens, kind, setting, given):
