@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-import ldt
 from ldt.bench.setting import Setting
 
 STATUS = Path("/proc/self/status")
@@ -30,7 +29,7 @@ class FreshProcesses:
         if not STATUS.exists():
             raise OSError("peak memory on the CPU is read from /proc, which only Linux has")
         command = [sys.executable, "-m", __spec__.name]
-        path = [str(Path(ldt.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         self._helper = subprocess.Popen(
             command,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
