@@ -102,11 +102,13 @@ def tiles(width, itemsize, rows):
     if itemsize == 4:  # products without matrix units: small, or they spill
         if width > HEAD:
             return Tiles(Tile(16, 16, 8, 2), Tile(16, 16, 8, 1), 32)
-        return Tiles(*[Tile(32 if many else 16, 32, 8, 1)] * 2, 32)
+        return Tiles(Tile(32 if many else 16, 32, 8, 1), Tile(16, 32, 8, 1), 32)
     if width > HEAD:
         columns = 16 if many and width > 768 else 32
         return Tiles(Tile(32 if many else 16, columns, 8, 2), Tile(16, 32, 8, 2), 128)
-    return Tiles(Tile(64 if many else 16, 64, 4, 2), Tile(32 if many else 16, 64, 4, 2), 128)
+    if many:
+        return Tiles(Tile(64, 64, 8, 2), Tile(32, 64, 8, 2), 128)
+    return Tiles(Tile(16, 64, 4, 2), Tile(16, 64, 4, 2), 128)
 
 
 class _Rows(torch.autograd.Function):

@@ -134,9 +134,9 @@ def _fill(
             else:
                 c += _choose(hit, first_item + place * pieces)
                 d += _choose(hit, first_item + place * pieces + pieces)
-            row = row + tile * ROWS
-            a += _choose(hit, row)
-            b += _choose(hit, tl.minimum(row + ROWS, last))
+            first = row + tile * ROWS
+            a += _choose(hit, first)
+            b += _choose(hit, tl.minimum(first + ROWS, last))
 
     out_ptr, size = item_ptr, items
     if table == 1:
