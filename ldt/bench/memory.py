@@ -11,6 +11,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 
 from ldt.bench.setting import Setting
@@ -28,23 +29,27 @@ class FreshProcesses:
     def __enter__(self):
         if not STATUS.exists():
             raise OSError("peak memory on the CPU is read from /proc, which only Linux has")
-        command = [sys.executable, "-m", __spec__.name]
+        return self
+
+    def __exit__(self, *_):
+        if "_helper" in vars(self):
+            self._helper.kill()
+            self._helper.wait()
+            self._helper.stdin.close()
+            self._helper.stdout.close()
+
+    @cached_property
+    def _helper(self):
+        """Started when first asked: its imports would disturb a measurement of time."""
         path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-        self._helper = subprocess.Popen(
-            command,
+        return subprocess.Popen(
+            [sys.executable, "-m", __spec__.name],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
             text=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        return self
-
-    def __exit__(self, *_):
-        self._helper.kill()
-        self._helper.wait()
-        self._helper.stdin.close()
-        self._helper.stdout.close()
 
     def peak_mib(self, name, tokens, kind, setting: Setting) -> float:
         """MiB of peak resident memory of a call over the state in which its inputs are loaded.
