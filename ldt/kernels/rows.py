@@ -120,7 +120,7 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, documents, per, scale, dropout, seed):
-        call = _Call(q, k, v, documents, per, scale, dropout, seed)
+        call = Call(q, k, v, documents, per, scale, dropout, seed)
         out, weight, lse = call.forward()
         ctx.save_for_backward(q, k, v, out, weight, lse)
         ctx.rest = documents, per, scale, dropout, seed
@@ -130,11 +130,11 @@ class _Rows(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad, weight_grad):
         q, k, v, *found = ctx.saved_tensors
-        dq, dk, dv = _Call(q, k, v, *ctx.rest).backward(grad, weight_grad, *found)
+        dq, dk, dv = Call(q, k, v, *ctx.rest).backward(grad, weight_grad, *found)
         return dq, dk, dv, None, None, None, None, None
 
 
-class _Call:
+class Call:
     """One pass: what its kernels share."""
 
     def __init__(self, q, k, v, documents, per, scale, dropout, seed):
