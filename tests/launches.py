@@ -37,3 +37,33 @@ def band(capability):
             band.backward(out, q, k, v, out, lse, *rest, *codes)
 
         yield label, call
+
+
+ROWS = {
+    # label: dtype, heads, dims of a head, globals, whether the projections are folded, dropout
+    "bf16 folded 768": (torch.bfloat16, 12, 64, 1, True, 0.0),
+    "bf16 folded 768, several, dropout": (torch.bfloat16, 12, 64, 4, True, 0.1),
+    "bf16 folded 1024, several, dropout": (torch.bfloat16, 16, 64, 4, True, 0.1),
+    "fp32 folded 768, dropout": (torch.float32, 12, 64, 1, True, 0.1),
+    "bf16 plain 64, many, dropout": (torch.bfloat16, 12, 64, 100, False, 0.1),
+    "bf16 plain 128, many": (torch.bfloat16, 6, 128, 200, False, 0.0),
+    "fp32 plain 128, many, dropout": (torch.float32, 6, 128, 200, False, 0.1),
+}
+
+
+def rows(capability):
+    from ldt.kernels import rows
+
+    keep = torch.ones(1024, dtype=torch.bool)
+    for label, (dtype, heads, dim, globals, folded, dropout) in ROWS.items():
+        where = Documents(torch.tensor([0, 1024]), keep, torch.arange(1024) < globals)
+        per, width = (heads, heads * dim) if folded else (1, dim)
+
+        def call(dtype=dtype, shape=(heads // per, width), per=per, where=where, dropout=dropout):
+            q = torch.empty(len(where.global_index) * per, *shape, dtype=dtype)
+            k = torch.empty(1024, *shape, dtype=dtype)
+            work = rows.Call(q, k, k if per == 1 else None, where, per, 1.0, dropout, 0)
+            out, weight, lse = work.forward()
+            work.backward(q, weight, out, weight, lse)
+
+        yield label, call

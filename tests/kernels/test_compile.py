@@ -8,13 +8,16 @@ SHARED = {80: 163 * 1024, 90: 227 * 1024}  # bytes that a program can have
 
 @pytest.fixture(scope="module")
 def results():
-    found = compile_launches("band")
+    found = compile_launches("band", "rows")
     print("\n" + as_table(found))
     return found
 
 
 def test_no_kernel_spills_registers(results):
-    assert {row["kernel"] for row in results} >= {"_forward", "_queries", "_keys", "_globals"}
+    assert {row["kernel"] for row in results} >= {
+        *("_forward", "_queries", "_keys", "_globals"),
+        *("_fill", "attend", "merge", "pull", "push"),
+    }
     assert [row for row in results if row["spilled"]] == []
 
 
@@ -30,6 +33,9 @@ def test_hopper_uses_its_matrix_units(results):
             if row["kernel"] == kernel and row["call"].startswith(call)
         }
 
+    for kernel in ("attend", "pull", "push"):
+        assert uses(kernel, "bf16 plain") == {(80, False), (90, True)}
+        assert uses(kernel, "fp32") == {(80, False), (90, False)}
     for kernel in ("_forward", "_queries", "_keys"):
         assert uses(kernel, "bf16") == {(80, False), (90, True)}
         assert uses(kernel, "fp32") == {(80, False), (90, False)}  # those would round the factors
