@@ -74,15 +74,15 @@ def pack(lengths, globals=(), holes=()):
     return Documents(torch.tensor([0, *lengths]).cumsum(0), *masks)
 
 
-@settings(max_examples=4, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=6, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(
     patterns.patterns().filter(lambda pattern: pattern[0].total <= 700),
+    st.sampled_from([torch.float32, torch.bfloat16]),
     st.sampled_from([16, 20, 48, 64, 100, 128]),
     st.sampled_from([(64, 64), (128, 64), (64, 128)]),
     st.integers(0, 2**31),
 )
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_any_pattern_is_as_close_as_the_definition(dtype, pattern, dim, tile, seed):
+def test_any_pattern_is_as_close_as_the_definition(pattern, dtype, dim, tile, seed):
     documents, _, arguments = pattern
     del arguments["seed"]  # see test_dropout_takes_what_the_definition_takes
     with tiled(*tile):
@@ -96,14 +96,14 @@ SHAPES = {
     "every token is global": ([30, 10], {"globals": range(40)}, {"window": 8}),
     "no token is kept": ([20, 30], {"holes": range(50)}, {"window": 8}),
     "a window of nothing but holes": ([90], {"holes": range(20, 80)}, {"window": 8}),
-    "a window of nothing but global tokens": ([90], {"globals": range(1, 70)}, {"window": 8}),
+    "a window of nothing but global tokens": ([60], {"globals": range(1, 50)}, {"window": 8}),
     "more global tokens than a tile holds": (
         [60, 60],
         {"globals": [0, 2, *range(65, 100)]},
         {"window": 12},
     ),
     "global tokens in one document of three": ([20, 30, 25], {"globals": [22, 49]}, {"window": 6}),
-    "a gap longer than the documents": ([9, 30, 4], {}, {"window": 6, "dilation": (50, 1)}),
+    "a gap longer than the documents": ([9, 14, 4], {}, {"window": 6, "dilation": (20, 1)}),
     "gaps among holes and global tokens": (
         [70, 31],
         {"globals": [3, 81], "holes": range(10, 100, 7)},
@@ -126,11 +126,11 @@ def test_the_default_tiles_are_as_close_as_the_definition(dtype):
     assert as_close(documents, dtype, dim=40, **arguments)
 
 
-@pytest.mark.parametrize("seed", [0, -1, 2**40 + 3, -(2**40), 2**31, torch.tensor(-(2**33) - 5)])
+@pytest.mark.parametrize("seed", [0, -(2**40) - 1, 2**31, torch.tensor(-(2**33) - 5)])
 def test_dropout_takes_what_the_definition_takes(seed):
-    documents = pack([300, 5, 1])
+    documents = pack([60, 5, 1])
     queries, keys = dropout.token_codes(there(documents), 3, seed)
-    token = torch.arange(306)
+    token = torch.arange(66)
     assert torch.equal(queries.cpu(), definition.token_codes(documents, 3, token, seed, 1))
     assert torch.equal(keys.cpu(), definition.token_codes(documents, 3, token, seed, 2))
     run = {"documents": documents, "dtype": torch.float32, "window": 8, "dropout": 0.5}
