@@ -28,7 +28,7 @@ def global_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
 
     Args:
         q: [globals, heads, dim], queries of the tokens at ``documents.global_index``; those past
-            ``documents.cu_globals[-1]`` stand for nothing, their output is zero.
+            ``documents.cu_globals[-1]`` stand for nothing and gather nothing.
         x: [total, width]. key, value: (weight [heads * dim, width], bias [heads * dim]).
         documents, dropout, seed: as in the definition.
 
@@ -45,7 +45,7 @@ def global_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
 def folds(q, x, documents):
     """Whether folding costs no more than the projections: rows a document, on average, <= width."""
     few = len(q) * q.shape[1] <= x.shape[1] * (len(documents.cu_seqlens) - 1)
-    return few and x.shape[1] <= WIDEST[q.itemsize]
+    return few and x.shape[1] <= WIDEST.get(q.itemsize, 0)
 
 
 def folded_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
@@ -54,11 +54,11 @@ def folded_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
     width = x.shape[1]
     folded = torch.einsum("ghd,hdw->ghw", q * dim**-0.5, key[0].view(heads, dim, width))
     folded, x = folded.reshape(-1, 1, width), x.to(folded.dtype)  # they differ under autocast
-    check(q.to(folded.dtype), folded[..., :0], x[:, :0])
+    check(folded[..., :0], x[:, :0])  # of any width
     context, weight = _Rows.apply(folded, x[:, None], None, documents, heads, 1.0, dropout, seed)
     context = context.view(-1, heads, width)
     out = torch.einsum("ghw,hdw->ghd", context, value[0].view(heads, dim, width))
-    return _biased(out, value[1], weight, dropout)
+    return _biased(out, value[1], weight)
 
 
 def plain_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
@@ -66,16 +66,16 @@ def plain_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
     k, v = (F.linear(x, weight).view(-1, *q.shape[1:]) for weight, _ in (key, value))
     check(q, k, v)
     out, weight = _Rows.apply(q, k, v, documents, 1, q.shape[2] ** -0.5, dropout, seed)
-    return _biased(out, value[1], weight, dropout)
+    return _biased(out, value[1], weight)
 
 
-def _biased(out, bias, weight, dropout):
+def _biased(out, bias, weight):
     """Adds the value bias [heads * dim], as often as a row's probabilities add up to.
 
     Nobody adds the key bias: it raises all scores of a row alike, which the softmax undoes.
     """
     bias = bias.view(out.shape[1:]).to(out.dtype)
-    return out + (weight.view(*out.shape[:2], 1).to(out.dtype) * bias if dropout else bias)
+    return out + (bias if weight is None else weight.view(*out.shape[:2], 1).to(out.dtype) * bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ def tiles(width, itemsize, rows):
 class _Rows(torch.autograd.Function):
     """Softmax attention of rows q [rows, heads, width] over k, v [total, heads, width].
 
-    v None stands for k. Returns the output and [rows, heads] float32, the sum of each row's
-    probabilities, which dropout makes differ from one.
+    v None stands for k. Returns the output and [rows, heads] float32, the sums of the rows'
+    probabilities after dropout; None without.
     """
 
     @staticmethod
@@ -165,18 +165,19 @@ class Call:
             **self.tiles.rows.launch,
         )
         out = q.new_zeros(q.shape, dtype=torch.float32)
-        lse = q.new_zeros(self.heads, self.count, dtype=torch.float32)
+        lse = q.new_empty(self.heads, self.count, dtype=torch.float32)
         weight = torch.zeros_like(lse) if self.dropout else None
         self.merge(part, stats, out, lse, weight, 1 / (1 - self.dropout))
-        return out, torch.ones_like(lse).T if weight is None else weight.T, lse
+        return out, None if weight is None else weight.T, lse
 
     def backward(self, grad, weight_grad, out, weight, lse):
         grad, q, k, v = _rows(grad), self.q, self.k, self.v
-        delta = (grad.float() * out).sum(2)
-        if self.dropout:
+        delta = (grad * out).sum(2)
+        if weight is not None:
             delta += weight_grad * weight
+            weight_grad = weight_grad.T.contiguous()
         shared = (
-            *(q, k, v, grad, lse, delta.T.contiguous(), weight_grad.T.contiguous()),
+            *(q, k, v, grad, lse, delta.T.contiguous(), weight_grad),
             *(self.keep, *self.codes, self.documents.global_index),
         )
         rest = (

@@ -69,7 +69,7 @@ def pull(
     grad_ptr,  # [rows, heads, WIDTH], of the output
     lse_ptr,  # [heads, rows] float32
     delta_ptr,  # [heads, rows] float32, products of output and gradient
-    weight_grad_ptr,  # [heads, rows] float32, of the sums of probabilities; read with dropout
+    weight_grad_ptr,  # [heads, rows] float32, of the sums of probabilities; None: no dropout
     keep_ptr,  # [total] uint8, 0 at holes; None: no holes
     query_code_ptr,  # [heads * PER, total] int32 of dropout; None: no dropout
     key_code_ptr,  # [heads * PER, total] int32
@@ -141,7 +141,7 @@ def push(
     grad_ptr,  # [rows, heads, WIDTH], of the output
     lse_ptr,  # [heads, rows] float32
     delta_ptr,  # [heads, rows] float32, products of output and gradient
-    weight_grad_ptr,  # [heads, rows] float32, of the sums of probabilities; read with dropout
+    weight_grad_ptr,  # [heads, rows] float32, of the sums of probabilities; None: no dropout
     keep_ptr,  # [total] uint8, 0 at holes; None: no holes
     query_code_ptr,  # [heads * PER, total] int32 of dropout; None: no dropout
     key_code_ptr,  # [heads * PER, total] int32

@@ -163,7 +163,7 @@ def test_global_rows_takes_the_form_that_costs_less(monkeypatch):
 
 
 @pytest.mark.parametrize("run", FORMS)
-def test_rows_past_the_last_global_token_are_zero(run):
+def test_rows_past_the_last_global_token_gather_nothing(run):
     documents, longer = (pack([20, 6], [3, 22]) for _ in range(2))
     more = torch.full((3,), documents.total)
     longer.__dict__["global_index"] = torch.cat([documents.global_index, more])
@@ -203,10 +203,10 @@ def test_autocast_computes_in_the_lower_precision(run):
     torch.testing.assert_close(out.float(), expected, atol=0.02, rtol=0.02)
 
 
-def test_float64_is_refused():
-    documents = pack([4], [0])
+@pytest.mark.parametrize("run", [kernels.global_rows, *FORMS])
+def test_float64_is_refused(run):
     with pytest.raises(ValueError, match="backend 'blocked' takes float64"):
-        rows(kernels.folded_rows, documents, torch.Generator().manual_seed(0))
+        rows(run, pack([4], [0]), torch.Generator().manual_seed(0))
 
 
 FAULTS = {
