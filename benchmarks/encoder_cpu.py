@@ -30,6 +30,7 @@ from ldt.kernels import cpu
 
 RESULT = Path(__file__).parent / "results" / "cpu-encoder.json"
 PEERS = ("longformer", "roberta", "modernbert")
+SHAPE = {"heads": 12, "vocabulary": 50265}
 MIX = (1, 0.62, 0.41, 0.33, 0.22, 0.16, 0.11, 0.06)  # lengths of 8 documents, 36 % of the batch
 GROWTH = (4096, 8192, 16384)
 
@@ -48,7 +49,7 @@ class Case:
 
     @property
     def setting(self):
-        return Setting(layers=self.layers, dtype=self.dtype)
+        return Setting(layers=self.layers, dtype=self.dtype, **SHAPE)
 
 
 CASES = {
@@ -94,7 +95,7 @@ def compare(case, rounds, processes):
 
 def growth(processes, tokens):
     """ldt's MiB over the loaded model of 2 layers at each of the lengths."""
-    setting = Setting(layers=2)
+    setting = Setting(layers=2, **SHAPE)
     return [
         {"tokens": n}
         | {kind: processes.peak_mib("ldt", n, kind, setting) for kind in ("forward", "training")}

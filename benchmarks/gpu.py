@@ -1,11 +1,13 @@
 """The whole GPU suite in one call: is it right, is it fast, does it learn. Under 9 minutes.
 
     python benchmarks/gpu.py                    # on a CUDA GPU
+    python benchmarks/gpu.py --only tune        # other tiles for the kernels; not part of the above
     python benchmarks/gpu.py --dry-run          # the same on the CPU, tiny, to try the suite itself
 
-Writes gpu-correctness.json, gpu-attention.json, gpu-encoder.json and gpu-finetune.json to
-benchmarks/results (or --out) and prints a short table. Exit code 1 when a backend is wrong. Needs
-torch, transformers, typer, rich, pyyaml and pydantic, and no network.
+Writes gpu-correctness.json, gpu-attention.json, gpu-encoder.json, gpu-reach.json and
+gpu-finetune.json to benchmarks/results (or --out), each as soon as it is there, and prints short
+tables. Exit code 1 when a backend is wrong. Needs torch, transformers, typer, rich, pyyaml and
+pydantic, and no network.
 """
 
 import argparse
@@ -18,13 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from gpu_correctness import CASES, correctness
 from rich.console import Console
 from rich.table import Table
 
-from ldt.attention import BACKENDS, Documents, reference
+from ldt.attention import BACKENDS, band_attention
 from ldt.bench import encoders, operations
 from ldt.bench.measure import cuda_peak_mib, machine, medians
 from ldt.bench.setting import Setting
+from ldt.model.packing import pack
 
 RECIPE = """
 task: {name: classification}
@@ -39,7 +43,6 @@ training:
 """
 
 console = Console()
-NAMES = ("out", "dq", "dk", "dv")
 SLOW = ("reference", "loop")  # backends for tests and tiny devices, not timed
 
 
@@ -48,125 +51,132 @@ class Sizes:
     """How large the suite is."""
 
     device: str
+    cases: tuple  # of correctness
     dtypes: tuple
     attention: tuple  # tokens
     longest_dense: int  # tokens up to which full attention and transformers' chunks are run
     encoder: tuple  # (tokens, batch, pass)
+    mixed: tuple  # lengths of the documents of one batch
+    reach: tuple  # (tokens, pass) of ldt alone, for growth in time and memory
     layers: int
     width: int
     rounds: int
     documents: int
     epochs: int
 
+    @property
+    def cuda(self):
+        return self.device == "cuda"
 
-ALL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+    def setting(self, **changes):
+        return Setting(self.device, "bf16", heads=self.width // 64, **changes)
+
+
 FULL = Sizes(
-    "cuda",
-    ALL_DTYPES,
-    (4096, 16384, 65536),
-    16384,
-    ((4096, 1, "forward"), (4096, 8, "training"), (16384, 1, "training")),
-    12,
-    768,
-    10,
-    400,
-    4,
+    device="cuda",
+    cases=CASES,
+    dtypes=(torch.float32, torch.bfloat16, torch.float16),
+    attention=(4096, 16384, 65536),
+    longest_dense=16384,
+    encoder=(
+        (512, 8, "forward"),
+        (1024, 8, "forward"),
+        (4096, 1, "forward"),
+        (8192, 1, "forward"),
+        (4096, 8, "training"),
+        (16384, 1, "training"),
+    ),
+    # median 700, 95th percentile 4,096
+    mixed=(4096, 2800, 1900, 1400, 1100, 900, 760, 700, 700, 620, 540, 470, 400, 330, 250, 160),
+    reach=(
+        *((n, "forward") for n in (16384, 65536, 262144, 1048576)),
+        *((n, "training") for n in (16384, 65536, 262144)),
+    ),
+    layers=12,
+    width=768,
+    rounds=10,
+    documents=400,
+    epochs=4,
 )
 TINY = Sizes(
-    "cpu",
-    (torch.float32, torch.bfloat16),
-    (1024,),
-    1024,
-    ((600, 1, "forward"), (600, 2, "training")),
-    2,
-    128,
-    2,
-    12,
-    1,
+    device="cpu",
+    cases=CASES[1:2],
+    dtypes=(torch.float32, torch.bfloat16),
+    attention=(600,),
+    longest_dense=600,
+    encoder=((600, 1, "forward"), (600, 2, "training")),
+    mixed=(300, 40, 7),
+    reach=((600, "forward"), (600, "training")),
+    layers=1,
+    width=128,
+    rounds=1,
+    documents=12,
+    epochs=1,
 )
-
-
-def correctness(sizes):
-    """Largest error of every backend against the dense float64 definition, and what is allowed.
-
-    Allowed is twice the error of the dense definition in the tested dtype, as in the tests.
-    """
-    rows = []
-    for lengths, window, dim in (((700, 1, 333), 128, 64), ((257,), 512, 32), ((1000,), 64, 128)):
-        documents = some_documents(lengths, sizes.device)
-        for dtype in sizes.dtypes:
-            leaves, up = random_leaves(documents, dim, sizes.device)
-            exact = with_gradients(reference, leaves, up, documents, window, torch.float64)
-            dense = with_gradients(reference, leaves, up, documents, window, dtype)
-            for name in running_backends(sizes.device):
-                ours = with_gradients(BACKENDS[name], leaves, up, documents, window, dtype)
-                for what, true, a, b in zip(NAMES, exact, ours, dense, strict=True):
-                    error, allowed = largest(a - true), 2 * largest(b - true)
-                    allowed += torch.finfo(dtype).eps * largest(true)
-                    rows.append(
-                        {
-                            "backend": name,
-                            "dtype": str(dtype).removeprefix("torch."),
-                            "lengths": lengths,
-                            "window": window,
-                            "dim": dim,
-                            "tensor": what,
-                            "error": error,
-                            "allowed": allowed,
-                            "ok": error <= allowed,
-                        }
-                    )
-    return rows
-
-
-def some_documents(lengths, device):
-    generator = torch.Generator().manual_seed(0)
-    total = sum(lengths)
-    keep = torch.rand(total, generator=generator) < 0.97
-    is_global = (torch.rand(total, generator=generator) < 0.01) & keep
-    borders = torch.tensor([0, *lengths]).cumsum(0)
-    return Documents(borders.to(device), keep.to(device), is_global.to(device))
-
-
-def random_leaves(documents, dim, device, heads=3):
-    generator = torch.Generator().manual_seed(1)
-    shape = documents.total, heads, dim
-    *leaves, up = (torch.randn(shape, generator=generator).to(device) for _ in range(4))
-    return leaves, up
-
-
-def with_gradients(module, leaves, up, documents, window, dtype):
-    """Output, dq, dk, dv in float64 of a band computed in ``dtype``."""
-    leaves = [leaf.to(dtype).requires_grad_() for leaf in leaves]
-    out = module.band_attention(*leaves, documents, window=window)
-    return [x.double() for x in (out, *torch.autograd.grad(out, leaves, up.to(dtype)))]
-
-
-def largest(x):
-    return x.abs().max().item()
 
 
 def attention(sizes):
-    """Seconds of one attention operation (heads of 64, one global token), ldt and others."""
+    """Seconds of one attention operation (heads of 64, one global token), ldt and others.
+
+    The band alone as well, with its share of the rate of a large bf16 matrix product.
+    """
+    rate = matmul_rate(sizes)
     rows = []
     for length in sizes.attention:
         for kind in ("forward", "training"):
-            rows.append(attention_row(length, kind, sizes))
+            rows.append(attention_row(length, kind, rate, sizes))
             console.print(rows[-1])
     return rows
 
 
-def attention_row(length, kind, sizes):
-    setting = Setting(sizes.device, "bf16", heads=sizes.width // 64)
-    given = operations.Given(setting, length, kind == "training")
+def attention_row(length, kind, rate, sizes):
     names = [name for name in running_backends(sizes.device) if name not in SLOW]
-    if sizes.device == "cuda":  # on a CPU it has no backward pass, and takes minutes to compile
+    fastest = names[-1]
+    if sizes.cuda:  # on a CPU it has no backward pass, and takes minutes to compile
         names.append("flex")
     if length <= sizes.longest_dense:
-        names += ["sdpa", "longformer"]
-    found = {name: operations.operation(name, given) for name in names}
-    runs = {name: lambda f=operation: f.run(kind) for name, operation in found.items()}
-    return {"tokens": length, "pass": kind, "seconds": medians(runs, sizes.rounds, sizes.device)}
+        names += ["sdpa", "cudnn", "longformer"]
+    given = operations.Given(sizes.setting(), length, kind == "training")
+    runs, failed = {}, {}
+    for name in names:
+        try:
+            operation = operations.operation(name, given)
+            operation.run(kind)
+            runs[name] = lambda f=operation: f.run(kind)
+        except Exception as error:  # a peer that cannot run here
+            failed[name] = f"{type(error).__name__}: {str(error)[:200]}"
+            if name in BACKENDS:
+                raise
+    for gap in (1, 4):
+        dilated = operations.Given(sizes.setting(dilation=gap), length, kind == "training")
+        runs[f"band, dilation {gap}"] = band(dilated, fastest, kind)
+    seconds = medians(runs, sizes.rounds, sizes.device)
+    window = given.setting.window
+    keys = sum(min(length, i + window // 2 + 1) - max(0, i - window // 2) for i in range(length))
+    flops = 4 * sizes.width * keys * (3.5 if kind == "training" else 1)
+    return {
+        "tokens": length,
+        "pass": kind,
+        "seconds": seconds,
+        "failed": failed,
+        "share_of_matmul_rate": flops / seconds["band, dilation 1"] / rate,
+        "matmul_tflops": rate / 1e12,
+    }
+
+
+def band(given, backend, kind):
+    """A function that runs the sliding window alone, without the global row."""
+    q, k, v = given.packed
+    how = {"window": given.setting.window, "dilation": given.setting.dilation, "backend": backend}
+    call = lambda: band_attention(q, k, v, given.documents, **how)  # noqa: E731
+    return lambda: operations.Operation(call, (q, k, v), q.detach()).run(kind)
+
+
+def matmul_rate(sizes):
+    """FLOP a second of a large bf16 matrix product."""
+    n = 8192 if sizes.cuda else 512
+    a = torch.randn(n, n, device=sizes.device, dtype=torch.bfloat16)
+    return 2 * n**3 / medians({"mm": lambda: a @ a}, sizes.rounds, sizes.device)["mm"]
 
 
 def running_backends(device):
@@ -175,24 +185,117 @@ def running_backends(device):
 
 
 def encoder(sizes):
-    """Seconds and peak memory of whole encoders, ldt, transformers' Longformer, RoBERTa."""
+    """Seconds and peak memory of whole encoders: ldt, also as a CUDA graph, and its peers."""
     rows = []
-    for length, batch, kind in sizes.encoder:
-        rows.append(encoder_row(length, batch, kind, sizes))
+    cases = [([length] * batch, kind) for length, batch, kind in sizes.encoder]
+    cases += [(sizes.mixed, kind) for kind in ("forward", "training")]
+    for lengths, kind in cases:
+        rows.append(encoder_row(list(lengths), kind, sizes))
         console.print(rows[-1])
     return rows
 
 
-def encoder_row(length, batch, kind, sizes):
-    setting = Setting(
-        sizes.device, "bf16", batch=batch, heads=sizes.width // 64, layers=sizes.layers
-    )
-    names = ("ldt", "longformer", "roberta")
-    runs = {name: encoders.load(name, length, kind, setting)[0] for name in names}
+def encoder_row(lengths, kind, sizes):
+    setting = sizes.setting(layers=sizes.layers)
+    runs, failed = {}, {}
+    for name in ("ldt", *encoders.PEERS):
+        model = encoders.build(name, max(lengths), setting)
+        batch = encoders.inputs(name, lengths, setting)
+        try:
+            encoders.step(model, batch, kind)
+        except torch.OutOfMemoryError as error:
+            failed[name] = str(error)[:200]
+            continue
+        runs[name] = lambda m=model, b=batch: encoders.step(m, b, kind)
+        if name == "ldt" and sizes.cuda and kind == "forward":
+            runs["ldt as a CUDA graph"] = captured(model, batch)
     seconds = medians(runs, sizes.rounds, sizes.device)
-    cuda = sizes.device == "cuda"
-    memory = {name: cuda_peak_mib(run) if cuda else None for name, run in runs.items()}
-    return {"tokens": length, "batch": batch, "pass": kind, "seconds": seconds, "mib": memory}
+    memory = {name: cuda_peak_mib(run) if sizes.cuda else None for name, run in runs.items()}
+    return {
+        "tokens": max(lengths),
+        "batch": len(lengths),
+        "lengths": lengths if len(set(lengths)) > 1 else None,
+        "pass": kind,
+        "seconds": seconds,
+        "mib": memory,
+        "failed": failed,
+    }
+
+
+@torch.inference_mode()
+def captured(model, batch):
+    """A function that replays the model's forward pass on ``batch`` as a CUDA graph."""
+    masks = batch["attention_mask"], batch["global_attention_mask"]
+    packing = pack(batch["input_ids"].shape, *masks, batch["input_ids"].device)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            expected = model(**batch, packing=packing).last_hidden_state
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = model(**batch, packing=packing).last_hidden_state
+    graph.replay()
+    if not torch.equal(found, expected):
+        raise RuntimeError("the CUDA graph gives another output")
+    return graph.replay
+
+
+def reach(sizes):
+    """Seconds and MiB of ldt's encoder at lengths that no peer reaches; training checkpoints."""
+    rows = []
+    for length, kind in sizes.reach:
+        setting = sizes.setting(layers=sizes.layers, vocabulary=1000)
+        model = encoders.build("ldt", length, setting)
+        if kind == "training":
+            model.train().gradient_checkpointing_enable()
+        batch = encoders.inputs("ldt", [length], setting)
+        run = lambda m=model, b=batch, k=kind: encoders.step(m, b, k)  # noqa: E731
+        run()
+        row = {"tokens": length, "pass": kind, "batch": 1}
+        row["mib"] = {"ldt": cuda_peak_mib(run) if sizes.cuda else None}
+        row["seconds"] = medians({"ldt": run}, min(3, sizes.rounds), sizes.device)
+        rows.append(row)
+        console.print(row)
+    return rows
+
+
+def tune(sizes):
+    """Seconds of the band for other tiles of its kernels, the fastest first."""
+    from ldt.kernels import band as forward
+    from ldt.kernels import band_backward as backward
+    from ldt.kernels.tiles import Tile
+
+    length = max(n for n in sizes.attention if n <= 16384)
+    size, rows = (2, 64), []
+    tables = {
+        "forward": ("forward", forward.TILES),
+        "queries": ("training", backward.QUERY_TILES),
+        "keys": ("training", backward.KEY_TILES),
+    }
+    for name, (kind, table) in tables.items():
+        given = operations.Given(sizes.setting(), length, kind == "training")
+        run, before = band(given, "triton", kind), table[size]
+        for tile in (
+            Tile(m, n, warps, stages)
+            for m in (64, 128)
+            for n in (32, 64, 128)
+            for warps in (4, 8)
+            for stages in (2, 3, 4)
+        ):
+            table[size] = tile
+            try:
+                seconds = medians({"band": run}, 5, sizes.device)["band"]
+            except Exception as error:  # too much shared memory
+                console.print(f"{name} {tile}: {type(error).__name__}")
+                continue
+            rows.append({"table": name, "tile": str(tile), "pass": kind, "seconds": seconds})
+        table[size] = before
+        best = sorted((r for r in rows if r["table"] == name), key=lambda r: r["seconds"])
+        for row in best[:5]:
+            console.print(f"{name} {row['tile']}: {1e6 * row['seconds']:.0f} us (now {before})")
+    return sorted(rows, key=lambda row: (row["table"], row["seconds"]))
 
 
 def finetune(sizes):
@@ -228,16 +331,20 @@ def wrong(result):
 
 
 def show(result):
-    table = Table(title="milliseconds; in brackets: times those of ldt's fastest backend")
-    for title in ("what", "tokens", "pass", "milliseconds"):
+    table = Table(title="milliseconds; in brackets: times those of ldt's fastest")
+    for title in ("what", "tokens", "batch", "pass", "milliseconds"):
         table.add_column(title)
-    for what in ("attention", "encoder"):
+    for what in ("attention", "encoder", "reach"):
         for row in result.get(what, []):
             seconds = row["seconds"]
-            own = min(s for n, s in seconds.items() if n in BACKENDS or n == "ldt")
+            own = min(s for n, s in seconds.items() if n in BACKENDS or n.startswith("ldt"))
             cells = [f"{n} {1000 * s:.2f} ({s / own:.2f})" for n, s in seconds.items()]
-            table.add_row(what, str(row["tokens"]), row["pass"], ", ".join(cells))
+            where = str(row["tokens"]), str(row.get("batch", 1)), row["pass"]
+            table.add_row(what, *where, ", ".join(cells))
     console.print(table)
+    for row in result.get("attention", []):
+        share = f"{row['share_of_matmul_rate']:.0%} of {row['matmul_tflops']:.0f} TFLOP/s"
+        console.print(f"band at {row['tokens']}, {row['pass']}: {share}")
     if "finetune" in result:
         console.print("finetune", result["finetune"])
     bad = wrong(result)
@@ -248,17 +355,20 @@ def show(result):
 
 
 SECTIONS = {
-    "correctness": correctness,
+    "correctness": lambda sizes: correctness(sizes.device, sizes.dtypes, sizes.cases),
     "attention": attention,
     "encoder": encoder,
+    "reach": reach,
     "finetune": finetune,
+    "tune": tune,
 }
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU")
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    usual = [name for name in SECTIONS if name != "tune"]
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=usual)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     args = parser.parse_args()
     if not args.dry_run and not torch.cuda.is_available():

@@ -16,7 +16,7 @@ def test_the_gpu_suite_runs_tiny_on_the_cpu_and_writes_its_results(tmp_path):
     done = run("gpu.py", "--dry-run", "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = {file.stem: json.loads(file.read_text()) for file in tmp_path.glob("gpu-*.json")}
-    sections = ("correctness", "attention", "encoder", "finetune")
+    sections = ("correctness", "attention", "encoder", "reach", "finetune")
     assert set(found) == {f"gpu-{section}" for section in sections}
     rows = found["gpu-correctness"]["correctness"]
     assert {row["backend"] for row in rows} >= {"blocked"}
@@ -43,6 +43,7 @@ def test_the_cpu_comparison_measures_time_and_memory_and_keeps_other_cases(tmp_p
     }
     monkeypatch.setattr(module, "CASES", cases)
     monkeypatch.setattr(module, "GROWTH", (64, 128))
+    monkeypatch.setattr(module, "SHAPE", {"heads": 1, "vocabulary": 100})
     file = tmp_path / "result.json"
     for only in ("small", "mixed", "growth"):
         monkeypatch.setattr(

@@ -27,9 +27,8 @@ def global_rows(q, x, key, value, documents: Documents, *, dropout=0.0, seed=0):
 
 
 def _attend(q, k, v, pattern, dropout, seed):
-    """In float32 at least, since every key adds to the same sums."""
-    wide = torch.promote_types(q.dtype, torch.float32)
-    return _Loop.apply(*(x.to(wide) for x in (q, k, v)), pattern, dropout, seed).to(q.dtype)
+    """In float64, since every key adds to the same sums."""
+    return _Loop.apply(*(x.double() for x in (q, k, v)), pattern, dropout, seed).to(q.dtype)
 
 
 class _Band:

@@ -94,6 +94,7 @@ class LdtModel(LdtPreTrainedModel):
         return_dict=None,
         packed=False,
         read="all",
+        packing=None,
     ):
         """Encode a padded batch.
 
@@ -109,6 +110,8 @@ class LdtModel(LdtPreTrainedModel):
                 other fields of the output).
             read: for heads that ask for packed tokens: ``first`` gives [b, d] in their place, the
                 first real token of each row, and leaves out what only the others need.
+            packing: the `Packing` of these masks, made before by `pack`; the masks are then not
+                looked at, and on CUDA the host never waits (as a CUDA graph demands).
 
         Returns:
             `LdtModelOutput`, or the tuple of what is not None in it.
@@ -125,9 +128,10 @@ class LdtModel(LdtPreTrainedModel):
                 "the input must be [batch, length] ids or [batch, length, width] embeddings, with "
                 f"at least one token, got {[*words.shape]}"
             )
-        if input_ids is not None:
+        if input_ids is not None and packing is None:
             self.warn_if_padding_and_no_attention_mask(input_ids, attention_mask)
-        packing = pack(shape, attention_mask, global_attention_mask, words.device)
+        if packing is None:
+            packing = pack(shape, attention_mask, global_attention_mask, words.device)
         if position_ids is None:
             position_ids = self.position_ids_of(input_ids, packing)
         if token_type_ids is None:
