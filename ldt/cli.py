@@ -151,6 +151,10 @@ def predict(
     device: Annotated[
         Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")
     ] = "auto",
+    precision: Annotated[
+        Literal["fp32", "bf16", "int8"],
+        typer.Option(help="bf16 and int8 (CPU) are faster and less exact; it says how much."),
+    ] = "fp32",
 ) -> int:
     """Answer for every document of a file.
 
@@ -169,6 +173,7 @@ def predict(
         text=text,
         id=id,
         device=device,
+        precision=precision,
     )
 
 

@@ -281,11 +281,13 @@ def _keys(
         query = residue + column * gap
         q = load_rows(q_ptr, query, q_token, there, DIM, BLOCK_D)
         up = load_rows(grad_ptr, query, grad_token, there, DIM, BLOCK_D)
-        lse = tl.load(lse_ptr + query, mask=there, other=float("inf"))[None, :]
-        delta = tl.load(delta_ptr + query, mask=there, other=0.0)[None, :]
+        # In bounds without a mask, which costs a sixth of the loop; near hides what is beyond.
+        query = tl.minimum(query, residue + end * gap)
+        lse = tl.load(lse_ptr + query)[None, :]
+        delta = tl.load(delta_ptr + query)[None, :]
         keep = None
         if query_codes_ptr is not None:
-            query_codes = tl.load(query_codes_ptr + query, mask=there, other=0)[None, :]
+            query_codes = tl.load(query_codes_ptr + query)[None, :]
             keep = kept(query_codes, key_codes, least)
         scores = dot(k, tl.trans(q))
         if (at < inner_begin) | (at + COLUMNS - 1 > inner_end):

@@ -42,7 +42,7 @@ for generation in (8, 9):
     QUERIES[generation, 4, 64] = (Tile(32, 32, 8, 1),) * 2
     QUERIES[generation, 4, 128] = (Tile(16, 16, 8, 1),) * 2
     KEYS[generation, 4, 64] = (Tile(32, 32, 8, 1),) * 2
-    KEYS[generation, 4, 128] = (Tile(16, 16, 8, 1),) * 2
+    KEYS[generation, 4, 128] = (Tile(32, 16, 4, 1),) * 2
     GLOBAL_KEYS[generation, 4, 64] = (Tile(GLOBALS, 32, 4, 2),) * 2
     GLOBAL_KEYS[generation, 4, 128] = (Tile(GLOBALS, 32, 8, 1),) * 2
 

@@ -1,0 +1,76 @@
+"""A model's layers in less precise arithmetic: half the memory or a quarter, and faster."""
+
+import torch
+from torch import nn
+
+from ldt.model.layers import LdtLayer, Linear
+
+PRECISIONS = ("fp32", "bf16", "int8")
+
+
+class Int8Linear(nn.Module):
+    """A linear layer with weights of 8 bits, one scale an output; inputs get one scale a row.
+
+    The products are exact sums of integers; only the rounding of both factors differs from the
+    float layer. No gradients.
+
+    Args:
+        linear: the float layer.
+
+    Source: symmetric dynamic quantisation, as in Zafrir et al. 2019 (arXiv:1910.06188), section 2,
+    with scales per row and per output.
+    """
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        weight = linear.weight.detach().float()
+        scale = _scale(weight)
+        self.register_buffer("weight", (weight / scale).round().to(torch.int8).T)
+        self.register_buffer("scale", scale.squeeze(1))
+        self.register_buffer("bias", linear.bias.detach().float())
+
+    def forward(self, x):
+        """[..., in] -> [..., out]."""
+        rows = x.flatten(0, -2).float()
+        scale = _scale(rows)
+        total = torch._int_mm((rows / scale).round_().to(torch.int8), self.weight)
+        out = total.float().mul_(scale).mul_(self.scale).add_(self.bias)
+        return out.to(x.dtype).unflatten(0, x.shape[:-1])
+
+
+def _scale(rows):
+    """[n, 1], what the largest entry of each row is divided by to become 127."""
+    return rows.abs().amax(1, keepdim=True).clamp(min=1e-30) / 127
+
+
+def lower(model, precision):
+    """Change ``model`` for answering in another precision, in place.
+
+    Args:
+        precision: a name in `PRECISIONS`. ``bf16`` turns all weights and activations; ``int8`` the
+            products of the layers, on the CPU, but not those of the global projections.
+
+    Raises:
+        ValueError: int8 on another device.
+    """
+    if precision == "bf16":
+        model.to(torch.bfloat16)
+    elif precision == "int8":
+        if model.device.type != "cpu":
+            raise ValueError(
+                f"int8 runs on the CPU, the model is on {model.device}; bf16 runs there"
+            )
+        for layer in model.modules():
+            if isinstance(layer, LdtLayer):
+                _to_int8(layer)
+    elif precision != "fp32":
+        raise ValueError(f"precision must be {', '.join(PRECISIONS)}, got {precision!r}")
+
+
+def _to_int8(layer):
+    own = layer.attention.self
+    modules = own, layer.attention.output, layer.intermediate, layer.output
+    for module in modules:
+        for name, child in module.named_children():
+            if isinstance(child, Linear) and not name.endswith("_global"):
+                setattr(module, name, Int8Linear(child))
