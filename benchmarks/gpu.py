@@ -263,39 +263,43 @@ def reach(sizes):
 
 def tune(sizes):
     """Seconds of the band for other tiles of its kernels, the fastest first."""
-    from ldt.kernels import band as forward
-    from ldt.kernels import band_backward as backward
+    from ldt.kernels import band_tiles
     from ldt.kernels.tiles import Tile
 
-    length = max(n for n in sizes.attention if n <= 16384)
-    size, rows = (2, 64), []
+    candidates = [
+        Tile(rows, columns, warps, stages)
+        for rows in (64, 128)
+        for columns in (32, 64, 128)
+        for warps in (4, 8)
+        for stages in (2, 3, 4)
+    ]
     tables = {
-        "forward": ("forward", forward.TILES),
-        "queries": ("training", backward.QUERY_TILES),
-        "keys": ("training", backward.KEY_TILES),
+        "forward": (band_tiles.FORWARD, "forward"),
+        "queries": (band_tiles.QUERIES, "training"),
+        "keys": (band_tiles.KEYS, "training"),
     }
-    for name, (kind, table) in tables.items():
-        given = operations.Given(sizes.setting(), length, kind == "training")
-        run, before = band(given, "triton", kind), table[size]
-        for tile in (
-            Tile(m, n, warps, stages)
-            for m in (64, 128)
-            for n in (32, 64, 128)
-            for warps in (4, 8)
-            for stages in (2, 3, 4)
-        ):
-            table[size] = tile
-            try:
-                seconds = medians({"band": run}, 5, sizes.device)["band"]
-            except Exception as error:  # too much shared memory
-                console.print(f"{name} {tile}: {type(error).__name__}")
-                continue
-            rows.append({"table": name, "tile": str(tile), "pass": kind, "seconds": seconds})
-        table[size] = before
-        best = sorted((r for r in rows if r["table"] == name), key=lambda r: r["seconds"])
-        for row in best[:5]:
-            console.print(f"{name} {row['tile']}: {1e6 * row['seconds']:.0f} us (now {before})")
-    return sorted(rows, key=lambda row: (row["table"], row["seconds"]))
+    rows = []
+    for length in (n for n in sizes.attention if n <= 16384):
+        for name, (table, kind) in tables.items():
+            given = operations.Given(sizes.setting(), length, kind == "training")
+            run, size = band(given, "triton", kind), band_tiles.key(given.packed[0])
+            before, found = table[size], []
+            for tile in candidates:
+                table[size] = tile, tile
+                try:
+                    seconds = medians({"band": run}, 5, sizes.device)["band"]
+                except Exception as error:  # too much shared memory
+                    console.print(f"{name} {tile}: {type(error).__name__}")
+                    continue
+                row = {"tokens": length, "table": name, "pass": kind, "tile": str(tile)}
+                found.append(row | {"seconds": seconds})
+            table[size] = before
+            found.sort(key=lambda row: row["seconds"])
+            for row in found[:5]:
+                time = f"{1e6 * row['seconds']:.0f} us"
+                console.print(f"{length} {name} {row['tile']}: {time} (now {before[0]})")
+            rows += found
+    return rows
 
 
 def finetune(sizes):

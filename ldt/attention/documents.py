@@ -7,12 +7,15 @@ import torch
 
 
 def places(mask, count=None):
-    """[count] int64, where a mask [n] is True; a known ``count`` saves waiting for the device."""
+    """[count] int64, where a mask [n] is True; a known ``count`` saves waiting for the device.
+
+    On CUDA ``count`` may be larger than the true one; n stands in the places beyond.
+    """
     if count is None or mask.device.type == "cpu":
         return mask.nonzero().squeeze(1)
     place = torch.arange(len(mask), device=mask.device)
     slot = torch.where(mask, mask.cumsum(0) - 1, count)
-    return place.new_empty(count + 1).scatter_(0, slot, place)[:-1]
+    return place.new_full((count + 1,), len(mask)).scatter_(0, slot, place)[:-1]
 
 
 @dataclass(frozen=True, eq=False)

@@ -320,6 +320,21 @@ def test_activations_are_not_kept_for_the_backward_pass(checkpointing):
     assert len(wide) == (0 if checkpointing else 2)
 
 
+@pytest.mark.parametrize("globals_", ["none", "some"])
+def test_the_fused_kernels_give_the_encoder_of_the_definition(globals_):
+    fused = ldt_model("Model", attention_backend="triton").train()
+    dense = LdtModel(ldt_config(attention_backend="reference")).double().train()
+    dense.load_state_dict(fused.state_dict())
+    inputs = batch(21, "mixed", globals_)
+
+    def run(model):
+        out = model(**inputs).last_hidden_state
+        return out, *torch.autograd.grad(out.square().sum(), list(model.parameters())[:-2])
+
+    for ours, true in zip(run(fused), run(dense), strict=True):
+        torch.testing.assert_close(ours.double(), true, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("backend", ["loop", "blocked"])
 def test_dilated_and_causal_encoders_equal_the_dense_definition(backend):
     changes = {"attention_dilation": [2, [1, 3]], "causal": True}
