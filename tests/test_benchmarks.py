@@ -4,6 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pytest
+
+from ldt.tasks.metrics import class_table
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -31,12 +36,26 @@ def test_the_gpu_suite_without_a_gpu_says_so(tmp_path, monkeypatch):
     assert "no CUDA device here; --dry-run" in done.stderr
 
 
-def test_the_cpu_comparison_measures_time_and_memory_and_keeps_other_cases(tmp_path, monkeypatch):
-    path = BENCHMARKS / "encoder_cpu.py"
-    spec = importlib.util.spec_from_file_location("encoder_cpu", path)
+def load(name, monkeypatch):
+    """A script as a module."""
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "encoder_cpu", module)
+    monkeypatch.setitem(sys.modules, name, module)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_macro_f1_of_yes_and_no_follows_from_the_row_of_yes(monkeypatch):
+    module, random = load("cuad", monkeypatch), np.random.default_rng(0)
+    for share in (0.0, 0.3, 1.0):
+        gold, found = random.random((83, 1)) < 0.4, random.random((83, 1)) < share
+        row = {name: float(values[0]) for name, values in class_table(gold, found).items()}
+        expected = (row["f1"] + class_table(~gold, ~found)["f1"][0]) / 2
+        assert module.yes_and_no(row, 83) == pytest.approx(expected)
+
+
+def test_the_cpu_comparison_measures_time_and_memory_and_keeps_other_cases(tmp_path, monkeypatch):
+    module = load("encoder_cpu", monkeypatch)
     cases = {
         "small": module.Case("forward", 64, 1, (2.0, 1.0), (1.0, 0.5)),
         "mixed": module.Case("training", 64, 1, lengths=(64, 9)),

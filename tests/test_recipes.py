@@ -27,7 +27,8 @@ def data(tmp_path):
     with path.open("w") as file:
         for i in range(12):
             line = {"id": i, "text": f"{i} {TEXT}", "label": "ab"[i % 2], "group": "xyz"[i % 3]}
-            line["clauses"] = {"Cap On Liability": i % 2 == 0, "Audit Rights": i % 3 == 0}
+            names = ("Cap On Liability", "Audit Rights", "Insurance", "Anti-Assignment")
+            line["clauses"] = {name: i % (k + 2) == 0 for k, name in enumerate(names)}
             file.write(json.dumps(line) + "\n")
     return path
 
