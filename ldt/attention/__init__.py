@@ -1,5 +1,6 @@
 """Attention over packed documents. An implementation is a name in `BACKENDS`."""
 
+from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -89,20 +90,27 @@ def fill_global_rows(out, x, query, key, value, documents, *, dropout=0.0, seed=
     return out.index_copy(0, index, rows.to(out.dtype))
 
 
-def choose(device, dtype):
-    """(name, why) of the backend that `auto` takes for tensors of this device and dtype."""
+def choose(device, dtype, dim=64):
+    """(name, why) of the backend `auto` takes for tensors of this device, dtype and head width."""
     if torch.device(device).type != "cuda":
-        return "blocked", f"the only fast one on {torch.device(device).type}"
-    if dtype == torch.float64:
-        return "blocked", "float64 has no kernel"
-    if find_spec("triton") is None:
+        return "blocked", f"the fast one on {torch.device(device).type}"
+    if dtype not in fused.DTYPES:
+        return "blocked", f"{str(dtype).removeprefix('torch.')} has no kernel"
+    if dim > fused.LARGEST:
+        return "blocked", f"heads of more than {fused.LARGEST} dims have no kernel"
+    if not _has_triton():
         return "blocked", "the package triton is not installed"
     return "triton", "fused kernels on CUDA"
 
 
+@cache
+def _has_triton():
+    return find_spec("triton") is not None
+
+
 def _module(backend, q):
     if backend == "auto":
-        backend = choose(q.device, q.dtype)[0]
+        backend = choose(q.device, q.dtype, q.shape[-1])[0]
     if backend not in BACKENDS:
         raise ValueError(f"attention backend must be auto, {', '.join(BACKENDS)}, got {backend!r}")
     return BACKENDS[backend]

@@ -32,6 +32,7 @@ class Block:
     hidden: torch.Tensor | None = None  # columns of keys that no query sees
     muted: torch.Tensor | None = None  # rows of the block whose output is zero
     cut: int | None = None  # columns of the first window that the keys lack; None: no band
+    edges: tuple = ()  # pairs: a column of keys, and [queries, columns] to add to scores from there
 
     @property
     def shape(self):
@@ -78,8 +79,9 @@ def _heads_of_one_gap(q, k, v, documents, reach, gap, heads, dropout, seed):
     drop = None
     if dropout:
         rows = torch.arange(documents.total, device=q.device)
-        drop = Dropout(documents, rows, torch.tensor(heads, device=q.device), dropout, seed)
-    return _Blocked.apply(q, k, v, blocks, reach, drop)
+        heads_of = torch.tensor(heads, device=q.device)
+        drop = Dropout(documents, rows, rows, heads_of, dropout, seed)
+    return Blocked.apply(q, k, v, blocks, reach, drop)
 
 
 def global_rows(q, x, key, value, documents: Documents, *, dropout=0.0, seed=0):
@@ -123,7 +125,7 @@ def plain_rows(q, x, key, value, documents, dropout, seed):
     v = linear(x, *value).view(-1, *q.shape[1:])
     blocks = []
     for start, stop, rows in _spans(documents):
-        hidden = None if documents.keep is None else _true(~documents.keep[start:stop])
+        hidden = None if documents.keep is None else true_places(~documents.keep[start:stop])
         step = max(1, ROW_ELEMENTS // (q.shape[1] * (stop - start)))
         for row in range(rows.start, rows.stop, step):
             end = min(row + step, rows.stop)
@@ -131,8 +133,9 @@ def plain_rows(q, x, key, value, documents, dropout, seed):
     drop = None
     if dropout:
         heads = torch.arange(q.shape[1], device=q.device)
-        drop = Dropout(documents, documents.global_index, heads, dropout, seed)
-    return _Blocked.apply(q, k, v, blocks, None, drop)
+        tokens = torch.arange(documents.total, device=q.device)
+        drop = Dropout(documents, documents.global_index, tokens, heads, dropout, seed)
+    return Blocked.apply(q, k, v, blocks, None, drop)
 
 
 def _spans(documents):
@@ -161,7 +164,7 @@ def _band_blocks(documents, reach, gap):
                 keys = _slice(tokens[first : stop + reach.after])
                 hidden = muted = None
                 if silent is not None:
-                    hidden, muted = _true(silent[keys]), _true(silent[queries])
+                    hidden, muted = true_places(silent[keys]), true_places(silent[queries])
                     if muted is not None and len(muted) == stop - start:
                         continue
                 cut = first - (start - reach.before)
@@ -177,7 +180,7 @@ def _length(part):
     return len(range(part.start, part.stop, part.step or 1))
 
 
-def _true(mask):
+def true_places(mask):
     """Indices of True, None where there is none."""
     index = mask.nonzero().squeeze(1)
     return index if len(index) else None
@@ -196,20 +199,20 @@ class Dropout:
 
     documents: Documents
     rows: torch.Tensor  # [queries], packed index of each row of q
+    keys: torch.Tensor  # [keys], that of each row of k, or of the token that stands for it
     heads: torch.Tensor  # [heads], the numbers of the heads of q
     probability: float
     seed: int | torch.Tensor
 
     def codes(self):
-        """Codes of the queries and of all tokens."""
-        tokens = torch.arange(self.documents.total, device=self.rows.device)
+        """Codes of the queries and of the keys."""
         return (
             token_codes(self.documents, self.heads, self.rows, self.seed, 1),
-            token_codes(self.documents, self.heads, tokens, self.seed, 2),
+            token_codes(self.documents, self.heads, self.keys, self.seed, 2),
         )
 
 
-class _Blocked(torch.autograd.Function):
+class Blocked(torch.autograd.Function):
     """Softmax attention of every block; zeros in rows of q that no block holds."""
 
     @staticmethod
@@ -313,6 +316,8 @@ class _Work:
         band = scores[:, :, x:]
         if block.cut is not None:
             self.mask_corners(band, block.cut)
+        for column, bias in block.edges:
+            band[:, :, column : column + bias.shape[1]] += bias
         if block.hidden is not None:
             band.index_fill_(2, block.hidden, self.low)
         return torch.softmax(scores, -1, out=scores)

@@ -3,6 +3,11 @@
 Triton is imported on first use, so the package works where it is not installed.
 """
 
+import torch
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # that the kernels take
+LARGEST = 128  # dims of a head
+
 
 def band_attention(q, k, v, documents, **arguments):
     """`reference.band_attention`, forward and backward in fused kernels.

@@ -142,11 +142,3 @@ def test_a_seeded_fault_is_caught(fault):
         )
         caught.append(not same(ours, expected))
     assert any(caught)
-
-
-def test_an_unknown_backend_and_an_odd_window_are_refused():
-    q, documents = torch.randn(4, 1, 4), Documents(torch.tensor([0, 4]))
-    with pytest.raises(ValueError, match="reference, loop, blocked, triton, got 'tvm'"):
-        attention.band_attention(q, q, q, documents, window=4, backend="tvm")
-    with pytest.raises(ValueError, match="attention_window must be even and at least 2, got 5"):
-        attention.band_attention(q, q, q, documents, window=5)

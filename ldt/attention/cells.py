@@ -1,0 +1,152 @@
+"""Where the cells of a pooled level lie: a few neighbouring tokens of a document each."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch.nn import functional as F
+
+from ldt.attention.documents import Documents
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """The cells of a packed batch, every ``stride`` tokens one of ``size`` tokens.
+
+    Cell m of a document covers its tokens m * stride to m * stride + size - 1, counted from its
+    first kept token, so that padding in front moves no cell. A document of n tokens from there on
+    has ceil(n / stride) cells; what of the last ones would lie behind its end is cut off. Tokens
+    between two cells (size < stride) are in none. A cell without any kept token is no cell.
+
+    All cells lie in one table of ``count`` rows, those of document d from row
+    ``cu_seqlens[d] // stride + d`` on: that is room enough, known without a look at the borders,
+    and leaves a row without a cell here and there.
+
+    Args:
+        documents: where the documents lie.
+        size: tokens in a cell (the paper's kernel).
+        stride: tokens from the start of a cell to that of the next.
+    """
+
+    documents: Documents
+    size: int
+    stride: int
+
+    @classmethod
+    def of(cls, documents, size, stride):
+        """The cells of a batch, made once: all layers share them."""
+        key = ("cells", size, stride)
+        return documents.cached(key, lambda: cls(documents, size, stride))
+
+    @property
+    def count(self) -> int:
+        """Rows of the table."""
+        return self.documents.total // self.stride + len(self.documents.cu_seqlens) - 1
+
+    @cached_property
+    def first(self) -> torch.Tensor:
+        """[documents] int64, the first kept token of each; its end where there is none."""
+        cu_seqlens, keep = self.documents.cu_seqlens, self.documents.keep
+        if keep is None:
+            return cu_seqlens[:-1]
+        before = F.pad(keep.cumsum(0), (1, 0))  # [total + 1]
+        found = torch.searchsorted(before, before[cu_seqlens[:-1]], right=True) - 1
+        return found.minimum(cu_seqlens[1:])
+
+    @cached_property
+    def row(self) -> torch.Tensor:
+        """[documents] int64, the row of the first cell of each."""
+        begin = self.documents.cu_seqlens[:-1]
+        return begin // self.stride + torch.arange(len(begin), device=begin.device)
+
+    @cached_property
+    def document_of(self) -> torch.Tensor:
+        """[count] int64, the document of each row."""
+        row = torch.arange(self.count, device=self.row.device)
+        return torch.searchsorted(self.row, row, right=True) - 1
+
+    @cached_property
+    def start(self) -> torch.Tensor:
+        """[count] int64, the first token of each cell; maybe behind the document's end."""
+        document = self.document_of
+        row = torch.arange(self.count, device=document.device)
+        return self.first[document] + (row - self.row[document]) * self.stride
+
+    def tokens(self, offset):
+        """The token ``offset`` places behind the start of each cell.
+
+        Args:
+            offset: int, or int64 tensor.
+
+        Returns:
+            [count, ...] int64, its packed index, of some token where it is not ``inside``; and
+            [count, ...] bool, whether it is a kept token of the cell's document.
+        """
+        end = self.documents.cu_seqlens[1:][self.document_of]
+        if isinstance(offset, torch.Tensor):
+            token, end = self.start[:, None] + offset, end[:, None]
+        else:
+            token = self.start + offset
+        inside = token < end
+        token = token.clamp(max=self.documents.total - 1)
+        if self.documents.keep is not None:
+            inside = inside & self.documents.keep[token]
+        return token, inside
+
+    @cached_property
+    def inside(self) -> torch.Tensor:
+        """[count, size] bool, which places of each cell hold a kept token."""
+        return self.tokens(torch.arange(self.size, device=self.row.device))[1]
+
+    @cached_property
+    def valid(self) -> torch.Tensor:
+        """[count] bool, whether a row holds a cell."""
+        return self.inside.any(1)
+
+    def lowest(self, place, window):
+        """The first cell of a document that a token ``place`` tokens behind its first one reaches;
+        cells that are not there are counted as well. ``place`` is an int or a tensor."""
+        return -((window + self.size - 1 - 2 * place) // (2 * self.stride))
+
+    def highest(self, place, window):
+        """The last cell of a document that such a token reaches."""
+        return (window - self.size + 1 + 2 * place) // (2 * self.stride)
+
+    def reach(self, window):
+        """What every token reaches: rows ``begin`` to ``end - 1``, of which some may be no cell.
+
+        A cell is in reach if its centre is at most ``window / 2`` tokens away, see
+        `pooled_reference.cell_attention`.
+
+        Returns:
+            begin, end: [total] int64 each.
+        """
+        document = self.documents.document_of
+        first, row = self.first[document], self.row[document]
+        length = self.documents.cu_seqlens[1:][document] - first
+        cells = (length + self.stride - 1) // self.stride
+        place = torch.arange(self.documents.total, device=first.device) - first
+        begin = self.lowest(place, window).clamp(min=0).minimum(cells)
+        end = (self.highest(place, window) + 1).clamp(min=0).minimum(cells)
+        return row + begin, row + end.maximum(begin)
+
+    @cached_property
+    def spans(self) -> list[tuple[int, int, int]]:
+        """(row of the first cell, first token, end) on the host of every document with cells."""
+        rows, first = self.row.tolist(), self.first.tolist()
+        spans = zip(rows, first, self.documents.borders[1:], strict=True)
+        return [span for span in spans if span[1] < span[2]]
+
+    @cached_property
+    def lanes(self) -> list[list[tuple[slice, slice]]]:
+        """For each offset, a document at a time, the rows that have a token there, and those."""
+        lanes = []
+        for offset in range(self.size):
+            lane = []
+            for row, first, end in self.spans:
+                tokens = range(first + offset, end, self.stride)
+                if tokens:
+                    places = slice(tokens.start, tokens.stop, tokens.step)
+                    lane.append((slice(row, row + len(tokens)), places))
+            lanes.append(lane)
+        return lanes
