@@ -1,4 +1,4 @@
-"""The attention as two operators of torch.library, for torch.compile and torch.export.
+"""The attention as operators of torch.library, for torch.compile and torch.export.
 
 A compiler sees a call with tensors in and out, of shapes that it knows; the pattern, the documents
 and the backend stay inside. The backward operators compute the forward pass anew.
@@ -13,6 +13,10 @@ _REST = "float dropout, Tensor? seed, str backend"
 _BAND = f"Tensor q, Tensor k, Tensor v, {_DOCUMENTS}, int window, int[] dilation, bool causal"
 _WEIGHTS = "Tensor wq, Tensor bq, Tensor wk, Tensor bk, Tensor wv, Tensor bv"
 _ROWS = f"Tensor out, Tensor x, {_WEIGHTS}, {_DOCUMENTS}"
+_POOLED = (
+    f"Tensor q, Tensor k, Tensor v, Tensor weight, {_DOCUMENTS}, "
+    "str pooling, int size, int stride, int window"
+)
 
 torch.library.define("ldt::band", f"({_BAND}, {_REST}) -> Tensor")
 torch.library.define("ldt::band_backward", f"(Tensor grad, {_BAND}, {_REST}) -> Tensor[]")
@@ -20,6 +24,8 @@ torch.library.define("ldt::fill_global_rows", f"({_ROWS}, {_REST}) -> Tensor")
 torch.library.define(
     "ldt::fill_global_rows_backward", f"(Tensor grad, {_ROWS}, {_REST}) -> Tensor[]"
 )
+torch.library.define("ldt::pooled", f"({_POOLED}, {_REST}) -> Tensor")
+torch.library.define("ldt::pooled_backward", f"(Tensor grad, {_POOLED}, {_REST}) -> Tensor[]")
 
 
 def band(q, k, v, documents, window, dilation, causal, dropout, seed, backend):
@@ -35,6 +41,15 @@ def fill_global_rows(out, x, query, key, value, documents, dropout, seed, backen
     where = documents.cu_seqlens, documents.keep, documents.is_global
     return torch.ops.ldt.fill_global_rows(
         out, x, *query, *key, *value, *where, dropout, _tensor(seed), backend
+    )
+
+
+def pooled(q, k, v, weight, documents, pooling, size, stride, window, dropout, seed, backend):
+    """`ldt.attention.pooled.pooled_attention` as one operator."""
+    where = documents.cu_seqlens, documents.keep, documents.is_global
+    weight = q.new_empty(0) if weight is None else weight
+    return torch.ops.ldt.pooled(
+        q, k, v, weight, *where, pooling, size, stride, window, dropout, _tensor(seed), backend
     )
 
 
@@ -71,6 +86,26 @@ def _run_rows(out, x, wq, bq, wk, bk, wv, bv, cu_seqlens, keep, is_global, *rest
         (wk, bk),
         (wv, bv),
         Documents(cu_seqlens, keep, is_global, total=len(x)),
+        dropout=dropout,
+        seed=0 if seed is None else seed,
+        backend=backend,
+    )
+
+
+def _run_pooled(q, k, v, weight, cu_seqlens, keep, is_global, pooling, size, stride, *rest):
+    from ldt.attention.pooled import pooled_attention
+
+    window, dropout, seed, backend = rest
+    return pooled_attention(
+        q,
+        k,
+        v,
+        weight if len(weight) else None,
+        Documents(cu_seqlens, keep, is_global, total=len(q)),
+        pooling=pooling,
+        size=size,
+        stride=stride,
+        window=window,
         dropout=dropout,
         seed=0 if seed is None else seed,
         backend=backend,
@@ -126,3 +161,4 @@ def _register(name, run, count):
 
 _register("band", _run_band, 3)
 _register("fill_global_rows", _run_rows, 8)
+_register("pooled", _run_pooled, 4)

@@ -32,7 +32,7 @@ def pool(pooling, k, v, weight, cells: Cells):
 
 
 def cell_attention(q, k, v, cells: Cells, *, window, dropout=0.0, seed=0):
-    """`pooled_reference.cell_attention`, a block of queries with the cells in its reach at a time."""
+    """`pooled_reference.cell_attention`, a block of queries and the cells they reach at a time."""
     documents = cells.documents
     key = ("cell blocks", cells.size, cells.stride, window, q.dtype)
     blocks = documents.cached(key, lambda: list(_blocks(cells, window, q.dtype)))

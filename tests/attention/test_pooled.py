@@ -1,0 +1,263 @@
+"""The pooled level: the definition against loops that a reader can check, blocked against it."""
+
+import inspect
+import math
+import types
+
+import pytest
+import torch
+from cells import POOLINGS, cells_by_hand, pool_weight, pooled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from patterns import batches, dropouts, same
+
+from ldt.attention import Documents, pooled_blocked, pooled_reference
+from ldt.attention.cells import Cells
+from ldt.attention.pooled import POOLED, pooled_attention
+
+HEADS, DIM = 2, 3
+SIZES = [(5, 4), (4, 4), (2, 3), (1, 1), (6, 2)]  # overlap, meet, leave gaps, tokens, much overlap
+
+
+def documents():
+    """Six documents with holes and global tokens: one begins with holes, one has nothing else."""
+    lengths = [9, 1, 14, 3, 5, 2]
+    keep = torch.rand(sum(lengths), generator=torch.Generator().manual_seed(3)) > 0.2
+    keep[10:13] = False  # how the third begins
+    keep[24:27] = False  # all of the fourth
+    is_global = torch.zeros_like(keep)
+    is_global[[2, 15, 16, 28]] = True
+    borders = torch.tensor([0, *lengths]).cumsum(0)
+    return Documents(borders, keep, is_global & keep)
+
+
+def pooled_by_hand(pooling, k, v, weight, cell, size, h):
+    """Key and value [dim] of head h of one cell."""
+    _, start, tokens = cell
+    places = [i - start for i in tokens]
+    if pooling == "max":
+        return tuple(torch.stack([x[i, h] for i in tokens]).amax(0) for x in (k, v))
+    if pooling == "conv":
+        return tuple(
+            sum(w[h, :, p] * x[i, h] for i, p in zip(tokens, places, strict=True))
+            for x, w in zip((k, v), weight, strict=True)
+        )
+    shares = [1.0] * len(tokens)
+    centre = start + (size - 1) // 2
+    if pooling == "ldconv" and centre in tokens:
+        shares = [math.exp(weight[h, p] @ v[centre, h]) for p in places]
+    pairs = list(zip(shares, tokens, strict=True))
+    return tuple(sum(s * x[i, h] for s, i in pairs) / sum(shares) for x in (k, v))
+
+
+@pytest.mark.parametrize(("size", "stride"), SIZES)
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_pooling_and_attention_are_what_the_docstrings_say(pooling, size, stride):
+    docs, window = documents(), 8
+    q, k, v = torch.randn(3, docs.total, HEADS, DIM, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    weight = pool_weight(pooling, size, HEADS, DIM, generator)
+    weight = None if weight is None else weight.detach()
+    by_hand = cells_by_hand(docs, size, stride)
+    cells = Cells(docs, size, stride)
+    assert int(cells.valid.sum()) == len(by_hand)
+    assert cells.start[cells.valid].tolist() == [start for _, start, _ in by_hand]
+    keys, values = pooled_reference.pool(pooling, k, v, weight, cells)
+    assert not keys[~cells.valid].any()
+    out = pooled_reference.cell_attention(q, keys, values, cells, window=window)
+    for h in range(HEADS):
+        table = [pooled_by_hand(pooling, k, v, weight, cell, size, h) for cell in by_hand]
+        torch.testing.assert_close(keys[cells.valid, h], torch.stack([key for key, _ in table]))
+        torch.testing.assert_close(values[cells.valid, h], torch.stack([x for _, x in table]))
+        for i in range(docs.total):
+            expected = torch.zeros(DIM, dtype=torch.float64)
+            reached = [
+                pair
+                for (d, start, _), pair in zip(by_hand, table, strict=True)
+                if d == docs.document_of[i] and abs(start + (size - 1) / 2 - i) <= window / 2
+            ]
+            if docs.keep[i] and not docs.is_global[i] and reached:
+                weights = [math.exp(float(q[i, h] @ key) / math.sqrt(DIM)) for key, _ in reached]
+                pairs = zip(weights, reached, strict=True)
+                expected = sum(w / sum(weights) * value for w, (_, value) in pairs)
+            torch.testing.assert_close(out[i, h], expected)
+
+
+def test_what_stands_at_holes_reaches_nothing():
+    docs = documents()
+    x, other = torch.randn(2, docs.total, HEADS, DIM, dtype=torch.float64)
+    other[docs.keep] = x[docs.keep]
+    other[~docs.keep] *= 1e6
+    for name, module in POOLED.items():
+        for pooling in POOLINGS:
+            weight = pool_weight(pooling, 5, HEADS, DIM, torch.Generator().manual_seed(0))
+            cells = Cells(docs, 5, 4)
+            ours, theirs = (module.pool(pooling, y, y, weight, cells) for y in (x, other))
+            for a, b in zip(ours, theirs, strict=True):
+                assert torch.equal(a, b), (name, pooling)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    batches(longest=400),
+    st.sampled_from(POOLINGS),
+    st.sampled_from([*SIZES, (7, 3), (9, 16), (1, 4)]),
+    st.sampled_from([2, 4, 6, 32, 130, 512]),
+    dropouts,
+    st.integers(-(2**40), 2**40),
+)
+def test_blocked_equals_the_definition_with_all_gradients(
+    batch, pooling, cell, window, dropout, seed
+):
+    docs, generator = batch
+    state = generator.get_state()
+    how = {"window": window, "dropout": dropout, "seed": seed}
+    expected, ours = (
+        pooled(module, docs, generator.set_state(state), pooling, *cell, **how)
+        for module in (pooled_reference, pooled_blocked)
+    )
+    assert same(ours, expected)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_documents_shorter_than_a_cell_and_rows_of_holes_are_exact(pooling):
+    borders = torch.tensor([0, 1, 3, 10, 13])
+    keep = torch.ones(13, dtype=torch.bool)
+    keep[3:10] = False
+    docs = Documents(borders, keep)
+    found = [
+        pooled(module, docs, torch.Generator().manual_seed(0), pooling, 5, 4, window=8)
+        for module in (pooled_reference, pooled_blocked)
+    ]
+    assert same(*found)
+    out = found[0][0]
+    assert out[keep].all()
+    assert not out[~keep].any()
+    short = pooled(pooled_blocked, docs, torch.Generator().manual_seed(0), pooling, 5, 4, window=2)
+    assert not short[0][:1].any()  # the centre of its only cell is 2 tokens away
+    keep = torch.zeros(13, dtype=torch.bool)
+    for module in (pooled_reference, pooled_blocked):
+        for x in pooled(
+            module, Documents(borders, keep), torch.Generator(), pooling, 5, 4, window=8
+        ):
+            assert not x.any()
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_document_alone_is_what_it_is_in_a_batch_and_behind_padding(pooling):
+    x = torch.randn(3, 60, HEADS, DIM, dtype=torch.float64)
+    weight = pool_weight(pooling, 5, HEADS, DIM, torch.Generator().manual_seed(1))
+    how = {"pooling": pooling, "size": 5, "stride": 4, "window": 16}
+
+    def run(tokens, docs):
+        return pooled_attention(*x[:, tokens], weight, docs, **how)
+
+    alone = run(slice(20, 60), Documents(torch.tensor([0, 40])))
+    together = run(slice(0, 60), Documents(torch.tensor([0, 20, 60])))
+    padded = run(slice(13, 60), Documents(torch.tensor([0, 47]), torch.arange(47) >= 7))
+    torch.testing.assert_close(together[20:], alone, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(padded[7:], alone, rtol=1e-12, atol=1e-12)
+    assert not padded[:7].any()
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_low_precision_is_about_as_close_as_the_dense_definition(dtype, pooling):
+    docs = Documents(torch.tensor([0, 300]), None, torch.arange(300) < 3)
+
+    def run(module, dtype):
+        generator = torch.Generator().manual_seed(0)
+        return pooled(module, docs, generator, pooling, 5, 4, dtype, dim=16, window=64)
+
+    exact = run(pooled_reference, torch.float64)
+    dense, ours = run(pooled_reference, dtype), run(pooled_blocked, dtype)
+    for true, a, b in zip(exact, ours, dense, strict=True):
+        assert a.dtype == dtype
+        error, allowed = ((x.double() - true).abs().max() for x in (a, b))
+        if pooling == "max" and dtype != torch.float32:  # values that are equal after rounding
+            continue
+        assert error <= 2 * allowed + torch.finfo(dtype).eps * true.abs().max()
+
+
+def test_memory_for_probabilities_does_not_grow_with_the_length():
+    sizes = []
+    for length in (1000, 4000):
+        docs = Documents(torch.tensor([0, length]))
+        blocks = list(pooled_blocked._blocks(Cells(docs, 5, 4), 64, torch.float64))
+        sizes.append(max(queries * cells for queries, cells in (b.shape for b in blocks)))
+    assert sizes[0] == sizes[1] <= 128 * (128 + 64 + 8) / 4
+
+
+def test_numbers_and_names_without_a_meaning_are_refused():
+    x, docs = torch.randn(4, 1, 4), Documents(torch.tensor([0, 4]))
+    right = {"pooling": "mean", "size": 5, "stride": 4, "window": 8}
+    for wrong, message in (
+        ({"pooling": "sum"}, "pooling must be ldconv, mean, max, conv, got 'sum'"),
+        ({"size": 0}, "pooling_size must be at least 1, got 0"),
+        ({"stride": 0}, "pooling_stride must be at least 1, got 0"),
+        ({"window": 7}, "pooling_window must be even and at least 2, got 7"),
+        ({"backend": "loop"}, "backend 'loop' has no pooled level; auto, reference, blocked have"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pooled_attention(x, x, x, None, docs, **right | wrong)
+
+
+FAULTS = {
+    "a cell too many on the right": (
+        "cells.highest(stop - 1 - first, window) + 1, count",
+        "cells.highest(stop - 1 - first, window) + 1, count + 1",
+    ),
+    "a cell too few on the left": ("low = max(cells.lowest(", "low = 1 + max(cells.lowest("),
+    "the window is not cut for each query": (").abs() > window", ").abs() > 2 * window"),
+    "the centre is the start": ("+ size - 1).abs()", ").abs()"),
+    "cells of holes are seen": ("hidden=hidden", "hidden=None"),
+    "tokens without a cell take what is masked": (
+        "silent = before[begin] == before[end]",
+        "silent = before[begin] < 0",
+    ),
+    "global tokens get a row": ("silent = silent | cells.documents.silent", "pass"),
+    "holes count in a mean": ("cells.inside[:, None]", "torch.ones_like(cells.inside[:, None])"),
+    "holes are pooled": ("k.masked_fill(holes, 0), v.masked_fill(holes, 0)", "k, v"),
+    "a hole is the centre": (".masked_fill(~there[:, None, None], 0)", ""),
+    "the centre is another token": ("(cells.size - 1) // 2", "cells.size // 2"),
+    "values are pooled by other weights": (
+        "return _Weighted.apply(share[:, :, None], cells, k, v)",
+        "return *_Weighted.apply(share[:, :, None], cells, k), "
+        "*_Weighted.apply(share[:, :, None].flip(-1), cells, v)",
+    ),
+    "the gradient of the weights is lost": ("ctx.needs_input_grad[0]", "False"),
+    "only the last place sends its gradient": (
+        "other[places].addcmul_(up, part)",
+        "other[places] = up * part",
+    ),
+    "dropout is that of the rows": ("cells.tokens(0)[0]", "torch.arange(cells.count)"),
+    "all places share the gradient of a maximum": ("(place[rows] == offset)", "1.0"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_seeded_fault_is_caught(fault):
+    old, new = FAULTS[fault]
+    source = inspect.getsource(pooled_blocked)
+    assert source.count(old) == 1 or fault == "the centre is another token"
+    mutant = types.ModuleType("mutant")
+    mutant.__dict__["__name__"] = pooled_blocked.__name__
+    exec(compile(source.replace(old, new), "mutant", "exec"), mutant.__dict__)
+    generator = torch.Generator().manual_seed(0)
+    keep = torch.rand(400, generator=generator) < 0.7
+    keep[100:140] = False
+    is_global = keep & (torch.rand(400, generator=generator) < 0.02)
+    keep[[3, 299, 300, 301]] = True  # the second document ends in a cell without its centre
+    docs = Documents(torch.tensor([0, 3, 301, 400]), keep, is_global)
+    caught = []
+    for pooling, cell, window in (("ldconv", (6, 4), 16), ("mean", (5, 4), 16), ("max", (5, 4), 2)):
+        how = {"window": window, "dropout": 0.3 * (pooling == "mean"), "seed": 5}
+        expected = pooled(
+            pooled_reference, docs, torch.Generator().manual_seed(0), pooling, *cell, **how
+        )
+        try:
+            ours = pooled(mutant, docs, torch.Generator().manual_seed(0), pooling, *cell, **how)
+        except (IndexError, RuntimeError):
+            ours = [x + 1 for x in expected]
+        caught.append(not same(ours, expected))
+    assert any(caught)
