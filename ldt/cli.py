@@ -178,6 +178,46 @@ def predict(
 
 
 @app.command()
+def evaluate(
+    gold: Annotated[
+        str, typer.Option(metavar="FILE", help="Questions with answers, as published.")
+    ],
+    pred: Annotated[str, typer.Option(metavar="FILE", help="Predictions; - reads standard input.")],
+    format: Annotated[
+        Literal["triviaqa", "squad", "squad2", "wikihop", "hotpotqa"],
+        typer.Option(help="Layout of both, and the metric; XQuAD is squad."),
+    ],
+    domain: Annotated[
+        Literal["wikipedia", "web"] | None,
+        typer.Option(
+            help="Of triviaqa: keys by question or by page; the gold file's if not given."
+        ),
+    ] = None,
+    evidence: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Of triviaqa: its documents, for figures by length."),
+    ] = None,
+    na_prob: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Of squad2: {id: probability of no answer}."),
+    ] = None,
+    json: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Everything at full precision; - prints only that."),
+    ] = None,
+) -> None:
+    """The published metric of a prediction file, without a model.
+
+    With a bootstrap interval, and by length of the document and place of the answer.
+    """
+    from ldt.evaluate import evaluate
+
+    evaluate(
+        gold, pred, format=format, domain=domain, evidence=evidence, na_prob=na_prob, json=json
+    )
+
+
+@app.command()
 def bench(
     length: Annotated[
         list[int] | None,

@@ -48,7 +48,11 @@ def raising(error):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["-h"], [], ["--version"], ["predict", "-h"], ["bench", "-h"]]
+    "arguments",
+    [
+        *([], ["-h"], ["--help"], ["--version"]),
+        *([command, "-h"] for command in ("predict", "evaluate", "bench")),
+    ],
 )
 def test_help_and_version_import_nothing_heavy_and_are_quick(arguments):
     code = (
@@ -74,6 +78,7 @@ def test_version_and_commands_are_told():
         "convert ",
         "finetune ",
         "predict ",
+        "evaluate ",
         "bench ",
         "--install-completion",
         "-h, --help",
@@ -96,6 +101,7 @@ def test_the_shell_completes_commands():
         (["convert", "a", "--window", "x"], "invalid value for '--window': "),
         (["convert", "a", "--max-length", "0"], "invalid value for '--max-length': "),
         (["predict", "--input", "a", "--on-error", "x"], "'x' is not one of 'stop', 'skip'"),
+        (["evaluate", "--gold", "a"], "missing option '--pred'; see 'ldt evaluate --help'"),
         (["finetune", "a", "--seed", "1"], "no such option: --seed"),
         (["finetune", "missing.yaml"], "missing.yaml: No such file or directory"),
     ],

@@ -40,7 +40,10 @@ def ldt(command):
 
 @pytest.fixture
 def folder(tmp_path, tokenizer_folder, monkeypatch):
-    """What ``.demo`` holds, tiny: a short model, contracts, new ones; and the README's recipe."""
+    """What ``.demo`` holds, tiny: a short model, contracts, new ones; and the README's recipe.
+
+    Beside them a question with its prediction.
+    """
     from transformers import AutoTokenizer, RobertaConfig, RobertaModel
 
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
@@ -61,6 +64,10 @@ def folder(tmp_path, tokenizer_folder, monkeypatch):
                 line = {"id": f"{name}-{i}", "text": f"party {i}", "label": "ab"[i % 2]}
                 file.write(json.dumps(line) + "\n")
     (tmp_path / "recipe.yaml").write_text(RECIPE)
+    qa = {"id": "q", "question": "Who?", "answers": [{"text": "party 1", "answer_start": 0}]}
+    data = [{"paragraphs": [{"context": "party 1", "qas": [qa]}]}]
+    (tmp_path / "dev.json").write_text(json.dumps({"version": "1.1", "data": data}))
+    (tmp_path / "predictions.json").write_text('{"q": "party 1"}')
     program = tmp_path / "bin" / "ldt"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m ldt "$@"\n')
@@ -76,6 +83,7 @@ def test_the_main_job_runs_as_it_is_written(folder, capfd):
         "convert",
         "finetune",
         "predict",
+        "evaluate",
     }
     for command in typed:
         if "|" in command:
@@ -138,7 +146,7 @@ def test_no_command_of_another_kind_goes_untested():
 
 def test_every_option_that_is_named_exists(capfd):
     there = {"--no-deps"}  # pip's
-    for command in ("convert", "finetune", "predict", "bench"):
+    for command in ("convert", "finetune", "predict", "evaluate", "bench"):
         assert ldt(f"ldt {command} --help") == errors.EXIT_OK
         there |= set(re.findall(r"--[a-z][a-z-]*", capfd.readouterr().out))
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", README))

@@ -134,15 +134,16 @@ class _Max(torch.autograd.Function):
     def forward(ctx, x, cells):
         """[cells, heads, dim] of [total, heads, dim]; zeros in rows without a cell."""
         found = x.new_zeros(cells.count, *x.shape[1:])
-        place = torch.zeros_like(found, dtype=torch.int16)
+        place = torch.zeros_like(found, dtype=torch.int16) if ctx.needs_input_grad[0] else None
         for offset, lane in enumerate(cells.lanes):
             for rows, places in lane:
                 best, new = found[rows], x[places]
-                if offset:
-                    place[rows].masked_fill_(new > best, offset)
-                    torch.maximum(best, new, out=best)
-                else:
+                if not offset:
                     best.copy_(new)
+                    continue
+                if place is not None:
+                    place[rows].masked_fill_(new > best, offset)
+                torch.maximum(best, new, out=best)
         ctx.save_for_backward(place)
         ctx.rest = x.shape, cells
         return found
