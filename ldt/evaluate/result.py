@@ -1,0 +1,163 @@
+"""What a format finds, and what is made of it: intervals, and groups by length and position."""
+
+import re
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+LEVEL = 0.95
+RESAMPLES = 2000
+SEED = 0
+LENGTHS = (0, 250, 500, 1000, 2000, 4000, 8000, 16000)  # words
+PARTS = ("first quarter", "second quarter", "third quarter", "last quarter")
+BLOCK = 1 << 20  # numbers drawn at once
+
+# Chinese and Japanese put no space between words: there each letter counts.
+_WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff]|[^\\s\u3040-\u30ff\u3400-\u9fff]+")
+
+
+@dataclass(slots=True)
+class Item:
+    """One scored question.
+
+    ``scores`` are from 0 to 1. ``unit`` is what it shares with questions that are not independent
+    of it, such as those on the same document. ``words`` is the length of its document; ``place``
+    where in it the answer stands, from 0 to 1, or in words why nowhere. None is not known.
+    """
+
+    unit: Hashable
+    scores: dict[str, float]
+    words: int | None = None
+    place: float | str | None = None
+
+
+@dataclass(slots=True)
+class Result:
+    """What a format found.
+
+    ``metrics`` are the published figures, with their names, from 0 to 100; ``subsets`` the same of
+    some of the questions. ``units`` says what is resampled, in the plural. ``shown`` are the
+    metrics that groups are printed with, all if empty. ``no_length`` and ``no_place`` say why there
+    are no groups.
+    """
+
+    title: str
+    items: list[Item]
+    metrics: dict[str, float | int]
+    units: str
+    missing: list[str]
+    extra: list[str]
+    subsets: dict[str, dict[str, float | int]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    shown: tuple[str, ...] = ()
+    no_length: str = ""
+    no_place: str = ""
+    intervals: dict[str, tuple[float, float]] = field(init=False)
+
+    def __post_init__(self):
+        self.intervals = intervals(self.items)
+
+
+@dataclass(slots=True)
+class Group:
+    """Questions on documents, or with places, between two ``limits``; ``metrics`` 0 to 100."""
+
+    label: str
+    limits: tuple[float | None, float | None]
+    questions: int
+    metrics: dict[str, float]
+
+
+def count_words(text: str) -> int:
+    """Words between spaces; in Chinese and Japanese, letters."""
+    return sum(1 for _ in _WORD.finditer(text))
+
+
+def mean(items: Sequence[Item]) -> dict[str, float]:
+    """The mean of each score, from 0 to 100."""
+    return {
+        name: 100.0 * sum(item.scores[name] for item in items) / len(items)
+        for name in items[0].scores
+    }
+
+
+def intervals(items: Sequence[Item]) -> dict[str, tuple[float, float]]:
+    """Return a bootstrap interval of each score's mean, from 0 to 100; none of a single unit.
+
+    `RESAMPLES` times as many units as there are are drawn with replacement, each with all of its
+    questions; the interval holds the middle `LEVEL` of the means.
+    """
+    places = {unit: place for place, unit in enumerate(dict.fromkeys(i.unit for i in items))}
+    if len(places) < 2:
+        return {}
+    names = list(items[0].scores)
+    sums = np.zeros((len(places), len(names) + 1))  # the last column counts
+    for item in items:
+        sums[places[item.unit]] += [*item.scores.values(), 1]
+    random = np.random.default_rng(SEED)
+    at_once = max(1, BLOCK // sums.size)
+    means = []
+    for start in range(0, RESAMPLES, at_once):
+        size = (min(at_once, RESAMPLES - start), len(places))
+        total = sums[random.integers(len(places), size=size)].sum(1)
+        means.append(100 * total[:, :-1] / total[:, -1:])
+    edges = np.quantile(np.concatenate(means), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return {
+        name: (float(low), float(high)) for name, (low, high) in zip(names, edges.T, strict=True)
+    }
+
+
+def by_length(items: Sequence[Item]) -> list[Group]:
+    """Groups by words of the document, those that have questions; none if no length is known."""
+
+    def key(item):
+        return max(place for place, least in enumerate(LENGTHS) if item.words >= least)
+
+    def values(place):
+        most = LENGTHS[place + 1] if place + 1 < len(LENGTHS) else None
+        label = f"{LENGTHS[place]:,} to {most - 1:,}" if most else f"{LENGTHS[place]:,} or more"
+        return label, (LENGTHS[place], most)
+
+    return _groups([item for item in items if item.words is not None], key, values)
+
+
+def by_place(items: Sequence[Item]) -> list[Group]:
+    """Groups by the quarter of the document where the answer stands, and of those without one."""
+
+    def key(item):
+        if isinstance(item.place, str):
+            return len(PARTS), item.place
+        return min(int(item.place * len(PARTS)), len(PARTS) - 1), ""
+
+    def values(place):
+        quarter, reason = place
+        if reason:
+            return reason, (None, None)
+        return PARTS[quarter], (quarter / len(PARTS), (quarter + 1) / len(PARTS))
+
+    known = [item for item in items if item.place is not None]
+    if all(isinstance(item.place, str) for item in known):
+        return []
+    return _groups(known, key, values)
+
+
+def _groups(items: Sequence[Item], key: Callable, values: Callable) -> list[Group]:
+    found = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    groups = []
+    for place, members in sorted(found.items()):
+        label, limits = values(place)
+        groups.append(Group(label, limits, len(members), mean(members)))
+    return groups
+
+
+def compare(gold: Sequence[str], predictions: Any) -> tuple[list[str], list[str]]:
+    """Ids of ``gold`` without a prediction, and ids of predictions that are not in ``gold``."""
+    known = set(gold)
+    return (
+        [key for key in gold if key not in predictions],
+        [key for key in predictions if key not in known],
+    )

@@ -1,0 +1,187 @@
+"""TriviaQA: exact match and F1 of {key: answer}, of all questions and of the verified ones.
+
+The key is QuestionId in the Wikipedia domain; in the Web domain QuestionId--Filename, each page of
+a question scored on its own.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ldt.errors import DataError, UserError
+from ldt.evaluate import layouts
+from ldt.evaluate.layouts import take
+from ldt.evaluate.result import Item, Result, compare, count_words, mean
+from ldt.json_file import JsonFile
+from ldt.official import triviaqa as rules
+
+DOMAINS = {"Wikipedia": "wikipedia", "Web": "web"}
+PAGES = {"EntityPages": "wikipedia", "SearchResults": "web"}  # and their folders of evidence
+
+
+class _Page(NamedTuple):
+    folder: str
+    filename: str
+    verified: bool
+
+
+class _Question(NamedTuple):
+    """What one key stands for: ``verified`` is None where the file does not say."""
+
+    id: str
+    golds: list[str]
+    pages: list[_Page]
+    verified: bool | None
+
+
+def evaluate(
+    gold: JsonFile,
+    predictions: JsonFile,
+    *,
+    domain: str | None = None,
+    evidence: Path | None = None,
+) -> Result:
+    """Score predictions by the published rules.
+
+    Args:
+        domain: "wikipedia" or "web"; what the gold file says if None.
+        evidence: folder with wikipedia/ and web/, for groups by length and position.
+
+    Raises:
+        DataError: a file that cannot be used, a page outside of ``evidence``.
+        UserError: ``domain`` is not that of the file, or neither is given; no folder ``evidence``.
+    """
+    domain = _domain(gold, domain)
+    questions = _questions(gold, domain)
+    found = layouts.answers_by_id(predictions)
+    missing, extra = compare(list(questions), found)
+    documents = _Documents(evidence) if evidence else None
+    items = {}
+    for key, question in questions.items():
+        exact, f1 = rules.score(found[key], question.golds) if key in found else (0, 0.0)
+        item = items[key] = Item(question.id, {"exact_match": exact, "f1": f1})
+        if documents:
+            item.words, item.place = documents.find(question)
+    common = len(questions) - len(missing)
+
+    def figures(keys, common):
+        counts = {"common": common, "denominator": len(keys), "pred_len": len(found)}
+        return mean([items[key] for key in keys]) | counts | {"gold_len": len(keys)}
+
+    only = gold.value.get("VerifiedEval") is True
+    title = f"triviaqa, {domain}{', verified' if only else ''}"
+    result = Result(
+        title, list(items.values()), figures(items, common), "questions", missing, extra
+    )
+    verified = [key for key, question in questions.items() if question.verified]
+    if verified and not only:
+        here = sum(key in found for key in verified)
+        result.subsets["verified"] = figures(verified, here)
+    if documents:
+        result.warnings += documents.warnings()
+    else:
+        result.no_length = result.no_place = "--evidence FOLDER would tell"
+    return result
+
+
+def _domain(gold, asked):
+    says = gold.value.get("Domain")
+    told = DOMAINS.get(says)
+    if asked is None and told is None:
+        raise UserError(
+            f"{gold.name}: Domain is {layouts.shown(says)}; --domain web or --domain wikipedia "
+            "says how the predictions are keyed"
+        )
+    if asked and told and asked != told:
+        raise UserError(
+            f"--domain {asked}: {gold.name} says Domain {says!r}; leave the option out, or give "
+            f"the file of the {asked} domain"
+        )
+    return asked or told
+
+
+def _questions(gold, domain):
+    """Key to question; in a file of verified questions (``VerifiedEval``) only those."""
+    data = gold.value["Data"]
+    only = gold.value.get("VerifiedEval") is True
+    questions, ids = {}, []
+    for number, item in enumerate(data, 1):
+        where = f"{gold.name}: question {number:,}"
+        id = take(item, "QuestionId", str, where)
+        ids.append(id)
+        where = f"{gold.name}: {id}"
+        verified = item.get("QuestionPartOfVerifiedEval")
+        if only and not verified:
+            continue
+        golds = _golds(item, where)
+        pages = _pages(item, where)
+        if domain == "wikipedia":
+            questions[id] = _Question(id, golds, pages, verified)
+            continue
+        for page in pages:
+            if not only or page.verified:
+                both = verified and page.verified
+                questions[f"{id}--{page.filename}"] = _Question(id, golds, [page], both)
+    layouts.once(ids, gold.name)
+    if not questions:
+        what = "verified questions" if only else "questions"
+        raise DataError(f"{gold.name}: no {what} in it")
+    return questions
+
+
+def _golds(item, where):
+    if "Answer" not in item:
+        raise DataError(f"{where}: no field 'Answer'; the files of a test set cannot be scored")
+    answer = take(item, "Answer", dict, where)
+    layouts.texts(take(answer, "NormalizedAliases", list, where), where)
+    layouts.texts(answer.get("HumanAnswers") or [], where)
+    golds = rules.names(answer)
+    if not golds:
+        raise DataError(f"{where}: NormalizedAliases is empty; a question needs an answer")
+    return golds
+
+
+def _pages(item, where):
+    pages = []
+    for key, folder in PAGES.items():
+        for page in item.get(key) or []:
+            filename = take(page, "Filename", str, where)
+            pages.append(_Page(folder, filename, bool(page.get("DocPartOfVerifiedEval"))))
+    return pages
+
+
+class _Documents:
+    """Evidence: how long it is, and where in it an answer stands first."""
+
+    def __init__(self, folder: Path):
+        if not folder.is_dir():
+            raise UserError(f"{folder}: no such folder; --evidence has wikipedia/ and web/ in it")
+        self.folder = folder.resolve()
+        self.absent: list[str] = []
+
+    def find(self, question: _Question) -> tuple[int | None, Any]:
+        """(words, place) in the question's pages laid end to end."""
+        texts = [text for page in question.pages if (text := self._read(page)) is not None]
+        if not texts:
+            return None, None
+        text = f" {rules.normalise(' '.join(texts))} "
+        names = {rules.normalise(gold) for gold in question.golds} - {""}
+        starts = [start for name in names if (start := text.find(f" {name} ")) >= 0]
+        place = min(starts) / len(text) if starts else "not in the document"
+        return sum(map(count_words, texts)), place
+
+    def _read(self, page):
+        path = (self.folder / page.folder / page.filename).resolve()
+        if not path.is_relative_to(self.folder):
+            raise DataError(f"{page.filename!r}: a page outside of {self.folder} is not read")
+        try:
+            return path.read_text("utf-8", errors="replace")
+        except (OSError, ValueError):
+            self.absent.append(page.filename)
+            return None
+
+    def warnings(self) -> list[str]:
+        """A line on pages that could not be read."""
+        if not self.absent:
+            return []
+        names = ", ".join(map(repr, self.absent[:3]))
+        return [f"{self.folder}: {len(self.absent):,} pages are not there: {names}"]

@@ -1,0 +1,41 @@
+"""WikiHop: accuracy of {id: candidate}."""
+
+from ldt.errors import DataError
+from ldt.evaluate import layouts
+from ldt.evaluate.layouts import take
+from ldt.evaluate.result import Item, Result, compare, count_words, mean
+from ldt.json_file import JsonFile
+
+
+def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
+    """Score by equality with the answer, letter by letter; a missing prediction counts 0.
+
+    Raises:
+        DataError: a file that cannot be used.
+    """
+    found = layouts.answers_by_id(predictions)
+    ids, items, strange = [], [], []
+    for number, question in enumerate(gold.value, 1):
+        id = take(question, "id", str, f"{gold.name}: question {number:,}")
+        where = f"{gold.name}: {id}"
+        if "answer" not in question:
+            raise DataError(f"{where}: no field 'answer'; the files of a test set have none")
+        answer = take(question, "answer", str, where)
+        candidates = set(layouts.texts(take(question, "candidates", list, where), where))
+        supports = layouts.texts(take(question, "supports", list, where), where)
+        right = float(found.get(id) == answer)
+        ids.append(id)
+        items.append(Item(id, {"accuracy": right}, sum(map(count_words, supports))))
+        if id in found and found[id] not in candidates:
+            strange.append(id)
+    layouts.once(ids, gold.name)
+    missing, extra = compare(ids, found)
+    metrics = mean(items) | {"total": len(items)}
+    result = Result("wikihop", items, metrics, "questions", missing, extra)
+    result.no_place = "a wikihop file does not tell"
+    if strange:
+        result.warnings.append(
+            f"{predictions.name}: {len(strange):,} predictions are none of their candidates: "
+            f"{', '.join(map(repr, strange[:3]))}"
+        )
+    return result

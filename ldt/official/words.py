@@ -1,0 +1,42 @@
+"""What the published rules share: articles, white space, overlap of words."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+
+
+class Overlap(NamedTuple):
+    """How much two answers share, word by word; each from 0 to 1."""
+
+    f1: float
+    precision: float
+    recall: float
+
+
+NOTHING = Overlap(0.0, 0.0, 0.0)
+
+
+def tidy(text: str) -> str:
+    """``text`` in lower case, already without punctuation, without articles and spare space."""
+    return " ".join(_ARTICLES.sub(" ", text).split())
+
+
+def overlap(found: Sequence[str], gold: Sequence[str]) -> Overlap:
+    """Return F1, precision and recall of the words of an answer; one that stands twice counts twice.
+
+    Nothing in common, or no words at all, is 0 in all three.
+    """
+    same = sum((Counter(found) & Counter(gold)).values())
+    if not same:
+        return NOTHING
+    return of(same / len(found), same / len(gold))
+
+
+def of(precision: float, recall: float) -> Overlap:
+    """``precision`` and ``recall`` with their F1; 0 where both are."""
+    if precision + recall == 0:
+        return NOTHING
+    return Overlap(2 * precision * recall / (precision + recall), precision, recall)
