@@ -7,12 +7,15 @@ import torch
 
 from ldt.attention import blocked, fused, loop, ops, reference
 from ldt.attention.documents import Documents
+from ldt.attention.pooled import POOLED, POOLINGS, pooled_attention
 from ldt.attention.probabilities import band_probabilities, global_probabilities
 from ldt.attention.reference import per_head
 from ldt.kernels.cpu import linear
 
 __all__ = [
     "BACKENDS",
+    "POOLED",
+    "POOLINGS",
     "Documents",
     "band_attention",
     "band_probabilities",
@@ -21,6 +24,7 @@ __all__ = [
     "global_probabilities",
     "global_rows",
     "per_head",
+    "pooled_attention",
 ]
 
 # Each has band_attention and global_rows as reference.py defines them.

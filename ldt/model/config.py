@@ -1,12 +1,13 @@
 """LdtConfig: what the encoder is, read from ldt's, transformers' and the authors' files."""
 
+from dataclasses import field
 from typing import Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import LongformerConfig
 from transformers.activations import ACT2FN
 
-from ldt.attention import BACKENDS, per_head
+from ldt.attention import BACKENDS, per_head, pooled
 from ldt.errors import ModelError
 
 # Keys of the authors' files that mean nothing once their values are known to be the plain ones.
@@ -22,8 +23,10 @@ class LdtConfig(LongformerConfig):
     number a layer, any even number >= 2. `max_position_embeddings` is the size of the position
     table: the longest input (`usable_length`) plus ``pad_token_id + 1`` rows, as in RoBERTa.
 
-    With `attention_dilation` or `causal` the encoder is no plain Longformer any more: transformers
-    has neither.
+    With `attention_dilation`, `causal` or `pooling_layers` the encoder is no plain Longformer any
+    more: transformers has none of them. The keys that begin with ``pooling_`` describe the second
+    level of a Poolingformer, see `ldt.model.pooling.SecondLevel`; without `pooling_layers` they
+    mean nothing.
 
     Configurations of the authors' own downloads (allenai/longformer) are read too: their windows
     count one side and are doubled; modes that this encoder does not have are refused by name.
@@ -36,6 +39,20 @@ class LdtConfig(LongformerConfig):
         attention_backend: a name in `ldt.attention.BACKENDS`, or ``auto``.
         classifier_pooling: what sequence classification reads: ``cls``, the first real token, as
             transformers' Longformer; or the ``mean`` or ``max`` of all real tokens, by feature.
+        pooling_layers: numbers of the layers, from 0 on, that have a second level; by default none.
+            `upper_middle_layers` are those of the paper.
+        pooling_window: tokens in reach of the second level on both sides together, the paper's 512.
+            The paper's 128 of the first level is `attention_window`.
+        pooling: what makes a cell's key and value of those of its tokens: ``ldconv``, ``mean``,
+            ``max`` or ``conv``, see `ldt.attention.pooled_reference.pool`.
+        pooling_size: tokens in a cell, the paper's kernel.
+        pooling_stride: tokens from the start of a cell to that of the next.
+        pooling_input: what the second level reads: ``first_level``, the output of the first; or
+            ``embeddings``, the input of the layer, the paper's "Mix".
+        pooling_share_weights: whether the second level uses the projections of the first, the
+            paper's "Weight sharing", in place of its own.
+        pooling_gate: whether the second level is multiplied by a gate for each head that starts
+            at zero; without, the levels are added as in the paper.
     """
 
     model_type = "ldt"
@@ -44,6 +61,14 @@ class LdtConfig(LongformerConfig):
     causal: bool = False
     attention_backend: str = "auto"
     classifier_pooling: Literal["cls", "mean", "max"] = "cls"
+    pooling_layers: list[int] = field(default_factory=list)
+    pooling_window: int = 512
+    pooling: Literal["ldconv", "mean", "max", "conv"] = "ldconv"
+    pooling_size: int = 5
+    pooling_stride: int = 4
+    pooling_input: Literal["first_level", "embeddings"] = "first_level"
+    pooling_share_weights: bool = False
+    pooling_gate: bool = False
 
     @classmethod
     def from_dict(cls, config_dict, **kwargs):
@@ -149,10 +174,33 @@ def layer_dilations(config):
     return gaps
 
 
+def upper_middle_layers(layers):
+    """The quarter of so many layers that Poolingformer gives a second level: of 24 the 15th to the
+    20th, of 12 the 8th to the 10th, numbered from 0 on."""
+    count, end = max(1, layers // 4), max(1, layers * 5 // 6)
+    return list(range(max(0, end - count), end))
+
+
+def _check_pooling(config):
+    layers = config.pooling_layers
+    pooled.check(config.pooling, config.pooling_size, config.pooling_stride, config.pooling_window)
+    if len(set(layers)) < len(layers) or not set(layers) <= set(range(config.num_hidden_layers)):
+        raise ValueError(
+            f"pooling_layers must be different numbers of layers, 0 to "
+            f"{config.num_hidden_layers - 1}, got {layers}"
+        )
+    if layers and config.causal:
+        raise ValueError(
+            "causal attention has no pooling_layers: a cell holds tokens before and after each "
+            "other, so a token would see the future in its own cell"
+        )
+
+
 def check_config(config):
     """Raise a ValueError for numbers that do not go together."""
     layer_windows(config)
     layer_dilations(config)
+    _check_pooling(config)
     if config.attention_backend not in ("auto", *BACKENDS):
         raise ValueError(
             f"attention_backend must be auto, {', '.join(BACKENDS)}, "

@@ -14,15 +14,9 @@ from ldt.attention import (
     global_probabilities,
     global_rows,
 )
-from ldt.kernels.cpu import linear
 from ldt.model.config import layer_dilations, layer_windows
-
-
-class Linear(nn.Linear):
-    """nn.Linear by the fastest exact way on this machine."""
-
-    def forward(self, x):
-        return linear(x, self.weight, self.bias)
+from ldt.model.linear import Linear
+from ldt.model.pooling import SecondLevel
 
 
 class _Touch(torch.autograd.Function):
@@ -96,7 +90,8 @@ class Embeddings(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Sliding window with global tokens; global tokens have projections of their own."""
+    """Sliding window with global tokens, which have projections of their own; in pooling layers
+    a `SecondLevel` besides."""
 
     def __init__(self, config, index):
         super().__init__()
@@ -115,30 +110,35 @@ class SelfAttention(nn.Module):
         self.query_global = Linear(width, width)
         self.key_global = Linear(width, width)
         self.value_global = Linear(width, width)
+        self.pooled = SecondLevel(config) if index in config.pooling_layers else None
 
     def forward(self, x, documents, output_attentions=False):
-        """[total, width] -> the same, and both kinds of probabilities (or None) when asked for."""
-        q, k, v = (self._split(project(x)) for project in (self.query, self.key, self.value))
+        """[total, width] -> the same, and both kinds of probabilities (or None) when asked for,
+        those of the first level."""
+        q, k, v = (self._split(project(x)) for project in self._local())
         how = self._how(x)
         probs = global_probs = None
         if output_attentions:
             probs = band_probabilities(q, k, documents, **self.pattern)
         out = band_attention(q, k, v, documents, **self.pattern, **how)
-        if documents.is_global is None:
-            return touch(out.flatten(1), *_parameters(*self._global())), probs, None
-        out = fill_global_rows(out, x, *map(_weights, self._global()), documents, **how)
-        if output_attentions:
-            q = self._split(self.query_global(x.index_select(0, documents.global_index)))
-            global_probs = global_probabilities(q, x, _weights(self.key_global), documents)
-        # Folding leaves the key's bias out: it adds the same to all scores of a row.
-        return touch(out.flatten(1), self.key_global.bias), probs, global_probs
+        unused = _parameters(*self._global())
+        if documents.is_global is not None:
+            out = fill_global_rows(out, x, *map(_weights, self._global()), documents, **how)
+            # Folding leaves the key's bias out: it adds the same to all scores of a row.
+            unused = [self.key_global.bias]
+            if output_attentions:
+                q = self._split(self.query_global(x.index_select(0, documents.global_index)))
+                global_probs = global_probabilities(q, x, _weights(self.key_global), documents)
+        if self.pooled is not None:
+            out = self.pooled(out, x, documents, self._local(), **self._how(x))
+        return touch(out.flatten(1), *unused), probs, global_probs
 
     def global_rows(self, x, documents):
         """[globals, width], the rows of `forward` at the global tokens alone."""
         query, key, value = self._global()
         q = self._split(query(x.index_select(0, documents.global_index)))
         rows = global_rows(q, x, _weights(key), _weights(value), documents, **self._how(x))
-        unused = _parameters(self.query, self.key, self.value)
+        unused = _parameters(*self._local(), *filter(None, [self.pooled]))
         return touch(rows.flatten(1), key.bias, *unused)
 
     def _how(self, x):
@@ -146,6 +146,9 @@ class SelfAttention(nn.Module):
         # From torch's generator, whose state gradient checkpointing restores.
         seed = torch.randint(2**31, (), device=x.device) if dropout else 0
         return {"dropout": dropout, "seed": seed, "backend": self.backend}
+
+    def _local(self):
+        return self.query, self.key, self.value
 
     def _global(self):
         return self.query_global, self.key_global, self.value_global

@@ -225,7 +225,7 @@ FAULTS = {
         "return *_Weighted.apply(share[:, :, None], cells, k), "
         "*_Weighted.apply(share[:, :, None].flip(-1), cells, v)",
     ),
-    "the gradient of the weights is lost": ("ctx.needs_input_grad[0]", "False"),
+    "the gradient of the weights is lost": ("if own is not None", "if False"),
     "only the last place sends its gradient": (
         "other[places].addcmul_(up, part)",
         "other[places] = up * part",

@@ -1,0 +1,106 @@
+"""Poolingformer's second level: attention to pooled cells of a larger window."""
+
+import torch
+from torch import nn
+
+from ldt.attention import pooled_attention
+from ldt.model.linear import Linear
+
+GATE_SCALE = 100.0
+
+
+def _no_weight(heads, dim, size):
+    return None
+
+
+def _even_scores(heads, dim, size):
+    return torch.zeros(heads, size, dim)
+
+
+def _even_weights(heads, dim, size):
+    return torch.full((2, heads, dim, size), 1 / size)
+
+
+# How the weight of each pooling begins: all but max as the mean, which training then changes.
+POOLINGS = {
+    "ldconv": _even_scores,
+    "mean": _no_weight,
+    "max": _no_weight,
+    "conv": _even_weights,
+}
+
+
+class SecondLevel(nn.Module):
+    """What a layer of `LdtConfig.pooling_layers` adds to its sliding window.
+
+    With y the first level's output (window and global attention, heads side by side, before the
+    output projection), q, k, v projections of y, and P the pooling::
+
+        z = attention of q to P(k), P(v) inside the larger window
+        output = y + z               with a gate g for each head: y + 100 g z
+
+    which the output projection of the layer then takes.
+
+    Certain from Zhang et al. 2021 (arXiv:2105.04371) and what was written about it: two levels in
+    one layer; the second reads the first one's output; its keys and values are pooled; a residual
+    connects the levels, their outputs are added; projections of its own, of which "weight sharing"
+    is an ablation that does worse, as is "Mix", where it reads the layer's input; mean, max and
+    LDConv as poolings; about a quarter of the layers, with plain ones above; windows of 128 and
+    512.
+
+    Our reading, where the full text was not at hand: that the windows count both sides, as all
+    windows of ldt do (64 and 256 tokens each side; if the paper counts one side, the same keys are
+    in reach at 256 and 1024); a kernel of 5 and a stride of 4; that no output projection stands
+    between the levels; a scale of 1 / sqrt(dim); where cells lie, and LDConv's generator
+    (`ldt.attention.pooled_reference`). Ours besides: the pooling ``conv``, and the gate.
+
+    Global tokens have seen the whole document, so z is zero in their rows, which stay those of
+    the first level. As keys they are like any other token: cells pool what they gathered.
+
+    The gate starts at zero, so the layer starts as its first level. It is stored a hundredth of its
+    size: Adam moves each number by about the learning rate in a step, and with rates of 3e-5 a
+    factor would stay near zero for thousands of steps.
+
+    Parameters: ``query``, ``key``, ``value`` (not with `pooling_share_weights`), ``weight`` of the
+    pooling, ``gate`` [heads] (with `pooling_gate`).
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        width, heads = config.hidden_size, config.num_attention_heads
+        self.heads = heads
+        self.pattern = {
+            "pooling": config.pooling,
+            "size": config.pooling_size,
+            "stride": config.pooling_stride,
+            "window": config.pooling_window,
+        }
+        self.reads_first_level = config.pooling_input == "first_level"
+        if not config.pooling_share_weights:
+            self.query = Linear(width, width)
+            self.key = Linear(width, width)
+            self.value = Linear(width, width)
+        weight = POOLINGS[config.pooling](heads, width // heads, config.pooling_size)
+        self.weight = None if weight is None else nn.Parameter(weight)
+        self.gate = nn.Parameter(torch.zeros(heads)) if config.pooling_gate else None
+
+    def forward(self, first, x, documents, shared, **how):
+        """The sum of both levels.
+
+        Args:
+            first: [total, heads, dim], the first level's output.
+            x: [total, width], the layer's input.
+            documents: where the documents lie.
+            shared: query, key and value of the first level, for `pooling_share_weights`.
+            how: dropout, seed and backend of `pooled_attention`.
+
+        Returns:
+            [total, heads, dim]
+        """
+        read = first.flatten(1) if self.reads_first_level else x
+        own = (self.query, self.key, self.value) if hasattr(self, "query") else shared
+        q, k, v = (project(read).unflatten(1, (self.heads, -1)) for project in own)
+        second = pooled_attention(q, k, v, self.weight, documents, **self.pattern, **how)
+        if self.gate is not None:
+            second = second * (GATE_SCALE * self.gate).to(second.dtype)[:, None]
+        return first + second
