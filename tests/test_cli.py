@@ -245,6 +245,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
     assert options == {
         **{"model": "m", "output": "o", "on_error": "skip", "resume": True, "text": "t"},
         **{"batch_tokens": 9, "max_line_bytes": 8, "id": "i", "device": "cpu"},
+        **{"precision": "fp32"},
     }
 
 

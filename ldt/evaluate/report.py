@@ -46,7 +46,7 @@ def warnings(result: Result, predictions: str) -> list[str]:
     """Lines on ids that do not meet, and on what else the format found."""
     lines = []
     for ids, what in (
-        (result.missing, "without a whole prediction, counted as 0"),
+        (result.missing, "without a whole prediction; what lacks counts 0"),
         (result.extra, "predicted but not in the gold file, left out"),
     ):
         if ids:
@@ -79,7 +79,9 @@ def show(result: Result) -> None:
 def _metrics(result):
     rows = [(name, value, result.intervals.get(name)) for name, value in result.metrics.items()]
     for subset, metrics in result.subsets.items():
-        rows += [(f"{subset} {name}", value, None) for name, value in metrics.items()]
+        for name, value in metrics.items():
+            name = f"{subset} {name}"
+            rows.append((name, value, result.intervals.get(name)))
     between = {name: f"{pair[0]:.2f} to {pair[1]:.2f}" if pair else "" for name, _, pair in rows}
     if stdout.is_terminal:
         table = Table("metric")

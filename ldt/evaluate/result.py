@@ -15,7 +15,7 @@ PARTS = ("first quarter", "second quarter", "third quarter", "last quarter")
 BLOCK = 1 << 20  # numbers drawn at once
 
 # Chinese and Japanese put no space between words: there each letter counts.
-_WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff]|[^\\s\u3040-\u30ff\u3400-\u9fff]+")
+_LETTER = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 
 
 @dataclass(slots=True)
@@ -40,7 +40,8 @@ class Result:
     ``metrics`` are the published figures, with their names, from 0 to 100; ``subsets`` the same of
     some of the questions. ``units`` says what is resampled, in the plural. ``shown`` are the
     metrics that groups are printed with, all if empty. ``no_length`` and ``no_place`` say why there
-    are no groups.
+    are no groups. ``parts`` are questions with an interval of their own, by what their metrics'
+    names begin with: "HasAns_".
     """
 
     title: str
@@ -50,6 +51,7 @@ class Result:
     missing: list[str]
     extra: list[str]
     subsets: dict[str, dict[str, float | int]] = field(default_factory=dict)
+    parts: dict[str, list[Item]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     shown: tuple[str, ...] = ()
     no_length: str = ""
@@ -58,6 +60,8 @@ class Result:
 
     def __post_init__(self):
         self.intervals = intervals(self.items)
+        for prefix, items in self.parts.items():
+            self.intervals |= {prefix + name: pair for name, pair in intervals(items).items()}
 
 
 @dataclass(slots=True)
@@ -72,7 +76,8 @@ class Group:
 
 def count_words(text: str) -> int:
     """Words between spaces; in Chinese and Japanese, letters."""
-    return sum(1 for _ in _WORD.finditer(text))
+    letters = len(_LETTER.findall(text))
+    return letters + len((_LETTER.sub(" ", text) if letters else text).split())
 
 
 def mean(items: Sequence[Item]) -> dict[str, float]:

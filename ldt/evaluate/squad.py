@@ -80,7 +80,14 @@ def evaluate2(gold: JsonFile, predictions: JsonFile, *, na_prob: JsonFile | None
         if question.id in sure:
             exact = f1 = float(not question.golds)
         items.append(_item(question, {"exact": exact, "f1": f1}))
-    metrics = _breakdown(items, questions)
+    metrics, parts = mean(items) | {"total": len(items)}, {}
+    for prefix, wanted in (("HasAns_", True), ("NoAns_", False)):
+        pairs = zip(items, questions, strict=True)
+        part = [item for item, question in pairs if bool(question.golds) == wanted]
+        if part:
+            parts[prefix] = part
+            figures = mean(part) | {"total": len(part)}
+            metrics |= {prefix + name: value for name, value in figures.items()}
     if no_answer:
         answered = {key for key, text in found.items() if text}
         for place, name in enumerate(("exact", "f1")):
@@ -88,21 +95,20 @@ def evaluate2(gold: JsonFile, predictions: JsonFile, *, na_prob: JsonFile | None
             best, threshold = rules.best_threshold(one, answered, no_answer, answerable)
             metrics[f"best_{name}"] = 100.0 * best / len(scores)
             metrics[f"best_{name}_thresh"] = threshold
-    return Result("squad 2.0", items, metrics, "paragraphs", missing, extra, warnings=warnings)
+    return Result(
+        "squad 2.0",
+        items,
+        metrics,
+        "paragraphs",
+        missing,
+        extra,
+        parts=parts,
+        warnings=warnings,
+    )
 
 
 def _item(question, scores):
     return Item(question.document, scores, question.words, question.place)
-
-
-def _breakdown(items, questions):
-    metrics = mean(items) | {"total": len(items)}
-    for name, wanted in (("HasAns", True), ("NoAns", False)):
-        part = [i for i, q in zip(items, questions, strict=True) if bool(q.golds) == wanted]
-        if part:
-            figures = mean(part) | {"total": len(part)}
-            metrics |= {f"{name}_{key}": value for key, value in figures.items()}
-    return metrics
 
 
 def _questions(gold):

@@ -68,14 +68,19 @@ def evaluate(
         return mean([items[key] for key in keys]) | counts | {"gold_len": len(keys)}
 
     only = gold.value.get("VerifiedEval") is True
-    title = f"triviaqa, {domain}{', verified' if only else ''}"
+    title = "triviaqa, wikipedia" if domain == "wikipedia" else "triviaqa, web, each page by itself"
+    verified = [] if only else [key for key, question in questions.items() if question.verified]
     result = Result(
-        title, list(items.values()), figures(items, common), "questions", missing, extra
+        f"{title}, verified only" if only else title,
+        list(items.values()),
+        figures(items, common),
+        "questions",
+        missing,
+        extra,
+        parts={"verified ": [items[key] for key in verified]} if verified else {},
     )
-    verified = [key for key, question in questions.items() if question.verified]
-    if verified and not only:
-        here = sum(key in found for key in verified)
-        result.subsets["verified"] = figures(verified, here)
+    if verified:
+        result.subsets["verified"] = figures(verified, sum(key in found for key in verified))
     if documents:
         result.warnings += documents.warnings()
     else:
@@ -184,4 +189,5 @@ class _Documents:
         if not self.absent:
             return []
         names = ", ".join(map(repr, self.absent[:3]))
-        return [f"{self.folder}: {len(self.absent):,} pages are not there: {names}"]
+        pages = "1 page is" if len(self.absent) == 1 else f"{len(self.absent):,} pages are"
+        return [f"{self.folder}: {pages} not there: {names}"]

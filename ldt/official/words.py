@@ -25,7 +25,7 @@ def tidy(text: str) -> str:
 
 
 def overlap(found: Sequence[str], gold: Sequence[str]) -> Overlap:
-    """Return F1, precision and recall of the words of an answer; one that stands twice counts twice.
+    """Return F1, precision and recall of an answer's words, each as often as it stands there.
 
     Nothing in common, or no words at all, is 0 in all three.
     """
