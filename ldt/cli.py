@@ -71,10 +71,19 @@ def convert(
         Path | None,
         typer.Argument(metavar="TARGET", help="Folder to make; SOURCE-4096 here if not given."),
     ] = None,
+    architecture: Annotated[
+        Literal["longformer", "poolingformer"],
+        typer.Option(help="poolingformer: with a second, wider level of attention."),
+    ] = "longformer",
     max_length: Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Longest input.")] = 4096,
     window: Annotated[
-        int, typer.Option(min=2, metavar="TOKENS", help="Reach of a token, both sides together.")
-    ] = 512,
+        int | None,
+        typer.Option(
+            min=2,
+            metavar="TOKENS",
+            help="Reach of a token, both sides together; 512 if not given, poolingformer's 128.",
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace TARGET.")] = False,
 ) -> None:
     """Turn a short-input encoder into a long-input one.
@@ -83,7 +92,14 @@ def convert(
     """
     from ldt.convert import convert
 
-    report = convert(source, target, max_length=max_length, window=window, overwrite=overwrite)
+    report = convert(
+        source,
+        target,
+        architecture=architecture,
+        max_length=max_length,
+        window=window,
+        overwrite=overwrite,
+    )
     for line in report.lines():
         say(line, console=stdout)
 

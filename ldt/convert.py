@@ -14,9 +14,13 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ldt.errors import ModelError, ResourceError, UserError
-from ldt.model import LdtConfig, LdtForMaskedLM, LdtModel, load_tokenizer
+from ldt.model import LdtConfig, LdtForMaskedLM, LdtModel, load_tokenizer, usable_length
+from ldt.model.config import check_config, upper_middle_layers
 from ldt.model.loading import quiet
+from ldt.model.pooling import SecondLevel
 from ldt.source import FIELDS, POSITIONS, Check, find_source, prove, read_source
+
+WINDOWS = {"longformer": 512, "poolingformer": 128}  # architecture -> window, unless one is given
 
 _LOCAL = ("query", "key", "value")
 _SPECIAL = ("bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id")
@@ -47,6 +51,7 @@ class Report:
         window: tokens in reach on both sides together.
         source_windows: those of the source's layers; empty if its attention is full, and then
             the global projections are copies of the local ones.
+        second_level: what it is and in which layers; empty if there is none.
         head: whether the masked-LM head is kept, or why not.
         left_out: parts of the source that the converted model has no place for.
         checks: the proof.
@@ -62,6 +67,7 @@ class Report:
     max_length: int
     window: int
     source_windows: list[int]
+    second_level: str
     head: str
     left_out: list[str]
     checks: list[Check]
@@ -94,6 +100,8 @@ class Report:
             "global attention": f"{projections} projections",
             "masked-LM head": self.head,
         }
+        if self.second_level:
+            facts["second level"] = self.second_level
         if self.left_out:
             facts["not converted"] = ", ".join(self.left_out)
         name = _shown(self.target)
@@ -113,14 +121,29 @@ class Report:
         return "\n".join(self.lines())
 
 
-def convert(source, target=None, *, max_length=4096, window=512, overwrite=False) -> Report:
+def convert(
+    source,
+    target=None,
+    *,
+    architecture="longformer",
+    max_length=4096,
+    window=None,
+    second_level=None,
+    overwrite=False,
+) -> Report:
     """Write a long-input model made from a short-input one, after a proof that it is the same.
 
-    The result is a plain Longformer, so transformers' LongformerModel loads it too. Its position
+    A ``longformer`` is a plain one, so transformers' LongformerModel loads it too. Its position
     table repeats the source's own in blocks of the source's own length; its global projections
     start as copies of the local ones. Sources that are long already are lengthened in the same
     way and keep their global projections. Weights are saved in float32. The same source gives the
     same bytes.
+
+    A ``poolingformer`` has a second level besides (`ldt.model.pooling.SecondLevel`) in the quarter
+    of the layers that the paper recommends. Its projections start as copies of the first level's,
+    which gives them the scale of trained ones and makes them, before training, what the ablation
+    "weight sharing" is; its cells start as means. Its gate starts at zero, so that the proof holds
+    for it too, and training decides how much of it is added.
 
     The proof runs the source (by transformers) and the written folder (by ldt) on short inputs,
     which the window covers, on inputs where all attention is global, and at the last positions.
@@ -128,9 +151,13 @@ def convert(source, target=None, *, max_length=4096, window=512, overwrite=False
 
     Args:
         source: folder or hub id of a BERT, RoBERTa, XLM-R, CamemBERT, Longformer or ldt model.
-        target: folder to write; by default ``<last part of source>-<max_length>`` here.
+        target: folder to write; by default ``<last part of source>-<max_length>`` here, for a
+            Poolingformer ``<last part of source>-poolingformer-<max_length>``.
+        architecture: a name in `WINDOWS`.
         max_length: longest input of the result, in tokens, special tokens included.
-        window: tokens in reach on both sides together, in every layer.
+        window: tokens in reach on both sides together, in every layer; None: as `WINDOWS` says.
+        second_level: for a Poolingformer: keys of `LdtConfig` that begin with ``pooling`` and their
+            values, where they are not the defaults.
         overwrite: replace a model that is at ``target``.
 
     Raises:
@@ -138,9 +165,13 @@ def convert(source, target=None, *, max_length=4096, window=512, overwrite=False
         ModelError: the source cannot be used, or the proof fails; nothing is at the target then,
             or what was there before.
         ResourceError: the disk is too small.
+        ValueError: the keys of the second level do not go together.
 
     Source: Beltagy et al. 2020 (arXiv:2004.05150), section 5.
     """
+    if architecture not in WINDOWS:
+        raise UserError(f"--architecture must be {' or '.join(WINDOWS)}, got {architecture}")
+    window = WINDOWS[architecture] if window is None else window
     if window < 2 or window % 2:
         raise UserError(f"--window must be even and at least 2, got {window}")
     if max_length < 1:
@@ -148,7 +179,8 @@ def convert(source, target=None, *, max_length=4096, window=512, overwrite=False
     folder = find_source(source)
     if target is None:
         name = folder.resolve().name if Path(source).expanduser().is_dir() else Path(source).name
-        target = f"{name}-{max_length}"
+        kind = "" if architecture == "longformer" else f"-{architecture}"
+        target = f"{name}{kind}-{max_length}"
     target = Path(target).expanduser()
     place = Path(os.path.abspath(target))
     _check_target(target, place, folder, overwrite)
@@ -160,8 +192,12 @@ def convert(source, target=None, *, max_length=4096, window=512, overwrite=False
             f"{found.length} is the least"
         )
     tokenizer = load_tokenizer(folder, found.config)
-    config = long_config(found, tokenizer, max_length, window)
-    weights = long_weights(found, max_length)
+    pooling = {}
+    if architecture == "poolingformer":
+        layers = upper_middle_layers(found.config.num_hidden_layers)
+        pooling = {"pooling_layers": layers, "pooling_gate": True} | (second_level or {})
+    config = long_config(found, tokenizer, max_length, window, pooling)
+    weights = long_weights(found, config)
     partial = place.with_name(place.name + ".partial")
     try:
         with _writing(target):
@@ -178,6 +214,7 @@ def convert(source, target=None, *, max_length=4096, window=512, overwrite=False
             source_length=found.length,
             max_length=max_length,
             window=window,
+            second_level=_second_level(config),
             head=found.head_note,
             source_windows=found.windows,
             left_out=found.left_out,
@@ -193,44 +230,64 @@ def convert(source, target=None, *, max_length=4096, window=512, overwrite=False
     return report
 
 
-def long_config(source, tokenizer, max_length, window):
+def long_config(source, tokenizer, max_length, window, pooling):
     """The LdtConfig of the converted model; special ids that its config lacks are the tokenizer's.
 
     Args:
         source: `ldt.source.Source`.
+        pooling: keys of the second level that are not the defaults.
     """
     special = {}
     for name in _SPECIAL:
         value = getattr(source.config, name, None)
         special[name] = getattr(tokenizer, name, None) if value is None else value
-    return LdtConfig(
+    config = LdtConfig(
         **{field: getattr(source.config, field) for field in FIELDS},
         **special,
+        **pooling,
         max_position_embeddings=source.config.pad_token_id + 1 + max_length,
         attention_window=[window] * source.config.num_hidden_layers,
         architectures=[_class(source).__name__],
         dtype="float32",
     )
+    check_config(config)
+    return config
 
 
-def long_weights(source, max_length):
+def long_weights(source, config):
     """{name: tensor} of the converted model, under the names of the class that it is saved as.
 
     Args:
         source: `ldt.source.Source`.
+        config: of the converted model.
     """
     leading = source.config.pad_token_id + 1
     prefix = "longformer." if source.head else ""
     weights = dict(source.head)
     for name, tensor in source.encoder.items():
         if name == POSITIONS:
-            tensor = long_positions(tensor, source.first, leading, max_length)
+            tensor = long_positions(tensor, source.first, leading, usable_length(config))
         weights[prefix + name] = tensor
         stem, _, kind = name.rpartition(".")
         twin = f"{stem}_global.{kind}"
         if stem.endswith(tuple(f".self.{part}" for part in _LOCAL)) and twin not in source.encoder:
             weights[prefix + twin] = tensor.clone()
+    for layer in config.pooling_layers:
+        stem = f"encoder.layer.{layer}.attention.self."
+        for name, start in SecondLevel(config).state_dict().items():
+            weights[f"{prefix}{stem}pooled.{name}"] = source.encoder.get(stem + name, start).clone()
     return weights
+
+
+def _second_level(config):
+    """The second level in words."""
+    if not config.pooling_layers:
+        return ""
+    layers = ", ".join(map(str, config.pooling_layers))
+    return (
+        f"layers {layers} (from 0 on): {config.pooling_window} tokens in cells of "
+        f"{config.pooling_size}, one every {config.pooling_stride} ({config.pooling})"
+    )
 
 
 def long_positions(table, first, leading, max_length):

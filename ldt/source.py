@@ -179,6 +179,10 @@ def source_config(folder):
             raise ModelError(f"{folder}: {key} must be {plain} for a conversion, got {value}")
     if KINDS[kind] == "Longformer":
         ours = read_config(folder)
+        if ours.pooling_layers:
+            raise ModelError(
+                f"{folder}: a Poolingformer cannot be converted, only the model that it came from"
+            )
         config = LongformerConfig(
             **{field: getattr(ours, field) for field in (*FIELDS, *_LONGFORMER_FIELDS)}
         )

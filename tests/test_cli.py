@@ -217,10 +217,13 @@ def test_convert_passes_its_options_and_prints_the_report(run):
         return SimpleNamespace(lines=lambda: ["read a", "wrote [/b] \x1b[1mx" + "-" * 100])
 
     assert run(convert, "a") == (0, "read a\nwrote [/b] x" + "-" * 100 + "\n", "")
-    run(convert, "a", "b", "--max-length", "8", "--window", "4", "--overwrite")
+    long = ["--max-length", "8", "--window", "4", "--architecture", "poolingformer"]
+    run(convert, "a", "b", *long, "--overwrite")
+    options = {"architecture": "longformer", "max_length": 4096, "window": None}
+    others = {"architecture": "poolingformer", "max_length": 8, "window": 4}
     assert seen == [
-        (("a", None), {"max_length": 4096, "window": 512, "overwrite": False}),
-        (("a", Path("b")), {"max_length": 8, "window": 4, "overwrite": True}),
+        (("a", None), options | {"overwrite": False}),
+        (("a", Path("b")), others | {"overwrite": True}),
     ]
 
 

@@ -1,0 +1,303 @@
+"""Encoders with a second level: against the dense definition, saved, compiled, checkpointed."""
+
+import pytest
+import torch
+import transformers
+from cells import POOLINGS
+from longformers import HEADS, PAD, batch, ldt_config, ldt_model, reconfigured
+from torch.nn import functional as F
+
+import ldt.attention.pooled
+from ldt.attention import Documents
+from ldt.errors import ModelError
+from ldt.model import LdtConfig, LdtModel, load
+from ldt.model.config import check_config, upper_middle_layers
+from ldt.model.pooling import GATE_SCALE
+from ldt.model.pooling import POOLINGS as TABLE
+
+SECOND = {"pooling_layers": [1], "pooling_window": 16}
+
+
+def model(head="Model", **changes):
+    """A random model whose second level matters: its gates and pooling weights are not zero."""
+    made = ldt_model(head, **SECOND | changes)
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            if name.endswith("pooled.weight"):
+                parameter += torch.randn_like(parameter)
+            if name.endswith("pooled.gate"):
+                parameter.fill_(1 / GATE_SCALE)
+    return made
+
+
+def twin(other, **changes):
+    """A model of the same weights, as far as it has a place for them."""
+    made = type(other)(LdtConfig.from_dict(other.config.to_dict() | changes)).to(other.dtype)
+    made.load_state_dict(other.state_dict(), strict=not changes.keys() - {"attention_backend"})
+    return made.eval()
+
+
+def state(made, inputs):
+    return made(**inputs).last_hidden_state
+
+
+VARIANTS = [
+    *({"pooling": name} for name in POOLINGS),
+    {"pooling_input": "embeddings"},
+    {"pooling_share_weights": True},
+    {"pooling_gate": True, "pooling_layers": [0, 1]},
+    {"pooling_size": 3, "pooling_stride": 5, "pooling_window": 4},
+]
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+@pytest.mark.parametrize("globals_", ["none", "some"])
+def test_every_variant_equals_the_dense_definition(changes, globals_):
+    ours = model(**changes).double()
+    dense = twin(ours, attention_backend="reference")
+    inputs = batch(33, "mixed", globals_)
+    expected = state(dense, inputs)
+    assert (state(ours, inputs) - expected).abs().max() < 1e-12
+    plain = twin(ours, pooling_layers=[])
+    real = inputs["attention_mask"].bool()
+    assert ((state(plain, inputs) - expected)[real].abs().amax(-1) > 1e-6).float().mean() > 0.5
+
+
+def test_the_layer_is_what_its_docstring_says():
+    made = model(pooling_layers=[0], num_hidden_layers=1, attention_window=[4]).double()
+    attention = made.encoder.layer[0].attention.self
+    second = attention.pooled
+    docs = Documents(torch.tensor([0, 30]), None, torch.arange(30) == 7)
+    x = torch.randn(30, 16, dtype=torch.float64)
+    out, _, _ = attention(x, docs)
+    attention.pooled = None
+    first, _, _ = attention(x, docs)
+    q, k, v = (
+        (first @ p.weight.T + p.bias).view(30, 2, 8)
+        for p in (second.query, second.key, second.value)
+    )
+    z = torch.zeros(30, 2, 8, dtype=torch.float64)
+    starts = range(0, 30, 4)
+    for h in range(2):
+        cells = []
+        for start in starts:
+            places = range(min(5, 30 - start))
+            centre = v[start + 2, h] if start + 2 < 30 else torch.zeros(8, dtype=torch.float64)
+            share = torch.stack([second.weight[h, p] @ centre for p in places]).softmax(0)
+            cells.append([sum(share[p] * y[start + p, h] for p in places) for y in (k, v)])
+        for i in range(30):
+            near = [c for c, start in zip(cells, starts, strict=True) if abs(start + 2 - i) <= 8]
+            share = torch.stack([q[i, h] @ key / 8**0.5 for key, _ in near]).softmax(0)
+            z[i, h] = sum(s * value for s, (_, value) in zip(share, near, strict=True))
+    z[7] = 0
+    torch.testing.assert_close(out, first + z.flatten(1))
+    second.gate = torch.nn.Parameter(torch.tensor([0.0, 0.02]).double())
+    attention.pooled = second
+    z[:, 0] = 0
+    torch.testing.assert_close(attention(x, docs)[0], first + 2 * z.flatten(1))
+
+
+def test_a_gate_of_zero_is_the_plain_longformer():
+    made = model(pooling_gate=True)
+    torch.nn.init.zeros_(made.encoder.layer[1].attention.self.pooled.gate)
+    inputs = batch(33, "mixed", "some")
+    plain = twin(made, pooling_layers=[])
+    assert torch.equal(state(made, inputs), state(plain, inputs))
+    summed = twin(made, pooling_gate=False)
+    assert (state(summed, inputs) - state(plain, inputs)).abs().max() > 0.01
+
+
+def test_without_pooling_layers_it_is_a_longformer_by_name_and_number():
+    names = [name for name, _ in ldt_model("Model").named_parameters()]
+    assert not any("pooled" in name for name in names)
+    more = [name for name, _ in model(pooling_gate=True).named_parameters()]
+    prefix = "encoder.layer.1.attention.self.pooled."
+    linear = [f"{name}.{part}" for name in ("query", "key", "value") for part in ("weight", "bias")]
+    assert set(more) - set(names) == {prefix + n for n in ("weight", "gate", *linear)}
+    shared = model(pooling_share_weights=True, pooling="mean").named_parameters()
+    assert [name for name, _ in shared] == names
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("globals_", ["none", "some", "all"])
+def test_every_parameter_gets_a_gradient(head, globals_):
+    made = model(head, pooling_gate=True).train()
+    inputs = batch(20, "mixed", globals_)
+    if head == "ForMultipleChoice":
+        inputs = {key: x.view(2, 2, 20) for key, x in inputs.items()}
+    made(**inputs).to_tuple()[0].pow(2).sum().backward()
+    for name, parameter in made.named_parameters():
+        assert parameter.grad is not None, name
+        if ".pooled." in name and globals_ == "none" and not name.endswith("key.bias"):
+            # a bias of all keys adds the same to every score
+            assert parameter.grad.any() or head in ("ForSequenceClassification",), name
+
+
+def test_the_gradient_opens_a_gate_of_zero():
+    made = model(pooling_gate=True).train()
+    gate = made.encoder.layer[1].attention.self.pooled.gate
+    torch.nn.init.zeros_(gate)
+    state(made, batch(33)).square().sum().backward()
+    assert gate.grad.all()
+
+
+def test_reading_only_the_first_tokens_changes_nothing(monkeypatch):
+    made = model("ForSequenceClassification").double()
+    inputs = batch(21, "mixed", "default")
+    short = made(**inputs).logits
+    monkeypatch.setattr(made.config, "output_hidden_states", True)
+    assert (short - made(**inputs).logits).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_padding_and_other_documents_change_nothing(pooling):
+    made = model(pooling=pooling).double()
+    inputs = batch(21, "mixed", "some")
+    together = state(made, inputs)
+    for row in range(4):
+        one = {key: x[row : row + 1] for key, x in inputs.items()}
+        assert (state(made, one) - together[row]).abs().max() < 1e-12
+        wide = {key: F.pad(x, (3, 9)) for key, x in one.items()}
+        wide["input_ids"] = F.pad(one["input_ids"], (3, 9), value=PAD)
+        assert (state(made, wide)[:, 3:-9] - together[row]).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_saved_model_comes_back_through_the_auto_classes(pooling, tmp_path):
+    made = model("ForSequenceClassification", pooling=pooling, pooling_gate=True)
+    made.save_pretrained(tmp_path)
+    inputs = batch(21, "right", "one")
+    for again in (
+        load(tmp_path, type(made)),
+        transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval(),
+    ):
+        assert type(again) is type(made)
+        assert again.new_weights == ()
+        assert again.config.pooling_layers == [1]
+        assert torch.equal(again(**inputs).logits, made(**inputs).logits)
+
+
+def test_a_second_level_that_is_missing_or_without_a_place_is_refused(tmp_path):
+    model().save_pretrained(tmp_path)
+    reconfigured(tmp_path, pooling_layers=[])
+    with pytest.raises(ModelError, match="without a place .*layer.1.attention.self.pooled"):
+        load(tmp_path, LdtModel)
+    reconfigured(tmp_path, pooling_layers=[0, 1])
+    with pytest.raises(ModelError, match="encoder weights are missing: .*layer.0.*pooled"):
+        load(tmp_path, LdtModel)
+    reconfigured(tmp_path, pooling_layers=[1], pooling_size=7)
+    with pytest.raises(ModelError, match="weights of another shape: .*pooled.weight"):
+        load(tmp_path, LdtModel)
+
+
+def test_gradient_checkpointing_changes_no_gradient():
+    dropout = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
+    made = model(pooling_gate=True, **dropout).train()
+    found = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            made.activation_checkpointing_enable()
+        made.zero_grad()
+        torch.manual_seed(7)
+        state(made, batch(21, "mixed", "some")).pow(2).sum().backward()
+        found.append({name: p.grad for name, p in made.named_parameters()})
+    for name, gradient in found[0].items():
+        assert torch.equal(gradient, found[1][name]), name
+
+
+def test_dropout_takes_part_and_follows_the_seed(monkeypatch):
+    made = model(attention_probs_dropout_prob=0.5).train()
+    seeds = []
+    real = ldt.attention.pooled.pooled_blocked.cell_attention
+
+    def spy(*args, **how):
+        seeds.append((how["dropout"], int(how["seed"])))
+        return real(*args, **how)
+
+    monkeypatch.setattr(ldt.attention.pooled.pooled_blocked, "cell_attention", spy)
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        made(**batch(21))
+    assert seeds[0] == seeds[1] != seeds[2]
+    assert seeds[0][0] == 0.5
+    made.eval()(**batch(21))
+    assert seeds[-1] == (0.0, 0)
+
+
+def test_half_precision_trains():
+    for dtype in (torch.bfloat16, torch.float16):
+        made = model(pooling_gate=True).to(dtype).train()
+        state(made, batch(21, "mixed", "some")).float().tanh().sum().backward()
+        assert all(p.grad.isfinite().all() for p in made.parameters())
+    made = model(pooling_gate=True).train()
+    inputs = batch(21, "mixed", "some")
+    exact = state(made, inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = state(made, inputs)
+    found.float().sum().backward()
+    assert (found - exact).abs().mean() < 0.05
+    assert all(p.grad.isfinite().all() for p in made.parameters())
+
+
+@pytest.mark.parametrize("pooling", ["ldconv", "mean"])
+def test_compiled_it_gives_what_it_gives(pooling):
+    made = model(pooling=pooling, num_hidden_layers=2).double()
+    torch.compiler.reset()
+    fast = torch.compile(made, fullgraph=True, dynamic=True, backend="aot_eager")
+    for n, padding, globals_ in ((21, "mixed", "some"), (33, "left", "one")):
+        inputs = batch(n, padding, globals_)
+        found = []
+        for run in (fast, made):
+            made.zero_grad()
+            out = state(run, inputs)
+            out.square().sum().backward()
+            found.append([out, *(p.grad for p in made.parameters() if p.grad is not None)])
+        for ours, theirs in zip(*found, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_exported_it_answers_at_other_lengths():
+    made = model("ForSequenceClassification", pooling_gate=True).double()
+    rows, length = (
+        torch.export.Dim("rows", min=1, max=16),
+        torch.export.Dim("length", min=2, max=64),
+    )
+    inputs = batch(21, "right", "one")
+    program = torch.export.export(
+        made, (), inputs, dynamic_shapes={name: {0: rows, 1: length} for name in inputs}
+    )
+    for n, padding, globals_ in ((21, "mixed", "some"), (40, "left", "none")):
+        other = batch(n, padding, globals_)
+        with torch.no_grad():
+            torch.testing.assert_close(
+                program.module()(**other).logits, made(**other).logits, rtol=1e-12, atol=1e-12
+            )
+
+
+def test_the_papers_layers_are_a_quarter_in_the_upper_middle():
+    assert upper_middle_layers(24) == [14, 15, 16, 17, 18, 19]
+    assert upper_middle_layers(12) == [7, 8, 9]
+    assert [upper_middle_layers(n) for n in (1, 2, 6)] == [[0], [0], [4]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pooling_layers": [2]}, r"different numbers of layers, 0 to 1, got \[2\]"),
+        ({"pooling_layers": [-1]}, r"0 to 1, got \[-1\]"),
+        ({"pooling_layers": [1, 1]}, r"different numbers .* got \[1, 1\]"),
+        ({"pooling_window": 9}, "pooling_window must be even and at least 2, got 9"),
+        ({"pooling_size": 0}, "pooling_size must be at least 1, got 0"),
+        ({"pooling_stride": 0}, "pooling_stride must be at least 1, got 0"),
+        ({"pooling_layers": [1], "causal": True}, "would see the future in its own cell"),
+    ],
+)
+def test_numbers_that_do_not_go_together_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        check_config(ldt_config(**changes))
+
+
+def test_an_unknown_pooling_is_refused():
+    with pytest.raises(Exception, match="pooling"):
+        ldt_config(pooling="median")
+    assert set(TABLE) == set(ldt.attention.POOLINGS) == set(POOLINGS)
