@@ -44,7 +44,8 @@ def evaluate(
         json: a file for everything at full precision; "-" prints that instead of the figures.
 
     Raises:
-        UserError: an option that the format does not have, a file that is not there.
+        UserError: an option that the format does not have, a file that is not there or cannot be
+            written.
         DataError: a file that is no JSON, of another layout, or without questions.
     """
     given = {"domain": domain, "evidence": evidence, "na_prob": na_prob}
@@ -57,6 +58,8 @@ def evaluate(
         raise UserError("standard input can be one file only; name the other")
     if json and json != "-":
         check_target(Path(json))
+        if Path(json).resolve() in {Path(file).resolve() for file in (gold, pred, na_prob) if file}:
+            raise UserError(f"--json {json}: a file that is read; name another")
     truth = json_file.read(gold)
     layouts.check_gold(truth, format)
     predictions = json_file.read(pred)

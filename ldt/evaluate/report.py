@@ -8,6 +8,7 @@ from rich.text import Text
 from ldt.console import plain, say, stdout
 from ldt.evaluate import result as results
 from ldt.evaluate.result import Group, Result
+from ldt.output import plural
 
 NAMED = 3  # ids of a warning
 
@@ -51,18 +52,15 @@ def warnings(result: Result, predictions: str) -> list[str]:
     ):
         if ids:
             first = ", ".join(map(repr, ids[:NAMED])) + (", ..." if len(ids) > NAMED else "")
-            noun = "question" if len(ids) == 1 else "questions"
-            lines.append(f"{predictions}: {len(ids):,} {noun} {what}: {first}")
+            lines.append(f"{predictions}: {plural(len(ids), 'question')} {what}: {first}")
     return lines + result.warnings
 
 
 def show(result: Result) -> None:
     """Metrics with their intervals, then groups, on standard output."""
     answered = len(result.items) - len(result.missing)
-    say(
-        f"{result.title}: {len(result.items):,} questions, {answered:,} predicted; of 100",
-        console=stdout,
-    )
+    counts = f"{plural(len(result.items), 'question')}, {answered:,} predicted"
+    say(f"{result.title}: {counts}; figures from 0 to 100", console=stdout)
     _metrics(result)
     if result.intervals:
         say(
@@ -112,8 +110,8 @@ def _groups(heading, groups, result, why_not):
         return
     for group in groups:
         figures = ", ".join(f"{name} {group.metrics[name]:.2f}" for name in names)
-        noun = "question" if group.questions == 1 else "questions"
-        say(f"{heading}: {group.label}: {group.questions:,} {noun}, {figures}", console=stdout)
+        counts = plural(group.questions, "question")
+        say(f"{heading}: {group.label}: {counts}, {figures}", console=stdout)
 
 
 def _figure(name: str, value: float) -> str:

@@ -13,6 +13,7 @@ from ldt.evaluate.layouts import take
 from ldt.evaluate.result import Item, Result, compare, count_words, mean
 from ldt.json_file import JsonFile
 from ldt.official import triviaqa as rules
+from ldt.output import plural
 
 DOMAINS = {"Wikipedia": "wikipedia", "Web": "web"}
 PAGES = {"EntityPages": "wikipedia", "SearchResults": "web"}  # and their folders of evidence
@@ -189,5 +190,5 @@ class _Documents:
         if not self.absent:
             return []
         names = ", ".join(map(repr, self.absent[:3]))
-        pages = "1 page is" if len(self.absent) == 1 else f"{len(self.absent):,} pages are"
-        return [f"{self.folder}: {pages} not there: {names}"]
+        pages = plural(len(self.absent), "page")
+        return [f"{self.folder}: {pages} could not be read: {names}"]

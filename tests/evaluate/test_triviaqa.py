@@ -137,7 +137,7 @@ def test_evidence_gives_length_and_place(tmp_path):
     first, second, *rest = [place for _, place in items]
     assert 0.1 < first < 0.4 < 0.5 < second < 1
     assert rest == ["not in the document", None]
-    assert result.warnings == [f"{tmp_path}: 1 page is not there: '3'"]
+    assert result.warnings == [f"{tmp_path}: 1 page could not be read: '3'"]
     joined = evaluate(questions, {}, evidence=tmp_path).items[0]
     assert joined.words == 18  # of all pages of the question
     assert joined.place < first
