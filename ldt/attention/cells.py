@@ -1,12 +1,23 @@
 """Where the cells of a pooled level lie: a few neighbouring tokens of a document each."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import wraps
 
 import torch
 from torch.nn import functional as F
 
 from ldt.attention.documents import Documents
+
+
+def _shared(make):
+    """A property that is computed once for a batch: all layers with such cells share it."""
+
+    @wraps(make)
+    def get(self):
+        key = (make.__name__, self.size, self.stride)
+        return self.documents.cached(key, lambda: make(self))
+
+    return property(get)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,18 +43,12 @@ class Cells:
     size: int
     stride: int
 
-    @classmethod
-    def of(cls, documents, size, stride):
-        """The cells of a batch, made once: all layers share them."""
-        key = ("cells", size, stride)
-        return documents.cached(key, lambda: cls(documents, size, stride))
-
     @property
     def count(self) -> int:
         """Rows of the table."""
         return self.documents.total // self.stride + len(self.documents.cu_seqlens) - 1
 
-    @cached_property
+    @_shared
     def first(self) -> torch.Tensor:
         """[documents] int64, the first kept token of each; its end where there is none."""
         cu_seqlens, keep = self.documents.cu_seqlens, self.documents.keep
@@ -53,19 +58,19 @@ class Cells:
         found = torch.searchsorted(before, before[cu_seqlens[:-1]], right=True) - 1
         return found.minimum(cu_seqlens[1:])
 
-    @cached_property
+    @_shared
     def row(self) -> torch.Tensor:
         """[documents] int64, the row of the first cell of each."""
         begin = self.documents.cu_seqlens[:-1]
         return begin // self.stride + torch.arange(len(begin), device=begin.device)
 
-    @cached_property
+    @_shared
     def document_of(self) -> torch.Tensor:
         """[count] int64, the document of each row."""
         row = torch.arange(self.count, device=self.row.device)
         return torch.searchsorted(self.row, row, right=True) - 1
 
-    @cached_property
+    @_shared
     def start(self) -> torch.Tensor:
         """[count] int64, the first token of each cell; maybe behind the document's end."""
         document = self.document_of
@@ -93,12 +98,12 @@ class Cells:
             inside = inside & self.documents.keep[token]
         return token, inside
 
-    @cached_property
+    @_shared
     def inside(self) -> torch.Tensor:
         """[count, size] bool, which places of each cell hold a kept token."""
         return self.tokens(torch.arange(self.size, device=self.row.device))[1]
 
-    @cached_property
+    @_shared
     def valid(self) -> torch.Tensor:
         """[count] bool, whether a row holds a cell."""
         return self.inside.any(1)
@@ -130,14 +135,14 @@ class Cells:
         end = (self.highest(place, window) + 1).clamp(min=0).minimum(cells)
         return row + begin, row + end.maximum(begin)
 
-    @cached_property
+    @_shared
     def spans(self) -> list[tuple[int, int, int]]:
         """(row of the first cell, first token, end) on the host of every document with cells."""
         rows, first = self.row.tolist(), self.first.tolist()
         spans = zip(rows, first, self.documents.borders[1:], strict=True)
         return [span for span in spans if span[1] < span[2]]
 
-    @cached_property
+    @_shared
     def lanes(self) -> list[list[tuple[slice, slice]]]:
         """For each offset, a document at a time, the rows that have a token there, and those."""
         lanes = []

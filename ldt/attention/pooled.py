@@ -49,7 +49,7 @@ def pooled_attention(
         return ops.pooled(
             q, k, v, weight, documents, pooling, size, stride, window, dropout, seed, backend
         )
-    module, cells = _module(backend, q), Cells.of(documents, size, stride)
+    module, cells = _module(backend, q), Cells(documents, size, stride)
     keys, values = module.pool(pooling, k, v, weight, cells)
     return module.cell_attention(q, keys, values, cells, window=window, dropout=dropout, seed=seed)
 

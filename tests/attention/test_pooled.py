@@ -1,8 +1,10 @@
 """The pooled level: the definition against loops that a reader can check, blocked against it."""
 
+import gc
 import inspect
 import math
 import types
+import weakref
 
 import pytest
 import torch
@@ -186,6 +188,19 @@ def test_memory_for_probabilities_does_not_grow_with_the_length():
         blocks = list(pooled_blocked._blocks(Cells(docs, 5, 4), 64, torch.float64))
         sizes.append(max(queries * cells for queries, cells in (b.shape for b in blocks)))
     assert sizes[0] == sizes[1] <= 128 * (128 + 64 + 8) / 4
+
+
+def test_nothing_of_a_batch_outlives_it():
+    docs = Documents(torch.tensor([0, 60]), torch.arange(60) > 3)
+    x = torch.randn(60, HEADS, DIM)
+    gc.disable()
+    try:
+        alive = weakref.ref(docs)
+        pooled_attention(x, x, x, None, docs, pooling="mean", size=5, stride=4, window=8)
+        del docs
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_numbers_and_names_without_a_meaning_are_refused():

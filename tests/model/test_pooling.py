@@ -224,12 +224,13 @@ def test_dropout_takes_part_and_follows_the_seed(monkeypatch):
     assert seeds[-1] == (0.0, 0)
 
 
-def test_half_precision_trains():
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_half_precision_trains(pooling):
     for dtype in (torch.bfloat16, torch.float16):
-        made = model(pooling_gate=True).to(dtype).train()
+        made = model(pooling=pooling, pooling_gate=True).to(dtype).train()
         state(made, batch(21, "mixed", "some")).float().tanh().sum().backward()
         assert all(p.grad.isfinite().all() for p in made.parameters())
-    made = model(pooling_gate=True).train()
+    made = model(pooling=pooling, pooling_gate=True).train()
     inputs = batch(21, "mixed", "some")
     exact = state(made, inputs)
     with torch.autocast("cpu", torch.bfloat16):
@@ -241,7 +242,8 @@ def test_half_precision_trains():
 
 @pytest.mark.parametrize("pooling", ["ldconv", "mean"])
 def test_compiled_it_gives_what_it_gives(pooling):
-    made = model(pooling=pooling, num_hidden_layers=2).double()
+    one = {"num_hidden_layers": 1, "attention_window": 8, "pooling_layers": [0]}
+    made = model(pooling=pooling, **one).double()
     torch.compiler.reset()
     fast = torch.compile(made, fullgraph=True, dynamic=True, backend="aot_eager")
     for n, padding, globals_ in ((21, "mixed", "some"), (33, "left", "one")):
