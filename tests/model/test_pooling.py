@@ -97,6 +97,27 @@ def test_the_layer_is_what_its_docstring_says():
     torch.testing.assert_close(attention(x, docs)[0], first + 2 * z.flatten(1))
 
 
+@pytest.mark.parametrize("reads", ["first_level", "embeddings"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_mix_and_weight_sharing_are_what_the_config_says(reads, shared, monkeypatch):
+    made = model(pooling_input=reads, pooling_share_weights=shared)
+    attention = made.encoder.layer[1].attention.self
+    seen = []
+
+    def spy(*args, **how):
+        seen.extend(args[:3])
+        return torch.zeros_like(args[0])
+
+    monkeypatch.setattr("ldt.model.pooling.pooled_attention", spy)
+    x, docs = torch.randn(20, 16), Documents(torch.tensor([0, 20]))
+    first, _, _ = attention(x, docs)
+    source = {"first_level": first, "embeddings": x}[reads]
+    owner = attention if shared else attention.pooled
+    for found, project in zip(seen, (owner.query, owner.key, owner.value), strict=True):
+        torch.testing.assert_close(found.flatten(1), project(source))
+    assert any(name.startswith("query.") for name in attention.pooled.state_dict()) != shared
+
+
 def test_a_gate_of_zero_is_the_plain_longformer():
     made = model(pooling_gate=True)
     torch.nn.init.zeros_(made.encoder.layer[1].attention.self.pooled.gate)
