@@ -183,6 +183,10 @@ def source_config(folder):
             raise ModelError(
                 f"{folder}: a Poolingformer cannot be converted, only the model that it came from"
             )
+        if ours.causal or ours.attention_dilation != 1:
+            raise ModelError(
+                f"{folder}: causal or dilated windows cannot be converted, only plain ones"
+            )
         config = LongformerConfig(
             **{field: getattr(ours, field) for field in (*FIELDS, *_LONGFORMER_FIELDS)}
         )

@@ -205,3 +205,11 @@ def test_a_source_that_is_not_there_is_one_line(source, message, tmp_path, monke
         convert(source, **SMALL)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("changes", [{"causal": True}, {"attention_dilation": [1, 2]}])
+def test_other_windows_than_plain_ones_are_no_source(changes, make, tmp_path):
+    convert(make(), tmp_path / "long", **SMALL)
+    edit(tmp_path / "long" / "config.json", **changes)
+    with pytest.raises(ModelError, match="causal or dilated windows cannot be converted"):
+        convert(tmp_path / "long", tmp_path / "again", **SMALL)
