@@ -13,6 +13,7 @@ multiplies 1.8 times faster than MKL; ``onednn_gain`` in the result says how muc
 import argparse
 import json
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,7 +149,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, default=RESULT)
     args = parser.parse_args()
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)
     result = {"cases": {}, "growth": []}
     if args.json.exists():
         result = json.loads(args.json.read_text())
