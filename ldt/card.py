@@ -39,6 +39,13 @@ def card(results: dict[str, Any], config, training: dict[str, Any]) -> str:
         "tokens at a time, fine-tuned by ldt from "
         f"`{_plain(results['base_model'])}` ({results['parameters']:,} parameters).\n",
     ]
+    if config.pooling_layers:
+        layers = ", ".join(map(str, config.pooling_layers))
+        parts.append(
+            f"Layers {layers} (from 0) have a second level of attention, to cells of "
+            f"{config.pooling_size} tokens pooled by {config.pooling} in a window of "
+            f"{config.pooling_window:,} tokens.\n"
+        )
     if labels:
         parts.append(f"Labels: {', '.join(_code(name) for name in labels)}.\n")
     parts += ["## Use\n", "```\nldt predict --input documents.jsonl --model .\n```\n"]

@@ -32,7 +32,13 @@ RESULTS = {
     "tokens_per_second": 2500.0,
     "versions": {"ldt": "0.1.0", "torch": "2.13.0"},
 }
-CONFIG = SimpleNamespace(id2label={0: "a|b", 1: "<script>x</script>"})
+CONFIG = SimpleNamespace(
+    id2label={0: "a|b", 1: "<script>x</script>"},
+    pooling_layers=[6, 7],
+    pooling="mean",
+    pooling_size=5,
+    pooling_window=512,
+)
 TRAINING = {"learning_rate": 3e-5, "seed": 42, "bf16": None, "save_steps": 7}
 
 
@@ -40,6 +46,8 @@ TRAINING = {"learning_rate": 3e-5, "seed": 42, "bf16": None, "save_steps": 7}
     "line",
     [
         "| macro_f1 | 0.8123 |",
+        "Layers 6, 7 (from 0) have a second level of attention, to cells of 5 tokens pooled by mean "
+        "in a window of 512 tokens.",
         "| a\\|b | 0.5 | 3 |",
         "On the evaluation set, with the weights of step 1,500, chosen by macro_f1.",
         "| train | `data/train.jsonl` | 1,200 | 5,000 / 9,000 / 20,000 | 30 | 4 |",

@@ -46,7 +46,8 @@ class LdtPreTrainedModel(PreTrainedModel):
 
 class LdtModel(LdtPreTrainedModel):
     """Longformer's encoder (Beltagy et al. 2020, arXiv:2004.05150), equal to transformers' at
-    real tokens.
+    real tokens; with ``config.pooling_layers`` Poolingformer's (`ldt.model.pooling.SecondLevel`),
+    with ``attention_dilation`` and ``causal`` that of Longformer's character models.
 
     ``global_attention_mask=None`` means no global attention. Differences from transformers'
     LongformerModel, all on purpose:
