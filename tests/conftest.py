@@ -8,6 +8,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models; more threads only wait for each other
 
 import ipaddress
+import logging
 import socket
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,6 +51,16 @@ def pytest_configure():
     for name in ("connect", "connect_ex", "sendto"):
         setattr(socket.socket, name, _guarded(getattr(socket.socket, name)))
     socket.getaddrinfo = _guarded_lookup
+
+
+@pytest.fixture(autouse=True)
+def logger_as_before():
+    """A command run in a test sets up ldt's logger; the next test finds it as it was."""
+    log = logging.getLogger("ldt")
+    before = list(log.handlers), log.level, log.propagate
+    yield
+    log.handlers[:], level, log.propagate = before
+    log.setLevel(level)
 
 
 @pytest.fixture(scope="session")
