@@ -69,7 +69,7 @@ def write(path, rows, about, setting):
         for line, kind in zip(panels, kinds, strict=True):
             mine = [row for row in rows if row.kind == kind]
             for axes, (name, value) in zip(line, values.items(), strict=True):
-                axes.set_title(KINDS[kind], fontsize=11, loc="left")
+                axes.set_title(KINDS[kind], fontsize=11, loc="left", pad=14)
                 axes.set_ylabel(name)
                 _draw(axes, mine, value)
         for axes in panels[-1]:
