@@ -54,7 +54,8 @@ def pooled(q, k, v, weight, documents, pooling, size, stride, window, dropout, s
 
 
 def _tensor(seed):
-    return seed if isinstance(seed, torch.Tensor) else None
+    """A seed as the operators take it: they know no numbers without bounds."""
+    return seed if isinstance(seed, torch.Tensor) else torch.full((), seed, dtype=torch.long)
 
 
 def _run_band(q, k, v, cu_seqlens, keep, is_global, window, dilation, causal, *rest):

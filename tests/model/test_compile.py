@@ -4,6 +4,8 @@ import pytest
 import torch
 from longformers import HEADS, batch, ldt_model
 
+from ldt.attention import Documents, band_attention
+
 LABELS = {
     "ForMaskedLM": {"labels": torch.randint(0, 40, (4, 21))},
     "ForSequenceClassification": {"labels": torch.tensor([0, 1, 2, 0])},
@@ -93,3 +95,14 @@ def test_every_head_exports(head):
             program.module()(**inputs).to_tuple(), model(**inputs).to_tuple(), strict=True
         ):
             torch.testing.assert_close(ours, theirs)
+
+
+def test_a_number_as_the_seed_drops_the_same_compiled_as_eager():
+    q, documents = torch.randn(50, 2, 4), Documents(torch.tensor([0, 50]), total=50)
+
+    def run(q, seed):
+        return band_attention(q, q, q, documents, window=8, dropout=0.5, seed=seed)
+
+    fast = torch.compile(run, fullgraph=True, backend="aot_eager")
+    for seed in (1, 2**33 + 5):
+        assert torch.equal(fast(q, seed), run(q, seed))
