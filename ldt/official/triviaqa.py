@@ -34,9 +34,4 @@ def score(prediction: str, golds: Sequence[str]) -> tuple[int, float]:
     Raises:
         ValueError: ``golds`` is empty.
     """
-    found = normalise(prediction)
-    golds = [normalise(gold) for gold in golds]
-    split = found.split()
-    return int(max(found == gold for gold in golds)), max(
-        words.overlap(split, gold.split()).f1 for gold in golds
-    )
+    return words.best(normalise(prediction), [normalise(gold) for gold in golds])

@@ -40,3 +40,15 @@ def of(precision: float, recall: float) -> Overlap:
     if precision + recall == 0:
         return NOTHING
     return Overlap(2 * precision * recall / (precision + recall), precision, recall)
+
+
+def best(found: str, golds: Sequence[str]) -> tuple[int, float]:
+    """(exact match, F1) of a normalised answer, each the best over normalised ``golds``.
+
+    Raises:
+        ValueError: ``golds`` is empty.
+    """
+    split = found.split()
+    return int(max(found == gold for gold in golds)), max(
+        overlap(split, gold.split()).f1 for gold in golds
+    )
