@@ -29,3 +29,25 @@ def global_rows(q, x, key, value, documents, **arguments):
     from ldt.kernels import rows
 
     return rows.global_rows(q, x, key, value, documents, **arguments)
+
+
+def pool(pooling, k, v, weight, cells):
+    """`pooled_reference.pool`, keys and values in one pass, forward and backward.
+
+    Raises:
+        ValueError: tensors that no kernel takes, and the backend that does.
+    """
+    from ldt.kernels import pool
+
+    return pool.pool(pooling, k, v, weight, cells)
+
+
+def cell_attention(q, k, v, cells, **arguments):
+    """`pooled_reference.cell_attention`, forward and backward in fused kernels.
+
+    Raises:
+        ValueError: tensors that no kernel takes, and the backend that does.
+    """
+    from ldt.kernels import cells as kernels
+
+    return kernels.cell_attention(q, k, v, cells, **arguments)

@@ -2,11 +2,11 @@
 
 import torch
 
-from ldt.attention import ops, pooled_blocked, pooled_reference
+from ldt.attention import fused, ops, pooled_blocked, pooled_reference
 from ldt.attention.cells import Cells
 
 # Each has pool and cell_attention as pooled_reference.py defines them.
-POOLED = {"reference": pooled_reference, "blocked": pooled_blocked}
+POOLED = {"reference": pooled_reference, "blocked": pooled_blocked, "triton": fused}
 
 POOLINGS = ("ldconv", "mean", "max", "conv")  # as `pooled_reference.pool` defines them
 
@@ -69,8 +69,7 @@ def _module(backend, q):
     if backend == "auto":
         from ldt.attention import choose
 
-        backend = choose(q.device, q.dtype)[0]
-        backend = backend if backend in POOLED else "blocked"
+        backend = choose(q.device, q.dtype, q.shape[-1])[0]
     if backend not in POOLED:
         raise ValueError(
             f"attention backend {backend!r} has no pooled level; auto, {', '.join(POOLED)} have"
