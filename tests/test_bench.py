@@ -136,7 +136,7 @@ def test_encoders_are_compared_too(quick, tmp_path):
     arguments = f"--encoder --layers 1 --length 32 --no-memory {SHAPE} --json {file}"
     assert bench(arguments) == errors.EXIT_OK
     rows = json.loads(file.read_text())["rows"]
-    assert {row["name"] for row in rows} == {"ldt", "longformer", "roberta", "modernbert"}
+    assert {row["name"] for row in rows} == {"ldt", "poolingformer", *encoders.PEERS}
     assert all(row["seconds"] > 0 and row["mib"] is None for row in rows)
 
 
@@ -147,6 +147,14 @@ def test_encoders_have_equal_width_and_depth():
         assert (config.hidden_size, config.num_hidden_layers) == (16, 3)
         assert getattr(config, "attention_window", 16) in (16, [16, 16, 16])
     assert encoders.build("loop", 20, setting).config.attention_backend == "loop"
+
+
+def test_the_poolingformer_beside_a_longformer_of_512_is_the_papers():
+    setting = replace(TINY, layers=12, window=512, vocabulary=50)
+    config = encoders.build("poolingformer", 20, setting).config
+    assert (config.attention_window, config.pooling_window) == (128, 512)
+    assert (config.pooling_layers, config.pooling) == ([7, 8, 9], "ldconv")
+    assert not config.pooling_gate
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="FlexAttention is compiled by g++ on a CPU")

@@ -9,8 +9,8 @@ PEERS = ("longformer", "roberta", "modernbert")
 
 
 def names(setting: Setting) -> tuple[str, ...]:
-    """What `load` knows: ``ldt``, ldt with a backend by name, and the peers."""
-    return ("ldt", *BACKENDS, *PEERS)
+    """What `load` knows: ``ldt``, ldt with a backend by name, its Poolingformer, and the peers."""
+    return ("ldt", *BACKENDS, "poolingformer", *PEERS)
 
 
 def build(name, tokens, setting: Setting):
@@ -19,6 +19,10 @@ def build(name, tokens, setting: Setting):
     The feed-forward network is four times the width; ModernBERT's has a gate and one and a half
     times the width, as in its published sizes, and its own pattern of windows: 128 tokens, every
     third layer global.
+
+    The Poolingformer has the setting's window in the second level, which a quarter of the layers
+    have, at least one, and a quarter of that window in the first: the paper's 128 and 512 beside a
+    Longformer of 512.
 
     Args:
         name: one of `names`; a backend's is ldt with that backend.
@@ -33,6 +37,7 @@ def build(name, tokens, setting: Setting):
     )
 
     from ldt.model import LdtConfig, LdtModel
+    from ldt.model.config import upper_middle_layers
 
     common = {
         "vocab_size": setting.vocabulary,
@@ -61,8 +66,13 @@ def build(name, tokens, setting: Setting):
         config = LongformerConfig(**common, **like_roberta, attention_window=setting.window)
         model = LongformerModel(config, add_pooling_layer=False)
     else:
-        backend = "auto" if name == "ldt" else name
-        own = {"attention_window": setting.window, "attention_backend": backend}
+        own = {"attention_window": setting.window}
+        if name == "poolingformer":
+            own = {"attention_window": max(2, setting.window // 8 * 2)}
+            own |= {"pooling_window": setting.window}
+            own |= {"pooling_layers": upper_middle_layers(setting.layers)}
+        elif name != "ldt":
+            own |= {"attention_backend": name}
         model = LdtModel(LdtConfig(**common, **like_roberta, **own), add_pooling_layer=False)
     return model.eval().to(setting.device, setting.torch_dtype)
 

@@ -10,6 +10,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 # Colours that people tell apart who see no red or no green (Okabe and Ito).
 COLOURS = {
     "ldt": "#0072B2",
+    "poolingformer": "#CC79A7",
     "triton": "#0072B2",
     "blocked": "#56B4E9",
     "loop": "#CC79A7",
