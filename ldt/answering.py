@@ -39,11 +39,13 @@ class Answerer(Protocol):
     def encode(self, example: Example) -> list[Feature]:
         """Its windows; DataError when it cannot be used."""
 
-    def logits(self, features: list[Feature]) -> np.ndarray:
-        """[windows, ...] of windows of any documents, run as one batch."""
+    def outputs(self, features: list[Feature]) -> list[dict[str, np.ndarray]]:
+        """What the head says of windows of any documents, run as one batch; one dict a window."""
 
-    def decode(self, logits: np.ndarray, features: list[Feature]) -> dict[str, Any]:
-        """The answer, flags included, from the logits [windows, ...] of one document."""
+    def decode(
+        self, outputs: list[dict[str, np.ndarray]], example: Example, features: list[Feature]
+    ) -> dict[str, Any]:
+        """The answer, flags included, from what the head says of the windows of one document."""
 
 
 @dataclass
@@ -139,11 +141,11 @@ class _Group:
         self.batch_tokens = batch_tokens
         self.progress = progress
         self.counts = Counts()
-        self.documents: list[tuple[str | int, str, list[Feature]]] = []  # id, where, windows
+        self.documents: list[tuple[Example, list[Feature]]] = []
         self.tokens = 0
 
     def add(self, example: Example, features: list[Feature]) -> None:
-        self.documents.append((example.id, example.where, features))
+        self.documents.append((example, features))
         self.tokens += sum(len(feature["input_ids"]) for feature in features)
         full = self.tokens >= LOOKAHEAD_BATCHES * self.batch_tokens
         if full or len(self.documents) >= LOOKAHEAD_DOCUMENTS:
@@ -153,28 +155,28 @@ class _Group:
         """Answer and write what waits."""
         if not self.documents:
             return
-        rows = iter(self._logits([f for _, _, features in self.documents for f in features]))
+        rows = iter(self._outputs([f for _, features in self.documents for f in features]))
         answers = []
-        for id, where, features in self.documents:
-            logits = np.stack([next(rows) for _ in features])
-            if not np.isfinite(logits).all():
+        for example, features in self.documents:
+            outputs = [next(rows) for _ in features]
+            if not all(np.isfinite(found).all() for row in outputs for found in row.values()):
                 raise ModelError(
-                    f"{where}: the model answers with numbers that are not finite; its weights "
-                    "are damaged or its training diverged"
+                    f"{example.where}: the model answers with numbers that are not finite; its "
+                    "weights are damaged or its training diverged"
                 )
-            answer = rounded(self.model.decode(logits, features))
-            answers.append({"id": id, **answer, "windows": len(features)})
+            answer = rounded(self.model.decode(outputs, example, features))
+            answers.append({"id": example.id, **answer, "windows": len(features)})
         self.sink.write(answers)
         self.counts.documents += len(answers)
         self.counts.long += sum(_is_long(answer) for answer in answers)
         self.documents, self.tokens = [], 0
 
-    def _logits(self, features):
-        """The logits of each window, in the order of the windows."""
+    def _outputs(self, features):
+        """What the head says of each window, in the order of the windows."""
         lengths = [len(feature["input_ids"]) for feature in features]
         rows: list[Any] = [None] * len(features)
         for batch in batches(lengths, self.batch_tokens):
-            found = self.model.logits([features[i] for i in batch])
+            found = self.model.outputs([features[i] for i in batch])
             for index, row in zip(batch, found, strict=True):
                 rows[index] = row
             self.counts.windows += len(batch)

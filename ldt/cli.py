@@ -156,6 +156,18 @@ def predict(
     max_line_bytes: Annotated[
         int, typer.Option(min=1, metavar="BYTES", help="Longest line that is accepted.")
     ] = 256 << 20,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="jsonl, csv, tsv, parquet, or a published layout: squad, triviaqa, …; "
+            "lines, told by content, if not given.",
+        ),
+    ] = None,
+    evidence: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Documents of triviaqa; as in training if not given."),
+    ] = None,
     text: Annotated[
         str | None,
         typer.Option(metavar="FIELD", help="Where the text is; as in training if not given."),
@@ -163,6 +175,9 @@ def predict(
     id: Annotated[
         str | None,
         typer.Option(metavar="FIELD", help="Where the id is; as in training if not given."),
+    ] = None,
+    n_best: Annotated[
+        int | None, typer.Option(min=1, metavar="NUMBER", help="Answers to a question, best first.")
     ] = None,
     device: Annotated[
         Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")
@@ -174,7 +189,8 @@ def predict(
 ) -> int:
     """Answer for every document of a file.
 
-    The answers are JSON lines in the order of the documents.
+    The answers are JSON lines in the order of the documents; an output named .json is what the
+    published evaluator of the task reads.
     """
     from ldt.predict import predict
 
@@ -186,8 +202,11 @@ def predict(
         resume=resume,
         batch_tokens=batch_tokens,
         max_line_bytes=max_line_bytes,
+        format=format,
+        evidence=evidence,
         text=text,
         id=id,
+        n_best=n_best,
         device=device,
         precision=precision,
     )

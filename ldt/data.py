@@ -1,35 +1,21 @@
-"""Examples to features to batches, and what to tell about them before a training.
+"""Examples to features, and what to tell about them before a training."""
 
-Features are encoded once and kept in an unnamed temporary file, 5 bytes a token, mapped into
-memory: a training set larger than memory works, any feature is read at once in any order, and
-data-loading processes share the pages. (A ``datasets.Dataset`` would do the same through a cache
-that outlives the run and has to guess when it is stale.)
-"""
-
-import errno
-import tempfile
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.text import Text
 
-from ldt.errors import DataError, ResourceError
+from ldt.errors import DataError
+from ldt.features import Features
 from ldt.reading import Example
 from ldt.tasks.base import Feature, Task
 
 if TYPE_CHECKING:
-    import torch
-
     from ldt.recipe import DataSection
 
 MANY_GLOBAL = 0.05  # share of global tokens above which a warning tells their cost
-_TOKEN_TYPES = {  # what has one number a token, and its type in the file
-    "input_ids": np.int32,
-    "global_attention_mask": np.uint8,
-    "token_type_ids": np.uint8,
-}
 
 
 def unique(examples: Iterable[Example]) -> Iterator[Example]:
@@ -79,65 +65,6 @@ def split(
     )
 
 
-class Features(Sequence[Feature]):
-    """Features that are written once, in order, and read in any order.
-
-    ``lengths`` and ``documents``: the tokens of each feature, and the number of its document; the
-    features of a document stand together.
-    """
-
-    def __init__(self, features: Iterable[Feature] = ()):
-        """Write the features.
-
-        Raises:
-            ResourceError: the disk of temporary files is full.
-        """
-        self._rows: list[tuple[int, int, tuple[str, ...], dict[str, Any]]] = []
-        self._bytes = np.empty(0, np.uint8)
-        offset = 0
-        try:
-            with tempfile.TemporaryFile() as file:
-                for feature in features:
-                    offset = self._write(feature, file, offset)
-                file.flush()
-                if offset:
-                    self._bytes = np.asarray(np.memmap(file, np.uint8, "r"))
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            raise ResourceError(
-                f"{tempfile.gettempdir()}: full after {offset:,} bytes of encoded documents; "
-                "TMPDIR can name another folder"
-            ) from None
-        self.lengths = np.array([length for _, length, _, _ in self._rows], int)
-        self.documents = np.array([rest["document"] for *_, rest in self._rows], int)
-
-    def _write(self, feature: Feature, file: BinaryIO, offset: int) -> int:
-        keys = tuple(key for key in _TOKEN_TYPES if key in feature)
-        rest = {key: value for key, value in feature.items() if key not in _TOKEN_TYPES}
-        length = len(feature["input_ids"])
-        self._rows.append((offset, length, keys, rest))
-        for key in keys:
-            values = np.asarray(feature[key], _TOKEN_TYPES[key])
-            if values.shape != (length,):
-                raise ValueError(f"{key} has the shape {values.shape}, input_ids ({length},)")
-            offset += file.write(values.tobytes())
-        return offset
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> Feature:
-        """Return a feature; what has one number a token is a read-only array."""
-        offset, length, keys, rest = self._rows[index]
-        feature = {}
-        for key in keys:
-            size = length * np.dtype(_TOKEN_TYPES[key]).itemsize
-            feature[key] = self._bytes[offset : offset + size].view(_TOKEN_TYPES[key])
-            offset += size
-        return feature | rest
-
-
 def encode_all(
     examples: Iterable[Example],
     task: Task,
@@ -146,8 +73,12 @@ def encode_all(
     data: "DataSection",
     max_length: int,
     config=None,
+    all: bool = True,
 ) -> Features:
     """Encode every example once; with labels if there is a config.
+
+    Args:
+        all: False leaves out what the task does not train on (`Task.keeps`).
 
     Raises:
         DataError: an example that the task cannot encode.
@@ -156,10 +87,9 @@ def encode_all(
 
     def features():
         for number, example in enumerate(examples):
-            for feature in task.encode(
-                example, tokenizer, data=data, max_length=max_length, config=config
-            ):
-                yield feature | {"document": number}
+            found = task.encode(example, tokenizer, data=data, max_length=max_length, config=config)
+            if all or task.keeps(found):
+                yield from (feature | {"document": number} for feature in found)
 
     return Features(features())
 
@@ -286,60 +216,6 @@ def show_example(feature: Feature, tokenizer, *, limit: int = 60) -> Text:
         shown.append(Text(f" ... {last - first:,} tokens, {count:,} of them global ... ", "dim"))
     shown += [_mark(*token) for token in tokens[last:]]
     return Text("|", "dim").join(shown)
-
-
-class Collator:
-    """Pads features on the right to the longest of a batch.
-
-    Labels become one number a row (int64, or float32 of a regression), a float32 row of a
-    multi-label feature, or where a feature has a whole number for each token, rows padded with
-    -100, which losses ignore.
-    """
-
-    def __init__(self, pad_token_id: int):
-        self.pad_token_id = pad_token_id
-
-    def __call__(self, features: Sequence[Feature]) -> dict[str, "torch.Tensor"]:
-        """Return input_ids, attention_mask, global_attention_mask, [batch, longest] int64, and
-        token_type_ids and labels if the features have them.
-
-        Raises:
-            ValueError: a feature without its global mask, or some with and some without a key.
-        """
-        import torch
-
-        keys = {key for feature in features for key in (*_TOKEN_TYPES, "labels") if key in feature}
-        keys |= {"input_ids", "global_attention_mask"}
-        for feature in features:
-            if missing := sorted(keys - feature.keys()):
-                raise ValueError(f"a feature without {', '.join(missing)}")
-        longest = max(len(feature["input_ids"]) for feature in features)
-
-        def padded(rows: list, filler: int) -> np.ndarray:
-            full = np.full((len(rows), longest), filler, np.int64)
-            for row, values in zip(full, rows, strict=True):
-                row[: len(values)] = values
-            return full
-
-        batch = {
-            key: padded(
-                [feature[key] for feature in features],
-                self.pad_token_id if key == "input_ids" else 0,
-            )
-            for key in _TOKEN_TYPES
-            if key in keys
-        }
-        ones = [np.ones(len(feature["input_ids"]), np.int64) for feature in features]
-        batch["attention_mask"] = padded(ones, 0)
-        if "labels" in keys:
-            labels = [np.asarray(feature["labels"]) for feature in features]
-            if labels[0].dtype.kind == "f":
-                batch["labels"] = np.stack(labels).astype(np.float32)
-            elif labels[0].ndim:
-                batch["labels"] = padded(labels, -100)
-            else:
-                batch["labels"] = np.stack(labels).astype(np.int64)
-        return {key: torch.from_numpy(values) for key, values in batch.items()}
 
 
 def _mark(token: str, is_global: bool) -> Text:

@@ -1,12 +1,18 @@
-"""A file that is one JSON value, whole in memory; packed or not, and read strictly."""
+"""A file that is one JSON value, whole in memory; packed or not, read strictly; and its fields."""
 
 import lzma
 import zlib
+from reprlib import Repr
 from typing import Any, NamedTuple
 
 from ldt.errors import DataError
 from ldt.opening import opened
 from ldt.strict_json import Decoder
+
+KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number", float: "a number"}
+
+_repr = Repr()
+_repr.maxstring = _repr.maxother = 60
 
 
 class JsonFile(NamedTuple):
@@ -31,6 +37,46 @@ def read(source: str) -> JsonFile:
             what = f"the {file.packed} data are damaged or cut off" if file.packed else "not read"
             raise DataError(f"{file.name}: {what} ({error})") from error
     return JsonFile(file.name, _value(file.name, data))
+
+
+def shown(value: Any) -> str:
+    """``value`` as it is named in a message, cut short."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | dict):
+        return (
+            f"{KINDS[type(value)]} of {len(value):,}" if value else f"{KINDS[type(value)]}, empty"
+        )
+    return _repr.repr(value)
+
+
+def take(item: Any, key: str, kind: type, where: str) -> Any:
+    """The field of an object of a gold file.
+
+    Raises:
+        DataError: ``item`` is no object, or the field is missing or of another kind.
+    """
+    if not isinstance(item, dict):
+        raise DataError(f"{where}: {shown(item)}, expected an object with {key!r}")
+    if key not in item:
+        raise DataError(f"{where}: no field {key!r}, expected {KINDS[kind]}")
+    if not isinstance(item[key], kind):
+        raise DataError(f"{where}: {key!r} is {shown(item[key])}, expected {KINDS[kind]}")
+    return item[key]
+
+
+def texts(values: list, where: str) -> list[str]:
+    """The same list.
+
+    Raises:
+        DataError: something in it is no text.
+    """
+    for value in values:
+        if not isinstance(value, str):
+            raise DataError(f"{where}: {shown(value)}, expected text")
+    return values
 
 
 def _value(name, data):

@@ -60,13 +60,22 @@ class AnswerFile:
     Args:
         target: the file; an existing one is replaced at the end, not before.
         resume: go on with the answers of an unfinished run, if there are any.
+        whole: makes one JSON value of all answers, which the file is then to hold instead.
 
     Raises:
         UserError: the folder is missing or not writable, an unfinished run is there and
             ``resume`` is False or it was made by something else, another process writes there.
     """
 
-    def __init__(self, target: Path, *, made_by: dict[str, str], resume: bool = False):
+    def __init__(
+        self,
+        target: Path,
+        *,
+        made_by: dict[str, str],
+        resume: bool = False,
+        whole: Callable[[Iterator[dict[str, Any]]], Any] | None = None,
+    ):
+        self.whole = whole
         self.target = Path(os.path.realpath(target)) if target.is_symlink() else target
         check_target(self.target)
         self.partial = self.target.with_name(f"{self.target.name}.partial")
@@ -171,13 +180,28 @@ class AnswerFile:
     def finish(self) -> None:
         """Give the file its name, on the disk and not only on its way there."""
         try:
-            os.fsync(self.file.fileno())
-            os.replace(self.partial, self.target)
-            _sync_folder(self.target.parent)
+            if self.whole:
+                self._write_whole()
+            else:
+                os.fsync(self.file.fileno())
+                os.replace(self.partial, self.target)
+                _sync_folder(self.target.parent)
         except OSError as error:
             raise ResourceError(f"{self.partial}: {error.strerror}") from None
         self.file.close()
         self.run.unlink(missing_ok=True)
+
+    def _write_whole(self) -> None:
+        with open(self.partial, "rb") as lines:
+            value = json_line(self.whole(map(json.loads, lines)))
+        temporary = self.target.with_name(f"{self.target.name}.whole.partial")
+        with open(temporary, "wb") as file:
+            file.write(value)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self.target)
+        _sync_folder(self.target.parent)
+        self.partial.unlink()
 
     def close(self) -> None:
         """Leave the run unfinished; without an answer in it nothing stays behind."""

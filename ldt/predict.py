@@ -17,12 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from ldt import recipe as recipes
-from ldt.answering import Counts, Feature, ahead, answer_all
+from ldt.answering import Counts, ahead, answer_all
 from ldt.errors import (
     EXIT_OK,
     EXIT_REJECTS,
@@ -30,13 +27,13 @@ from ldt.errors import (
     EXIT_SIGTERM,
     DataError,
     ModelError,
-    RecipeError,
     ResourceError,
     UserError,
 )
+from ldt.finetuned import FineTuned
+from ldt.formats import FORMATS, read
 from ldt.opening import opened
 from ldt.output import AnswerFile, AnswerStream, Rejects, plural
-from ldt.reading import Example, read
 from ldt.recipe import Recipe
 
 log = logging.getLogger("ldt")
@@ -46,7 +43,6 @@ RECIPE = "recipe.yaml"
 _MAKES_ONE = "ldt finetune RECIPE makes one"
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _DECIDES = ("config.json", "tokenizer*", "vocab*", "*.safetensors", "*.bin")
-_INPUTS = ("input_ids", "attention_mask", "global_attention_mask", "token_type_ids")
 _EVERY = 0.2  # seconds between two pictures of the progress
 
 
@@ -59,15 +55,19 @@ def predict(
     resume: bool = False,
     batch_tokens: int = 16384,
     max_line_bytes: int = 256 << 20,
+    format: str | None = None,
+    evidence: str | None = None,
     text: str | None = None,
     id: str | None = None,
+    n_best: int | None = None,
     device: str = "auto",
     precision: str = "fp32",
 ) -> int:
     """Answer every document of ``input``, one JSON line each, in the order of the input.
 
     A line has ``id``, what the task decides (``label``, ``scores``), its flags and ``windows``.
-    Messages go to stderr.
+    An ``output`` named .json gets one JSON value instead, as the task's published evaluator reads
+    it (`Task.published`). Messages go to stderr.
 
     Args:
         input: file, "-" for standard input, or what else `ldt.reading.read` takes.
@@ -79,7 +79,11 @@ def predict(
         resume: go on with the unfinished ``output``; the input must begin with the same records.
         batch_tokens: most tokens of a batch, padding included; a longer window is run alone.
         max_line_bytes: a longer line cannot be used.
-        text, id: fields of the text and of the id; None is what the model was trained with.
+        format: a name in `ldt.formats.FORMATS`; None is JSON lines, CSV or Parquet by content.
+        evidence: folder of the documents that triviaqa files name.
+        text, id: fields of the text and of the id; None is what the model was trained with, as for
+            ``evidence``.
+        n_best: answers a document, of tasks that have several.
         device: "cpu", "cuda" …; "auto" is the GPU if there is one.
         precision: "fp32"; "bf16" or "int8" (on the CPU) are faster, and the first batch, computed
             both ways, tells how far the answers are off.
@@ -95,6 +99,8 @@ def predict(
         raise ValueError(f"on_error must be stop or skip, got {on_error!r}")
     if batch_tokens < 1:
         raise UserError(f"--batch-tokens must be at least 1, got {batch_tokens}")
+    if format is not None and format not in FORMATS:
+        raise UserError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}")
     skip = on_error == "skip"
     rejects = Rejects(rejects_path(input, output))
     check_paths(input, output, rejects.path, resume)
@@ -103,7 +109,8 @@ def predict(
         try:
             stack.enter_context(_sigterm_raises())
             folder = find_model(model)
-            recipe = read_recipe(folder, text, id)
+            recipe = read_recipe(folder, n_best, evidence=evidence, text=text, id=id)
+            recipe.data = recipe.data.model_copy(update={"format": format})
             sink = _open_sink(output, folder, recipe, precision, resume, stack)
             answerer = FineTuned(folder, recipe, device, precision)
             if isinstance(sink, AnswerFile):
@@ -111,7 +118,7 @@ def predict(
             stack.enter_context(closing(rejects))
             if skip:
                 rejects.forget()
-            records = partial(read, input, id_field=recipe.data.id, max_line_bytes=max_line_bytes)
+            records = partial(read, input, recipe.data, max_line_bytes=max_line_bytes)
             broken = rejects.write if skip else None
             counts = answer_all(
                 ahead(records, broken) if _pauses(input) else records(on_error=broken),
@@ -185,14 +192,16 @@ def find_model(model: str | None) -> Path:
     return folder
 
 
-def read_recipe(folder: Path, text: str | None = None, id: str | None = None) -> Recipe:
+def read_recipe(folder: Path, n_best: int | None = None, **data: str | None) -> Recipe:
     """What the model in ``folder`` was trained for; a checkpoint has the recipe of its run.
 
     Args:
-        text, id: fields that replace those of the recipe.
+        n_best: of the task, and
+        data: of the data section, what replaces the recipe's where it is not None.
 
     Raises:
         ModelError: there is no recipe, so the model is not fine-tuned, or no weights.
+        UserError: the task has one answer only.
     """
     file = folder / RECIPE
     if not file.is_file() and folder.name.startswith("checkpoint-"):
@@ -208,124 +217,13 @@ def read_recipe(folder: Path, text: str | None = None, id: str | None = None) ->
             "goes on with it"
         )
     recipe = recipes.load(file)
-    recipe.data = recipe.data.model_copy(
-        update={key: value for key, value in (("text", text), ("id", id)) if value is not None}
-    )
+    changes = {key: value for key, value in data.items() if value is not None}
+    recipe.data = recipe.data.model_copy(update=changes)
+    if n_best is not None:
+        if "n_best" not in type(recipe.task).model_fields:
+            raise UserError(f"--n-best: {recipe.task.name} has one answer a document")
+        recipe.task = recipe.task.model_copy(update={"n_best": n_best})
     return recipe
-
-
-class FineTuned:
-    """A fine-tuned model with its task and tokenizer, as `answering.Answerer`.
-
-    Args:
-        folder: of the model.
-        recipe: that it was trained by.
-        device: a torch device, or "auto".
-        precision: a name in `ldt.model.precision.PRECISIONS`.
-
-    Raises:
-        ModelError: the folder cannot be used, or its weights are not those of the recipe's task.
-        UserError: there is no such device, or it does not have the precision.
-    """
-
-    def __init__(self, folder: Path, recipe: Recipe, device: str = "auto", precision: str = "fp32"):
-        from ldt.data import Collator
-        from ldt.model import load, load_tokenizer, usable_length
-
-        self.task, self.data = recipe.task, recipe.data
-        self.device = find_device(device)
-        if precision == "int8" and self.device.type != "cpu":
-            raise UserError(f"--precision int8 runs on the CPU, not on {self.device}; bf16 does")
-        self._asked = precision  # what the model turns into after its first batch
-        self.model = load(folder, self.task.head())
-        if self.model.new_weights:
-            raise ModelError(
-                f"{folder}: not fine-tuned for {self.task.name}: there are no weights for "
-                f"{', '.join(self.model.new_weights)}; ldt finetune RECIPE model.path={folder} "
-                "trains them"
-            )
-        self.config = self.model.config
-        self.tokenizer = load_tokenizer(folder, self.config)
-        self.collate = Collator(self.config.pad_token_id)
-        self.max_length = self.data.max_length or usable_length(self.config)
-        if self.max_length > usable_length(self.config):
-            raise RecipeError(
-                f"{recipe.where('data', 'max_length')}: {self.max_length:,} tokens, the model "
-                f"takes {usable_length(self.config):,}"
-            )
-        self.model.to(self.device)
-
-    def encode(self, example: Example) -> list[Feature]:
-        """The windows of a document."""
-        return self.task.encode(example, self.tokenizer, data=self.data, max_length=self.max_length)
-
-    def logits(self, features: list[Feature]) -> np.ndarray:
-        """[windows, labels] in float32.
-
-        Raises:
-            ResourceError: the memory does not hold the batch.
-        """
-        import torch
-
-        try:
-            inputs = self.collate(features)
-            inputs = {key: inputs[key].to(self.device) for key in _INPUTS if key in inputs}
-            with torch.inference_mode():
-                found = self.model(**inputs).logits.float().cpu().numpy()
-                if self._asked != "fp32":
-                    found = self._lowered(inputs, exact=found)
-                return found
-        except (RuntimeError, MemoryError) as error:
-            if isinstance(error, RuntimeError) and "memory" not in str(error).lower():
-                raise
-            longest = max(len(feature["input_ids"]) for feature in features)
-            advice = (
-                f"--batch-tokens {longest * max(1, len(features) // 2)} takes less"
-                if len(features) > 1
-                else "a shorter data.max_length takes less"
-            )
-            raise ResourceError(
-                f"out of memory on {self.device} with {len(features)} windows of up to "
-                f"{longest:,} tokens; {advice}"
-            ) from error
-
-    def _lowered(self, inputs, exact: np.ndarray) -> np.ndarray:
-        """The logits in the precision asked for, which the model has from now on."""
-        from ldt.model.precision import lower
-
-        lower(self.model, self._asked)
-        found = self.model(**inputs).logits.float().cpu().numpy()
-        same = int((found.argmax(1) == exact.argmax(1)).sum())
-        log.info(
-            f"{self._asked} against fp32 on the first {plural(len(exact), 'window')}: the highest "
-            f"logit is the same in {same}; logits are {np.abs(found - exact).max():.2g} off at "
-            f"most, and range from {exact.min():.2g} to {exact.max():.2g}"
-        )
-        self._asked = "fp32"
-        return found
-
-    def decode(self, logits: np.ndarray, features: list[Feature]) -> dict[str, Any]:
-        """The answer for one document."""
-        return self.task.decode(logits, self.config, features)
-
-
-def find_device(name: str):
-    """The torch device of that name; "auto" is the GPU if there is one.
-
-    Raises:
-        UserError: there is none.
-    """
-    import torch
-
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"--device {name}: cannot be used: {reason}") from None
-    return device
 
 
 def fingerprint(folder: Path, recipe: Recipe) -> str:
@@ -352,11 +250,18 @@ def _open_sink(
         return AnswerStream(stack.enter_context(open(output, "wb")))
     made_by = {
         "model": fingerprint(folder, recipe),
-        "text field": recipe.data.text,
+        "text field": recipe.data.text or recipe.task.document,
         "id field": recipe.data.id,
+        "format": recipe.data.format or "lines",
+        "n best": getattr(recipe.task, "n_best", 1),
         "precision": precision,
     }
-    return stack.enter_context(closing(AnswerFile(Path(output), made_by=made_by, resume=resume)))
+    whole = None
+    if Path(output).suffix == ".json":
+        whole = recipe.task.published
+        whole(())  # says so where there is no such layout
+    file = AnswerFile(Path(output), made_by=made_by, resume=resume, whole=whole)
+    return stack.enter_context(closing(file))
 
 
 def _same_arithmetic(sink: AnswerFile, stack: ExitStack) -> None:

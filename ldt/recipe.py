@@ -67,7 +67,13 @@ class DataSection(Section):
     Args:
         train: file of training examples, or ``hf:owner/name[:split]``.
         eval: the same for evaluation.
-        text: field that holds the text; a dotted path reaches into nested objects.
+        format: layout of the files, a name in `ldt.formats.FORMATS`; None is JSON lines, CSV or
+            Parquet, told by content.
+        domain: of triviaqa files, ``wikipedia`` or ``web``; None is what the file says.
+        evidence: folder of the documents that triviaqa files name.
+        text: field that holds the text; a dotted path reaches into nested objects. None is the
+            task's own, ``text`` or ``context``.
+        fields: the task's other fields that have another name in the files, as question: query.
         label: field that holds the label, or a list of fields with true or false.
         id: field that holds the document's id.
         max_length: longest input, in tokens with the special ones; None is the model's longest.
@@ -79,7 +85,11 @@ class DataSection(Section):
 
     train: str | None = None
     eval: str | None = None
-    text: str = "text"
+    format: str | None = None
+    domain: Literal["wikipedia", "web"] | None = None
+    evidence: str | None = None
+    text: str | None = None
+    fields: dict[str, str] = {}
     label: str | Annotated[list[str], Field(min_length=1)] = "label"
     id: str = "id"
     max_length: int | None = Field(None, ge=1)
@@ -87,6 +97,16 @@ class DataSection(Section):
     stride: int = Field(0, ge=0)
     max_windows: int = Field(64, ge=1)
     eval_fraction: float | None = Field(None, gt=0, lt=1)
+
+    @field_validator("format")
+    @classmethod
+    def _known(cls, format):
+        from ldt.formats import FORMATS
+
+        if format is not None and format not in FORMATS:
+            near = did_you_mean(format, FORMATS)
+            raise ValueError(f"expected one of {', '.join(FORMATS)}, got {format!r}{near}")
+        return format
 
     @model_validator(mode="after")
     def _agree(self):
@@ -169,13 +189,15 @@ def load(path: str | Path, overrides: Iterable[str] = (), command: str | None = 
     _override(root, overrides, problems)
     recipe = _validate(root, problems)
     recipe.path, recipe.places = path, places
+    _check_fields(recipe, problems)
     if command is not None:
         for (section, key), what in NEEDS[command].items():
             if problems.clean((section, key)) and (root.get(section) or {}).get(key) is None:
                 problems.add((section, key), f"missing, {what}")
         _check_training(recipe.training, problems)
     problems.stop()
-    for section, key in (("model", "path"), ("data", "train"), ("data", "eval")):
+    files = "train", "eval", "evidence"
+    for section, key in (("model", "path"), *(("data", key) for key in files)):
         values = getattr(recipe, section)
         setattr(values, key, _found(getattr(values, key), path.parent))
     if isinstance(recipe.training.get("output_dir"), str):
@@ -276,6 +298,15 @@ def _validate_task(values, root, problems):
         what = f"missing, one of {names}" if name is None else f"unknown task {shown(name)}{near}"
         problems.add(("task", "name"), what)
     return None
+
+
+def _check_fields(recipe, problems):
+    """data.fields renames what the task reads."""
+    own = getattr(recipe.task, "fields", ())
+    for name in recipe.data.fields:
+        if recipe.task is not None and name not in own:
+            near = did_you_mean(name, own) or f"; {recipe.task.name} has {', '.join(own) or 'none'}"
+            problems.add(("data", "fields", name), f"no such field of the task{near}")
 
 
 def _section(cls, values, section, root, problems):

@@ -34,25 +34,29 @@ def describe(ready: Any, trainer: Any, run: Path) -> None:
     for report in reports.values():
         for warning in report.warnings:
             log.warning("%s", warning)
+    for line in ready.remarks:
+        say(f"train: {line}")
     for name, counts in ready.labels.items():
         if counts:
             listed = ", ".join(f"{label} {count:,}" for label, count in counts.most_common(20))
             more = f" and {len(counts) - 20} more" if len(counts) > 20 else ""
             say(f"{name} labels: {listed}{more}")
+    first = ready.train[0]
     stderr.print(
         Text.assemble(
-            f"document {plain(str(ready.ids[0]))!r}, global tokens in stars: ",
-            show_example(ready.train[0], ready.tokenizer),
+            f"document {plain(str(ready.ids[first['document']]))!r}, global tokens in stars: ",
+            show_example(first, ready.tokenizer),
         ),
         soft_wrap=True,
     )
-    args, inputs = trainer.args, len(ready.train)
+    args, inputs = trainer.args, len(ready.items)
     step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    items = "inputs" if ready.items is ready.train else "documents"
     length = f"{args.max_steps:,} steps"
     if args.max_steps <= 0:
         length = f"{args.num_train_epochs:g} epoch{'s' * (args.num_train_epochs != 1)}"
     say(
-        f"{run}: {length} of {inputs:,} inputs, {step} a step, on {args.device.type}; "
+        f"{run}: {length} of {inputs:,} {items}, {step} a step, on {args.device.type}; "
         f"{ready.model.num_parameters():,} parameters, inputs of up to {ready.max_length:,} tokens"
     )
 

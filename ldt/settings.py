@@ -32,7 +32,6 @@ DEFAULTS = {
 # What ldt's Trainer relies on; a recipe cannot set these to something else.
 FIXED = {
     "remove_unused_columns": False,
-    "label_names": ["labels"],
     "disable_tqdm": True,
     "logging_nan_inf_filter": False,
     "include_num_input_tokens_seen": "non_padding",
@@ -51,7 +50,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     """
     given = recipe.training
     check_training(given, recipe.places)
-    for key, value in FIXED.items():
+    for key, value in _fixed(recipe).items():
         if given.get(key, value) != value:
             raise RecipeError(f"{recipe.where('training', key)}: is always {value!r}; leave it out")
     found = DEFAULTS | given
@@ -101,7 +100,7 @@ def arguments(
     import torch
 
     values = {key: value for key, value in training.items() if key not in OWN_TRAINING_KEYS}
-    values |= FIXED | {"output_dir": str(run)}
+    values |= _fixed(recipe) | {"output_dir": str(run)}
     values.setdefault("use_cpu", not torch.cuda.is_available())
     values.setdefault("ddp_find_unused_parameters", False)  # ldt's models leave none unused
     if metric:
@@ -118,3 +117,7 @@ def arguments(
     except (ValueError, TypeError, ImportError) as error:
         what = str(error).strip().split("\n")[0]
         raise RecipeError(f"{recipe.where('training')}: {what}") from error
+
+
+def _fixed(recipe: Recipe) -> dict[str, Any]:
+    return FIXED | {"label_names": list(recipe.task.label_names)}

@@ -7,41 +7,28 @@ import logging
 import os
 import shutil
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 from accelerate.utils import broadcast_object_list
 from rich.console import Console
-from transformers import EarlyStoppingCallback, TrainerCallback, set_seed
+from transformers import EarlyStoppingCallback
 
 from ldt import checkpoint, runs
-from ldt.attention import BACKENDS
 from ldt.card import card
 from ldt.console import say, stderr
-from ldt.data import (
-    Collator,
-    Features,
-    LengthReport,
-    encode_all,
-    length_report,
-    split,
-    unique,
-)
-from ldt.errors import RecipeError, ResourceError, TrainingDiverged, UserError
+from ldt.errors import ResourceError, UserError
+from ldt.features import Collator
 from ldt.kernels import cpu
-from ldt.model import load, load_tokenizer, usable_length
-from ldt.model.config import layer_windows
-from ldt.model.loading import find_folder, read_config
-from ldt.progress import METRICS, ProgressReport, duration, is_metric, plain_numbers
-from ldt.reading import Example, read
+from ldt.prepare import Ready, documents, prepare
+from ldt.progress import METRICS, ProgressReport, duration, plain_numbers
 from ldt.recipe import Recipe, dump
 from ldt.report import describe, show_results
+from ldt.scoring import Scorer, check_metric
 from ldt.settings import arguments, settings
 from ldt.trainer import Interrupted, Trainer
 
@@ -98,8 +85,8 @@ def finetune(
         if resume and not dry_run:
             newest = checkpoint.newest_valid(run)
             stack.enter_context(cpu.chosen(runs.read_run(run).get("arithmetic", {})))
-        train, evaluation = _read(recipe, training["seed"])
-        ready = _prepare(recipe, training["seed"], train, evaluation, newest)
+        train, evaluation = documents(recipe, training["seed"])
+        ready = prepare(recipe, training["seed"], train, evaluation, newest)
         if first:
             _require_space(run, ready.model, training)
         trainer = _trainer(recipe, training, target, ready, first)
@@ -163,135 +150,14 @@ def _sha256(source: str | None) -> str | None:
     return checkpoint.digest(Path(source)) if source and os.path.isfile(source) else None
 
 
-# -- data and model
-
-
-@dataclass
-class _Ready:
-    """All that a Trainer needs; ``golds`` is empty without an evaluation set."""
-
-    config: Any
-    tokenizer: Any
-    model: Any
-    max_length: int
-    train: Features
-    evaluation: Features
-    golds: list
-    ids: list
-    eval_ids: list
-    reports: dict[str, LengthReport]
-    labels: dict[str, Counter]
-
-
-def _read(recipe: Recipe, seed: int) -> tuple[list[Example], list[Example]]:
-    data = recipe.data
-    if data.train is None or recipe.model.path is None:
-        raise RecipeError(f"{recipe.where()}: finetune needs model.path and data.train")
-    train = list(unique(read(data.train, id_field=data.id)))
-    if data.eval:
-        return train, list(unique(read(data.eval, id_field=data.id)))
-    return split(train, recipe.task, data, seed) if data.eval_fraction else (train, [])
-
-
-def _prepare(recipe, seed, train, evaluation, newest: Path | None) -> _Ready:
-    """Learn, load and encode; what can be wrong with the data is found before weights are read."""
-    task, data = recipe.task, recipe.data
-    if recipe.model.attention not in ("auto", *BACKENDS):
-        names = ", ".join(["auto", *BACKENDS])
-        raise RecipeError(f"{recipe.where('model', 'attention')}: expected one of {names}")
-    changes = task.learn(train, data) | {"attention_backend": recipe.model.attention}
-    if recipe.model.window is not None:
-        changes["attention_window"] = recipe.model.window
-    folder = find_folder(newest or recipe.model.path)
-    config = read_config(folder, **changes)
-    longest = usable_length(config)
-    max_length = data.max_length or longest
-    if max_length > longest:
-        path = recipe.model.path.rstrip("/")
-        raise RecipeError(
-            f"{recipe.where('data', 'max_length')}: {max_length:,} tokens, {path} reads "
-            f"{longest:,}; ldt convert {path} {path}-{max_length} --max-length {max_length} "
-            "makes a model that reads them"
-        )
-    if data.eval or data.eval_fraction:
-        task.check(evaluation, data, config)
-    tokenizer = load_tokenizer(folder, config)
-    how = {"data": data, "max_length": max_length, "config": config}
-    sets = {
-        name: encode_all(examples, task, tokenizer, **how)
-        for name, examples in (("train", train), ("eval", evaluation))
-    }
-    window = max(layer_windows(config))
-    set_seed(seed)  # of a new head's weights
-    return _Ready(
-        config=config,
-        tokenizer=tokenizer,
-        model=load(folder, task.head(), **changes),
-        max_length=max_length,
-        train=sets["train"],
-        evaluation=sets["eval"],
-        golds=[task.gold(example, data, config) for example in evaluation],
-        ids=[example.id for example in train],
-        eval_ids=[example.id for example in evaluation],
-        reports={
-            name: length_report(features, max_length=max_length, window=window)
-            for name, features in sets.items()
-            if len(features)
-        },
-        labels={
-            "train": _count(task.gold(example, data, config) for example in train),
-            "eval": _count(task.gold(example, data, config) for example in evaluation),
-        },
-    )
-
-
-def _count(golds) -> Counter:
-    """How often each label occurs; nothing where golds are not labels."""
-    counts = Counter()
-    for gold in golds:
-        counts.update(
-            name for name in (gold if isinstance(gold, list) else [gold]) if isinstance(name, str)
-        )
-    return counts
-
-
 # -- training
 
 
-class Scorer(TrainerCallback):
-    """Scores evaluations by document, over its windows, and remembers them by step.
-
-    As the Trainer's compute_metrics it gets logits [inputs, ...] in the order of the inputs.
-    """
-
-    def __init__(self, task, config, features: Features, golds: list, ids: list):
-        self.task, self.config, self.golds, self.ids = task, config, golds, ids
-        self.starts = np.flatnonzero(np.diff(features.documents)) + 1
-        self.found: dict[int, tuple[dict[str, float], list[dict]]] = {}
-        self._table: list[dict] = []
-
-    def __call__(self, prediction) -> dict[str, float]:
-        documents = np.split(np.asarray(prediction.predictions, np.float64), self.starts)
-        wrong = [number for number, d in enumerate(documents) if not np.isfinite(d).all()]
-        if wrong:
-            raise TrainingDiverged(
-                "training diverged: the model's answers in evaluation are not finite, documents "
-                f"{', '.join(str(self.ids[number]) for number in wrong[:10])}"
-            )
-        answers = [self.task.decode(windows, self.config) for windows in documents]
-        metrics, self._table = self.task.score(answers, self.golds, self.config)
-        return metrics
-
-    def on_evaluate(self, args, state, control, metrics, **kwargs):
-        kept = {key: value for key, value in metrics.items() if is_metric(key)}
-        self.found[state.global_step] = kept, self._table
-
-
-def _trainer(recipe, training, run: Path, ready: _Ready, first: bool) -> Trainer:
+def _trainer(recipe, training, run: Path, ready: Ready, first: bool) -> Trainer:
     score, metric, callbacks = None, None, []
     if ready.golds:
         metric = recipe.task.default_metric(ready.config)
-        score = Scorer(recipe.task, ready.config, ready.evaluation, ready.golds, ready.eval_ids)
+        score = Scorer(recipe.task, ready)
         callbacks.append(score)
     patience = training.get("early_stopping_patience")
     if patience:
@@ -299,9 +165,9 @@ def _trainer(recipe, training, run: Path, ready: _Ready, first: bool) -> Trainer
         callbacks.append(EarlyStoppingCallback(patience, threshold))
     trainer = Trainer(
         model=ready.model,
-        args=arguments(recipe, training, run, len(ready.train), metric),
-        train_dataset=ready.train,
-        eval_dataset=ready.evaluation if ready.golds else None,
+        args=arguments(recipe, training, run, len(ready.items), metric),
+        train_dataset=ready.items,
+        eval_dataset=ready.evaluation_items if ready.golds else None,
         data_collator=Collator(ready.config.pad_token_id),
         compute_metrics=score,
         callbacks=callbacks,
@@ -310,7 +176,7 @@ def _trainer(recipe, training, run: Path, ready: _Ready, first: bool) -> Trainer
         progress=ProgressReport(stderr if first else Console(quiet=True), run),
     )
     if ready.golds:
-        _check_metric(recipe, trainer, ready)
+        check_metric(recipe, trainer, ready)
     return trainer
 
 
@@ -324,23 +190,7 @@ def _require_space(run: Path, model, training: dict[str, Any]) -> None:
     checkpoint.require_space(run, (3 * count + 1) * size, what)
 
 
-def _check_metric(recipe, trainer: Trainer, ready: _Ready) -> None:
-    """Answer one document, so that a metric that is not there does not end the first epoch."""
-    size = int(np.sum(ready.evaluation.documents == 0))
-    batch = trainer.data_collator([ready.evaluation[number] for number in range(size)])
-    trainer.model.eval()
-    logits = trainer.prediction_step(trainer.model, batch, prediction_loss_only=False)[1]
-    answer = recipe.task.decode(logits.float().cpu().numpy(), ready.config)
-    names = {*recipe.task.score([answer], ready.golds[:1], ready.config)[0], "loss"}
-    wanted = trainer.args.metric_for_best_model.removeprefix("eval_")
-    if wanted not in names:
-        raise RecipeError(
-            f"{recipe.where('training', 'metric_for_best_model')}: no metric {wanted!r}, there "
-            f"are {', '.join(sorted(names))}"
-        )
-
-
-def _final_evaluation(trainer: Trainer, ready: _Ready) -> tuple[dict[str, float], list[dict]]:
+def _final_evaluation(trainer: Trainer, ready: Ready) -> tuple[dict[str, float], list[dict]]:
     """Metrics and table of the weights that the model holds now."""
     if not ready.golds:
         return {"train_loss": trainer.train_loss}, []
@@ -350,6 +200,8 @@ def _final_evaluation(trainer: Trainer, ready: _Ready) -> tuple[dict[str, float]
         trainer.evaluate()
         found[trainer.weights_step] = found.pop(trainer.state.global_step)
     metrics, table = found[trainer.weights_step]
+    own = {name.removeprefix("eval_"): value for name, value in metrics.items()}
+    ready.config.update(trainer.compute_metrics.task.settle(own))
     return metrics | {"train_loss": trainer.train_loss}, table
 
 
@@ -382,7 +234,7 @@ def _save(trainer: Trainer, ready, run: Path, results: dict, text: str, first: b
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _results(recipe: Recipe, trainer: Trainer, ready: _Ready, hashes, metrics, table) -> dict:
+def _results(recipe: Recipe, trainer: Trainer, ready: Ready, hashes, metrics, table) -> dict:
     """What metrics.json holds but for the versions; figures in full."""
     return {
         "metrics": metrics,
@@ -405,7 +257,7 @@ def _results(recipe: Recipe, trainer: Trainer, ready: _Ready, hashes, metrics, t
     }
 
 
-def _data_report(recipe: Recipe, ready: _Ready, hashes: dict) -> dict[str, dict]:
+def _data_report(recipe: Recipe, ready: Ready, hashes: dict) -> dict[str, dict]:
     """For metrics.json: where the documents came from, how many there are and how long."""
     found = {}
     for name, report in ready.reports.items():

@@ -378,13 +378,14 @@ class Trainer(transformers.Trainer):
 
 
 class _NamingDocuments:
-    """A collator whose batches name their documents, [batch]; the model never sees the names."""
+    """A collator whose batches name their documents; the model never sees the names."""
 
     def __init__(self, collator):
         self.collator = collator
 
     def __call__(self, features):
-        documents = torch.tensor([feature["document"] for feature in features])
+        first = [item[0] if isinstance(item, list) else item for item in features]
+        documents = torch.tensor([feature["document"] for feature in first])
         return {**self.collator(features), "document": documents}
 
 

@@ -22,14 +22,16 @@ class Lengths:
             raise DataError(f"{example.where}: no windows")
         return [{"input_ids": [0] * length} for length in example.fields["windows"]]
 
-    def logits(self, features):
+    def outputs(self, features):
         lengths = [len(feature["input_ids"]) for feature in features]
         self.batches.append(lengths)
-        return np.array(lengths, np.float32)[:, None]
+        return [{"logits": np.array([length], np.float32)} for length in lengths]
 
-    def decode(self, logits, features):
-        assert [len(feature["input_ids"]) for feature in features] == logits[:, 0].tolist()
-        return {"tokens": logits.sum().item()}
+    def decode(self, outputs, example, features):
+        lengths = [output["logits"].item() for output in outputs]
+        assert [len(feature["input_ids"]) for feature in features] == lengths
+        assert example.fields["windows"] == lengths
+        return {"tokens": sum(lengths)}
 
 
 class Sink:
@@ -105,10 +107,10 @@ def test_an_endless_input_takes_constant_memory():
             pass
 
     class Fast(Lengths):
-        def logits(self, features):
-            return np.ones((len(features), 1), np.float32)
+        def outputs(self, features):
+            return [{}] * len(features)
 
-        def decode(self, logits, features):
+        def decode(self, outputs, example, features):
             return {}
 
     try:
@@ -177,8 +179,9 @@ def test_resuming_with_another_input_is_refused(done, what):
 
 def test_numbers_that_are_not_finite_are_no_answer():
     class Broken(Lengths):
-        def logits(self, features):
-            return np.full((len(features), 2), np.nan)
+        def outputs(self, features):
+            said = {"start": np.zeros(2), "end": np.array([0, np.nan])}
+            return [said] * len(features)
 
     with pytest.raises(ModelError, match="docs.jsonl:1: the model answers with numbers"):
         answer_all(documents([1]), Broken(), Sink(), batch_tokens=100)

@@ -10,17 +10,9 @@ import torch
 from rich.console import Console
 from transformers import AutoTokenizer, PretrainedConfig
 
-from ldt.data import (
-    Collator,
-    Features,
-    encode_all,
-    length_report,
-    marked_tokens,
-    show_example,
-    split,
-    unique,
-)
+from ldt.data import encode_all, length_report, marked_tokens, show_example, split, unique
 from ldt.errors import DataError, ResourceError
+from ldt.features import Collator, Features
 from ldt.reading import Example, read
 from ldt.recipe import DataSection
 from ldt.tasks import Classification
@@ -304,7 +296,8 @@ def test_a_batch_of_features_goes_through_the_model(tiny, tiny_longformer):
     output = model(**batch)
     assert output.logits.shape == (3, 2)
     assert torch.isfinite(output.loss)
-    answer = task.decode(output.logits[:1].detach().numpy(), model.config, [features[0]])
+    said = [{"logits": output.logits[0].detach().numpy()}]
+    answer = task.decode(said, model.config, found[0], [features[0]])
     assert answer["label"] in ("a", "b")
 
 

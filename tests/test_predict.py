@@ -331,17 +331,17 @@ def test_interrupted_runs_end_in_the_bytes_of_an_uninterrupted_one(
         assert predict(source, output=str(tmp_path / "whole.jsonl"), **options) == 0
     target = tmp_path / "answers.jsonl"
     options |= {"output": str(target), "resume": True}
-    real = module.FineTuned.logits
+    real = module.FineTuned.outputs
     codes = {KeyboardInterrupt: 130, module._TerminatedError: 143}
     for stop in cycle([*codes, MemoryError]):
         calls = count()
 
-        def logits(self, features, calls=calls, stop=stop):
+        def outputs(self, features, calls=calls, stop=stop):
             if next(calls) == 4:
                 raise stop
             return real(self, features)
 
-        monkeypatch.setattr(module.FineTuned, "logits", logits)
+        monkeypatch.setattr(module.FineTuned, "outputs", outputs)
         try:
             with cpu.chosen({"linear": False, "bmm": False}):
                 code = predict(source, **options)

@@ -69,7 +69,7 @@ def test_a_recipe_holds_its_sections_and_the_defaults(folder):
     recipe = read(GOOD, command="finetune")
     assert recipe.task == Sorting(name="sorting")
     assert recipe.model == ModelSection(path="some/model", attention="auto", window=None)
-    assert recipe.data == DataSection(train="train.jsonl", text="text", overflow="windows")
+    assert recipe.data == DataSection(train="train.jsonl", text=None, overflow="windows")
     assert recipe.training == {"learning_rate": 3e-5}
     assert recipe.path.name == "r.yaml"
 
@@ -159,7 +159,9 @@ def test_finetune_needs_a_task_a_model_and_training_data(folder):
         ("task=sorting", "expected keys and values, got 'sorting'"),
         ("data.max_length=10.0", "expected an integer, got 10.0"),
         ("data.max_length=0", "expected greater than or equal to 1, got 0"),
-        ("data.text=null", "expected text, got null"),
+        ("data.id=null", "expected text, got null"),
+        ("data.format=squat", "expected one of jsonl, csv, tsv, parquet, squad"),
+        ("data.fields={size: s}", "no such field of the task; sorting has none"),
         ("data.label=[]", "expected text or at least 1 item"),
         ("model.window=511", "must be even and at least 2, got 511"),
         ("model.window=[512, 0]", "must be even and at least 2, got 0"),

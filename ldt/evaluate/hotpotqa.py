@@ -2,9 +2,8 @@
 
 from ldt.errors import DataError
 from ldt.evaluate import layouts
-from ldt.evaluate.layouts import shown, take
 from ldt.evaluate.result import Item, Result, compare, count_words, mean
-from ldt.json_file import JsonFile
+from ldt.json_file import JsonFile, shown, take, texts
 from ldt.official import hotpotqa as rules
 
 PARTS = ("em", "f1", "prec", "recall")
@@ -61,7 +60,7 @@ def _words(question, where):
             raise DataError(f"{where}: {shown(paragraph)} in context, expected [title, sentences]")
         if not isinstance(paragraph[1], list):
             raise DataError(f"{where}: the sentences are {shown(paragraph[1])}, expected a list")
-        words += sum(map(count_words, layouts.texts(paragraph[1], where)))
+        words += sum(map(count_words, texts(paragraph[1], where)))
     return words
 
 

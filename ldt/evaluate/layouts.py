@@ -1,11 +1,9 @@
 """The layouts of gold and prediction files: which one a file has, and what is wrong with it."""
 
 from collections.abc import Iterable
-from reprlib import Repr
-from typing import Any
 
 from ldt.errors import DataError
-from ldt.json_file import JsonFile
+from ldt.json_file import JsonFile, shown
 
 GOLD = {
     "triviaqa": "an object with Data, a list of questions with QuestionId and Answer",
@@ -14,50 +12,6 @@ GOLD = {
     "wikihop": "a list of questions with id, candidates, supports and answer",
     "hotpotqa": "a list of questions with _id, answer and supporting_facts",
 }
-KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number", float: "a number"}
-
-_repr = Repr()
-_repr.maxstring = _repr.maxother = 60
-
-
-def shown(value: Any) -> str:
-    """``value`` as it is named in a message, cut short."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | dict):
-        return (
-            f"{KINDS[type(value)]} of {len(value):,}" if value else f"{KINDS[type(value)]}, empty"
-        )
-    return _repr.repr(value)
-
-
-def take(item: Any, key: str, kind: type, where: str) -> Any:
-    """The field of an object of a gold file.
-
-    Raises:
-        DataError: ``item`` is no object, or the field is missing or of another kind.
-    """
-    if not isinstance(item, dict):
-        raise DataError(f"{where}: {shown(item)}, expected an object with {key!r}")
-    if key not in item:
-        raise DataError(f"{where}: no field {key!r}, expected {KINDS[kind]}")
-    if not isinstance(item[key], kind):
-        raise DataError(f"{where}: {key!r} is {shown(item[key])}, expected {KINDS[kind]}")
-    return item[key]
-
-
-def texts(values: list, where: str) -> list[str]:
-    """The same list.
-
-    Raises:
-        DataError: something in it is no text.
-    """
-    for value in values:
-        if not isinstance(value, str):
-            raise DataError(f"{where}: {shown(value)}, expected text")
-    return values
 
 
 def once(keys: Iterable[str], where: str) -> None:

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 from ldt.errors import DataError
 from ldt.evaluate import layouts
-from ldt.evaluate.layouts import shown, take
 from ldt.evaluate.result import Item, Result, compare, count_words, mean
-from ldt.json_file import JsonFile
+from ldt.json_file import JsonFile, shown, take
 from ldt.official import squad as rules
 
 # A prediction counts as "no answer" above it, as the published script has it by default.

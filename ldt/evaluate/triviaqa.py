@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from ldt.errors import DataError, UserError
 from ldt.evaluate import layouts
-from ldt.evaluate.layouts import take
 from ldt.evaluate.result import Item, Result, compare, count_words, mean
-from ldt.json_file import JsonFile
+from ldt.json_file import JsonFile, shown, take, texts
 from ldt.official import triviaqa as rules
 from ldt.output import plural
 
@@ -94,7 +93,7 @@ def _domain(gold, asked):
     told = DOMAINS.get(says)
     if asked is None and told is None:
         raise UserError(
-            f"{gold.name}: Domain is {layouts.shown(says)}; --domain web or --domain wikipedia "
+            f"{gold.name}: Domain is {shown(says)}; --domain web or --domain wikipedia "
             "says how the predictions are keyed"
         )
     if asked and told and asked != told:
@@ -138,8 +137,8 @@ def _golds(item, where):
     if "Answer" not in item:
         raise DataError(f"{where}: no field 'Answer'; the files of a test set cannot be scored")
     answer = take(item, "Answer", dict, where)
-    layouts.texts(take(answer, "NormalizedAliases", list, where), where)
-    layouts.texts(answer.get("HumanAnswers") or [], where)
+    texts(take(answer, "NormalizedAliases", list, where), where)
+    texts(answer.get("HumanAnswers") or [], where)
     golds = rules.names(answer)
     if not golds:
         raise DataError(f"{where}: NormalizedAliases is empty; a question needs an answer")

@@ -2,9 +2,8 @@
 
 from ldt.errors import DataError
 from ldt.evaluate import layouts
-from ldt.evaluate.layouts import take
 from ldt.evaluate.result import Item, Result, compare, count_words, mean
-from ldt.json_file import JsonFile
+from ldt.json_file import JsonFile, take, texts
 
 
 def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
@@ -21,8 +20,8 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
         if "answer" not in question:
             raise DataError(f"{where}: no field 'answer'; the files of a test set have none")
         answer = take(question, "answer", str, where)
-        candidates = set(layouts.texts(take(question, "candidates", list, where), where))
-        supports = layouts.texts(take(question, "supports", list, where), where)
+        candidates = set(texts(take(question, "candidates", list, where), where))
+        supports = texts(take(question, "supports", list, where), where)
         right = float(found.get(id) == answer)
         ids.append(id)
         items.append(Item(id, {"accuracy": right}, sum(map(count_words, supports))))

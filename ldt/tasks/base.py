@@ -4,30 +4,22 @@ Every task builds its input from named segments by the one `join` below, so that
 what gets global attention by role. Nothing here imports torch before a head is asked for.
 """
 
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from ldt.errors import DataError, ModelError, RecipeError
+from ldt.errors import DataError, RecipeError, UserError
 from ldt.reading import Example
 
 if TYPE_CHECKING:
     from ldt.recipe import DataSection
 
 Feature = dict[str, Any]
-
-PIECE = 16_384  # characters tokenized at once
-LONGEST_WORD = 262_144  # characters without a space that are still tokenized as one word
-_LETTER = r"[\w!-~\u3001-\u303f\uff01-\uffef]"  # no tokenizer drops it or joins it to a space
-_CUTS = [  # the best places to cut a text, before the space, and the next best ones
-    re.compile(f"(?<={before}){space}(?={after})")
-    for before, space, after in (("[!-~]", " ", "[!-~]"), (_LETTER, " ", _LETTER))
-] + [re.compile(f"(?<={_LETTER})\n(?={_LETTER})")]
+Outputs = dict[str, np.ndarray]  # of one input, by name
 
 
 @dataclass(slots=True)
@@ -69,50 +61,6 @@ def join(
         if token_types:
             feature["token_type_ids"] += [segment.token_type] * size
     return feature
-
-
-def tokenize(tokenizer, text: str) -> list[int]:
-    """Return the ids of a text of any length, without special tokens around or inside it.
-
-    A special token spelt out in the text ("</s>", "[SEP]") is read as the letters it is made of;
-    a tokenizer whose vocabulary cannot spell it otherwise gives its unknown token.
-
-    Long texts go through the tokenizer in pieces of some 16,000 characters, cut before a single
-    space between two words (or, where there is none, a line end): byte-level BPE, WordPiece and
-    SentencePiece models never have a token across it, so the ids are those of the whole text. Only
-    a run of 262,144 characters without a space is cut inside, to bound the memory; the ids around
-    that cut may differ.
-    """
-    ids = [
-        token
-        for piece in _pieces(text)
-        for token in tokenizer(
-            piece,
-            add_special_tokens=False,
-            split_special_tokens=True,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,  # no warning that the text is longer than the model
-        )["input_ids"]
-    ]
-    unknown = tokenizer.unk_token_id
-    special = set(tokenizer.all_special_ids) - {unknown}
-    if special.isdisjoint(ids):
-        return ids
-    return [unknown if token in special else token for token in ids]
-
-
-def special_id(tokenizer, role: str) -> int:
-    """Return the id of "cls" (else bos), "sep" (else eos), "pad" or "mask".
-
-    Raises:
-        ModelError: the tokenizer has none.
-    """
-    for name in {"cls": ("cls", "bos"), "sep": ("sep", "eos")}.get(role, (role,)):
-        found = getattr(tokenizer, f"{name}_token_id")
-        if found is not None:
-            return found
-    raise ModelError(f"the tokenizer {tokenizer.name_or_path!r} has no {role} token")
 
 
 def fit(
@@ -159,16 +107,24 @@ def fit(
 class Task(BaseModel, ABC):
     """The fields of the ``task:`` section of a recipe, and what they do with text and answers.
 
-    A feature is one input of the model: input_ids, global_attention_mask, token_type_ids and
-    labels where there are any, ``document`` (number of the example in its file, from 0),
-    ``tokens`` (of the whole document, special ones included, whether or not all are read) and
-    ``flags`` (what the answer must say about the input).
+    A feature is one input of the model: input_ids, global_attention_mask, token_type_ids and what
+    else the head takes (``positions``, the labels), ``document`` (number of the example in its
+    file, from 0), ``tokens`` (of the whole document, special ones included, whether or not all are
+    read) and ``flags`` (what the answer must say about the input). Other keys are the task's own;
+    arrays among them, as the offsets of the tokens, are kept on the disk (`ldt.data.Features`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     roles: ClassVar[tuple[str, ...]]  # of the segments that `encode` joins
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss", "mse", "mae"})
+    document: ClassVar[str] = "text"  # field of the document where data.text names none
+    fields: ClassVar[tuple[str, ...]] = ()  # further ones, which data.fields can rename
+    label_names: ClassVar[tuple[str, ...]] = ("labels",)  # arguments of the head, for its loss
+    outputs: ClassVar[tuple[str, ...]] = ("logits",)  # of the head, which `decode` reads
+    together: ClassVar[bool] = False  # all features of a document are trained on by one loss
+    shuffles: ClassVar[bool] = False  # training sees each example anew in every epoch
+    new_tokens: ClassVar[tuple[str, ...]] = ()  # special tokens that the vocabulary is to have
 
     name: str
     global_attention: list[str]
@@ -182,6 +138,12 @@ class Task(BaseModel, ABC):
                 f"{self.name}, which has {', '.join(self.roles)}"
             )
         return self
+
+    def path(self, name: str, data: "DataSection") -> str:
+        """The dotted path in the user's files of a field of this task, for `ldt.reading.field`."""
+        if name == self.document and data.text is not None:
+            return data.text
+        return data.fields.get(name, name)
 
     @abstractmethod
     def head(self) -> type:
@@ -214,18 +176,35 @@ class Task(BaseModel, ABC):
             DataError: the example lacks a field or does not fit; the message says where.
         """
 
+    def keeps(self, features: Sequence[Feature]) -> bool:
+        """Whether a training document is trained on, by its features."""
+        return True
+
+    def shuffle(self, example: Example, generator: np.random.Generator) -> Example:
+        """The example as one epoch of training sees it, with the order of its parts drawn anew."""
+        return example
+
+    def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
+        """Lines to print about an encoded training set, ``left_out`` documents of which are not
+        trained on (`keeps`)."""
+        return []
+
     @abstractmethod
     def gold(self, example: Example, data: "DataSection", config) -> Any:
         """Return the right answer in the form that `score` takes."""
 
     @abstractmethod
-    def decode(self, windows: np.ndarray, config, features: Sequence[Feature] = ()) -> dict:
+    def decode(
+        self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
+    ) -> dict:
         """Return the answer for one document.
 
         Args:
-            windows: logits of its features, [windows, …].
+            outputs: what the head said of each feature, by the names of `Task.outputs`; what has a
+                number for each token may be longer than the feature, by padding.
             config: the model's.
-            features: those features; with them the answer carries their flags.
+            example: the document.
+            features: those of the document; the answer carries their flags.
         """
 
     @abstractmethod
@@ -242,26 +221,14 @@ class Task(BaseModel, ABC):
     def default_metric(self, config) -> str:
         """The metric by which the best checkpoint is chosen; see ``lower_is_better``."""
 
+    def settle(self, metrics: dict[str, float]) -> dict[str, Any]:
+        """What the metrics of the finished model (without ``eval_``) change in its config."""
+        return {}
 
-def _pieces(text: str) -> Iterator[str]:
-    start = 0
-    while len(text) - start > PIECE:
-        end = _cut(text, start)
-        yield text[start:end]
-        start = end
-    if start < len(text):
-        yield text[start:]
+    def published(self, answers: Iterable[dict]) -> Any:
+        """The answers, each with its ``id``, as the JSON value that the published evaluator reads.
 
-
-def _cut(text: str, start: int) -> int:
-    """Where the piece that begins at ``start`` ends: before white space, which the next one has."""
-    for space in _CUTS:
-        cuts = [found.start() for found in space.finditer(text, start + 1, start + PIECE)]
-        if cuts:
-            return cuts[-1]
-    limit = min(start + LONGEST_WORD, len(text))
-    for space in _CUTS:
-        found = space.search(text, start + PIECE, limit)
-        if found:
-            return found.start()
-    return limit
+        Raises:
+            UserError: the task has no such layout.
+        """
+        raise UserError(f"answers of {self.name} are JSON lines; name the output .jsonl, not .json")

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from ldt.errors import DataError, ModelError, RecipeError
+from ldt.errors import DataError, RecipeError
 from ldt.reading import Example, field, kind, text
 from ldt.tasks import metrics
-from ldt.tasks.base import Feature, Segment, Task, fit, join, special_id, tokenize
+from ldt.tasks.base import Feature, Outputs, Segment, Task, fit, join
+from ldt.tasks.tokens import special_id, tokenize
 
 if TYPE_CHECKING:
     from ldt.recipe import DataSection
@@ -137,7 +138,7 @@ class Classification(Task):
 
         ``labels`` is a class number, a list of 0.0 and 1.0, or a number, as ``config`` has it.
         """
-        document = text(example, data.text)
+        document = text(example, self.path("text", data))
         ids = tokenize(tokenizer, document)
         cls, sep = [special_id(tokenizer, "cls")], [special_id(tokenizer, "sep")]
         parts, flags = fit(len(ids), max_length - 2, example, data)
@@ -171,23 +172,21 @@ class Classification(Task):
                     )
         return gold
 
-    def decode(self, windows: np.ndarray, config, features: Sequence[Feature] = ()) -> dict:
+    def decode(
+        self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
+    ) -> dict:
         """Return ``label``, ``scores`` by class, the number of ``windows``, and the flags.
 
         ``label`` is a class, the list of classes from ``threshold`` on, or a number; ``scores``
         are probabilities, of a regression the number again.
 
         Args:
-            windows: logits, [windows, labels].
+            outputs: ``logits`` [labels] of each window.
             config: the model's.
+            example: the document.
             features: those of the windows, for their flags.
-
-        Raises:
-            ModelError: a logit is not finite.
         """
-        windows = np.asarray(windows, np.float64)
-        if not np.isfinite(windows).all():
-            raise ModelError("the model answers with numbers that are not finite")
+        windows = np.array([output["logits"] for output in outputs], np.float64)
         merged, names = _MERGES[self.merge](windows), _names(config)
         if config.problem_type == SINGLE:
             scores = np.exp(merged - merged.max())
@@ -204,7 +203,7 @@ class Classification(Task):
             "scores": dict(zip(names, scores.tolist(), strict=True)),
             "windows": len(windows),
         }
-        return answer | (features[0].get("flags", {}) if features else {})
+        return answer | features[0].get("flags", {})
 
     def score(
         self, answers: Sequence[dict], golds: Sequence[Any], config

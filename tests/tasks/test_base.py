@@ -9,8 +9,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from ldt.errors import DataError, ModelError, RecipeError
 from ldt.reading import Example, read
 from ldt.recipe import DataSection
-from ldt.tasks import TASKS, base
-from ldt.tasks.base import Segment, Task, fit, join, special_id, tokenize
+from ldt.tasks import TASKS, tokens
+from ldt.tasks.base import Segment, Task, fit, join
+from ldt.tasks.tokens import special_id, tokenize
 
 EXAMPLE = Example({}, "d", "train.jsonl:17")
 
@@ -79,7 +80,7 @@ def test_tokenize_gives_known_ids(shared_data):
 
 @pytest.mark.parametrize("piece", [24, 100])
 def test_pieces_give_the_ids_of_the_whole_text_whatever_is_in_it(real, monkeypatch, piece):
-    monkeypatch.setattr(base, "PIECE", piece)
+    monkeypatch.setattr(tokens, "PIECE", piece)
     parts = ["a", "b", "the", "'s", "'", " ", " ", " ", "  ", "\n", "\t", "\n\n", "。", "漢字", "é"]
     parts += [
         "e\u0301",
@@ -98,7 +99,7 @@ def test_pieces_give_the_ids_of_the_whole_text_whatever_is_in_it(real, monkeypat
     cut = 0
     for _ in range(500):
         text = "".join(generator.choice(parts) for _ in range(80))
-        pieces = list(base._pieces(text))
+        pieces = list(tokens._pieces(text))
         assert "".join(pieces) == text
         cut += len(pieces) > 1
         assert tokenize(real, text) == whole(real, text)
@@ -111,16 +112,16 @@ def test_pieces_give_the_ids_of_whole_contracts(real, shared_data):
     )
     for text in [*found[::12], found[-1]]:
         assert tokenize(real, text) == whole(real, text)
-    assert len(list(base._pieces(found[-1]))) > 10
+    assert len(list(tokens._pieces(found[-1]))) > 10
 
 
 def test_pieces_are_bounded_even_without_spaces():
-    pieces = list(base._pieces("x" * 1_000_000))
-    assert max(map(len, pieces)) == base.LONGEST_WORD
+    pieces = list(tokens._pieces("x" * 1_000_000))
+    assert max(map(len, pieces)) == tokens.LONGEST_WORD
     assert sum(map(len, pieces)) == 1_000_000
     word = "x" * 100_000  # a word that is longer than a piece is still whole
-    assert list(base._pieces(f"{word} {word}")) == [word, " " + word]
-    assert max(map(len, base._pieces("word " * 10_000))) <= base.PIECE
+    assert list(tokens._pieces(f"{word} {word}")) == [word, " " + word]
+    assert max(map(len, tokens._pieces("word " * 10_000))) <= tokens.PIECE
 
 
 def test_a_word_of_a_million_characters_is_tokenized(real):

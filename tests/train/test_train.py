@@ -2,6 +2,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,8 +20,11 @@ from ldt.errors import (
     TrainingDiverged,
     UserError,
 )
+from ldt.features import Features
 from ldt.model import LdtForSequenceClassification, load, load_tokenizer
-from ldt.train import Scorer, finetune
+from ldt.reading import Example
+from ldt.scoring import Scorer
+from ldt.train import finetune
 from ldt.trainer import Interrupted
 
 
@@ -116,28 +120,34 @@ def test_evaluation_merges_the_windows_of_each_document(recipe):
     assert sum(row["support"] for row in results["table"]) == 7
 
 
-def test_the_scorer_gives_each_document_its_own_windows(recipe):
+def test_the_scorer_gives_each_document_its_own_windows():
     class Task:
-        def decode(self, windows, config):
-            return windows.mean(0).tolist()
+        outputs = ("start", "end")
+
+        def decode(self, outputs, config, example, features):
+            assert [feature["document"] for feature in features] == [example.fields["n"]] * len(
+                features
+            )
+            assert [output["end"].item() for output in outputs] == [0] * len(outputs)
+            return sum(output["start"] for output in outputs).tolist()
 
         def score(self, answers, golds, config):
             assert answers == golds
             return {"right": 1.0}, []
 
-    class Windows:
-        documents = np.array([0, 0, 0, 1, 2, 2])
-
-    logits = np.array([[1.0], [2.0], [6.0], [5.0], [7.0], [8.0]])
-    score = Scorer(Task(), None, Windows(), [[3.0], [5.0], [7.5]], ["a", "b", "c"])
-
-    class Prediction:
-        predictions = logits
-
-    assert score(Prediction()) == {"right": 1.0}
-    logits[4] = np.inf
+    ready = SimpleNamespace(
+        config=None,
+        evaluation=Features({"input_ids": [1], "document": n} for n in (0, 0, 0, 1, 2, 2)),
+        examples=[Example({"n": n}, name, "") for n, name in enumerate("abc")],
+        golds=[[9.0], [5.0], [15.0]],
+    )
+    starts = np.array([[1.0], [2.0], [6.0], [5.0], [7.0], [8.0]])
+    prediction = SimpleNamespace(predictions=(starts, np.zeros((6, 1))))
+    score = Scorer(Task(), ready)
+    assert score(prediction) == {"right": 1.0}
+    starts[4] = np.inf
     with pytest.raises(TrainingDiverged, match="not finite, documents c"):
-        score(Prediction())
+        score(prediction)
 
 
 @pytest.mark.parametrize(

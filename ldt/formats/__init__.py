@@ -1,0 +1,52 @@
+"""The layouts of published data sets as examples. A layout is a name in `FORMATS`.
+
+An example has the fields of the task that the layout belongs to, as a JSON line would have them.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from ldt import json_file, reading
+from ldt.formats import squad
+from ldt.json_file import JsonFile
+from ldt.reading import Example, OnError
+
+if TYPE_CHECKING:
+    from ldt.recipe import DataSection
+
+LINES = ("jsonl", "csv", "tsv", "parquet")  # read one by one, in constant memory
+_WHOLE: dict[str, Callable[[JsonFile, "DataSection"], Iterator[Example]]] = {
+    "squad": squad.read,
+}
+FORMATS = (*LINES, *_WHOLE)
+
+
+def read(
+    source: str,
+    data: "DataSection",
+    *,
+    on_error: OnError | None = None,
+    max_line_bytes: int = 256 << 20,
+) -> Iterator[Example]:
+    """Yield the examples of ``source`` in order.
+
+    Args:
+        source: as `ldt.reading.read` takes it; published layouts are read whole into memory.
+        data: its format, id and what else the layout wants.
+        on_error, max_line_bytes: of lines, as in `ldt.reading.read`. What is wrong with a
+            published layout is always raised.
+
+    Raises:
+        UserError: there is no such file, or an option is missing.
+        DataError: the file is damaged or of another layout.
+    """
+    if data.format in _WHOLE:
+        yield from _WHOLE[data.format](json_file.read(source), data)
+        return
+    yield from reading.read(
+        source,
+        id_field=data.id,
+        format=None if data.format == "parquet" else data.format,
+        on_error=on_error,
+        max_line_bytes=max_line_bytes,
+    )
