@@ -10,6 +10,7 @@ import errno
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -103,7 +104,7 @@ class Features(Sequence[Feature]):
     def by_document(self) -> list[range]:
         """The numbers of the features of each document."""
         starts = np.flatnonzero(np.diff(self.documents, prepend=-1)).tolist()
-        return [range(*pair) for pair in zip(starts, [*starts[1:], len(self)], strict=True)]
+        return [range(*pair) for pair in pairwise([*starts, len(self)])]
 
 
 class Items(Sequence[list[Feature]]):

@@ -1,7 +1,3 @@
-import errno
-import os
-import pickle
-import tempfile
 from collections import Counter
 
 import numpy as np
@@ -11,8 +7,8 @@ from rich.console import Console
 from transformers import AutoTokenizer, PretrainedConfig
 
 from ldt.data import encode_all, length_report, marked_tokens, show_example, split, unique
-from ldt.errors import DataError, ResourceError
-from ldt.features import Collator, Features
+from ldt.errors import DataError
+from ldt.features import Collator
 from ldt.reading import Example, read
 from ldt.recipe import DataSection
 from ldt.tasks import Classification
@@ -87,59 +83,6 @@ def test_a_split_that_leaves_nothing_to_evaluate_on_is_a_data_error(labels, frac
     what = f"^t.jsonl: data.eval_fraction={fraction} of {len(labels)} documents leaves none"
     with pytest.raises(DataError, match=what):
         split(examples(*labels), Classification(), data, 0)
-
-
-# features
-
-
-def test_features_are_given_back_as_they_were_written_in_any_order():
-    written = [
-        feature(5, document=0, labels=[0.0, 1.0]),
-        feature(1, document=1, labels=[1.0, 1.0]),
-        feature(4, document=1, token_type_ids=[0, 0, 1, 1]),
-    ]
-    found = Features(iter(written))
-    for index in (2, 0, 1, 0, -1):
-        back = found[index]
-        assert {
-            key: np.asarray(value).tolist() for key, value in back.items() if key != "flags"
-        } == {key: value for key, value in written[index].items() if key != "flags"}
-    assert found[0]["input_ids"].dtype == np.int32
-    assert len(found) == len(list(found)) == 3
-    assert found.lengths.tolist() == [5, 1, 4]
-    assert found.documents.tolist() == [0, 1, 1]
-    assert len(Features()) == 0
-
-
-def test_features_with_a_mask_of_another_length_are_an_error():
-    with pytest.raises(ValueError, match="global_attention_mask has the shape"):
-        Features([feature(3) | {"global_attention_mask": [1]}])
-
-
-def test_features_take_a_few_bytes_of_memory_a_token(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    found = Features(feature(10_000, document=number) for number in range(50))
-    assert os.listdir(tmp_path) == []  # the file has no name, and so none is left behind
-    inside = {key: value for key, value in vars(found).items() if key != "_bytes"}
-    assert len(pickle.dumps(inside)) < 10_000
-    assert found._bytes.nbytes == 50 * 10_000 * 5
-    assert isinstance(found._bytes.base, np.memmap)
-
-
-def test_a_full_disk_of_temporary_files_is_an_error_of_resources(monkeypatch):
-    class Full:
-        def write(self, data):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", Full)
-    with pytest.raises(ResourceError, match="TMPDIR can name another folder"):
-        Features([feature(3)])
 
 
 def test_encode_all_numbers_the_documents_and_keeps_their_windows_together(tiny):
@@ -235,51 +178,6 @@ def test_a_long_example_is_shown_by_its_ends_with_the_middle_counted(tiny):
     shown = printed(show_example(item, tiny, limit=9))
     assert shown == "*<s>*|a|a|a|a|a| ... 91 tokens, 1 of them global ... |a|a|</s>"
     assert "..." not in printed(show_example(item, tiny, limit=100))
-
-
-# batches
-
-
-def test_the_collator_pads_ids_masks_and_types_to_the_longest():
-    batch = Collator(pad_token_id=7)(
-        [
-            feature(3, marked=2, token_type_ids=[0, 0, 1]),
-            feature(1, token_type_ids=[1]),
-        ]
-    )
-    assert {key: value.tolist() for key, value in batch.items()} == {
-        "input_ids": [[40_000, 40_001, 40_002], [40_000, 7, 7]],
-        "attention_mask": [[1, 1, 1], [1, 0, 0]],
-        "global_attention_mask": [[1, 1, 0], [1, 0, 0]],
-        "token_type_ids": [[0, 0, 1], [1, 0, 0]],
-    }
-    assert {value.dtype for value in batch.values()} == {torch.int64}
-
-
-@pytest.mark.parametrize(
-    ("labels", "tensor"),
-    [
-        ([1, 0], torch.tensor([1, 0])),
-        ([1.5, 2.0], torch.tensor([1.5, 2.0])),
-        ([[1.0, 0.0], [0.0, 1.0]], torch.tensor([[1.0, 0.0], [0.0, 1.0]])),
-        ([[4, 5, 6], [4]], torch.tensor([[4, 5, 6], [4, -100, -100]])),
-    ],
-)
-def test_labels_of_every_problem_become_tensors_of_their_type(labels, tensor):
-    features = [feature(3, labels=labels[0]), feature(1, labels=labels[1])]
-    for source in (features, list(Features(features))):
-        found = Collator(pad_token_id=0)(source)["labels"]
-        assert found.dtype == tensor.dtype
-        assert torch.equal(found, tensor)
-
-
-def test_what_a_batch_would_lose_is_an_error():
-    full = feature(3, labels=1, token_type_ids=[0, 0, 0])
-    for key in ("global_attention_mask", "labels", "token_type_ids"):
-        with pytest.raises(ValueError, match=f"a feature without {key}"):
-            Collator(0)([full, {name: full[name] for name in full if name != key}])
-    with pytest.raises(ValueError, match="a feature without global_attention_mask"):
-        Collator(0)([{"input_ids": [1]}])
 
 
 def test_a_batch_of_features_goes_through_the_model(tiny, tiny_longformer):
