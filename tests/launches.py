@@ -7,6 +7,7 @@ launches kernels, forward and backward, on tensors of any device.
 import torch
 
 from ldt.attention import Documents
+from ldt.attention.cells import Cells
 
 BAND = {
     # label: dtype, dims of a head, globals, gaps, dropout
@@ -67,3 +68,65 @@ def rows(capability):
             work.backward(q, weight, out, weight, lse)
 
         yield label, call
+
+
+CELLS = {
+    # label: dtype, dims of a head, whether there are holes, dropout
+    "bf16 64, cells": (torch.bfloat16, 64, False, 0.0),
+    "bf16 64, cells, holes, dropout": (torch.bfloat16, 64, True, 0.1),
+    "bf16 128, cells, holes, dropout": (torch.bfloat16, 128, True, 0.1),
+    "fp32 64, cells, holes, dropout": (torch.float32, 64, True, 0.1),
+    "fp32 128, cells, holes, dropout": (torch.float32, 128, True, 0.1),
+}
+
+
+def cells(capability):
+    from ldt.kernels import band_tiles, cells
+
+    band_tiles._generation = lambda device: capability // 10
+    for label, (dtype, dim, holes, dropout) in CELLS.items():
+        where = _cells(holes)
+
+        def call(dtype=dtype, dim=dim, where=where, dropout=dropout):
+            q = torch.empty(1024, 2, dim, dtype=dtype)
+            k, v = torch.empty(2, where.count, 2, dim, dtype=dtype)
+            codes = torch.empty(2, 1024, dtype=torch.int32), torch.empty(2, len(k)).int()
+            rest = cells.Tables.of(where, 512), dropout, *(codes if dropout else (None, None))
+            out, lse = cells.forward(q, k, v, *rest)
+            cells.backward(out, q, k, v, out, lse, *rest)
+
+        yield label, call
+
+
+POOL = {
+    # label: dtype, of the weight, dims of a head
+    "bf16 64": (torch.bfloat16, torch.bfloat16, 64),
+    "bf16 128, weight of fp32": (torch.bfloat16, torch.float32, 128),
+    "fp16 80": (torch.float16, torch.float16, 80),
+    "fp32 64": (torch.float32, torch.float32, 64),
+    "fp32 128": (torch.float32, torch.float32, 128),
+}
+
+
+def pool(capability):
+    from ldt.kernels import pool
+
+    where = _cells(holes=True)
+    tables = pool.Tables.of(where)
+    for label, (dtype, of_weight, dim) in POOL.items():
+        shapes = {"ldconv": (2, 5, dim), "conv": (2, 2, 5, dim), "mean": None, "max": None}
+        for pooling, shape in shapes.items():
+
+            def call(dtype=dtype, of_weight=of_weight, dim=dim, pooling=pooling, shape=shape):
+                k, v = torch.empty(1024, 2, 2, dim, dtype=dtype).unbind(1)
+                weight = None if shape is None else torch.empty(shape, dtype=of_weight)
+                keys, values, *kept = pool.forward(k, v, weight, pooling, tables)
+                pool.backward(keys, values, k, v, weight, *kept, pooling, tables)
+
+            yield f"{label}, {pooling}", call
+
+
+def _cells(holes):
+    """The cells of two documents whose first tokens are global."""
+    keep, is_global = torch.ones(1024).bool(), torch.arange(1024) % 512 == 0
+    return Cells(Documents(torch.tensor([0, 512, 1024]), keep if holes else None, is_global), 5, 4)

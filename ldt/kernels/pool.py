@@ -115,7 +115,7 @@ def forward(k, v, weight, pooling, tables, keep=True):
         [count, heads, dim] twice; the shares [heads, count, size] float32 of ldconv or None; the
         places [2, count, heads, dim] int16 of the maxima or None.
     """
-    k, v, weight = rows(k), rows(v), weight if weight is None else weight.contiguous()
+    k, v, weight = rows(k), rows(v), None if weight is None else weight.contiguous()
     count, heads, dim = len(tables.share), *k.shape[1:]
     keys, values = k.new_empty(2, count, heads, dim)
     shares = winners = None
@@ -136,7 +136,7 @@ def backward(key_grad, value_grad, k, v, weight, shares, winners, pooling, table
 
     Args:
         key_grad, value_grad: [count, heads, dim], of the cells.
-        k, v, weight, pooling, tables: as `forward` took them; without a weight, k and v may be None.
+        k, v, weight, pooling, tables: as `forward` took them; only a weight needs k and v.
         shares, winners: as it returned them.
     """
     up_k, up_v = key_grad.contiguous(), value_grad.contiguous()
