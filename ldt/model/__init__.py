@@ -12,11 +12,11 @@ from transformers import (
     RobertaTokenizer,
 )
 
+from ldt.model.candidates import LdtForMultipleChoice
 from ldt.model.config import LdtConfig, usable_length
 from ldt.model.encoder import LdtModel, LdtPreTrainedModel
 from ldt.model.heads import (
     LdtForMaskedLM,
-    LdtForMultipleChoice,
     LdtForQuestionAnswering,
     LdtForSequenceClassification,
     LdtForTokenClassification,

@@ -1,0 +1,53 @@
+"""Which tokens a head makes global where its caller does not say: told by the separators."""
+
+import torch
+
+from ldt.model.packing import real_tokens
+
+
+def words_of(input_ids, inputs_embeds):
+    """Whichever of the two was given.
+
+    Raises:
+        ValueError: neither was.
+    """
+    if input_ids is None and inputs_embeds is None:
+        raise ValueError("give either input_ids or inputs_embeds")
+    return input_ids if input_ids is not None else inputs_embeds
+
+
+def first_real(words, attention_mask):
+    """[b, n] bool, True at the first real token of each row of ``words`` [b, n, …]."""
+    real = real_tokens(tuple(words.shape[:2]), attention_mask, words.device)
+    return torch.zeros_like(real).scatter(1, real.int().argmax(1, keepdim=True), True)
+
+
+def separators(config, input_ids, attention_mask, choices=1):
+    """Real tokens and, among them, separators, both [b, n] bool, of ids [b, n].
+
+    Raises:
+        ValueError: a row with real tokens has no separator; with ``choices`` the rows are choices.
+    """
+    if input_ids is None or config.sep_token_id is None:
+        lacking = "input_ids" if input_ids is None else "sep_token_id in the config"
+        raise ValueError(
+            f"without {lacking} there is no telling which tokens are global; "
+            "give global_attention_mask"
+        )
+    real = real_tokens(tuple(input_ids.shape), attention_mask, input_ids.device)
+    separator = real & (input_ids == config.sep_token_id)
+    without = real.any(1) & ~separator.any(1)
+    if not torch.compiler.is_compiling() and without.any():
+        row, choice = divmod(int(without.nonzero()[0]), choices)
+        where = f"row {row}" if choices == 1 else f"row {row}, choice {choice}"
+        raise ValueError(
+            f"{where}: no separator (id {config.sep_token_id}) tells which tokens are global; "
+            "give global_attention_mask"
+        )
+    return real, separator
+
+
+def after_first(separator, distance):
+    """[b, n] bool: at least ``distance`` tokens after the first separator of the row."""
+    position = torch.arange(separator.shape[1], device=separator.device)
+    return position >= separator.int().argmax(1, keepdim=True) + distance
