@@ -165,7 +165,8 @@ class _Group:
                     "weights are damaged or its training diverged"
                 )
             answer = rounded(self.model.decode(outputs, example, features))
-            answers.append({"id": example.id, **answer, "windows": len(features)})
+            answers.append({"id": example.id, **answer})
+            answers[-1].setdefault("windows", len(features))
         self.sink.write(answers)
         self.counts.documents += len(answers)
         self.counts.long += sum(_is_long(answer) for answer in answers)

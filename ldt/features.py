@@ -17,7 +17,7 @@ import numpy as np
 
 from ldt.errors import ResourceError
 from ldt.reading import Example
-from ldt.tasks.base import Feature, Task
+from ldt.tasks.base import Feature
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ _TOKEN_TYPES = {  # what has one number a token, and its type in the file
 }
 NO_POSITION = -100  # fills up rows of labels and positions; losses ignore it
 # What the heads take besides; a list of any length becomes a row of a batch.
-_INPUTS = ("labels", "start_positions", "end_positions", "positions")
+_INPUTS = ("labels", "start_positions", "end_positions", "positions", "choices")
 
 
 class Features(Sequence[Feature]):
@@ -128,7 +128,7 @@ class Reshuffled(Sequence[list[Feature]]):
 
     Args:
         documents: (number, example) of what is trained on.
-        task: whose `Task.shuffle` draws the order.
+        shuffle: example and random generator to the example in a new order (`Task.shuffle`).
         encode: example to features.
         seed: of the run.
     """
@@ -136,11 +136,11 @@ class Reshuffled(Sequence[list[Feature]]):
     def __init__(
         self,
         documents: Sequence[tuple[int, Example]],
-        task: Task,
+        shuffle: Callable[[Example, np.random.Generator], Example],
         encode: Callable[[Example], list[Feature]],
         seed: int,
     ):
-        self.documents, self.task, self.encode, self.seed = documents, task, encode, seed
+        self.documents, self.shuffle, self.encode, self.seed = documents, shuffle, encode, seed
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -153,7 +153,7 @@ class Reshuffled(Sequence[list[Feature]]):
     def __getitem__(self, index: int) -> list[Feature]:
         number, example = self.documents[index]
         generator = np.random.default_rng((self.seed, self.epoch, number))
-        features = self.encode(self.task.shuffle(example, generator))
+        features = self.encode(self.shuffle(example, generator))
         return [feature | {"document": number} for feature in features]
 
 

@@ -106,7 +106,7 @@ def prepare(
     if task.shuffles:
         kept = [(number, train[number]) for number in dict.fromkeys(features["train"].documents)]
         encode = partial(task.encode, tokenizer=tokenizer, **how)
-        items = Reshuffled(kept, task, encode, seed)
+        items = Reshuffled(kept, partial(task.shuffle, data=data), encode, seed)
     window = max(layer_windows(config))
     set_seed(seed)
     model = load(folder, task.head(), **changes)

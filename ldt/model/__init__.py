@@ -12,19 +12,20 @@ from transformers import (
     RobertaTokenizer,
 )
 
-from ldt.model.candidates import LdtForMultipleChoice
+from ldt.model.candidates import LdtForCandidateRanking, LdtForMultipleChoice
 from ldt.model.config import LdtConfig, usable_length
 from ldt.model.encoder import LdtModel, LdtPreTrainedModel
 from ldt.model.heads import (
     LdtForMaskedLM,
-    LdtForQuestionAnswering,
     LdtForSequenceClassification,
     LdtForTokenClassification,
 )
 from ldt.model.loading import check_folder, load, load_tokenizer
+from ldt.model.questions import LdtForQuestionAnswering
 
 __all__ = [
     "LdtConfig",
+    "LdtForCandidateRanking",
     "LdtForMaskedLM",
     "LdtForMultipleChoice",
     "LdtForQuestionAnswering",

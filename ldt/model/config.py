@@ -39,6 +39,7 @@ class LdtConfig(LongformerConfig):
         attention_backend: a name in `ldt.attention.BACKENDS`, or ``auto``.
         classifier_pooling: what sequence classification reads: ``cls``, the first real token, as
             transformers' Longformer; or the ``mean`` or ``max`` of all real tokens, by feature.
+        window_merge: how the scores of a candidate in the inputs of one document become one.
         pooling_layers: numbers of the layers, from 0 on, that have a second level; by default none.
             `upper_middle_layers` are those of the paper.
         pooling_window: tokens in reach of the second level on both sides together, the paper's 512.
@@ -61,6 +62,7 @@ class LdtConfig(LongformerConfig):
     causal: bool = False
     attention_backend: str = "auto"
     classifier_pooling: Literal["cls", "mean", "max"] = "cls"
+    window_merge: Literal["mean", "sum"] = "mean"
     pooling_layers: list[int] = field(default_factory=list)
     pooling_window: int = 512
     pooling: Literal["ldconv", "mean", "max", "conv"] = "ldconv"

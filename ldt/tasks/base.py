@@ -110,8 +110,10 @@ class Task(BaseModel, ABC):
     A feature is one input of the model: input_ids, global_attention_mask, token_type_ids and what
     else the head takes (``positions``, the labels), ``document`` (number of the example in its
     file, from 0), ``tokens`` (of the whole document, special ones included, whether or not all are
-    read) and ``flags`` (what the answer must say about the input). Other keys are the task's own;
-    arrays among them, as the offsets of the tokens, are kept on the disk (`ldt.data.Features`).
+    read) and ``flags`` (what the answer must say about the input); ``windows``, the number of parts
+    the document is read in, where that is not the number of its features. Other keys are the task's
+    own; arrays among them, as the offsets of the tokens, are kept on the disk
+    (`ldt.features.Features`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -180,7 +182,9 @@ class Task(BaseModel, ABC):
         """Whether a training document is trained on, by its features."""
         return True
 
-    def shuffle(self, example: Example, generator: np.random.Generator) -> Example:
+    def shuffle(
+        self, example: Example, generator: np.random.Generator, data: "DataSection"
+    ) -> Example:
         """The example as one epoch of training sees it, with the order of its parts drawn anew."""
         return example
 
