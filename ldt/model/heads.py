@@ -1,7 +1,5 @@
 """One class per kind of answer. All read packed tokens; padding never takes part in a loss."""
 
-import copy
-
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -10,8 +8,8 @@ from transformers.activations import gelu
 from ldt.model.encoder import LdtModel, LdtPreTrainedModel
 from ldt.model.layers import Linear
 from ldt.model.losses import cross_entropy
-from ldt.model.outputs import LdtHeadOutput, LdtQuestionAnsweringOutput, answered
-from ldt.model.separators import after_first, first_real, separators, words_of
+from ldt.model.outputs import LdtHeadOutput, answered
+from ldt.model.separators import first_real, words_of
 
 
 class LMHead(nn.Module):
@@ -221,78 +219,6 @@ class LdtForSequenceClassification(LdtPreTrainedModel):
         return "single_label_classification"
 
 
-class LdtForQuestionAnswering(LdtPreTrainedModel):
-    """Where an answer starts and ends; ``start_logits`` and ``end_logits`` are [b, n].
-
-    ``global_attention_mask=None`` means global attention on every real token before the first
-    separator of its row, that is on ``<s>`` and the question in ``<s> question </s> document </s>``
-    and in ``<s> question </s></s> document </s>``. Differences from transformers'
-    LongformerForQuestionAnswering, besides those of `LdtModel`:
-
-    - any number of separators from one on will do, each row is looked at by itself;
-    - padding does not compete: its logits are the dtype's least number, so a loss is that of the
-      row without padding. Positions outside of a row's real tokens are ignored, as transformers
-      ignores those outside of the input; a batch without any other has the loss 0 instead of nan;
-    - ``num_labels`` is always 2: a config with another number is copied and changed.
-    """
-
-    def __init__(self, config):
-        if config.num_labels != 2:
-            config = copy.deepcopy(config)
-            config.num_labels = 2
-        super().__init__(config)
-        self.longformer = LdtModel(config, add_pooling_layer=False)
-        self.qa_outputs = Linear(config.hidden_size, 2)
-        self.post_init()
-
-    def forward(
-        self,
-        input_ids=None,
-        attention_mask=None,
-        global_attention_mask=None,
-        token_type_ids=None,
-        position_ids=None,
-        inputs_embeds=None,
-        start_positions=None,
-        end_positions=None,
-        output_attentions=None,
-        output_hidden_states=None,
-        return_dict=None,
-    ):
-        """`LdtModel.forward` with ``start_positions`` and ``end_positions`` [b] int64.
-
-        Returns:
-            `LdtQuestionAnsweringOutput`, or the tuple of what is not None in it. The loss is the
-            mean of the two cross entropies, None unless both positions are given.
-
-        Raises:
-            ValueError: besides those of `LdtModel`: no ``global_attention_mask``, and a row has no
-                separator or there are no ``input_ids``.
-        """
-        if global_attention_mask is None:
-            real, separator = separators(self.config, input_ids, attention_mask)
-            global_attention_mask = real & ~after_first(separator, 0)
-        x, _, packing, rest = self.longformer(
-            input_ids,
-            attention_mask,
-            global_attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            output_attentions,
-            output_hidden_states,
-            packed=True,
-        )
-        logits = self.qa_outputs(x)
-        logits = packing.unpack(logits, torch.finfo(logits.dtype).min)
-        start, end = (side.contiguous() for side in logits.unbind(-1))
-        loss = None
-        if start_positions is not None and end_positions is not None:
-            sides = (start, start_positions), (end, end_positions)
-            loss = sum(_span_loss(*side, packing.real()) for side in sides) / 2
-        return answered(self, LdtQuestionAnsweringOutput(loss, start, end, **rest), return_dict)
-
-
 def _token_answer(model, logits, packing, labels, rest, return_dict):
     """`LdtHeadOutput` of packed logits [total, classes] and padded labels [b, n]."""
     loss = None
@@ -300,12 +226,3 @@ def _token_answer(model, logits, packing, labels, rest, return_dict):
         labels = labels.to(logits.device).masked_fill(~packing.real(), -100)
         loss = cross_entropy(logits, packing.pack(labels))
     return answered(model, LdtHeadOutput(loss, packing.unpack(logits), **rest), return_dict)
-
-
-def _span_loss(logits, positions, real):
-    """`cross_entropy` of [b, n] logits; positions [b] or [b, 1] outside of real tokens ignored."""
-    positions = positions.to(logits.device).view(-1)
-    inside = (positions >= 0) & (positions < logits.shape[1])
-    place = positions.clamp(0, logits.shape[1] - 1)
-    inside &= real.gather(1, place[:, None]).squeeze(1)
-    return cross_entropy(logits, place.masked_fill(~inside, -100))
