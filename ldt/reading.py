@@ -117,6 +117,25 @@ def text(example: Example, path: str) -> str:
     return value
 
 
+def texts(example: Example, path: str) -> list[str]:
+    """Return the list of texts at a dotted path; it may be empty, and so may be texts in it.
+
+    Raises:
+        DataError: there is no such field, or it holds something else.
+    """
+    values = field(example, path)
+    if not isinstance(values, list):
+        raise DataError(
+            f"{example.where}: field {path!r} is {kind(values)}, expected a list of texts"
+        )
+    for number, value in enumerate(values, 1):
+        if not isinstance(value, str):
+            raise DataError(
+                f"{example.where}: field {path!r}: {kind(value)} in place {number:,}, expected text"
+            )
+    return values
+
+
 def kind(value: Any) -> str:
     """Name the type of a JSON value for a message: "null", "a number", "a list" …"""
     if value is None or isinstance(value, bool):

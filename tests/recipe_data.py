@@ -14,7 +14,23 @@ def classification(number):
     }
 
 
+def multiple_choice(number):
+    """A question with two or three choices."""
+    choices = ["yes", "no", "both"][: 2 + number % 2]
+    return {"question": "who?", "context": TEXT, "choices": choices, "label": number % 2}
+
+
+def wikihop(number):
+    """A question with two candidates."""
+    answer = f"party {number % 2}"
+    supports = [f"It is {answer}.", TEXT]
+    candidates = ["party 0", "party 1"]
+    return {"query": "who?", "candidates": candidates, "supports": supports, "answer": answer}
+
+
 # number of the line -> its fields, as JSON lines have them; a recipe's data.format is set to jsonl.
 LINES = {
     "classification": classification,
+    "multiple_choice": multiple_choice,
+    "wikihop": wikihop,
 }

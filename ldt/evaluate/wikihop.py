@@ -4,6 +4,7 @@ from ldt.errors import DataError
 from ldt.evaluate import layouts
 from ldt.evaluate.result import Item, Result, compare, count_words, mean
 from ldt.json_file import JsonFile, take, texts
+from ldt.official.wikihop import accuracy
 
 
 def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
@@ -22,7 +23,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
         answer = take(question, "answer", str, where)
         candidates = set(texts(take(question, "candidates", list, where), where))
         supports = texts(take(question, "supports", list, where), where)
-        right = float(found.get(id) == answer)
+        right = accuracy(found.get(id), answer)
         ids.append(id)
         items.append(Item(id, {"accuracy": right}, sum(map(count_words, supports))))
         if id in found and found[id] not in candidates:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ldt import json_file, reading
-from ldt.formats import squad
+from ldt.formats import squad, wikihop
 from ldt.json_file import JsonFile
 from ldt.reading import Example, OnError
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 LINES = ("jsonl", "csv", "tsv", "parquet")  # read one by one, in constant memory
 _WHOLE: dict[str, Callable[[JsonFile, "DataSection"], Iterator[Example]]] = {
     "squad": squad.read,
+    "wikihop": wikihop.read,
 }
 FORMATS = (*LINES, *_WHOLE)
 

@@ -2,7 +2,13 @@
 
 from ldt.tasks.base import Segment, Task, join
 from ldt.tasks.classification import Classification
+from ldt.tasks.multiple_choice import MultipleChoice
+from ldt.tasks.wikihop import WikiHop
 
-TASKS: dict[str, type[Task]] = {"classification": Classification}
+TASKS: dict[str, type[Task]] = {
+    "classification": Classification,
+    "multiple_choice": MultipleChoice,
+    "wikihop": WikiHop,
+}
 
-__all__ = ["TASKS", "Classification", "Segment", "Task", "join"]
+__all__ = ["TASKS", "Classification", "MultipleChoice", "Segment", "Task", "WikiHop", "join"]

@@ -1,7 +1,7 @@
 """Text to token ids of any length, without special tokens around or inside it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -68,6 +68,22 @@ def special_id(tokenizer, role: str) -> int:
         if found is not None:
             return found
     raise ModelError(f"the tokenizer {tokenizer.name_or_path!r} has no {role} token")
+
+
+def marker_ids(tokenizer, tokens: Sequence[str]) -> list[int]:
+    """Return the ids of a task's own special tokens (`Task.new_tokens`).
+
+    Raises:
+        ModelError: the vocabulary lacks one.
+    """
+    known = tokenizer.get_vocab()
+    for token in tokens:
+        if token not in known:
+            raise ModelError(
+                f"the tokenizer {tokenizer.name_or_path!r} has no token {token}; fine-tuning for "
+                "the task adds it"
+            )
+    return [known[token] for token in tokens]
 
 
 def _encoded(tokenizer, piece: str, offsets: bool):

@@ -1,0 +1,166 @@
+"""The right one of a few choices about a text: [cls] question choice [sep] text [sep] for each."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from ldt.errors import DataError, RecipeError
+from ldt.reading import Example, field, kind, text, texts
+from ldt.tasks.base import Feature, Outputs, Segment, Task, fit, join
+from ldt.tasks.tokens import special_id, tokenize
+
+if TYPE_CHECKING:
+    from ldt.recipe import DataSection
+
+
+class MultipleChoice(Task):
+    """One of the choices of each question; questions may differ in their number.
+
+    Each choice is an input of its own and scored at the first token; the probabilities are the
+    softmax over the choices, as in RACE and QuALITY with RoBERTa or Longformer. The question stands
+    in front, as in Longformer's question answering (Beltagy et al. 2020, arXiv:2004.05150), so that
+    it is in each window of a text that does not fit. A choice's score is its mean over the windows.
+
+    The field that `data.label` names holds the place of the right choice, from 0 on, or its text.
+    """
+
+    roles: ClassVar[tuple[str, ...]] = ("cls", "question", "choice", "context", "sep")
+    document: ClassVar[str] = "context"
+    fields: ClassVar[tuple[str, ...]] = ("question", "choices")
+    together: ClassVar[bool] = True
+
+    name: Literal["multiple_choice"] = "multiple_choice"
+    global_attention: list[str] = ["cls", "question", "choice"]
+
+    def head(self) -> type:
+        from ldt.model import LdtForMultipleChoice
+
+        return LdtForMultipleChoice
+
+    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
+        """Return nothing, having looked at every label.
+
+        Raises:
+            DataError: no examples, or a label that is no choice.
+        """
+        self._look(examples, data, data.train or "the training set")
+        return {}
+
+    def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
+        """Raise DataError for an empty set and for a label that is no choice."""
+        self._look(examples, data, data.eval or "the evaluation set")
+
+    def encode(
+        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
+    ) -> list[Feature]:
+        """Return a feature for each choice and window, those of a choice together.
+
+        ``choices`` is the place of the feature's choice, ``texts`` are all of them. The windows are
+        the same for all choices; the longest one leaves the least room.
+
+        Raises:
+            DataError: the question or a choice is empty, or they leave no room for the text.
+        """
+        question = text(example, self.path("question", data))
+        if not question.strip():
+            raise DataError(f"{example.where}: the question is empty")
+        choices = self._choices(example, data)
+        document = text(example, self.path("context", data))
+        cls, sep = [special_id(tokenizer, "cls")], [special_id(tokenizer, "sep")]
+        asked = tokenize(tokenizer, question)
+        offered = [tokenize(tokenizer, f" {choice.strip()}") for choice in choices]
+        read = tokenize(tokenizer, document)
+        head = 3 + len(asked) + max(map(len, offered))
+        if max_length - head <= data.stride:
+            raise DataError(
+                f"{example.where}: the question and its longest choice take {head:,} tokens of "
+                f"the {max_length:,} of an input, which leaves too few for the text; a larger "
+                "data.max_length would do"
+            )
+        parts, flags = fit(len(read), max_length - head, example, data)
+        if not document.strip():
+            flags["empty"] = True
+        shared = {"texts": choices, "document": 0, "windows": len(parts), "flags": flags}
+        if config is not None:
+            shared["labels"] = self._label(example, data)
+        features = []
+        for place, choice in enumerate(offered):
+            own = {"choices": place, "tokens": 3 + len(asked) + len(choice) + len(read)}
+            for start, end in parts:
+                segments = [
+                    Segment("cls", cls),
+                    Segment("question", asked),
+                    Segment("choice", choice),
+                    Segment("sep", sep),
+                    Segment("context", read[start:end]),
+                    Segment("sep", sep),
+                ]
+                features.append(join(segments, self.global_attention) | shared | own)
+        return features
+
+    def gold(self, example: Example, data: "DataSection", config) -> dict[str, int]:
+        """Return the place of the right ``choice``."""
+        return {"choice": self._label(example, data)}
+
+    def decode(
+        self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
+    ) -> dict:
+        """Return the ``answer``, which ``choice`` it is (from 0 on), its ``score``, the ``scores``
+        of all choices, which add up to 1, the number of ``windows`` and the flags."""
+        choices, windows = features[0]["texts"], features[0]["windows"]
+        logits = np.array([said["logits"][0] for said in outputs], np.float64)
+        merged = logits.reshape(len(choices), windows).mean(1)
+        scores = np.exp(merged - merged.max())
+        scores /= scores.sum()
+        best = int(merged.argmax())
+        answer = {"answer": choices[best], "choice": best, "score": float(scores[best])}
+        answer |= {"scores": scores.tolist(), "windows": windows}
+        return answer | features[0].get("flags", {})
+
+    def score(
+        self, answers: Sequence[dict], golds: Sequence[Any], config
+    ) -> tuple[dict[str, float], list[dict]]:
+        """Return accuracy in percent.
+
+        Raises:
+            DataError: there are no answers.
+        """
+        if not answers:
+            raise DataError("no questions to score")
+        right = [
+            answer["choice"] == gold["choice"] for answer, gold in zip(answers, golds, strict=True)
+        ]
+        return {"accuracy": 100 * sum(right) / len(right)}, []
+
+    def default_metric(self, config) -> str:
+        return "accuracy"
+
+    def _look(self, examples: Iterable[Example], data: "DataSection", source: str) -> None:
+        labels = [self._label(example, data) for example in examples]
+        if not labels:
+            raise DataError(f"{source}: no questions")
+
+    def _choices(self, example: Example, data: "DataSection") -> list[str]:
+        path = self.path("choices", data)
+        found = texts(example, path)
+        if not found:
+            raise DataError(f"{example.where}: field {path!r} is an empty list")
+        if not all(choice.strip() for choice in found):
+            raise DataError(f"{example.where}: field {path!r}: a choice is empty")
+        return found
+
+    def _label(self, example: Example, data: "DataSection") -> int:
+        """The place of the right choice."""
+        if isinstance(data.label, list):
+            raise RecipeError("data.label: several fields; one choice is right")
+        choices, label = self._choices(example, data), field(example, data.label)
+        if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(choices):
+            return label
+        if isinstance(label, str) and choices.count(label) == 1:
+            return choices.index(label)
+        shown = repr(label)[:40] if isinstance(label, (str, int, float)) else kind(label)
+        raise DataError(
+            f"{example.where}: label {data.label!r} is {shown}, expected the text of one of the "
+            f"choices or its place, 0 to {len(choices) - 1}"
+        )

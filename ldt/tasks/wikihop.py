@@ -1,0 +1,268 @@
+"""The right one of many candidates, by documents that must be read together; as in WikiHop.
+
+Input: <s> [question] query [/question] ([ent] candidate [/ent])* (</s> support </s>)*
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from ldt.errors import DataError
+from ldt.official import wikihop as official
+from ldt.reading import Example, field, text, texts
+from ldt.tasks.base import Feature, Outputs, Segment, Task, fit, join
+from ldt.tasks.tokens import marker_ids, special_id, tokenize
+
+if TYPE_CHECKING:
+    from ldt.recipe import DataSection
+
+log = logging.getLogger("ldt")
+
+NO_LABEL = -100
+_SPACED = ((" .", "."), (" ,", ","), (" !", "!"), (" ?", "?"), ("( ", "("), (" )", ")"))
+_GROUPS = ((9, "up to 9"), (19, "10 to 19"), (39, "20 to 39"), (79, "40 to 79"))
+_MORE = "80 and more"
+
+
+class WikiHop(Task):
+    """One of the candidates of each question.
+
+    Encoding, head and shuffling are those of Beltagy et al. 2020 (arXiv:2004.05150, section 5 and
+    appendix C) and of the authors' scripts/wikihop.py. A candidate is scored at the [ent] in front
+    of it. Supports that do not fit are read in parts, question and candidates in front of each.
+    Training sees candidates and supports in a new order in every epoch.
+
+    Question, candidates and supports are tokenized as the authors did, each with a space in front
+    and without the spaces that tokenized text has around punctuation (`joined`): byte-level
+    vocabularies know " ," as another token than ",", and pretraining saw the second one. The
+    answer is the candidate as the file has it. One that stands twice is scored once.
+
+    Args:
+        merge: how a candidate's scores in the parts become one, before the softmax: their ``mean``,
+            as in the paper, or their ``sum``, as in the authors' code.
+        n_best: candidates in an answer.
+    """
+
+    roles: ClassVar[tuple[str, ...]] = ("cls", "question", "candidates", "supports")
+    document: ClassVar[str] = "supports"
+    fields: ClassVar[tuple[str, ...]] = ("query", "candidates", "answer")
+    together: ClassVar[bool] = True
+    shuffles: ClassVar[bool] = True
+    new_tokens: ClassVar[tuple[str, ...]] = ("[question]", "[/question]", "[ent]", "[/ent]")
+
+    name: Literal["wikihop"] = "wikihop"
+    global_attention: list[str] = ["cls", "question", "candidates"]
+    merge: Literal["mean", "sum"] = "mean"
+    n_best: int = Field(1, ge=1)
+
+    def head(self) -> type:
+        from ldt.model import LdtForCandidateRanking
+
+        return LdtForCandidateRanking
+
+    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
+        """Return window_merge, having looked at every answer.
+
+        Raises:
+            DataError: no examples, or an answer that is not among its candidates.
+        """
+        example = None
+        for example in examples:
+            answer, candidates = self._answer(example, data), self._candidates(example, data)
+            if answer not in candidates:
+                raise DataError(
+                    f"{example.where}: the answer {_cut(answer)} is none of the "
+                    f"{len(candidates):,} candidates ({_listed(candidates)}); training needs it "
+                    "among them"
+                )
+        if example is None:
+            raise DataError(f"{data.train or 'the training set'}: no questions")
+        return {"window_merge": self.merge}
+
+    def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
+        """Warn of questions that cannot be answered, as no candidate is right.
+
+        Raises:
+            DataError: no examples, or one without answer or candidates.
+        """
+        strange, total = [], 0
+        for example in examples:
+            total += 1
+            if self._answer(example, data) not in self._candidates(example, data):
+                strange.append(example.where)
+        if not total:
+            raise DataError(f"{data.eval or 'the evaluation set'}: no questions")
+        if strange:
+            log.warning(
+                "%s: the answer is none of the candidates; so in %s of %s questions, which count "
+                "as wrong",
+                strange[0],
+                f"{len(strange):,}",
+                f"{total:,}",
+            )
+
+    def shuffle(
+        self, example: Example, generator: np.random.Generator, data: "DataSection"
+    ) -> Example:
+        """The example with its candidates, and its supports, in a new order each."""
+        changed = {}
+        for name in ("candidates", "supports"):
+            path = self.path(name, data)
+            values = field(example, path)
+            changed[path] = [values[place] for place in generator.permutation(len(values))]
+        return replace(example, fields=example.fields | changed)
+
+    def encode(
+        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
+    ) -> list[Feature]:
+        """Return a feature for each part of the supports.
+
+        ``positions`` are the [ent] of the ``candidates``, ``labels`` is the place of the right one
+        among them, -100 if none is. Questions without a support are flagged ``empty``.
+
+        Raises:
+            DataError: the question is empty, or candidates leave no room for the supports.
+        """
+        question = text(example, self.path("query", data))
+        if not question.strip():
+            raise DataError(f"{example.where}: the question is empty")
+        candidates = self._candidates(example, data)
+        supports = texts(example, self.path("supports", data))
+        asks, asked, here, there = marker_ids(tokenizer, self.new_tokens)
+        cls, sep = special_id(tokenizer, "cls"), special_id(tokenizer, "sep")
+
+        named, positions = [], []
+        start = [asks, *_ids(tokenizer, question), asked]
+        for candidate in candidates:
+            positions.append(1 + len(start) + len(named))
+            named += [here, *_ids(tokenizer, candidate), there]
+        read = [token for support in supports for token in (sep, *_ids(tokenizer, support), sep)]
+        head = 1 + len(start) + len(named)
+        if max_length - head <= data.stride:
+            raise DataError(
+                f"{example.where}: the question and its {len(candidates):,} candidates take "
+                f"{head:,} tokens of the {max_length:,} of an input, which leaves too few for the "
+                "supports; fewer candidates would do, or a larger data.max_length (ldt convert "
+                "SOURCE --max-length N makes a longer model)"
+            )
+        parts, flags = fit(len(read), max_length - head, example, data)
+        if not any(support.strip() for support in supports):
+            flags["empty"] = True
+        shared = {"positions": positions, "candidates": candidates, "flags": flags}
+        shared |= {"document": 0, "tokens": head + len(read)}
+        if config is not None:
+            answer = self._answer(example, data)
+            shared["labels"] = candidates.index(answer) if answer in candidates else NO_LABEL
+        features = []
+        for begin, end in parts:
+            segments = [
+                Segment("cls", [cls]),
+                Segment("question", start),
+                Segment("candidates", named),
+                Segment("supports", read[begin:end]),
+            ]
+            features.append(join(segments, self.global_attention) | shared)
+        return features
+
+    def gold(self, example: Example, data: "DataSection", config) -> dict[str, Any]:
+        """Return the ``answer`` and the number of ``candidates``."""
+        candidates = self._candidates(example, data)
+        return {"answer": self._answer(example, data), "candidates": len(candidates)}
+
+    def decode(
+        self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
+    ) -> dict:
+        """Return the ``answer`` with its ``score``, a probability among the candidates; where
+        several are asked for, ``n_best`` of {answer, score} from the best on; and the flags."""
+        candidates = features[0]["candidates"]
+        parts = np.stack([said["logits"][: len(candidates)] for said in outputs]).astype(np.float64)
+        merged = parts.mean(0) if self.merge == "mean" else parts.sum(0)
+        scores = np.exp(merged - merged.max())
+        scores /= scores.sum()
+        best = [
+            {"answer": candidates[place], "score": float(scores[place])}
+            for place in np.argsort(-merged, kind="stable")[: self.n_best]
+        ]
+        several = {"n_best": best} if self.n_best > 1 else {}
+        return best[0] | several | features[0].get("flags", {})
+
+    def score(
+        self, answers: Sequence[dict], golds: Sequence[Any], config
+    ) -> tuple[dict[str, float], list[dict]]:
+        """Return accuracy in percent, and its rows by the number of candidates, with the accuracy
+        of guessing.
+
+        Raises:
+            DataError: there are no answers.
+        """
+        if not answers:
+            raise DataError("no questions to score")
+        right = np.array(
+            [
+                official.accuracy(answer["answer"], gold["answer"])
+                for answer, gold in zip(answers, golds, strict=True)
+            ]
+        )
+        numbers = np.array([gold["candidates"] for gold in golds])
+        groups = np.array([_group(number) for number in numbers])
+        rows = [
+            {
+                "candidates": name,
+                "questions": int((groups == name).sum()),
+                "accuracy": 100 * float(right[groups == name].mean()),
+                "guessing": 100 * float((1 / numbers[groups == name]).mean()),
+            }
+            for name in (*(name for _, name in _GROUPS), _MORE)
+            if (groups == name).any()
+        ]
+        return {"accuracy": 100 * float(right.mean())}, rows
+
+    def default_metric(self, config) -> str:
+        return "accuracy"
+
+    def published(self, answers: Iterable[dict]) -> dict[str, str]:
+        """The official layout: {id: candidate}."""
+        return {str(answer["id"]): answer["answer"] for answer in answers}
+
+    def _answer(self, example: Example, data: "DataSection") -> str:
+        return text(example, self.path("answer", data))
+
+    def _candidates(self, example: Example, data: "DataSection") -> list[str]:
+        """Those of an example, each once, in the order of their first occurrence."""
+        path = self.path("candidates", data)
+        found = list(dict.fromkeys(texts(example, path)))
+        if not found:
+            raise DataError(f"{example.where}: field {path!r} is an empty list")
+        if not all(candidate.strip() for candidate in found):
+            raise DataError(f"{example.where}: field {path!r}: a candidate is empty")
+        return found
+
+
+def joined(text: str) -> str:
+    """Text with punctuation next to its word and single spaces, as the authors' normalize_string.
+
+    "the Games ( 2004 ) , held" gives "the Games (2004), held".
+    """
+    for spaced, close in (*_SPACED, (" 's", "'s")):
+        text = text.replace(spaced, close)
+    return " ".join(text.split())
+
+
+def _ids(tokenizer, text: str) -> list[int]:
+    return tokenize(tokenizer, f" {joined(text)}")
+
+
+def _group(number: int) -> str:
+    return next((name for most, name in _GROUPS if number <= most), _MORE)
+
+
+def _cut(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:39]}…")
+
+
+def _listed(candidates: list[str]) -> str:
+    return ", ".join(map(_cut, candidates[:5])) + (", …" if len(candidates) > 5 else "")
