@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ldt import json_file, reading
-from ldt.formats import squad, wikihop
+from ldt.formats import conll, squad, triviaqa, wikihop
 from ldt.json_file import JsonFile
 from ldt.reading import Example, OnError
 
@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 LINES = ("jsonl", "csv", "tsv", "parquet")  # read one by one, in constant memory
 _WHOLE: dict[str, Callable[[JsonFile, "DataSection"], Iterator[Example]]] = {
     "squad": squad.read,
+    "triviaqa": triviaqa.read,
     "wikihop": wikihop.read,
 }
-FORMATS = (*LINES, *_WHOLE)
+_STREAMED: dict[str, Callable[[str, "DataSection"], Iterator[Example]]] = {
+    "conll": conll.read,  # not JSON; a document at a time
+}
+FORMATS = (*LINES, *_STREAMED, *_WHOLE)
 
 
 def read(
@@ -41,6 +45,9 @@ def read(
         UserError: there is no such file, or an option is missing.
         DataError: the file is damaged or of another layout.
     """
+    if data.format in _STREAMED:
+        yield from _STREAMED[data.format](source, data)
+        return
     if data.format in _WHOLE:
         yield from _WHOLE[data.format](json_file.read(source), data)
         return

@@ -3,12 +3,23 @@
 from ldt.tasks.base import Segment, Task, join
 from ldt.tasks.classification import Classification
 from ldt.tasks.multiple_choice import MultipleChoice
+from ldt.tasks.token_classification import TokenClassification
 from ldt.tasks.wikihop import WikiHop
 
 TASKS: dict[str, type[Task]] = {
     "classification": Classification,
     "multiple_choice": MultipleChoice,
+    "token_classification": TokenClassification,
     "wikihop": WikiHop,
 }
 
-__all__ = ["TASKS", "Classification", "MultipleChoice", "Segment", "Task", "WikiHop", "join"]
+__all__ = [
+    "TASKS",
+    "Classification",
+    "MultipleChoice",
+    "Segment",
+    "Task",
+    "TokenClassification",
+    "WikiHop",
+    "join",
+]

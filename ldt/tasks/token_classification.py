@@ -1,0 +1,315 @@
+"""Entities in a long document: [cls] document [sep], a BIO tag for each word."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from ldt.errors import DataError
+from ldt.official import conll
+from ldt.official.conll import Entity
+from ldt.reading import Example, field, text
+from ldt.tasks.base import Feature, Outputs, Segment, Task, fit, join
+from ldt.tasks.tokens import special_id, tokenize_with_offsets
+from ldt.tasks.words import Words, sentences, spans
+
+if TYPE_CHECKING:
+    from ldt.recipe import DataSection
+
+log = logging.getLogger("ldt")
+
+
+class TokenClassification(Task):
+    """Entities, as CoNLL has them: they do not overlap, and each is of one type.
+
+    An example has ``tokens``, a list of words or a list of sentences, which are lists of words,
+    with ``tags`` of the same form; or a ``text`` with ``entities``, a list of {start, end, label}
+    in characters. Where it has both, ``data.text`` names the text and so decides for it. Raw text
+    is parted into words at white space and around punctuation, never inside of a token.
+
+    The first token of a word has its label, the others have none. In overlapping windows the
+    word's tag is that of the window where it stands farthest from the borders.
+
+    Args:
+        labels: the types of entities in the order of the model's outputs; None takes all those of
+            the training set, sorted as text.
+    """
+
+    roles: ClassVar[tuple[str, ...]] = ("cls", "document", "sep")
+    fields: ClassVar[tuple[str, ...]] = ("tokens", "tags", "entities")
+
+    name: Literal["token_classification"] = "token_classification"
+    global_attention: list[str] = ["cls"]
+    labels: list[str] | None = Field(None, min_length=1)
+
+    def head(self) -> type:
+        from ldt.model import LdtForTokenClassification
+
+        return LdtForTokenClassification
+
+    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
+        """Return id2label, label2id and num_labels: O, and B and I of each type.
+
+        Raises:
+            DataError: no entities at all, or one of a type that is not in ``labels``.
+        """
+        counts, documents = Counter(), 0
+        for documents, example in enumerate(examples, 1):  # noqa: B007
+            for entity in self.gold(example, data, None):
+                if self.labels and entity.label not in self.labels:
+                    raise DataError(
+                        f"{example.where}: an entity {entity.label!r}, which is not in "
+                        f"task.labels: {', '.join(map(repr, self.labels))}"
+                    )
+                counts[entity.label] += 1
+        if not counts:
+            raise DataError(
+                f"{data.train or 'the training set'}: nothing to learn, {documents:,} documents "
+                "and no entity in them"
+            )
+        types = self.labels or sorted(counts)
+        rare = [f"{name!r} ({counts[name]})" for name in types if counts[name] < 2]
+        if rare:
+            log.warning("types with one entity to train on or none: %s", ", ".join(rare[:10]))
+        names = ["O", *(f"{kind}-{name}" for name in types for kind in "BI")]
+        return {
+            "id2label": dict(enumerate(names)),
+            "label2id": {name: number for number, name in enumerate(names)},
+            "num_labels": len(names),
+        }
+
+    def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
+        """Read the entities of all evaluation examples.
+
+        Raises:
+            DataError: there are no examples, entities that cannot be read, or types that the
+                training set does not have; the message has their count.
+        """
+        unseen, where, documents = Counter(), "", 0
+        for documents, example in enumerate(examples, 1):  # noqa: B007
+            for entity in self.gold(example, data, config):
+                if f"B-{entity.label}" not in config.label2id:
+                    unseen[entity.label] += 1
+                    where = where or example.where
+        if not documents:
+            raise DataError(f"{data.eval or 'the evaluation set'}: no documents")
+        if unseen:
+            listed = ", ".join(f"{name!r} ({n:,})" for name, n in unseen.most_common(5))
+            raise DataError(
+                f"{where}: types that the training set does not have, with the number of "
+                f"entities: {listed}; it has {', '.join(map(repr, _types(config)))}"
+            )
+
+    def encode(
+        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
+    ) -> list[Feature]:
+        """Return a feature per window; an empty document has one, flagged ``empty``.
+
+        ``words`` [words, 4] int32 has for each word whose first token is in the window its number,
+        the place of that token, and its first character and the one behind its last. ``labels``
+        [tokens] are -100 where no word begins. The first feature has the ``text``, and
+        ``astray``, the number of entities that do not begin and end where words do.
+        """
+        given = self._given(example, data)
+        document = Words.given(*given) if given else Words.raw(self._text(example, data))
+        ids, offsets = tokenize_with_offsets(tokenizer, document.text)
+        words = document.located(offsets)
+        cls, sep = [special_id(tokenizer, "cls")], [special_id(tokenizer, "sep")]
+        parts, flags = fit(len(ids), max_length - 2, example, data)
+        if not ids:
+            flags["empty"] = True
+        labels, astray = None, 0
+        if config is not None:
+            labels, astray = _labels(self.gold(example, data, config), words, given, config)
+        features = []
+        for start, end in parts:
+            segments = [
+                Segment("cls", cls),
+                Segment("document", ids[start:end]),
+                Segment("sep", sep),
+            ]
+            feature = join(segments, self.global_attention)
+            feature |= {"document": 0, "tokens": len(ids) + 2, "flags": flags}
+            here = (words[:, 1] >= start) & (words[:, 1] < end)
+            inside = words[here] - [0, start - 1, 0, 0]
+            feature["words"] = inside.astype(np.int32)
+            if labels is not None:
+                feature["labels"] = np.full(len(feature["input_ids"]), -100, np.int32)
+                feature["labels"][inside[:, 1]] = labels[here]
+            features.append(feature)
+        features[0] |= {"text": document.text, "astray": astray}
+        features[0] |= {"sizes": document.sizes, "nested": document.nested}
+        return features
+
+    def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
+        """How many entities begin or end inside of a word."""
+        astray = sum(feature.get("astray", 0) for feature in features)
+        if not astray:
+            return []
+        return [
+            f"entities that begin or end inside of a word: {astray:,}; they are learnt as whole "
+            "words"
+        ]
+
+    def gold(self, example: Example, data: "DataSection", config) -> list[Entity]:
+        """Return the entities in words of ``tokens``, or in characters of ``text``.
+
+        Raises:
+            DataError: a field is missing, of another form, or does not go with the words.
+        """
+        given = self._given(example, data)
+        if given is None:
+            return spans(example, self.path("entities", data), self._text(example, data))
+        tags = sentences(example, self.path("tags", data))
+        sizes = [[len(sentence) for sentence in some] for some, _ in (tags, given)]
+        if sizes[0] != sizes[1] or tags[1] != given[1]:
+            raise DataError(
+                f"{example.where}: {sum(sizes[0]):,} tags and {sum(sizes[1]):,} tokens, in "
+                f"{len(sizes[0]):,} and {len(sizes[1]):,} sentences; each token has one tag"
+            )
+        try:
+            return _by_sentence(tags[0])
+        except ValueError as error:
+            raise DataError(
+                f"{example.where}: field {self.path('tags', data)!r}: {error}"
+            ) from None
+
+    def decode(
+        self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
+    ) -> dict:
+        """Return ``entities``, and of given words the ``tags`` in their form; and the flags.
+
+        An entity has start, end and label as `gold` has them, its text, and as score the mean of
+        its words' probabilities. I where no entity of the type goes on counts, and is told, as B.
+
+        Args:
+            outputs: ``logits`` [tokens, labels] of each window.
+            config: the model's.
+            example: the document.
+            features: those of the windows.
+        """
+        first, sizes = features[0], features[0]["sizes"]
+        numbers, scores, places = _merged(outputs, features, len(config.id2label))
+        tags = [config.id2label[label] for label in scores.argmax(1).tolist()]
+        ends = np.searchsorted(numbers, np.cumsum(sizes)).tolist() if sizes else [len(tags)]
+        found, entities = [], []
+        for a, b, label in _by_sentence(tags[i:j] for i, j in zip([0, *ends], ends, strict=False)):
+            chars = places[a, 0].item(), places[b - 1, 1].item()
+            words = numbers[a].item(), numbers[b - 1].item() + 1
+            found.append(Entity(*words, label))
+            start, end = words if sizes else chars
+            score = scores[a:b].max(1).mean().item()
+            said = first["text"][slice(*chars)]
+            entities.append(
+                {"start": start, "end": end, "label": label, "text": said, "score": score}
+            )
+        answer = {"entities": entities}
+        if sizes is not None:
+            tags = conll.tags(found, sum(sizes))
+            ends = np.cumsum(sizes).tolist()
+            parted = [tags[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+            answer["tags"] = parted if first["nested"] else tags
+        return answer | first["flags"]
+
+    def score(
+        self, answers: Sequence[dict], golds: Sequence[list[Entity]], config
+    ) -> tuple[dict[str, float], list[dict]]:
+        """Return precision, recall and f1 of all entities, from 0 to 100, with a row per type.
+
+        Raises:
+            DataError: there are no answers.
+        """
+        if not answers:
+            raise DataError("no documents to score")
+        found = {
+            (number, entity["start"], entity["end"], entity["label"])
+            for number, answer in enumerate(answers)
+            for entity in answer["entities"]
+        }
+        gold = {(number, *entity) for number, entities in enumerate(golds) for entity in entities}
+        rows = []
+        for label in _types(config):
+            own = [{entity for entity in some if entity[-1] == label} for some in (found, gold)]
+            score = conll.score(*own)
+            rows.append({"type": label} | _percent(score) | {"support": score.gold})
+        return _percent(conll.score(found, gold)), rows
+
+    def default_metric(self, config) -> str:
+        """The F1 of entities."""
+        return "f1"
+
+    def _given(self, example: Example, data: "DataSection") -> tuple[list[list[str]], bool] | None:
+        """The words as sentences, and whether they were given so; None of an example with text."""
+        path = self.path("tokens", data)
+        if data.text is not None:
+            return None
+        try:
+            field(example, path)
+        except DataError:
+            if self.document in example.fields:
+                return None
+            raise DataError(
+                f"{example.where}: no field {path!r}, a list of words, and no {self.document!r}; "
+                "data.fields and data.text name others"
+            ) from None
+        return sentences(example, path)
+
+    def _text(self, example: Example, data: "DataSection") -> str:
+        return text(example, self.path(self.document, data))
+
+
+def _labels(gold: list[Entity], words: np.ndarray, given: Any, config) -> tuple[np.ndarray, int]:
+    """The label of each located word, and how many entities are not made of whole words."""
+    labels, astray = np.full(len(words), config.label2id["O"]), 0
+    for start, end, name in gold:
+        if given:
+            a, b = np.searchsorted(words[:, 0], [start, end])
+        else:
+            a = np.searchsorted(words[:, 3], start, side="right")
+            b = np.searchsorted(words[:, 2], end)
+            exact = a < b and (words[a, 2], words[b - 1, 3]) == (start, end)
+            astray += not exact
+        inside = labels[a:b]
+        inside[:] = config.label2id[f"I-{name}"]
+        inside[:1] = config.label2id[f"B-{name}"]
+    return labels, astray
+
+
+def _merged(
+    outputs: Sequence[Outputs], features: Sequence[Feature], labels: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each word that was read: its number [words], probabilities [words, labels] and
+    characters [words, 2]; from the window where it stands farthest from the borders."""
+    words, depths, logits = [], [], []
+    for output, feature in zip(outputs, features, strict=True):
+        place, last = feature["words"][:, 1], len(feature["input_ids"]) - 1
+        words.append(feature["words"])
+        depths.append(np.minimum(place, last - place))
+        logits.append(output["logits"][place].reshape(-1, labels))
+    words, depths = np.concatenate(words), np.concatenate(depths)
+    order = np.lexsort((-depths, words[:, 0]))  # stable: the earlier of two windows
+    numbers, chosen = np.unique(words[order, 0], return_index=True)
+    chosen = order[chosen]
+    logits = np.concatenate(logits).astype(float)[chosen]
+    scores = np.exp(logits - logits.max(1, keepdims=True))
+    return numbers, scores / scores.sum(1, keepdims=True), words[chosen, 2:]
+
+
+def _by_sentence(sentences: Iterable[list[str]]) -> list[Entity]:
+    """The entities of all sentences, counted in words of the document; none crosses a border."""
+    found, begin = [], 0
+    for tags in sentences:
+        found += [Entity(a + begin, b + begin, label) for a, b, label in conll.entities(tags)]
+        begin += len(tags)
+    return found
+
+
+def _types(config) -> list[str]:
+    return [name[2:] for name in config.label2id if name.startswith("B-")]
+
+
+def _percent(score: conll.Score) -> dict[str, float]:
+    return {name: 100 * getattr(score, name) for name in ("precision", "recall", "f1")}
