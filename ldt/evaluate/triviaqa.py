@@ -7,21 +7,14 @@ a question scored on its own.
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ldt import pages
 from ldt.errors import DataError, UserError
 from ldt.evaluate import layouts
 from ldt.evaluate.result import Item, Result, compare, count_words, mean
-from ldt.json_file import JsonFile, shown, take, texts
+from ldt.formats.triviaqa import Page, domain_of, golds_of, pages_of
+from ldt.json_file import JsonFile, take
 from ldt.official import triviaqa as rules
 from ldt.output import plural
-
-DOMAINS = {"Wikipedia": "wikipedia", "Web": "web"}
-PAGES = {"EntityPages": "wikipedia", "SearchResults": "web"}  # and their folders of evidence
-
-
-class _Page(NamedTuple):
-    folder: str
-    filename: str
-    verified: bool
 
 
 class _Question(NamedTuple):
@@ -29,7 +22,7 @@ class _Question(NamedTuple):
 
     id: str
     golds: list[str]
-    pages: list[_Page]
+    pages: list[Page]
     verified: bool | None
 
 
@@ -50,7 +43,7 @@ def evaluate(
         DataError: a file that cannot be used, a page outside of ``evidence``.
         UserError: ``domain`` is not that of the file, or neither is given; no folder ``evidence``.
     """
-    domain = _domain(gold, domain)
+    domain = domain_of(gold, domain, "--domain ")
     questions = _questions(gold, domain)
     found = layouts.answers_by_id(predictions)
     missing, extra = compare(list(questions), found)
@@ -88,22 +81,6 @@ def evaluate(
     return result
 
 
-def _domain(gold, asked):
-    says = gold.value.get("Domain")
-    told = DOMAINS.get(says)
-    if asked is None and told is None:
-        raise UserError(
-            f"{gold.name}: Domain is {shown(says)}; --domain web or --domain wikipedia "
-            "says how the predictions are keyed"
-        )
-    if asked and told and asked != told:
-        raise UserError(
-            f"--domain {asked}: {gold.name} says Domain {says!r}; leave the option out, or give "
-            f"the file of the {asked} domain"
-        )
-    return asked or told
-
-
 def _questions(gold, domain):
     """Key to question; in a file of verified questions (``VerifiedEval``) only those."""
     data = gold.value["Data"]
@@ -118,11 +95,11 @@ def _questions(gold, domain):
         if only and not verified:
             continue
         golds = _golds(item, where)
-        pages = _pages(item, where)
+        listed = pages_of(item, where)
         if domain == "wikipedia":
-            questions[id] = _Question(id, golds, pages, verified)
+            questions[id] = _Question(id, golds, listed, verified)
             continue
-        for page in pages:
+        for page in listed:
             if not only or page.verified:
                 both = verified and page.verified
                 questions[f"{id}--{page.filename}"] = _Question(id, golds, [page], both)
@@ -136,22 +113,7 @@ def _questions(gold, domain):
 def _golds(item, where):
     if "Answer" not in item:
         raise DataError(f"{where}: no field 'Answer'; the files of a test set cannot be scored")
-    answer = take(item, "Answer", dict, where)
-    texts(take(answer, "NormalizedAliases", list, where), where)
-    texts(answer.get("HumanAnswers") or [], where)
-    golds = rules.names(answer)
-    if not golds:
-        raise DataError(f"{where}: NormalizedAliases is empty; a question needs an answer")
-    return golds
-
-
-def _pages(item, where):
-    pages = []
-    for key, folder in PAGES.items():
-        for page in item.get(key) or []:
-            filename = take(page, "Filename", str, where)
-            pages.append(_Page(folder, filename, bool(page.get("DocPartOfVerifiedEval"))))
-    return pages
+    return golds_of(item, where)
 
 
 class _Documents:
@@ -165,7 +127,8 @@ class _Documents:
 
     def find(self, question: _Question) -> tuple[int | None, Any]:
         """(words, place) in the question's pages laid end to end."""
-        texts = [text for page in question.pages if (text := self._read(page)) is not None]
+        found = (self._read(page, question.id) for page in question.pages)
+        texts = [text for text in found if text is not None]
         if not texts:
             return None, None
         text = f" {rules.normalise(' '.join(texts))} "
@@ -174,13 +137,11 @@ class _Documents:
         place = min(starts) / len(text) if starts else "not in the document"
         return sum(map(count_words, texts)), place
 
-    def _read(self, page):
-        path = (self.folder / page.folder / page.filename).resolve()
-        if not path.is_relative_to(self.folder):
-            raise DataError(f"{page.filename!r}: a page outside of {self.folder} is not read")
+    def _read(self, page, where):
+        path = pages.inside(self.folder, page.path, where)
         try:
-            return path.read_text("utf-8", errors="replace")
-        except (OSError, ValueError):
+            return pages.read(path)
+        except OSError:
             self.absent.append(page.filename)
             return None
 

@@ -3,13 +3,17 @@
 from ldt.tasks.base import Segment, Task, join
 from ldt.tasks.classification import Classification
 from ldt.tasks.multiple_choice import MultipleChoice
+from ldt.tasks.squad import Squad
 from ldt.tasks.token_classification import TokenClassification
+from ldt.tasks.triviaqa import TriviaQA
 from ldt.tasks.wikihop import WikiHop
 
 TASKS: dict[str, type[Task]] = {
     "classification": Classification,
     "multiple_choice": MultipleChoice,
+    "squad": Squad,
     "token_classification": TokenClassification,
+    "triviaqa": TriviaQA,
     "wikihop": WikiHop,
 }
 
@@ -18,8 +22,10 @@ __all__ = [
     "Classification",
     "MultipleChoice",
     "Segment",
+    "Squad",
     "Task",
     "TokenClassification",
+    "TriviaQA",
     "WikiHop",
     "join",
 ]

@@ -1,0 +1,239 @@
+"""Questions on documents whose answers have a place, or none; as in SQuAD 1.1 and 2.0."""
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from ldt.errors import DataError
+from ldt.official import squad as rules
+from ldt.reading import Example, field, kind, text
+from ldt.tasks.base import Feature, Outputs
+from ldt.tasks.spans import Span, SpanTask, context_of, means
+
+if TYPE_CHECKING:
+    from ldt.recipe import DataSection
+
+CLS = 0  # where an input without the answer points to
+UNSETTLED = 0.5  # "no answer" where it scores higher than every span
+
+
+class Squad(SpanTask):
+    """A piece of a document of any length that answers a question, or "" for no answer.
+
+    An example has ``question``, ``context`` and ``answers``: a list of {text, answer_start}, the
+    place counted in characters (code points); or of texts, the first place of each counts; or
+    {text: [...], answer_start: [...]}. An empty list is a question without an answer.
+
+    All answers that a window has are right together; a window that has none is taught to point to
+    its first token. Where training has questions without an answer, the answer is "" if that is
+    more probable than ``no_answer_threshold``, which is stored in the model: the one with the best
+    F1 on the evaluation set, 0.5 without such a set. The probability is 1 / (1 + exp(s - n)), where
+    s is the score of the best span of all windows and n the lowest score of a first token, so that
+    one window with an answer is enough.
+
+    Args:
+        max_question, max_answer, top, n_best: see `SpanTask`.
+
+    Source: Rajpurkar et al. 2018 (arXiv:1806.03822) for the threshold; Devlin et al. 2019
+    (arXiv:1810.04805), section 4.3, for the first token.
+    """
+
+    fields: ClassVar[tuple[str, ...]] = ("question", "answers")
+
+    name: Literal["squad"] = "squad"
+
+    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
+        """Return no_answer_threshold: None where every question has an answer.
+
+        Raises:
+            DataError: there are no examples, or an answer that is not where it is said to be.
+        """
+        total, without = self._look(examples, data, data.train or "the training set")
+        if without == total:
+            raise DataError(
+                f"{data.train or 'the training set'}: nothing to learn, none of "
+                f"{total:,} questions has an answer"
+            )
+        return {"no_answer_threshold": UNSETTLED if without else None}
+
+    def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
+        """Look at the answers of all evaluation examples.
+
+        Raises:
+            DataError: there are none, an answer is not where it is said to be, or the model is not
+                taught that there may be none.
+        """
+        source = data.eval or "the evaluation set"
+        _, without = self._look(examples, data, source)
+        if without and _threshold(config) is None:
+            raise DataError(
+                f"{source}: questions without an answer ({without:,}), the training set has none; "
+                "train on such questions too, or leave them out"
+            )
+
+    def encode(
+        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
+    ) -> list[Feature]:
+        """Return a feature per window (`SpanTask.windows`).
+
+        Raises:
+            DataError: a field is missing, an answer is not where it is said to be, the question is
+                empty or leaves no room.
+        """
+        context = text(example, self.path("context", data))
+        spans = None
+        if config is not None:
+            spans = [span for span, _ in self._answers(example, data)]
+        features = self.windows(
+            example, context, tokenizer, data=data, max_length=max_length, spans=spans
+        )
+        for feature in features:
+            feature["context"] = context
+            for name in self.label_names if spans is not None else ():
+                feature[name] = feature[name] or [CLS]
+        return features
+
+    def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
+        """How many windows have an answer."""
+        answered = [feature["start_positions"] != [CLS] for feature in features]
+        return [f"{sum(answered):,} of {len(answered):,} inputs have an answer"]
+
+    def gold(self, example: Example, data: "DataSection", config) -> dict[str, Any]:
+        """Return the texts of all right answers.
+
+        Raises:
+            DataError: the field is missing, or an answer is not where it is said to be.
+        """
+        return {"answers": [found for _, found in self._answers(example, data)]}
+
+    def decode(
+        self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
+    ) -> dict:
+        """Return answer, score, start, end (`SpanTask.answer`) and the flags.
+
+        Of a model that knows questions without an answer also the probability of that,
+        ``no_answer``; where the answer is "", score, start and end are of the span that it would
+        be, which is ``best``.
+        """
+        spans = self.best(outputs, features)
+        found = self.answer(spans, context_of(features[0]["context"]))
+        threshold = _threshold(config)
+        if threshold is not None:
+            found |= {"best": found["answer"], "no_answer": 1.0}
+            if spans:
+                null = min(
+                    sum(float(output[name][CLS]) for name in self.outputs) for output in outputs
+                )
+                found["no_answer"] = _logistic(null - spans[0][0])
+            if found["no_answer"] > threshold:
+                found["answer"] = ""
+        return found | features[0]["flags"]
+
+    def score(
+        self, answers: Sequence[dict], golds: Sequence[Any], config
+    ) -> tuple[dict[str, float], list[dict]]:
+        """Return exact_match and f1, 0 to 100, by the published rules.
+
+        With questions without an answer, those of SQuAD 2.0, with the threshold that gives the best
+        F1 on these very questions, which is the metric no_answer_threshold; and rows for questions
+        with and without an answer.
+
+        Raises:
+            DataError: there are no answers.
+        """
+        if not answers:
+            raise DataError("no questions to score")
+        texts = [gold["answers"] for gold in golds]
+        if _threshold(config) is None:
+            pairs = zip(answers, texts, strict=True)
+            return means([rules.score(answer["answer"], right) for answer, right in pairs]), []
+        scores = [rules.score2(a["best"], right) for a, right in zip(answers, texts, strict=True)]
+        names = [str(number) for number in range(len(answers))]
+        _, threshold = rules.best_threshold(
+            {name: f1 for name, (_, f1) in zip(names, scores, strict=True)},
+            [name for name, answer in zip(names, answers, strict=True) if answer["best"]],
+            {name: answer["no_answer"] for name, answer in zip(names, answers, strict=True)},
+            [name for name, right in zip(names, texts, strict=True) if right],
+        )
+        scores = [
+            score if answer["no_answer"] <= threshold else rules.score2("", right)
+            for score, answer, right in zip(scores, answers, texts, strict=True)
+        ]
+        rows = []
+        for what, wanted in (("with an answer", True), ("without", False)):
+            part = [s for s, right in zip(scores, texts, strict=True) if bool(right) == wanted]
+            if part:
+                rows.append({"questions": what, "number": len(part)} | means(part))
+        return means(scores) | {"no_answer_threshold": threshold}, rows
+
+    def settle(self, metrics: dict[str, float]) -> dict[str, Any]:
+        """The threshold that was found on the evaluation set."""
+        name = "no_answer_threshold"
+        return {name: metrics[name]} if name in metrics else {}
+
+    def published(self, answers: Iterable[dict]) -> dict[str, str]:
+        """{id: answer}."""
+        return {str(answer["id"]): answer["answer"] for answer in answers}
+
+    def _look(self, examples: Iterable[Example], data: "DataSection", what: str) -> Span:
+        """How many examples there are, and how many without an answer."""
+        counts = [bool(self._answers(example, data)) for example in examples]
+        if not counts:
+            raise DataError(f"{what}: no questions")
+        return len(counts), counts.count(False)
+
+    def _answers(self, example: Example, data: "DataSection") -> list[tuple[Span, str]]:
+        """The characters and the text of each right answer; none of one that is white space."""
+        path, context = self.path("answers", data), text(example, self.path("context", data))
+        listed = field(example, path)
+        if isinstance(listed, dict) and {"text", "answer_start"} <= listed.keys():
+            starts = listed["answer_start"]
+            listed = [
+                {"text": said, "answer_start": start}
+                for said, start in zip_longest(listed["text"], starts)
+            ]
+        listed = [listed] if isinstance(listed, str) else listed
+        if not isinstance(listed, list):
+            raise DataError(f"{example.where}: {path!r} is {kind(listed)}, expected a list")
+        found = [_placed(answer, context, example.where) for answer in listed]
+        return [(span, said) for span, said in found if said.strip()]
+
+
+def _placed(answer: Any, context: str, where: str) -> tuple[Span, str]:
+    """Where an answer stands, and its text.
+
+    Raises:
+        DataError: not where it is said to be, or nowhere.
+    """
+    said, start = answer, None
+    if isinstance(answer, dict):
+        said, start = answer.get("text"), answer.get("answer_start")
+    if not isinstance(said, str):
+        raise DataError(f"{where}: an answer is {kind(said)}, expected text and answer_start")
+    place = context.find(said)
+    if place < 0:
+        raise DataError(
+            f"{where}: the answer {said[:60]!r} does not stand in the context; the task triviaqa "
+            "finds answers that are spelt differently"
+        )
+    if start is None:
+        return (place, place + len(said)), said
+    if isinstance(start, bool) or not isinstance(start, int):
+        raise DataError(f"{where}: answer_start is {kind(start)}, expected a whole number")
+    if start < 0 or not context.startswith(said, start):
+        there = context[start : start + len(said)][:60] if start >= 0 else ""
+        raise DataError(
+            f"{where}: the answer {said[:60]!r} is said to stand at character {start:,}, where "
+            f"{there!r} stands; it stands at {place:,} (answer_start counts code points from 0)"
+        )
+    return (start, start + len(said)), said
+
+
+def _threshold(config) -> float | None:
+    return getattr(config, "no_answer_threshold", None)
+
+
+def _logistic(x: float) -> float:
+    """1 / (1 + exp(-x)), exact where it is small and without overflow."""
+    return 1 / (1 + math.exp(-x)) if x > 0 else math.exp(x) / (1 + math.exp(x))
