@@ -20,6 +20,12 @@ def multiple_choice(number):
     return {"question": "who?", "context": TEXT, "choices": choices, "label": number % 2}
 
 
+def token_classification(number):
+    """Words in two sentences, one of them an entity."""
+    tokens = [["It", "is", f"Party{number}"], TEXT.split()]
+    return {"tokens": tokens, "tags": [["O", "O", "B-PER"], ["O"] * len(tokens[1])]}
+
+
 def wikihop(number):
     """A question with two candidates."""
     answer = f"party {number % 2}"
@@ -32,5 +38,6 @@ def wikihop(number):
 LINES = {
     "classification": classification,
     "multiple_choice": multiple_choice,
+    "token_classification": token_classification,
     "wikihop": wikihop,
 }
