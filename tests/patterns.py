@@ -50,18 +50,39 @@ def patterns(draw, longest=700):
     return documents, generator, arguments
 
 
+def offsets(arguments):
+    """How many places a window has, itself included."""
+    sides = 1 if arguments.get("causal") else 2
+    return sides * (arguments["window"] // 2) + 1
+
+
 def rand(*shape, generator, dtype=torch.float64, scale=1.0):
     """Normals that ask for a gradient, the same numbers in every dtype."""
     x = torch.randn(*shape, dtype=torch.float64, generator=generator) * scale
     return x.to(dtype).requires_grad_()
 
 
-def band(module, documents, generator, dtype=torch.float64, heads=HEADS, dim=DIM, **arguments):
-    """Output and the three gradients of a module's band_attention on inputs of this generator."""
+def band(
+    module,
+    documents,
+    generator,
+    dtype=torch.float64,
+    heads=HEADS,
+    dim=DIM,
+    relative=False,
+    **arguments,
+):
+    """Output and all gradients of a module's band_attention on inputs of this generator."""
     shape = documents.total, heads, dim
     q, k, v, up = (rand(*shape, generator=generator, dtype=dtype) for _ in range(4))
+    leaves = q, k, v
+    if relative:
+        query = rand(*shape, generator=generator, dtype=dtype)
+        table = rand(heads, offsets(arguments), dim, generator=generator, dtype=dtype)
+        arguments["relative"] = query, table
+        leaves += query, table
     out = module.band_attention(q, k, v, documents, **arguments)
-    return out, *torch.autograd.grad(out, (q, k, v), up)
+    return out, *torch.autograd.grad(out, leaves, up)
 
 
 def rows(run, documents, generator, dtype=torch.float64, heads=HEADS, dim=DIM, **arguments):

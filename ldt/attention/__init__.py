@@ -29,6 +29,7 @@ __all__ = [
 
 # Each has band_attention and global_rows as reference.py defines them.
 BACKENDS = {"reference": reference, "loop": loop, "blocked": blocked, "triton": fused}
+RELATIVE = ("reference", "blocked")  # of them know relative positions
 
 
 def band_attention(
@@ -42,6 +43,7 @@ def band_attention(
     causal=False,
     dropout=0.0,
     seed=0,
+    relative=None,
     backend="auto",
 ):
     """`reference.band_attention` by the named backend; `auto` takes the fastest, see `choose`.
@@ -62,11 +64,15 @@ def band_attention(
         raise ValueError(
             "causal attention has no global tokens: every token would see the future through them"
         )
+    arguments = {"window": window, "dilation": gaps, "causal": causal, "dropout": dropout}
+    if relative is not None:
+        _check_relative(relative, q, window, causal)
+        return _with_relative(backend)(
+            q, k, v, documents, **arguments, seed=seed, relative=relative
+        )
     if torch.compiler.is_compiling():
         return ops.band(q, k, v, documents, window, gaps, causal, dropout, seed, backend)
-    return _module(backend, q).band_attention(
-        q, k, v, documents, window=window, dilation=gaps, causal=causal, dropout=dropout, seed=seed
-    )
+    return _module(backend, q).band_attention(q, k, v, documents, **arguments, seed=seed)
 
 
 def global_rows(q, x, key, value, documents, *, dropout=0.0, seed=0, backend="auto"):
@@ -105,6 +111,28 @@ def choose(device, dtype, dim=64):
     if not _has_triton():
         return "blocked", "the package triton is not installed"
     return "triton", "fused kernels on CUDA"
+
+
+def _check_relative(relative, q, window, causal):
+    query, table = relative
+    offsets = window // 2 + 1 if causal else window + 1
+    heads, dim = q.shape[1:]
+    if query.shape != q.shape or table.shape != (heads, offsets, dim):
+        raise ValueError(
+            f"relative positions need queries {list(q.shape)} and a table {[heads, offsets, dim]}, "
+            f"got {list(query.shape)} and {list(table.shape)}"
+        )
+
+
+def _with_relative(backend):
+    """The function of a backend that has relative positions, left out of a compiled graph."""
+    if backend not in ("auto", *RELATIVE):
+        raise ValueError(
+            f"attention backend {backend!r} has no relative positions; auto, "
+            f"{', '.join(RELATIVE)} have"
+        )
+    module = BACKENDS["blocked" if backend == "auto" else backend]
+    return torch.compiler.disable(module.band_attention)
 
 
 @cache

@@ -51,7 +51,17 @@ class Reach:
 
 
 def band_attention(
-    q, k, v, documents: Documents, *, window: int, dilation=1, causal=False, dropout=0.0, seed=0
+    q,
+    k,
+    v,
+    documents: Documents,
+    *,
+    window: int,
+    dilation=1,
+    causal=False,
+    dropout=0.0,
+    seed=0,
+    relative=None,
 ):
     """`reference.band_attention` in O(length * window) time and O(length) memory.
 
@@ -62,7 +72,7 @@ def band_attention(
     gaps = per_head(dilation, q.shape[1])
     parts = {gap: [h for h, own in enumerate(gaps) if own == gap] for gap in dict.fromkeys(gaps)}
     out = [
-        _heads_of_one_gap(q, k, v, documents, reach, gap, heads, dropout, seed)
+        _heads_of_one_gap(q, k, v, documents, reach, gap, heads, dropout, seed, relative)
         for gap, heads in parts.items()
     ]
     if len(out) == 1:
@@ -71,17 +81,20 @@ def band_attention(
     return torch.cat(out, 1).index_select(1, order.argsort())
 
 
-def _heads_of_one_gap(q, k, v, documents, reach, gap, heads, dropout, seed):
+def _heads_of_one_gap(q, k, v, documents, reach, gap, heads, dropout, seed, relative):
+    query, table = relative or (None, None)
     key = ("blocks", reach, gap)
     blocks = documents.cached(key, lambda: list(_band_blocks(documents, reach, gap)))
     if len(heads) < q.shape[1]:
         q, k, v = (x[:, heads] for x in (q, k, v))
+        if relative is not None:
+            query, table = query[:, heads], table[heads]
     drop = None
     if dropout:
         rows = torch.arange(documents.total, device=q.device)
         heads_of = torch.tensor(heads, device=q.device)
         drop = Dropout(documents, rows, rows, heads_of, dropout, seed)
-    return Blocked.apply(q, k, v, blocks, reach, drop)
+    return Blocked.apply(q, k, v, blocks, reach, drop, query, table)
 
 
 def global_rows(q, x, key, value, documents: Documents, *, dropout=0.0, seed=0):
@@ -193,6 +206,15 @@ def _corners(dtype, device):
     return low.tril(-1), low.triu(1)
 
 
+def _skewed(shape, like):
+    """Zeros [heads, b, b + offsets - 1], keys from the first query's first offset on; and their
+    view [heads, b, offsets], in which every query begins with its own."""
+    heads, b, offsets = shape
+    slab = like.new_zeros(heads, b, b + offsets - 1)
+    wide = slab.shape[2]
+    return slab, slab.as_strided(shape, (b * wide, wide + 1, 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Dropout:
     """Which probabilities are dropped; see `dropout.dropout_mask`."""
@@ -216,11 +238,11 @@ class Blocked(torch.autograd.Function):
     """Softmax attention of every block; zeros in rows of q that no block holds."""
 
     @staticmethod
-    def forward(ctx, q, k, v, blocks, reach, drop):
-        ctx.save_for_backward(q, k, v)
+    def forward(ctx, q, k, v, blocks, reach, drop, query=None, table=None):
+        ctx.save_for_backward(q, k, v, query, table)
         ctx.rest = blocks, reach, drop
         out = q.new_zeros(q.shape)
-        work = _Work(q, k, v, *ctx.rest)
+        work = _Work(q, k, v, *ctx.rest, query, table)
         with fast_matmul(q):
             for block in blocks:
                 probs = work.probs(block)
@@ -235,10 +257,11 @@ class Blocked(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        q, k, v = ctx.saved_tensors
+        q, k, v, query, table = ctx.saved_tensors
         blocks, _, drop = ctx.rest
-        work = _Work(q, k, v, *ctx.rest)
+        work = _Work(q, k, v, *ctx.rest, query, table)
         dq, dk, dv = (x.new_zeros(x.shape) for x in (q, k, v))
+        dquery, dtable = (x if x is None else x.new_zeros(x.shape) for x in (query, table))
         with fast_matmul(q):
             for block in blocks:
                 probs = work.probs(block)  # [heads, b, keys]
@@ -260,7 +283,11 @@ class Blocked(torch.autograd.Function):
                 _add(dk, block, torch.bmm(part.transpose(1, 2), queries))
                 rows = torch.bmm(part, work.keys(block)).mul_(work.scale)
                 dq[block.rows] = rows.transpose(0, 1)
-        return dq, dk, dv, None, None, None
+                if table is not None:
+                    far = work.by_offset(part, block).mul_(work.scale)  # [heads, b, offsets]
+                    dquery[block.rows] = torch.bmm(far, table).transpose(0, 1)
+                    dtable += torch.bmm(far.transpose(1, 2), query[block.rows].transpose(0, 1))
+        return dq, dk, dv, None, None, None, dquery, dtable
 
 
 def _add(total, block, part):
@@ -276,8 +303,9 @@ def _add(total, block, part):
 class _Work:
     """Scratch memory of one pass, and what both passes compute of a block."""
 
-    def __init__(self, q, k, v, blocks, reach, drop):
+    def __init__(self, q, k, v, blocks, reach, drop, query=None, table=None):
         self.q, self.k, self.v, self.reach, self.drop = q, k, v, reach, drop
+        self.query, self.table = query, table
         self.scale = q.shape[-1] ** -0.5
         largest = max((b * n for b, n in (block.shape for block in blocks)), default=0)
         self.scratch = q.new_empty(2, q.shape[1] * largest)
@@ -314,6 +342,8 @@ class _Work:
         x = 0 if block.extra is None else len(block.extra)
         scores[:, :, block.real : x] = self.low
         band = scores[:, :, x:]
+        if self.table is not None:
+            band += self.by_key(block, n - x)
         if block.cut is not None:
             self.mask_corners(band, block.cut)
         for column, bias in block.edges:
@@ -321,6 +351,22 @@ class _Work:
         if block.hidden is not None:
             band.index_fill_(2, block.hidden, self.low)
         return torch.softmax(scores, -1, out=scores)
+
+    def by_key(self, block, keys):
+        """[heads, b, keys], what the distances add to the scores of a block."""
+        queries = self.query[block.rows].transpose(0, 1)
+        far = torch.bmm(queries, self.table.transpose(1, 2)).mul_(self.scale)
+        slab, view = _skewed(far.shape, far)
+        view.copy_(far)
+        return slab[:, :, block.cut : block.cut + keys]
+
+    def by_offset(self, part, block):
+        """[heads, b, offsets] of part [heads, b, keys], a block's; zero where there is no key."""
+        part = part[:, :, 0 if block.extra is None else len(block.extra) :]
+        heads, b, keys = part.shape
+        slab, view = _skewed((heads, b, self.table.shape[1]), part)
+        slab[:, :, block.cut : block.cut + keys] = part
+        return view.contiguous()
 
     def mask_corners(self, band, cut):
         """Lowers the scores outside the band: query i sees columns i to i + before + after of the

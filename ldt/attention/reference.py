@@ -20,6 +20,7 @@ def band_attention(
     causal: bool = False,
     dropout=0.0,
     seed=0,
+    relative=None,
 ):
     """Sliding-window attention of every token, with the global tokens of its document in reach.
 
@@ -35,12 +36,17 @@ def band_attention(
         causal: whether a token sees no token after it (0 <= m); global tokens are then refused.
         dropout: probability of dropping a probability; what is kept is scaled by 1 / (1 - dropout).
         seed: int, or int64 tensor [], that chooses the dropped ones, see `dropout_mask`.
+        relative: None, or (query [total, heads, dim], table [heads, offsets, dim]): the score of
+            token i for the m-th token from it, at j = i + m * dilation, is then that of
+            q_i k_j + query_i table_(m + window / 2). Offsets are window + 1, causal ones
+            window / 2 + 1. Keys of global tokens have no such part.
 
     Returns:
         [total, heads, dim]; zeros at holes and at global tokens (those are `global_rows`' part).
 
     Source: Beltagy et al. 2020 (arXiv:2004.05150), section 3.1; semantics of transformers'
-    LongformerSelfAttention; dilation and causal windows of section 4.1.
+    LongformerSelfAttention; dilation and causal windows of section 4.1; relative positions of
+    Dai et al. 2019 (arXiv:1901.02860), section 3.3.
     """
     position = torch.arange(len(q), device=q.device)
     distance = position[:, None] - position
@@ -48,14 +54,23 @@ def band_attention(
     near = (distance.abs() <= window // 2 * gap) & (distance % gap == 0)  # [heads, q, k]
     if causal:
         near = near & (distance >= 0)
+    window_alone = near
     rows = torch.ones_like(position, dtype=torch.bool)
     if documents.is_global is not None:
+        window_alone = near & ~documents.is_global
         near = near | documents.is_global
         rows = rows & ~documents.is_global
     if documents.keep is not None:
         rows = rows & documents.keep
     index = rows.nonzero().squeeze(1)
-    out = _attend(q[index], index, k, v, documents, near[:, index], dropout, seed)
+    far = 0.0
+    if relative is not None:
+        query, table = relative
+        place = window // 2 - (distance[index] // gap)  # [heads, q, k]
+        by_offset = torch.einsum("qhd,hod->hqo", query[index], table)
+        far = by_offset.gather(2, place.clamp(0, table.shape[1] - 1).expand(len(gap), -1, -1))
+        far = far.masked_fill(~window_alone[:, index], 0)
+    out = _attend(q[index], index, k, v, documents, near[:, index], dropout, seed, far)
     return torch.zeros_like(q).index_copy(0, index, out)
 
 
@@ -86,12 +101,13 @@ def global_rows(q, x, key, value, documents: Documents, *, dropout=0.0, seed=0):
     return _attend(q, index, k, v, documents, everything, dropout, seed)
 
 
-def _attend(q, index, k, v, documents, allowed, dropout, seed):
-    """Full-matrix softmax attention of the queries of tokens ``index`` over ``allowed`` keys."""
+def _attend(q, index, k, v, documents, allowed, dropout, seed, more=0.0):
+    """Full-matrix softmax attention of the queries of tokens ``index`` over ``allowed`` keys, with
+    ``more`` added to the products of queries and keys."""
     allowed = allowed & (documents.document_of[index][:, None] == documents.document_of)
     if documents.keep is not None:
         allowed = allowed & documents.keep
-    scores = torch.einsum("qhd,khd->hqk", q, k) * q.shape[-1] ** -0.5
+    scores = (torch.einsum("qhd,khd->hqk", q, k) + more) * q.shape[-1] ** -0.5
     probs = scores.masked_fill(~allowed, float("-inf")).softmax(-1)
     if dropout:
         everything = torch.arange(len(k), device=k.device)

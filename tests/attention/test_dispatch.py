@@ -1,8 +1,10 @@
+from functools import partial
+
 import pytest
 import torch
 
 from ldt import attention
-from ldt.attention import Documents, choose, fused
+from ldt.attention import Documents, band_attention, choose, fused
 from ldt.kernels import tiles
 
 
@@ -46,3 +48,17 @@ def test_what_has_no_meaning_is_refused(changes, message):
     documents = Documents(torch.tensor([0, 4]), None, torch.tensor([True, False, False, False]))
     with pytest.raises(ValueError, match=message):
         attention.band_attention(q, q, q, documents, **{"window": 4} | changes)
+
+
+def test_relative_positions_run_where_they_are_or_are_refused_by_name():
+    q = torch.randn(9, 2, 4, dtype=torch.float64)
+    table = torch.randn(2, 5, 4, dtype=torch.float64)
+    documents = Documents(torch.tensor([0, 9]))
+    run = partial(band_attention, q, q, q, documents, window=4)
+    expected = run(relative=(q, table), backend="reference")
+    for backend in ("auto", "blocked"):
+        torch.testing.assert_close(run(relative=(q, table), backend=backend), expected)
+    with pytest.raises(ValueError, match="'loop' has no relative positions; auto, reference"):
+        run(relative=(q, table), backend="loop")
+    with pytest.raises(ValueError, match=r"a table \[2, 3, 4\], got .* and \[2, 5, 4\]"):
+        run(relative=(q, table), causal=True)

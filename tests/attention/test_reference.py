@@ -114,3 +114,24 @@ def test_dropout_does_not_depend_on_what_else_is_in_the_batch():
     first = dropout_mask(alone, 2, index, index, 0.3, 9)
     assert torch.equal(first, dropout_mask(together, 2, index, index, 0.3, 9))
     assert not torch.equal(first, dropout_mask(alone, 2, index, index, 0.3, 10))
+
+
+def test_relative_positions_add_what_the_distance_says_to_a_score():
+    docs, window, gaps = Documents(torch.tensor([0, 9, 14])), 4, (1, 2)
+    q, k, v, far = torch.randn(4, 14, HEADS, DIM, dtype=torch.float64)
+    for causal, places in ((False, range(-2, 3)), (True, range(-2, 1))):
+        table = torch.randn(HEADS, len(places), DIM, dtype=torch.float64)
+        arguments = {"window": window, "dilation": gaps, "causal": causal}
+        out = reference.band_attention(q, k, v, docs, relative=(far, table), **arguments)
+        for i in range(14):
+            for h in range(HEADS):
+                begin, end = (0, 9) if i < 9 else (9, 14)
+                keys = [i + m * gaps[h] for m in places]
+                scores = {
+                    j: float(q[i, h] @ k[j, h] + far[i, h] @ table[h, place]) / math.sqrt(DIM)
+                    for place, j in enumerate(keys)
+                    if begin <= j < end
+                }
+                total = sum(map(math.exp, scores.values()))
+                expected = sum(math.exp(s) / total * v[j, h] for j, s in scores.items())
+                torch.testing.assert_close(out[i, h], expected)
