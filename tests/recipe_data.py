@@ -20,10 +20,20 @@ def multiple_choice(number):
     return {"question": "who?", "context": TEXT, "choices": choices, "label": number % 2}
 
 
+def squad(number):
+    """A question with an answer in the text, or without."""
+    return {"question": "who?", "context": TEXT, "answers": ["the party"] if number % 3 else []}
+
+
 def token_classification(number):
     """Words in two sentences, one of them an entity."""
     tokens = [["It", "is", f"Party{number}"], TEXT.split()]
     return {"tokens": tokens, "tags": [["O", "O", "B-PER"], ["O"] * len(tokens[1])]}
+
+
+def triviaqa(number):
+    """A question with two names of its answer."""
+    return {"question": "who?", "context": f"{number} {TEXT}", "answers": ["Party", "parties"]}
 
 
 def wikihop(number):
@@ -38,6 +48,8 @@ def wikihop(number):
 LINES = {
     "classification": classification,
     "multiple_choice": multiple_choice,
+    "squad": squad,
     "token_classification": token_classification,
+    "triviaqa": triviaqa,
     "wikihop": wikihop,
 }

@@ -30,6 +30,7 @@ def test_a_recipe_trains_a_step(path, tiny_longformer, tmp_path, monkeypatch):
         "data.train": data,
         "data.format": "jsonl",
         "data.max_length": 64,
+        "data.stride": 8,
         "training.output_dir": tmp_path / "run",
         "training.max_steps": 1,
     }

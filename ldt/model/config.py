@@ -39,6 +39,8 @@ class LdtConfig(LongformerConfig):
         attention_backend: a name in `ldt.attention.BACKENDS`, or ``auto``.
         classifier_pooling: what sequence classification reads: ``cls``, the first real token, as
             transformers' Longformer; or the ``mean`` or ``max`` of all real tokens, by feature.
+        no_answer_threshold: probability above which a question has no answer in its document; None
+            where the model was taught an answer to every question.
         window_merge: how the scores of a candidate in the inputs of one document become one.
         pooling_layers: numbers of the layers, from 0 on, that have a second level; by default none.
             `upper_middle_layers` are those of the paper.
@@ -62,6 +64,7 @@ class LdtConfig(LongformerConfig):
     causal: bool = False
     attention_backend: str = "auto"
     classifier_pooling: Literal["cls", "mean", "max"] = "cls"
+    no_answer_threshold: float | None = None
     window_merge: Literal["mean", "sum"] = "mean"
     pooling_layers: list[int] = field(default_factory=list)
     pooling_window: int = 512

@@ -66,7 +66,7 @@ class Squad(SpanTask):
         """
         source = data.eval or "the evaluation set"
         _, without = self._look(examples, data, source)
-        if without and _threshold(config) is None:
+        if without and config.no_answer_threshold is None:
             raise DataError(
                 f"{source}: questions without an answer ({without:,}), the training set has none; "
                 "train on such questions too, or leave them out"
@@ -118,7 +118,7 @@ class Squad(SpanTask):
         """
         spans = self.best(outputs, features)
         found = self.answer(spans, context_of(features[0]["context"]))
-        threshold = _threshold(config)
+        threshold = config.no_answer_threshold
         if threshold is not None:
             found |= {"best": found["answer"], "no_answer": 1.0}
             if spans:
@@ -145,7 +145,7 @@ class Squad(SpanTask):
         if not answers:
             raise DataError("no questions to score")
         texts = [gold["answers"] for gold in golds]
-        if _threshold(config) is None:
+        if config.no_answer_threshold is None:
             pairs = zip(answers, texts, strict=True)
             return means([rules.score(answer["answer"], right) for answer, right in pairs]), []
         scores = [rules.score2(a["best"], right) for a, right in zip(answers, texts, strict=True)]
@@ -228,10 +228,6 @@ def _placed(answer: Any, context: str, where: str) -> tuple[Span, str]:
             f"{there!r} stands; it stands at {place:,} (answer_start counts code points from 0)"
         )
     return (start, start + len(said)), said
-
-
-def _threshold(config) -> float | None:
-    return getattr(config, "no_answer_threshold", None)
 
 
 def _logistic(x: float) -> float:
