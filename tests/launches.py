@@ -6,7 +6,7 @@ launches kernels, forward and backward, on tensors of any device.
 
 import torch
 
-from ldt.attention import Documents
+from ldt.attention import POOLINGS, Documents
 from ldt.attention.cells import Cells
 
 BAND = {
@@ -75,7 +75,7 @@ CELLS = {
     "bf16 64, cells": (torch.bfloat16, 64, False, 0.0),
     "bf16 64, cells, holes, dropout": (torch.bfloat16, 64, True, 0.1),
     "bf16 128, cells, holes, dropout": (torch.bfloat16, 128, True, 0.1),
-    "fp32 64, cells, holes, dropout": (torch.float32, 64, True, 0.1),
+    "fp32 64, cells": (torch.float32, 64, False, 0.0),
     "fp32 128, cells, holes, dropout": (torch.float32, 128, True, 0.1),
 }
 
@@ -99,12 +99,11 @@ def cells(capability):
 
 
 POOL = {
-    # label: dtype, of the weight, dims of a head
-    "bf16 64": (torch.bfloat16, torch.bfloat16, 64),
-    "bf16 128, weight of fp32": (torch.bfloat16, torch.float32, 128),
-    "fp16 80": (torch.float16, torch.float16, 80),
-    "fp32 64": (torch.float32, torch.float32, 64),
-    "fp32 128": (torch.float32, torch.float32, 128),
+    # label: pooling, dtype, of the weight, dims of a head
+    **{f"bf16 64, {name}": (name, torch.bfloat16, torch.bfloat16, 64) for name in POOLINGS},
+    "bf16 128, ldconv, its weight fp32": ("ldconv", torch.bfloat16, torch.float32, 128),
+    "bf16 128, max": ("max", torch.bfloat16, torch.bfloat16, 128),
+    **{f"fp32 128, {name}": (name, torch.float32, torch.float32, 128) for name in POOLINGS},
 }
 
 
@@ -112,18 +111,17 @@ def pool(capability):
     from ldt.kernels import pool
 
     where = _cells(holes=True)
-    tables = pool.Tables.of(where)
-    for label, (dtype, of_weight, dim) in POOL.items():
-        shapes = {"ldconv": (2, 5, dim), "conv": (2, 2, 5, dim), "mean": None, "max": None}
-        for pooling, shape in shapes.items():
+    for label, (pooling, dtype, of_weight, dim) in POOL.items():
+        shape = {"ldconv": (2, 5, dim), "conv": (2, 2, 5, dim)}.get(pooling)
 
-            def call(dtype=dtype, of_weight=of_weight, dim=dim, pooling=pooling, shape=shape):
-                k, v = torch.empty(1024, 2, 2, dim, dtype=dtype).unbind(1)
-                weight = None if shape is None else torch.empty(shape, dtype=of_weight)
-                keys, values, *kept = pool.forward(k, v, weight, pooling, tables)
-                pool.backward(keys, values, k, v, weight, *kept, pooling, tables)
+        def call(pooling=pooling, dtype=dtype, of_weight=of_weight, dim=dim, shape=shape):
+            k, v = torch.empty(1024, 2, 2, dim, dtype=dtype).unbind(1)
+            weight = None if shape is None else torch.empty(shape, dtype=of_weight)
+            how = pooling, pool.Tables.of(where)
+            keys, values, *kept = pool.forward(k, v, weight, *how)
+            pool.backward(keys, values, k, v, weight, *kept, *how)
 
-            yield f"{label}, {pooling}", call
+        yield label, call
 
 
 def _cells(holes):

@@ -1,6 +1,6 @@
 """Attention of tokens to pooled cells in one pass of online softmax: the operator and its kernel.
 
-It goes as in the band (`ldt.kernels.band`), whose tiles and steps it shares: a program owns some
+It goes as in the band (`ldt.kernels.band`), whose steps it shares: a program owns some
 queries of one head and meets the cells in their reach a tile at a time, of which those at an edge
 are masked. What a query reaches stands in a table, and so do the queries that reach a cell.
 """
@@ -11,20 +11,13 @@ import torch
 import triton
 import triton.language as tl
 
-from ldt.kernels import band_tiles
 from ldt.kernels.band import _gather as gather
 from ldt.kernels.band_pattern import LOG2E
 from ldt.kernels.band_tiles import key
 from ldt.kernels.cells_backward import backward
+from ldt.kernels.cells_tiles import FORWARD
 from ldt.kernels.dropout import kept, least, token_codes
-from ldt.kernels.tiles import Tile, check, dot, load_rows, padded, rows, store_rows
-
-# The band's, but for float32, where hidden cells take more registers than its tiles leave.
-FORWARD = band_tiles.FORWARD | {
-    (generation, 4, dims): (Tile(64, columns, 8, 2),) * 2
-    for generation in (8, 9)
-    for dims, columns in ((64, 32), (128, 16))
-}
+from ldt.kernels.tiles import check, dot, load_rows, padded, rows, store_rows
 
 
 def cell_attention(q, k, v, cells, *, window, dropout=0.0, seed=0):

@@ -12,7 +12,8 @@ import triton.language as tl
 from ldt.kernels.band_backward import _add_values as add_values
 from ldt.kernels.band_backward import _slopes as slopes
 from ldt.kernels.band_pattern import LOG2E
-from ldt.kernels.band_tiles import KEYS, QUERIES, key
+from ldt.kernels.band_tiles import key
+from ldt.kernels.cells_tiles import KEYS, QUERIES
 from ldt.kernels.dropout import kept, least
 from ldt.kernels.tiles import cast, dot, load_rows, padded, rows, store_rows
 

@@ -8,7 +8,7 @@ SHARED = {80: 163 * 1024, 90: 227 * 1024}  # bytes that a program can have
 
 @pytest.fixture(scope="module")
 def results():
-    found = compile_launches("band", "rows")
+    found = compile_launches("band", "rows", "cells", "pool")
     print("\n" + as_table(found))
     return found
 
@@ -17,7 +17,10 @@ def test_no_kernel_spills_registers(results):
     assert {row["kernel"] for row in results} >= {
         *("_forward", "_queries", "_keys", "_globals"),
         *("_fill", "attend", "merge", "pull", "push"),
+        *("collect", "scores", "filters", "spread"),
     }
+    cells = {row["kernel"] for row in results if "cells" in row["call"]}
+    assert cells == {"_forward", "_queries", "_keys"}
     assert [row for row in results if row["spilled"]] == []
 
 

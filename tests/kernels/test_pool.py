@@ -63,9 +63,9 @@ def off(pooling, docs, size, stride, dtype=torch.float32, **how):
     return further(names, exact, dense, ours, dtype, least=ROUNDING)
 
 
-@settings(max_examples=6, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(
-    batches(globals=False, longest=150).filter(lambda batch: batch[0].total <= 180),
+    batches(globals=False, longest=120).filter(lambda batch: batch[0].total <= 150),
     st.sampled_from(POOLINGS),
     st.sampled_from([(5, 4), (4, 4), (2, 3), (1, 1), (6, 2), (7, 3), (18, 16)]),
     st.sampled_from([16, 20, 64, 100, 128]),
@@ -76,9 +76,12 @@ def test_any_batch_is_as_close_as_the_definition(batch, pooling, cell, dim, seed
 
 
 SHAPES = {
-    "documents shorter than a cell": ([3, 1, 2, 4], (), 5, 4),
     "one token": ([1], (), 5, 4),
-    "a document begins with holes, one has nothing else": ([9, 4, 6], [0, 1, *range(9, 13)], 5, 4),
+    "documents shorter than a cell, all holes, and first holes": (
+        [3, 1, 2, 4, 9, 1],
+        [*range(6, 10), 10, 11],
+        *(5, 4),
+    ),
     "no token is kept": ([7, 5], range(12), 5, 4),
     "a cell of nothing but holes, and centres that are holes": ([40], [2, *range(12, 24)], 5, 4),
     "the last centre is behind the end": ([9, 9], [3], 6, 4),
@@ -125,10 +128,10 @@ def test_a_weight_may_be_wider_than_the_tokens(pooling):
         assert (x - true).abs().max() < 0.02 * true.abs().max()
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", ["ldconv", "conv"])
 def test_two_runs_give_the_same_bits(pooling, monkeypatch):
     monkeypatch.setattr(kernels, "PARTS", 2)
-    docs = documents([150, 13], [40])
+    docs = documents([130, 9], [40])
     first, second = (run(on_device, pooling, docs, 5, 4, torch.bfloat16) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
@@ -136,7 +139,7 @@ def test_two_runs_give_the_same_bits(pooling, monkeypatch):
 @pytest.mark.parametrize("pooling", ["ldconv", "conv"])
 def test_gradients_of_a_weight_are_sums_of_parts_of_many_cells(pooling, monkeypatch):
     monkeypatch.setattr(kernels, "PARTS", 2)
-    assert not off(pooling, documents([140, 20], [9]), 5, 4)
+    assert not off(pooling, documents([130, 9], [9]), 5, 4)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -171,33 +174,44 @@ def test_what_kernels_cannot_do_is_refused_with_what_can():
             kernels.pool("mean", k, v, None, cells)
 
 
+CELLS = {"ldconv": (6, 4), "max": (5, 4), "conv": (3, 2), "mean": (3, 4)}
 FAULTS = {
-    "none": ("", ""),
-    "places without a token are loaded": ("inside = shares > 0", "inside = shares >= 0"),
-    "the centre is another token": ("start + CENTRE, v_token", "start + CENTRE + 1, v_token"),
-    "the centre of a cell that has none is read": ("has_centre > 0", "has_centre >= 0"),
+    # what goes wrong: where it shows, and how the source is changed
+    "places without a token are loaded": ("conv", "inside = shares > 0", "inside = shares >= 0"),
+    "the centre is another token": ("ldconv", "start + CENTRE, v_token", "start, v_token"),
+    "the centre of a cell that has none is read": ("ldconv", "has_centre > 0", "has_centre >= 0"),
     "a row without a cell is minus infinity": (
+        "max",
         'values = tl.where(values == float("-inf"), 0.0, values)',
         "pass",
     ),
-    "the last of equal maxima wins": ("(k > keys)", "(k >= keys)"),
-    "keys and values share a filter": ("at += heads * SIZE\n            values", "values"),
+    "keys and values share a filter": ("conv", "at += heads * SIZE\n            values", "values"),
     "the slope of the softmax is missing": (
+        "ldconv",
         "up - tl.sum(shares * up, 1)[:, None]",
         "up",
     ),
-    "only the last cell of a token sends its gradient": ("tl.range(CELLS)", "tl.range(1)"),
-    "holes get a gradient": ("here = (place >= 0) & (cell >= 0)", "here = (cell >= 0)"),
-    "tokens between cells get a gradient": ("& (offset < SIZE)", ""),
-    "a document's first tokens hear of the one before": ("& (cell >= 0)", ""),
-    "the centre misses what the scores send": ("(ahead % STRIDE == 0)", "(ahead % STRIDE == 1)"),
-    "parts overlap": ("end = tl.minimum(begin + part, count)", "end = count"),
+    "only the last cell of a token sends its gradient": ("max", "tl.range(CELLS)", "tl.range(1)"),
+    "all places share the gradient of a maximum": (
+        "max",
+        "tl.where(winner == offset[:, None], up_v, 0.0)",
+        "up_v",
+    ),
+    "holes are taken for first tokens": (
+        "mean",
+        "tl.load(place_ptr + token, mask=there, other=-1)",
+        "tl.maximum(tl.load(place_ptr + token, mask=there, other=-1), 0)",
+    ),
+    "tokens between cells get a gradient": ("mean", "& (offset < SIZE)", ""),
+    "a document's first tokens hear of the one before": ("conv", "& (cell >= 0)", ""),
+    "the centre misses what the scores send": ("ldconv", "% STRIDE == 0)", "% STRIDE == 1)"),
+    "parts overlap": ("conv", "end = tl.minimum(begin + part, count)", "end = count"),
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", ["none", *FAULTS])
 def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch):
-    old, new = FAULTS[fault]
+    where, old, new = FAULTS.get(fault, (None, "", ""))
     source = Path(pool_kernels.__file__).read_text("utf-8")
     assert old in source
     (tmp_path / "mutant.py").write_text(source.replace(old, new) if old else source, "utf-8")
@@ -208,17 +222,7 @@ def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch):
         monkeypatch.setattr(kernels, name, getattr(mutant, name))
     monkeypatch.setattr(kernels, "PARTS", 2)
     docs = documents([52, 9, 13], [0, 20, *range(30, 45), 70])
-
-    def right_for(pooling, *cell):
-        found = (run(pool, pooling, docs, *cell) for pool in (on_device, pooled_reference.pool))
-        return same(*found, 1e-4)
-
-    right = all(
-        right_for(*case)
-        for case in (("ldconv", 6, 4), ("max", 5, 4), ("conv", 3, 2), ("mean", 3, 4))
-    )
-    if fault == "the last of equal maxima wins":
-        with pytest.raises(AssertionError):
-            test_of_equal_maxima_the_first_gets_the_gradient(torch.float32)
-        right = False
-    assert right == (fault == "none")
+    for pooling in [where] if where else CELLS:
+        given = pooling, docs, *CELLS[pooling]
+        ours, dense = (run(pool, *given) for pool in (on_device, pooled_reference.pool))
+        assert same(ours, dense, 1e-4) == (fault == "none")
