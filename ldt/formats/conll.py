@@ -59,7 +59,7 @@ def _documents(file: Opened) -> Iterator[tuple[str, list[list[str]]]]:
         if not border:
             columns = columns or len(cells)
             if cells and len(cells) != columns:
-                raise DataError(f"{where}: {len(cells)} columns, {columns} in the lines before")
+                raise DataError(f"{where}: columns: {len(cells)}, in the lines before {columns}")
             rows.append(cells)
     if begins:
         yield begins, rows

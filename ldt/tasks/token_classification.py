@@ -119,7 +119,7 @@ class TokenClassification(Task):
         words = document.located(offsets)
         cls, sep = [special_id(tokenizer, "cls")], [special_id(tokenizer, "sep")]
         parts, flags = fit(len(ids), max_length - 2, example, data)
-        if not ids:
+        if not document.text.strip():
             flags["empty"] = True
         labels, astray = None, 0
         if config is not None:
