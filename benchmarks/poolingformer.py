@@ -1,0 +1,445 @@
+"""Poolingformer's ablations: what a second level finds, where, and what it costs.
+
+    python benchmarks/poolingformer.py FOLDER                        # about an hour on one core
+    python benchmarks/poolingformer.py FOLDER --only two-levels cost # those anew; the others stay
+
+A document is contract prose in which clauses like "The agent for Vienna is Amber ." stand. Some
+words behind it each clause comes again with its name masked, and the model, whose tokens are words,
+tells which of the names it was. No token is global, so what is further away than a window reaches
+must be handed on from layer to layer. As a long encoder is made of a short one, all rows begin with
+a model of small windows that has learned what these reach, converted as ldt convert does it, and
+then train on all distances; depth, width, data and steps are equal, windows a quarter of the
+paper's. Each run is kept in FOLDER and not trained again.
+
+The row ``cost`` is measured at the paper's windows, with the base width and random weights: the
+models take turns, and memory is that of a fresh process over its loaded model. Writes
+results/poolingformer.json and a picture beside it (needs matplotlib).
+"""
+
+import argparse
+import json
+import random
+import re
+import statistics
+import sys
+import time
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from safetensors.torch import load_file, save_file
+
+from ldt.bench import encoders, plot
+from ldt.bench.measure import machine, medians
+from ldt.bench.memory import FreshProcesses
+from ldt.bench.setting import PASSES, Setting
+from ldt.checkpoint import write_whole
+from ldt.demo.contracts import CITY, FIRST, contract
+from ldt.model import LdtConfig, LdtForTokenClassification
+
+RESULT = Path(__file__).parent / "results" / "poolingformer.json"
+
+SMALL, LARGE = 32, 128  # windows, tokens on both sides together
+LENGTH, BATCH = 256, 4
+SHAPE = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 256}
+LAYERS = 4
+PAIRS = 8  # clauses with their questions in a document
+CITIES, NAMES = CITY[:12], FIRST[:8]  # chance is 1 in 8
+PAD, MASK = 1, 2
+RATE, WARM_UP, STEPS = 2e-3, 50, 600
+TEST = 256  # documents
+
+EDGES = (0, 12, 16, 24, 32, 48, 64, 96, 128)  # of the distances told apart; more than, up to
+RANGES = {"near": (0, 16), "middle": (16, 64), "far": (64, 128)}  # in reach of SMALL, LARGE, none
+
+TWO = {"attention_window": SMALL, "pooling_window": LARGE, "pooling_layers": [2]}
+TWO |= {"pooling_gate": True}
+ROWS = {  # name -> (what it is, keys of LdtConfig)
+    "small": (f"window {SMALL}", {"attention_window": SMALL}),
+    "large": (f"window {LARGE}", {"attention_window": LARGE}),
+    "two-levels": (f"{SMALL} and {LARGE} pooled, layer 3 of 4, ldconv", TWO),
+    "mean": ("pooling by mean", TWO | {"pooling": "mean"}),
+    "max": ("pooling by max", TWO | {"pooling": "max"}),
+    "conv": ("pooling by conv", TWO | {"pooling": "conv"}),
+    "mix": ("Mix: level 2 reads the layer's input", TWO | {"pooling_input": "embeddings"}),
+    "shared": ("weight sharing", TWO | {"pooling_share_weights": True}),
+    "sum": ("plain sum, no gate", TWO | {"pooling_gate": False}),
+    "fresh": ("level 2 begins at random", TWO),
+    "lower": ("layer 1", TWO | {"pooling_layers": [0]}),
+    "top": ("layer 4", TWO | {"pooling_layers": [3]}),
+    "two-layers": ("layers 2 and 3", TWO | {"pooling_layers": [1, 2]}),
+    "all-layers": ("layers 1 to 4", TWO | {"pooling_layers": [0, 1, 2, 3]}),
+}
+CURVES = {"small": "#E69F00", "large": "#000000", "two-levels": "#0072B2"}
+
+COST = Setting(layers=4, vocabulary=1000)  # and base width; 1 layer in 4 has a second level
+COST_TOKENS = 8192
+COSTS = {"small": ("ldt", 128), "large": ("ldt", 512), "two-levels": ("poolingformer", 512)}
+
+
+@cache
+def contract_words():
+    """Words and punctuation of contracts, one behind the other."""
+    texts = (contract(number, "court")["text"] for number in range(200))
+    return [word for text in texts for word in re.findall(r"\w+|[^\w\s]", text)]
+
+
+class Contracts:
+    """Documents with clauses and questions, drawn from one generator.
+
+    Args:
+        seed: of the generator.
+        longest: distance from a clause to its question.
+    """
+
+    def __init__(self, seed, longest=EDGES[-1]):
+        self.longest = longest
+        self.draw = random.Random(seed)
+        prose = contract_words()
+        words = dict.fromkeys([*prose, *self.clause("", ""), *CITIES, *NAMES])
+        self.ids = {word: i for i, word in enumerate(words, MASK + 1)}
+        self.prose = [self.ids[word] for word in prose]
+
+    @staticmethod
+    def clause(city, name):
+        return "The", "agent", "for", city, "is", name, "."
+
+    def batch(self, size):
+        """ids, labels and distances of documents, [size, LENGTH] each.
+
+        A label is the number of the name at a question's mask, -100 elsewhere; there the distance
+        is the number of tokens from the clause's name to the mask.
+        """
+        documents = [self.document() for _ in range(size)]
+        return [torch.tensor(part) for part in zip(*documents, strict=True)]
+
+    def document(self):
+        draw = self.draw
+        start = draw.randrange(len(self.prose) - LENGTH)
+        ids = self.prose[start : start + LENGTH]
+        labels, distances = [-100] * LENGTH, [0] * LENGTH
+        free = set(range(LENGTH))
+        for city in draw.sample(CITIES, PAIRS):
+            name = draw.randrange(len(NAMES))
+            words = [self.ids[word] for word in self.clause(city, NAMES[name])]
+            asked = [MASK if word == self.ids[NAMES[name]] else word for word in words]
+            width = len(words)
+            while True:
+                distance = round(width * (self.longest / width) ** draw.random())
+                place = draw.randrange(LENGTH - distance - width)
+                span = {*range(place, place + width)}
+                span |= {token + distance for token in span}
+                if span <= free:
+                    break
+            free -= span
+            ids[place : place + width] = words
+            place += distance
+            ids[place : place + width] = asked
+            mask = place + asked.index(MASK)
+            labels[mask], distances[mask] = name, distance
+        return ids, labels, distances
+
+
+def build(row, start=None):
+    """A model of a row, of random weights or of those of ``start``, the state_dict of a `start`.
+
+    The second level begins as ``ldt convert`` has it: its projections are copies of the first
+    level's. The position table of a random model begins as sines, from which distances are easily
+    learned.
+    """
+    config = LdtConfig(
+        vocab_size=len(Contracts(0).ids) + MASK + 1,
+        num_hidden_layers=LAYERS,
+        max_position_embeddings=LENGTH + PAD + 1,
+        pad_token_id=PAD,
+        type_vocab_size=1,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=0.04,
+        num_labels=len(NAMES),
+        **SHAPE,
+        **ROWS[row][1],
+    )
+    model = LdtForTokenClassification(config)
+    if start is None:
+        table = model.longformer.embeddings.position_embeddings.weight.data
+        width = table.shape[1]
+        angles = torch.arange(len(table))[:, None] / 10000 ** (torch.arange(0, width, 2) / width)
+        scale = 2**0.5 * config.initializer_range
+        table.copy_(scale * torch.stack([angles.sin(), angles.cos()], -1).flatten(1))
+    else:
+        names = [n for n in model.state_dict() if row != "fresh" or "pooled." not in n]
+        copies = {name: start.get(name.replace("pooled.", "")) for name in names}
+        copies = {name: value for name, value in copies.items() if value is not None}
+        model.load_state_dict(copies, strict=False)
+    return model
+
+
+def fit(model, data, steps):
+    """Train; (seconds of the processor a step, mean loss of the last tenth)."""
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
+    seconds, losses = 0.0, []
+    for step in range(steps):
+        ids, labels, _ = data.batch(BATCH)
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * min((step + 1) / WARM_UP, 1) * (1 - step / steps)
+        begin = time.process_time()
+        loss = model(ids, labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        seconds += time.process_time() - begin
+        losses.append(loss.item())
+    return seconds / steps, statistics.mean(losses[-max(1, steps // 10) :])
+
+
+def start(folder, seed, steps):
+    """The state_dict of a model with small windows that has learned what they reach."""
+    file = folder / f"start-{seed}-{steps}.safetensors"
+    if not file.exists():
+        torch.manual_seed(seed)
+        model = build("small")
+        fit(model, Contracts(f"start {seed}", SMALL // 2), steps)
+        save_file(model.state_dict(), file)
+    return load_file(file)
+
+
+def train(folder, row, seed, steps):
+    """{right, asked: for each distance; seconds of the processor a step; loss of the last tenth}"""
+    begin = start(folder, seed, steps)
+    torch.manual_seed(seed)
+    model = build(row, begin)
+    seconds, loss = fit(model, Contracts(seed), steps)
+    right, asked = test(model.eval())
+    return {
+        "right": right,
+        "asked": asked,
+        "seconds_a_step": seconds,
+        "loss": loss,
+        "parameters": model.num_parameters(),
+    }
+
+
+@torch.inference_mode()
+def test(model):
+    """How many questions are answered right, and how many there are, between `EDGES`."""
+    data = Contracts("test")
+    right, asked = torch.zeros(2, len(EDGES) - 1, dtype=torch.int64)
+    for _ in range(0, TEST, BATCH):
+        ids, labels, distances = data.batch(BATCH)
+        found = model(ids).logits.argmax(-1)
+        for i, (low, high) in enumerate(pairwise(EDGES)):
+            here = (low < distances) & (distances <= high)
+            asked[i] += here.sum()
+            right[i] += (found == labels)[here].sum()
+    return right.tolist(), asked.tolist()
+
+
+def accuracy(run, low, high):
+    """Share of right answers at distances over ``low`` and up to ``high``, both in `EDGES`."""
+    part = slice(EDGES.index(low), EDGES.index(high))
+    return sum(run["right"][part]) / max(1, sum(run["asked"][part]))
+
+
+def spread(values):
+    """Mean and ends."""
+    return {"mean": statistics.mean(values), "low": min(values), "high": max(values)}
+
+
+def summary(row, runs):
+    """The figures of a row over the runs of its seeds."""
+    distances = [
+        {"over": low, "up_to": high} | spread([accuracy(run, low, high) for run in runs])
+        for low, high in pairwise(EDGES)
+    ]
+    ranges = {name: spread([accuracy(run, *ends) for run in runs]) for name, ends in RANGES.items()}
+    return {
+        "what": ROWS[row][0],
+        "seeds": len(runs),
+        "accuracy": ranges | {"by_distance": distances},
+        "loss": spread([run["loss"] for run in runs]),
+        "cpu_seconds_a_step": statistics.median(run["seconds_a_step"] for run in runs),
+        "parameters": runs[0]["parameters"],
+    }
+
+
+def cost(rounds):
+    """Seconds and MiB of whole encoders at the paper's windows, and as parts of the large one's."""
+    found = {}
+    with FreshProcesses() as processes:
+        for kind in PASSES:
+            runs = {}
+            for row, (name, window) in COSTS.items():
+                setting = replace(COST, window=window)
+                runs[row], _ = encoders.load(name, COST_TOKENS, kind, setting)
+            seconds = medians(runs, rounds)
+            for row, (name, window) in COSTS.items():
+                setting = replace(COST, window=window)
+                mib = processes.peak_mib(name, COST_TOKENS, kind, setting)
+                found.setdefault(row, {})[kind] = {"seconds": seconds[row], "mib": mib}
+    for row in found.values():
+        for kind in PASSES:
+            large = found["large"][kind]
+            parts = {f"{key}_to_large": row[kind][key] / large[key] for key in ("seconds", "mib")}
+            row[kind].update(parts)
+    about = f"{COST.layers} layers of width {COST.width}, {COST_TOKENS} tokens, windows 128 and 512"
+    return {"setting": about, "rounds": rounds, "machine": machine(), "rows": found}
+
+
+def note(result):
+    """Whether the paper's claim shows: two levels beat one large window, and cost less."""
+    rows, parts = result["rows"], []
+    if {"large", "two-levels"} <= set(rows):
+        ours, other = (rows[name]["accuracy"]["middle"] for name in ("two-levels", "large"))
+        better = "better" if ours["low"] > other["high"] else "worse"
+        apart = ours["low"] > other["high"] or other["low"] > ours["high"]
+        verdict = f"two levels do {better}" if apart else "no difference beyond that of the seeds"
+        parts.append(
+            f"Where only the larger window reaches, two levels find {_range(ours)} and one large "
+            f"window {_range(other)}: {verdict}."
+        )
+    if result.get("cost"):
+        for kind in PASSES:
+            ours = result["cost"]["rows"]["two-levels"][kind]
+            parts.append(
+                f"At the paper's size ({kind}) two levels take {ours['seconds_to_large']:.2f} of "
+                f"the large window's time and {ours['mib_to_large']:.2f} of its memory."
+            )
+    return " ".join(parts)
+
+
+def _range(found):
+    return f"{found['mean']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+
+
+def show(result, console):
+    title = f"right answers by distance, mean (lowest to highest seed); chance {1 / len(NAMES)}"
+    table = Table(title=title)
+    heads = (f"{name}: up to {high}" for name, (_, high) in RANGES.items())
+    for head in ("row", "what", *heads, "CPU ms a step", "seeds"):
+        table.add_column(head, justify="left" if head in ("row", "what") else "right")
+    for name, row in result["rows"].items():
+        cells = [_range(row["accuracy"][part]) for part in RANGES]
+        step = f"{1000 * row['cpu_seconds_a_step']:.0f}"
+        table.add_row(name, row["what"], *cells, step, str(row["seeds"]))
+    console.print(table)
+    if result.get("cost"):
+        table = Table(title=f"{result['cost']['setting']}: seconds, MiB (parts of large)")
+        for head in ("row", *PASSES):
+            table.add_column(head, justify="left" if head == "row" else "right")
+        for name, row in result["cost"]["rows"].items():
+            table.add_row(name, *(_cost(row[kind]) for kind in PASSES))
+        console.print(table)
+    console.print(result["note"])
+
+
+def _cost(cell):
+    return (
+        f"{cell['seconds']:.2f} ({cell['seconds_to_large']:.2f}), "
+        f"{cell['mib']:.0f} ({cell['mib_to_large']:.2f})"
+    )
+
+
+def draw(result, path):
+    """Accuracy against distance of the rows in `CURVES`, with the range over seeds."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(plot.STYLE):
+        figure = Figure(figsize=(8, 4.6), layout="constrained")
+        axes = figure.subplots()
+        for name, colour in CURVES.items():
+            if name not in result["rows"]:
+                continue
+            row = result["rows"][name]
+            bins = row["accuracy"]["by_distance"]
+            x = [(part["over"] + part["up_to"]) / 2 for part in bins]
+            x[0] = (len(Contracts.clause("", "")) + EDGES[1]) / 2
+            low, mean, high = ([part[key] for part in bins] for key in ("low", "mean", "high"))
+            axes.plot(x, mean, color=colour, marker="o", markersize=4, linewidth=2)
+            axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+            axes.annotate(
+                row["what"],
+                (x[-1], mean[-1]),
+                (8, 0),
+                textcoords="offset points",
+                color=colour,
+                va="center",
+                fontsize=10,
+                annotation_clip=False,
+            )
+        for window in (SMALL, LARGE):
+            axes.axvline(window / 2, color="#999999", linewidth=1, linestyle="--")
+            axes.text(window / 2, 1.02, f"reach of {window}", ha="center", fontsize=10)
+        axes.axhline(1 / len(NAMES), color="#999999", linewidth=1, linestyle=":")
+        axes.set(
+            xscale="log",
+            ylim=(0, 1),
+            xlabel="distance of the evidence, tokens",
+            ylabel="right answers",
+        )
+        axes.set_xticks(EDGES[1:], [str(edge) for edge in EDGES[1:]])
+        axes.minorticks_off()
+        axes.grid(axis="y", color="#dddddd", linewidth=0.8)
+        figure.savefig(path, dpi=150)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    names = (*ROWS, "cost")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="ROW")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--rounds", type=int, default=5, help="of the measurement of cost")
+    parser.add_argument("--json", type=Path, default=RESULT)
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    setting = {
+        "windows": [SMALL, LARGE],
+        "length": LENGTH,
+        "batch": BATCH,
+        "layers": LAYERS,
+        **SHAPE,
+        "learning_rate": RATE,
+        "steps": args.steps,
+        "questions_of_the_test": TEST * PAIRS,
+        "chance": 1 / len(NAMES),
+    }
+    result = {"setting": setting, "rows": {}, "cost": {}, "note": ""}
+    if args.json.exists():
+        before = json.loads(args.json.read_text("utf-8"))
+        if before["setting"] == setting:
+            result = before
+    args.json.parent.mkdir(exist_ok=True)
+    for row in args.only:
+        if row == "cost":
+            result["cost"] = cost(args.rounds)
+        else:
+            runs = [kept(args.folder, row, seed, args.steps) for seed in range(args.seeds)]
+            result["rows"][row] = summary(row, runs)
+        result["rows"] = {name: result["rows"][name] for name in ROWS if name in result["rows"]}
+        result["note"] = note(result)
+        write_whole(args.json, json.dumps(result, indent=2) + "\n")
+        draw(result, args.json.with_suffix(".png"))
+    show(result, console)
+    console.print(f"written to {args.json}")
+
+
+def kept(folder, row, seed, steps):
+    """What `train` gives, from ``folder`` if it has run there before."""
+    file = folder / f"{row}-{seed}-{steps}.json"
+    if not file.exists():
+        write_whole(file, json.dumps(train(folder, row, seed, steps)))
+    return json.loads(file.read_text("utf-8"))
+
+
+if __name__ == "__main__":
+    main()
