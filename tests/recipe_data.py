@@ -14,6 +14,14 @@ def classification(number):
     }
 
 
+def hotpotqa(number):
+    """A question whose answer two of three paragraphs give, one of them short."""
+    context = [["A", [f"It is party {number}.", TEXT[:20]]], ["B", ["No."]], ["C", [" So."]]]
+    answer = (f"party {number}", "yes")[number % 2]
+    facts = [["A", 0], ["C", 0]]
+    return {"question": "who?", "context": context, "answer": answer, "supporting_facts": facts}
+
+
 def multiple_choice(number):
     """A question with two or three choices."""
     choices = ["yes", "no", "both"][: 2 + number % 2]
@@ -47,6 +55,7 @@ def wikihop(number):
 # number of the line -> its fields, as JSON lines have them; a recipe's data.format is set to jsonl.
 LINES = {
     "classification": classification,
+    "hotpotqa": hotpotqa,
     "multiple_choice": multiple_choice,
     "squad": squad,
     "token_classification": token_classification,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ldt import json_file, reading
-from ldt.formats import conll, squad, triviaqa, wikihop
+from ldt.formats import conll, hotpotqa, squad, triviaqa, wikihop
 from ldt.json_file import JsonFile
 from ldt.reading import Example, OnError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 LINES = ("jsonl", "csv", "tsv", "parquet")  # read one by one, in constant memory
 _WHOLE: dict[str, Callable[[JsonFile, "DataSection"], Iterator[Example]]] = {
+    "hotpotqa": hotpotqa.read,
     "squad": squad.read,
     "triviaqa": triviaqa.read,
     "wikihop": wikihop.read,

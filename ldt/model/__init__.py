@@ -15,6 +15,7 @@ from transformers import (
 from ldt.model.candidates import LdtForCandidateRanking, LdtForMultipleChoice
 from ldt.model.config import LdtConfig, usable_length
 from ldt.model.encoder import LdtModel, LdtPreTrainedModel
+from ldt.model.evidence import LdtForEvidenceAnswering
 from ldt.model.heads import (
     LdtForMaskedLM,
     LdtForSequenceClassification,
@@ -26,6 +27,7 @@ from ldt.model.questions import LdtForQuestionAnswering
 __all__ = [
     "LdtConfig",
     "LdtForCandidateRanking",
+    "LdtForEvidenceAnswering",
     "LdtForMaskedLM",
     "LdtForMultipleChoice",
     "LdtForQuestionAnswering",

@@ -2,6 +2,7 @@
 
 from ldt.tasks.base import Segment, Task, join
 from ldt.tasks.classification import Classification
+from ldt.tasks.hotpotqa import HotpotQA
 from ldt.tasks.multiple_choice import MultipleChoice
 from ldt.tasks.squad import Squad
 from ldt.tasks.token_classification import TokenClassification
@@ -10,6 +11,7 @@ from ldt.tasks.wikihop import WikiHop
 
 TASKS: dict[str, type[Task]] = {
     "classification": Classification,
+    "hotpotqa": HotpotQA,
     "multiple_choice": MultipleChoice,
     "squad": Squad,
     "token_classification": TokenClassification,
@@ -20,6 +22,7 @@ TASKS: dict[str, type[Task]] = {
 __all__ = [
     "TASKS",
     "Classification",
+    "HotpotQA",
     "MultipleChoice",
     "Segment",
     "Squad",

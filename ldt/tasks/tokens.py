@@ -57,6 +57,16 @@ def tokenize_with_offsets(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
     return _without_special(tokenizer, ids), np.array(trimmed, np.int32).reshape(-1, 2)
 
 
+def tokenize_inside(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
+    """`tokenize_with_offsets` of a text as if a space stood in front of it.
+
+    So a word at its beginning has the ids that it has inside of a longer text.
+    """
+    space = "" if not text or text[0].isspace() else " "
+    ids, offsets = tokenize_with_offsets(tokenizer, space + text)
+    return ids, np.maximum(offsets - len(space), 0)
+
+
 def special_id(tokenizer, role: str) -> int:
     """Return the id of "cls" (else bos), "sep" (else eos), "pad" or "mask".
 

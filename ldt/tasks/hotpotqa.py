@@ -1,0 +1,402 @@
+"""Answers that two paragraphs give together, with the sentences that say so; as in HotpotQA.
+
+Input: <s> [question] question [/question]
+       (<t> title </t> (sentence [/sent])* [/par])*  yes no null </s>
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from ldt.errors import DataError
+from ldt.official import hotpotqa as official
+from ldt.reading import Example, field, text
+from ldt.tasks import paragraphs
+from ldt.tasks.base import Feature, Outputs, Segment, Task, join
+from ldt.tasks.mentions import mentions
+from ldt.tasks.paragraphs import Paragraph
+from ldt.tasks.spans import aligned
+from ldt.tasks.tokens import marker_ids, special_id, tokenize
+
+if TYPE_CHECKING:
+    from ldt.recipe import DataSection
+
+TYPES = ("span", "yes", "no")  # of answers, in the order of the head
+WEIGHTS = ("span", "type", "paragraphs", "sentences")
+OPTIONS = " yes no null"  # behind the last paragraph, as the authors have it
+PARAGRAPHS = 2  # that an answer's evidence is from, in this data set always
+NO_LABEL = -100
+_SHOWN = ("em", "f1")  # of the published figures
+
+
+class HotpotQA(Task):
+    """A span, yes or no, with supporting sentences of two paragraphs.
+
+    Input and head are those of Beltagy et al. 2020 (arXiv:2004.05150, appendix D), with the tokens
+    that the authors name (allenai/longformer, issues 78 and 141). The answer is predicted in one
+    stage; the paper's second one, which first drops paragraphs, is left out. Where the answer is a
+    span, all its mentions in the supporting sentences are right (`ldt.tasks.mentions`).
+
+    Paragraphs that do not fit one input are read in several, whole, the question in front of each;
+    ``data.stride`` has no part in it. The kind of the answer is learnt from the inputs that have
+    evidence. One that is too long alone loses its end.
+
+    Decoding takes the two paragraphs of the highest scores, of their sentences those that are
+    evidence, the best one of each at least, and the answer from these sentences.
+
+    Args:
+        weights: of the losses ``span``, ``type``, ``paragraphs`` and ``sentences``; 1 where one is
+            not named. The paper weights them, and does not tell how.
+        threshold: probability from which on a sentence is evidence.
+        max_answer: tokens of the longest answer.
+    """
+
+    roles: ClassVar[tuple[str, ...]] = (
+        *("cls", "question", "titles", "sentences"),
+        *("document", "paragraphs", "options", "sep"),
+    )
+    document: ClassVar[str] = "context"
+    fields: ClassVar[tuple[str, ...]] = ("question", "answer", "supporting_facts")
+    label_names: ClassVar[tuple[str, ...]] = (
+        *("labels", "start_positions", "end_positions"),
+        *("paragraph_labels", "sentence_labels"),
+    )
+    outputs: ClassVar[tuple[str, ...]] = (
+        *("start_logits", "end_logits", "type_logits"),
+        *("paragraph_logits", "sentence_logits"),
+    )
+    new_tokens: ClassVar[tuple[str, ...]] = (
+        *("[question]", "[/question]", "<t>", "</t>"),
+        *("[/sent]", "[/par]"),
+    )
+
+    name: Literal["hotpotqa"] = "hotpotqa"
+    global_attention: list[str] = ["cls", "question", "titles", "sentences"]
+    weights: dict[str, float] = {}
+    threshold: float = Field(0.5, ge=0, le=1)
+    max_answer: int = Field(30, ge=1)
+
+    @field_validator("weights")
+    @classmethod
+    def _known(cls, weights):
+        for name, weight in weights.items():
+            if name not in WEIGHTS:
+                raise ValueError(f"no loss {name!r}; there are {', '.join(WEIGHTS)}")
+            if weight < 0:
+                raise ValueError(f"{name}: must not be below 0, got {weight}")
+        return weights
+
+    def head(self) -> type:
+        from ldt.model import LdtForEvidenceAnswering
+
+        return LdtForEvidenceAnswering
+
+    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
+        """Return id2label, label2id, num_labels and evidence_weights, having read all golds.
+
+        Raises:
+            DataError: no examples, or one without answer or supporting facts.
+        """
+        self._read_all(examples, data, data.train or "the training set")
+        return {
+            "id2label": dict(enumerate(TYPES)),
+            "label2id": {name: number for number, name in enumerate(TYPES)},
+            "num_labels": len(TYPES),
+            "evidence_weights": dict.fromkeys(WEIGHTS, 1.0) | self.weights,
+        }
+
+    def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
+        """Read all golds.
+
+        Raises:
+            DataError: no examples, or one without answer or supporting facts.
+        """
+        self._read_all(examples, data, data.eval or "the evaluation set")
+
+    def encode(
+        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
+    ) -> list[Feature]:
+        """Return a feature per input.
+
+        ``paragraph_positions`` are the <t> of the ``paragraphs`` [paragraphs], by their places in
+        the context; ``sentence_positions`` the [/sent] of the ``sentences`` [sentences, 4]: place
+        of the paragraph, place in it, first token, number of tokens. ``offsets`` [tokens, 2] are
+        characters of the sentence that a token is of. The first feature has the ``context``, and
+        with labels how many supporting facts (``lost``) and answers (``unfound``) are not in it.
+
+        Raises:
+            DataError: an empty question, one that leaves no room, or no sentences.
+        """
+        question = text(example, self.path("question", data))
+        if not question.strip():
+            raise DataError(f"{example.where}: the question is empty")
+        context = paragraphs.read(example, self.path("context", data))
+        asks, asked, *marks = marker_ids(tokenizer, self.new_tokens)
+        head = [
+            Segment("cls", [special_id(tokenizer, "cls")]),
+            Segment("question", [asks, *tokenize(tokenizer, f" {question.strip()}"), asked]),
+        ]
+        tail = [
+            Segment("options", tokenize(tokenizer, OPTIONS)),
+            Segment("sep", [special_id(tokenizer, "sep")]),
+        ]
+        around = sum(len(segment.ids) for segment in head + tail)
+        room = max_length - around
+        if room < paragraphs.LEAST:
+            raise DataError(
+                f"{example.where}: the question has {len(head[1].ids) - 2:,} tokens and leaves "
+                f"{max(room, 0):,} of {max_length:,} for the paragraphs; a larger data.max_length "
+                "would do (ldt convert SOURCE --max-length N makes a longer model)"
+            )
+        read = paragraphs.encode(context, tokenizer)
+        length = around + sum(paragraph.size for paragraph in read)
+        parts, flags = paragraphs.parts(read, room, example, data)
+        whole = {"document": 0, "tokens": length, "flags": flags}
+        features = [self._feature(head, part, tail, marks) | whole for part in parts]
+        features[0]["context"] = context
+        if config is not None:
+            self._label(features, self.gold(example, data, config), context)
+        return features
+
+    def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
+        """How many answers and supporting facts training cannot learn from."""
+        lost = unfound = 0
+        for feature in features:
+            lost += feature.get("lost", 0)
+            unfound += feature.get("unfound", 0)
+        lines = []
+        if unfound:
+            lines.append(
+                f"answers that no supporting sentence mentions: {unfound:,}; their evidence is "
+                "learnt, their place is not"
+            )
+        if lost:
+            lines.append(f"supporting facts that are not in their context: {lost:,}")
+        return lines
+
+    def gold(self, example: Example, data: "DataSection", config) -> dict[str, Any]:
+        """Return ``answer`` and ``facts``, a set of (title, number of a sentence).
+
+        Raises:
+            DataError: a field is missing or of another form.
+        """
+        path, facts = self.path("supporting_facts", data), set()
+        listed = field(example, path)
+        for fact in listed if isinstance(listed, list) else [listed]:
+            match fact:
+                case [str(title), int(place)]:
+                    facts.add((title, place))
+                case _:
+                    raise DataError(
+                        f"{example.where}: field {path!r}: {str(fact)[:60]}, expected "
+                        "[title, number of a sentence]"
+                    )
+        return {"answer": text(example, self.path("answer", data)), "facts": facts}
+
+    def decode(
+        self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
+    ) -> dict:
+        """Return the answer, its evidence and the flags.
+
+        ``answer``, ``type`` (span, yes or no) and ``score``, the probability of the type, of a span
+        times that of its start and its end in the evidence; of a span also ``title``, ``sentence``,
+        ``start`` and ``end``, where it stands in characters of the sentence; ``supporting_facts``,
+        a list of [title, number of a sentence], and ``fact_scores``, their probabilities.
+        """
+        context = features[0]["context"]
+        evidence = self._evidence(outputs, features)
+        windows = sorted({window for window, _, _ in evidence}) or [0]
+        types = _softmax(np.mean([outputs[w]["type_logits"] for w in windows], 0, dtype=float))
+        name, sure = TYPES[int(types.argmax())], types.max().item()
+        answer = {"answer": name, "type": name, "score": sure}
+        if name == "span":
+            answer |= self._span(outputs, features, evidence)
+            answer["score"] *= sure
+        rows = [(features[w]["sentences"][row].tolist(), score) for w, row, score in evidence]
+        answer["supporting_facts"] = [[context[p][0], place] for (p, place, *_), _ in rows]
+        answer["fact_scores"] = [score for _, score in rows]
+        return answer | features[0]["flags"]
+
+    def score(
+        self, answers: Sequence[dict], golds: Sequence[dict], config
+    ) -> tuple[dict[str, float], list[dict]]:
+        """Return em and f1 of the answer, of the facts (sp_) and of both together (joint_), from 0
+        to 100, and rows of the kinds of answers.
+
+        Raises:
+            DataError: there are no answers.
+        """
+        if not answers:
+            raise DataError("no questions to score")
+        scores = []
+        for answer, gold in zip(answers, golds, strict=True):
+            said = official.answer(answer["answer"], gold["answer"])
+            facts = official.facts(map(tuple, answer["supporting_facts"]), gold["facts"])
+            parts = {"": said, "sp_": facts, "joint_": official.joint(said, facts)}
+            scores.append(
+                {
+                    f"{prefix}{name}": 100 * getattr(part, name)
+                    for prefix, part in parts.items()
+                    for name in _SHOWN
+                }
+            )
+        types = [TYPES[_type(gold["answer"])] for gold in golds]
+        rows = [
+            {"type": name, "questions": types.count(name)}
+            | _means([score for score, own in zip(scores, types, strict=True) if own == name])
+            for name in TYPES
+            if name in types
+        ]
+        return _means(scores), rows
+
+    def default_metric(self, config) -> str:
+        """The F1 of answer and facts together."""
+        return "joint_f1"
+
+    def published(self, answers: Iterable[dict]) -> dict[str, dict]:
+        """The official layout: {"answer": {id: text}, "sp": {id: [[title, sentence]]}}."""
+        found: dict[str, dict] = {"answer": {}, "sp": {}}
+        for answer in answers:
+            found["answer"][str(answer["id"])] = answer["answer"]
+            found["sp"][str(answer["id"])] = answer["supporting_facts"]
+        return found
+
+    def _read_all(self, examples: Iterable[Example], data: "DataSection", source: str) -> None:
+        example = None
+        for example in examples:
+            self.gold(example, data, None)
+        if example is None:
+            raise DataError(f"{source}: no questions")
+
+    def _feature(self, head, part: list[Paragraph], tail, marks: list[int]) -> Feature:
+        titled, untitled, sentence_end, paragraph_end = marks
+        segments, length = list(head), sum(len(segment.ids) for segment in head)
+        starts, ends, rows, offsets = [], [], [], []
+        for paragraph in part:
+            starts.append(length)
+            segments.append(Segment("titles", [titled]))
+            segments.append(Segment("document", [*paragraph.title, untitled]))
+            length += len(paragraph.title) + 2
+            for place, ids, characters in paragraph.sentences:
+                rows.append((paragraph.number, place, length, len(ids)))
+                offsets.append((length, characters))
+                segments.append(Segment("document", ids))
+                segments.append(Segment("sentences", [sentence_end]))
+                length += len(ids) + 1
+                ends.append(length - 1)
+            segments.append(Segment("paragraphs", [paragraph_end]))
+            length += 1
+        feature = join([*segments, *tail], self.global_attention)
+        feature["offsets"] = np.zeros((len(feature["input_ids"]), 2), np.int32)
+        for start, characters in offsets:
+            feature["offsets"][start : start + len(characters)] = characters
+        feature["paragraphs"] = np.array([paragraph.number for paragraph in part], np.int32)
+        feature["sentences"] = np.array(rows, np.int32).reshape(-1, 4)
+        return feature | {"paragraph_positions": starts, "sentence_positions": ends}
+
+    def _label(self, features: list[Feature], gold: dict, context) -> None:
+        """Add the labels to all features of a question."""
+        titles = {title for title, _ in gold["facts"]}
+        answer_type, found = _type(gold["answer"]), False
+        for feature in features:
+            rows = feature["sentences"].tolist()
+            here = [(context[p][0], place) in gold["facts"] for p, place, *_ in rows]
+            known = any(here) or len(features) == 1
+            feature["labels"] = answer_type if known else NO_LABEL
+            feature["sentence_labels"] = [int(is_fact) for is_fact in here]
+            feature["paragraph_labels"] = [
+                int(context[p][0] in titles) for p in feature["paragraphs"].tolist()
+            ]
+            spans = []
+            for (p, place, first, size), is_fact in zip(rows, here, strict=True):
+                if is_fact and TYPES[answer_type] == "span":
+                    places = mentions(context[p][1][place], [gold["answer"]])
+                    offsets = feature["offsets"][first : first + size]
+                    spans += [(first + a, first + b) for a, b in aligned(offsets, places)]
+            found = found or bool(spans)
+            feature["start_positions"] = [start for start, _ in spans] or [NO_LABEL]
+            feature["end_positions"] = [end for _, end in spans] or [NO_LABEL]
+        there = {(title, place) for title, own in context for place in range(len(own))}
+        features[0]["lost"] = len(gold["facts"] - there)
+        features[0]["unfound"] = int(TYPES[answer_type] == "span" and not found)
+
+    def _evidence(
+        self, outputs: Sequence[Outputs], features: Sequence[Feature]
+    ) -> list[tuple[int, int, float]]:
+        """Window, row among its sentences and probability of each one that is evidence, in the
+        order of the document."""
+        titles: dict[int, float] = {}
+        sentences: dict[int, list[tuple[int, int, float]]] = {}
+        for window, (output, feature) in enumerate(zip(outputs, features, strict=True)):
+            logits = output["sentence_logits"].astype(float)
+            for row, (number, *_) in enumerate(feature["sentences"].tolist()):
+                own = window, row, _logistic(logits[row].item())
+                sentences.setdefault(number, []).append(own)
+            for place, number in enumerate(feature["paragraphs"].tolist()):
+                titles[number] = output["paragraph_logits"][place].item()
+        ranked = sorted(sentences, key=lambda number: -titles[number])
+        chosen = []
+        for number in sorted(ranked[:PARAGRAPHS]):
+            best = max(score for *_, score in sentences[number])
+            limit = min(self.threshold, best)
+            chosen += [own for own in sentences[number] if own[-1] >= limit]
+        return chosen
+
+    def _span(self, outputs, features, evidence) -> dict[str, Any]:
+        """The best span of the evidence, its place, and the probability of start and end there."""
+        best, start_logits, end_logits = None, [], []
+        for window, row, _ in evidence:
+            number, place, first, size = features[window]["sentences"][row].tolist()
+            start, end = (
+                outputs[window][name][first : first + size].astype(float)
+                for name in ("start_logits", "end_logits")
+            )
+            offsets = features[window]["offsets"][first : first + size]
+            real = np.flatnonzero(offsets[:, 0] < offsets[:, 1])
+            if not len(real):
+                continue
+            start_logits.append(start[real])
+            end_logits.append(end[real])
+            pairs = start[real][:, None] + end[real]
+            near = np.triu(np.tri(len(real), k=self.max_answer - 1)) > 0  # start <= end, not far
+            pairs = np.where(near, pairs, -np.inf)
+            a, b = np.unravel_index(pairs.argmax(), pairs.shape)
+            if best is None or pairs[a, b] > best[0]:
+                characters = offsets[real[a], 0].item(), offsets[real[b], 1].item()
+                best = pairs[a, b].item(), number, place, characters
+        if best is None:
+            return {"answer": "", "score": 0.0}
+        score, number, place, (start, end) = best
+        title, sentences = features[0]["context"][number]
+        total = sum(_logsumexp(np.concatenate(side)) for side in (start_logits, end_logits))
+        return {
+            "answer": sentences[place][start:end],
+            "score": float(np.exp(score - total)),
+            "title": title,
+            "sentence": place,
+            "start": start,
+            "end": end,
+        }
+
+
+def _type(answer: str) -> int:
+    said = answer.strip().lower()
+    return TYPES.index(said) if said in TYPES[1:] else 0
+
+
+def _means(scores: list[dict[str, float]]) -> dict[str, float]:
+    return {name: sum(score[name] for score in scores) / len(scores) for name in scores[0]}
+
+
+def _logistic(logit: float) -> float:
+    return 0.5 * (1 + np.tanh(logit / 2).item())
+
+
+def _logsumexp(logits: np.ndarray) -> float:
+    return logits.max() + np.log(np.exp(logits - logits.max()).sum())
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    return np.exp(logits - _logsumexp(logits))
