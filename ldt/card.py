@@ -42,8 +42,8 @@ def card(results: dict[str, Any], config, training: dict[str, Any]) -> str:
     if config.pooling_layers:
         layers = ", ".join(map(str, config.pooling_layers))
         parts.append(
-            f"Layers {layers} (from 0) have a second level of attention, to cells of "
-            f"{config.pooling_size} tokens pooled by {config.pooling} in a window of "
+            f"It is a Poolingformer: layers {layers} (from 0) have a second level of attention, "
+            f"to cells of {config.pooling_size} tokens pooled by {config.pooling} in a window of "
             f"{config.pooling_window:,} tokens.\n"
         )
     if labels:
