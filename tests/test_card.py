@@ -46,8 +46,8 @@ TRAINING = {"learning_rate": 3e-5, "seed": 42, "bf16": None, "save_steps": 7}
     "line",
     [
         "| macro_f1 | 0.8123 |",
-        "It is a Poolingformer: layers 6, 7 (from 0) have a second level of attention, to cells of 5 "
-        "tokens pooled by mean in a window of 512 tokens.",
+        "It is a Poolingformer: layers 6, 7 (from 0) have a second level of attention, to cells of "
+        "5 tokens pooled by mean in a window of 512 tokens.",
         "| a\\|b | 0.5 | 3 |",
         "On the evaluation set, with the weights of step 1,500, chosen by macro_f1.",
         "| train | `data/train.jsonl` | 1,200 | 5,000 / 9,000 / 20,000 | 30 | 4 |",
