@@ -15,6 +15,7 @@ from functools import cache, lru_cache
 from ldt.official import words
 
 _ALONE = "\u3040-\u30ff\u3400-\u9fff"  # Japanese and Chinese have no space between words
+_SYMBOLS = ("Sc", "Sm", "So")  # not Sk, accents that stand alone
 _MARKS_END = 0x20000  # no combining marks of a script behind it
 
 
@@ -62,7 +63,7 @@ def _words(text: str) -> list[tuple[str, int, int]]:
 @lru_cache(1 << 16)
 def _compared(word: str) -> str:
     """ "" for an article, and for a character that is neither in a word nor a symbol."""
-    if not word[0].isalnum() and (word.isascii() or unicodedata.category(word[0])[0] != "S"):
+    if not word[0].isalnum() and (word.isascii() or unicodedata.category(word) not in _SYMBOLS):
         return ""
     return words.tidy(unicodedata.normalize("NFC", word).lower())
 

@@ -7,6 +7,7 @@ checkpoints were trained so. Tokenizers that number the parts of a pair (BERT's)
 the second number.
 """
 
+import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -132,7 +133,7 @@ class SpanTask(Task):
         for output, feature in zip(outputs, features, strict=True):
             for score, span in self._best_of_window(output, feature):
                 found[span] = max(score, found.get(span, -np.inf))
-        ranked = sorted(found.items(), key=lambda item: -item[1])
+        ranked = sorted(found.items(), key=lambda item: (-item[1], item[0]))
         return [(score, span) for span, score in ranked[: self.n_best]]
 
     def _best_of_window(self, output: Outputs, feature: Feature) -> list[tuple[float, Span]]:
@@ -159,12 +160,15 @@ class SpanTask(Task):
     def answer(self, found: Sequence[tuple[float, Span]], context: str) -> dict[str, Any]:
         """What the spans of `best` say: answer, score, start and end; with ``n_best`` all of them.
 
-        Without any span the answer is "", the rest None.
+        An answer ends with the marks on its last letter, which some tokenizers drop. Without any
+        span it is "", the rest None.
         """
-        listed = [
-            {"answer": context[start:end], "score": score, "start": start, "end": end}
-            for score, (start, end) in found
-        ]
+        listed = []
+        for score, (start, end) in found:
+            while end < len(context) and unicodedata.category(context[end])[0] == "M":
+                end += 1
+            here = {"answer": context[start:end], "score": score, "start": start, "end": end}
+            listed.append(here)
         first = listed[0] if listed else {"answer": "", "score": None, "start": None, "end": None}
         return first | ({"n_best": listed} if self.n_best > 1 else {})
 

@@ -1,0 +1,339 @@
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from span_pins import crc, said
+from transformers import AutoTokenizer
+
+from ldt import json_file
+from ldt.data import encode_all
+from ldt.errors import DataError
+from ldt.evaluate import evaluate
+from ldt.formats import triviaqa as layout
+from ldt.predict import predict
+from ldt.reading import Example
+from ldt.recipe import DataSection, load
+from ldt.tasks import TriviaQA
+from ldt.train import finetune
+
+ANY = SimpleNamespace()  # a config, which the task does not look at
+
+
+@pytest.fixture(scope="module")
+def tiny(tokenizer_folder):
+    return AutoTokenizer.from_pretrained(tokenizer_folder)
+
+
+def example(context="The party of York.", answers=("york",), id="d", **fields):
+    fields = {"question": "who?", "context": context, "answers": list(answers)} | fields
+    return Example(fields, id, f"f:{id}")
+
+
+def encode(tiny, example, config=ANY, max_length=64, data=None, **fields):
+    data = data or DataSection(stride=4)
+    return TriviaQA(**fields).encode(example, tiny, data=data, max_length=max_length, config=config)
+
+
+@pytest.mark.parametrize(
+    ("domain", "id", "name", "start", "windows", "first", "starts", "ends", "text"),
+    [
+        (
+            "wikipedia",
+            "tc_9--David_Soul.txt",
+            "roberta-base",
+            [0, 6834, 343, 473, 871, 16455, 283, 31, 116, 2, 871, 16455, 36, 5400],
+            [(1788025579, 1048607065), (77581622, 3831675680), (4205275062, 3630312993)],
+            10,
+            [79, 79, 224],
+            [79, 81, 224],
+            ["Chicago", "Chicago, Illinois", "Chicago"],
+        ),
+        (
+            "wikipedia",
+            "tc_9--David_Soul.txt",
+            "bert-base-uncased",
+            [101, 2029, 2103, 2515, 2585, 3969, 2272, 2013, 1029, 102, 2585, 3969, 1006, 2141],
+            [(3057968975, 2731787992), (2511254074, 3600873927), (937273436, 2274303258)],
+            10,
+            [75, 75, 215],
+            [75, 77, 215],
+            ["Chicago", "Chicago, Illinois", "Chicago"],
+        ),
+        (
+            "web",
+            "tc_1--46/46_46.txt",
+            "roberta-base",
+            [0, 6834, 470, 12, 5400, 19189, 351, 5, 12821, 9421, 13, 34247, 11, 15891, 116, 2],
+            [(1998979550, 1755940418)],
+            16,
+            [30, 41, 62],
+            [32, 43, 63],
+            ["Sinclair Lewis"] * 3,
+        ),
+        (
+            "web",
+            "tc_1--46/46_46.txt",
+            "bert-base-uncased",
+            [101, 2029, 2137, 1011, 2141, 11881, 2180, 1996, 10501, 3396, 2005, 3906, 1999, 4479],
+            [(1656273628, 2910509933)],
+            16,
+            [28, 36, 53],
+            [29, 37, 54],
+            ["Sinclair Lewis"] * 3,
+        ),
+    ],
+)
+def test_the_encoding_of_real_items_is_pinned(
+    shared_data, domain, id, name, start, windows, first, starts, ends, text
+):
+    """Ids, offsets, global positions and gold spans of both domains."""
+    file = json_file.read(str(shared_data / f"triviaqa/qa/{domain}-train.json"))
+    (item,) = (item for item in layout.read(file, DataSection()) if item.id == id)
+    tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / name)
+    features = encode(tokenizer, item, max_length=1024, data=DataSection(stride=128))
+    found = [(crc(feature["input_ids"]), crc(feature["offsets"])) for feature in features]
+    assert found == windows
+    one, *others = features
+    assert one["input_ids"][: len(start)] == start
+    assert one["first"] == first
+    ones = [place for place, marked in enumerate(one["global_attention_mask"]) if marked]
+    assert ones == list(range(first - 1))  # <s> and the question, the separator not
+    assert (one["start_positions"], one["end_positions"]) == (starts, ends)
+    assert said(one) == text
+    assert not any(feature["start_positions"] for feature in others)
+    if name == "bert-base-uncased":  # it numbers the parts of a pair
+        parts = one["token_type_ids"]
+        assert parts == [0] * first + [1] * (len(parts) - first)
+    context = Path(item.fields["context_file"]).read_text("utf-8")
+    for feature in features:
+        for a, b in feature["offsets"][::50]:
+            assert context[a:b].strip() == context[a:b]
+
+
+def test_mentions_are_right_answers_up_to_a_number(tiny):
+    item = example("York. york? yorkshire, the YORK!", ["york", "YORK"])
+    (feature,) = encode(tiny, item)
+    assert said(feature) == ["York", "york", "YORK"]
+    assert feature["mentions"] == 3
+    assert said(encode(tiny, item, max_spans=2)[0]) == ["York", "york"]
+    assert said(encode(tiny, item, loss="first")[0]) == ["York"]
+    assert encode(tiny, item, max_spans=2)[0]["mentions"] == 3
+
+
+def test_a_mention_is_right_in_each_window_that_has_it_whole(tiny):
+    text = "the party of the first part and " * 3 + "York " + "and the other party agree " * 4
+    features = encode(tiny, example(text), max_length=32)
+    having = [feature for feature in features if feature["start_positions"]]
+    assert 1 <= len(having) < len(features)
+    assert {word for feature in having for word in said(feature)} == {"York"}
+    assert all(feature["end_positions"] == [] for feature in features if feature not in having)
+
+
+def test_without_a_config_answers_are_not_asked_for(tiny):
+    (feature,) = encode(tiny, example(answers=()), config=None)
+    assert not {"start_positions", "mentions"} & feature.keys()
+
+
+def test_a_context_file_is_read_raw_when_it_is_needed(tiny, tmp_path):
+    text = "\ufeffParty\r\nof\rYork 🎉\n"
+    path = tmp_path / "e.txt"
+    path.write_bytes(text.encode() + b"\xff York")
+    item = example(None, context_file=str(path))
+    (feature,) = encode(tiny, item)
+    assert feature["context"] == path  # not its text
+    assert said(feature) == ["York", "York"]
+    ends = feature["first"] + np.flatnonzero(feature["offsets"][:, 0] >= 9)[:1]
+    logits = np.zeros(len(feature["input_ids"]))
+    logits[ends] = 5
+    outputs = [{"start_logits": logits, "end_logits": logits}]
+    found = TriviaQA().decode(outputs, ANY, item, [feature])
+    whole = path.read_bytes().decode(errors="replace").removeprefix("\ufeff")
+    assert found["answer"] == whole[found["start"] : found["end"]]
+    inside = DataSection(evidence=str(tmp_path))
+    assert encode(tiny, example(None, context_file="e.txt"), data=inside)[0]["context"] == path
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"context_file": "gone.txt"}, "f:d: gone.txt: No such file or directory; data.evidence"),
+        ({"context_file": 3}, "f:d: context_file is a number, expected a path"),
+        ({"context_file": None}, "f:d: no field 'context'"),
+        ({"context": "York", "answers": []}, "f:d: 'answers' is empty, expected a list of all"),
+        ({"context": "York", "answers": None}, "f:d: 'answers' is missing, expected a list"),
+        ({"context": "York", "answers": [3]}, "f:d: a number in 'answers', expected text"),
+        ({"context": "York", "question": " "}, "f:d: the question is empty"),
+    ],
+)
+def test_what_an_example_lacks_is_told(tiny, fields, message):
+    item = Example({"question": "who?", "answers": ["york"]} | fields, "d", "f:d")
+    with pytest.raises(DataError) as caught:
+        encode(tiny, item)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("name", ["../secret.txt", "/etc/passwd", "link.txt"])
+def test_no_file_outside_of_the_evidence_is_read(tiny, tmp_path, name):
+    (tmp_path / "secret.txt").write_text("York")
+    folder = tmp_path / "evidence"
+    folder.mkdir()
+    (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
+    data = DataSection(evidence=str(folder))
+    with pytest.raises(DataError, match="f:d: .*: a page outside of"):
+        encode(tiny, example(None, context_file=name), data=data)
+
+
+# training sets
+
+
+def trained_on(tiny, *items, **fields):
+    task, data = TriviaQA(**fields), DataSection(stride=4)
+    how = {"data": data, "max_length": 32, "config": ANY, "all": False}
+    features = encode_all(items, task, tiny, **how)
+    return task.remarks(features, len(items) - len(set(features.documents.tolist())))
+
+
+def test_documents_without_an_answer_are_left_out_kept_or_an_error(tiny):
+    items = [example(id="a"), example("Nothing here.", id="b"), example("York, York", id="c")]
+    found = "answers found: 3 mentions in 2 documents, 3 to learn from"
+    rest = "documents without an answer in what is read: 1, "
+    assert trained_on(tiny, *items) == [found, rest + "left out (task.without_answer)"]
+    kept = trained_on(tiny, *items, without_answer="keep", loss="first")
+    assert kept == [
+        "answers found: 3 mentions in 3 documents, 2 to learn from",
+        rest + "kept, with a loss of 0",
+    ]
+    with pytest.raises(DataError, match="^f:b: no answer in what is read of the document"):
+        trained_on(tiny, *items, without_answer="error")
+
+
+def test_cut_questions_are_counted(tiny):
+    lines = trained_on(tiny, example(question="the party agree"), example(id="e"), max_question=2)
+    assert lines[-1] == "questions cut to 2 tokens (task.max_question): 2"
+
+
+def test_a_set_without_questions_or_answers_is_a_data_error():
+    task, data = TriviaQA(), DataSection(train="t.jsonl", eval="e.jsonl")
+    with pytest.raises(DataError, match="^t.jsonl: no questions$"):
+        task.learn([], data)
+    with pytest.raises(DataError, match="^e.jsonl: no questions$"):
+        task.check([], data, ANY)
+    with pytest.raises(DataError, match="f:d: 'answers' is missing"):
+        task.check([example(), Example({}, "d", "f:d")], data, ANY)
+    assert task.learn([example()], data) == {}
+
+
+# answers
+
+
+def answered(text, score, question=None):
+    return {"answer": text, "score": score} | ({"question_id": question} if question else {})
+
+
+def test_the_best_document_of_a_question_answers():
+    items = [
+        example(id="q1--a", question_id="q1", verified=True),
+        example(id="q1--b", question_id="q1", verified=True),
+        example(id="q2--a", question_id="q2", verified=False, answers=["foo bar"]),
+    ]
+    task, data = TriviaQA(), DataSection()
+    golds = [task.gold(item, data, ANY) for item in items]
+    answers = [answered("London", 2.0), answered("York", 3.0), answered("a Foo", 1.0)]
+    metrics, rows = task.score(answers, golds, ANY)
+    assert metrics == {
+        "exact_match": 50,
+        "f1": pytest.approx(100 * (1 + 2 / 3) / 2),
+        "verified_exact_match": 100,
+        "verified_f1": 100,
+    }
+    assert rows == []
+    answers[1]["score"] = 1.0  # London wins
+    assert task.score(answers, golds, ANY)[0]["verified_f1"] == 0
+    answers[0]["score"] = None  # a document without a word
+    assert task.score(answers, golds, ANY)[0]["verified_f1"] == 100
+    with pytest.raises(DataError, match="no questions to score"):
+        task.score([], [], ANY)
+
+
+def test_the_published_file_has_an_answer_a_question():
+    answers = [
+        answered("", None, "q1") | {"id": "1"},
+        answered("York", -2.5, "q1") | {"id": "2"},
+        answered("London", -3.5, "q1") | {"id": "3"},
+        answered("Bath", 0.5) | {"id": 7},
+    ]
+    assert TriviaQA().published(iter(answers)) == {"q1": "York", "7": "Bath"}
+    assert TriviaQA().published(()) == {}
+
+
+# the whole
+
+
+NAMES = "York Bath Hull Deal Ely Wells Ripon Truro Derby Leeds Poole Luton Dover Stoke Exeter Lynn"
+
+
+def questions(folder, domain):
+    """16 questions in TriviaQA's layout, each with a page that has its answer among other towns."""
+    names = NAMES.split()
+    places = {"Wikipedia": "EntityPages", "Web": "SearchResults"}
+    data = []
+    for number, name in enumerate(names):
+        file = f"{number} é/{name}.txt"
+        path = folder / "evidence" / domain.lower() / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        others = [names[(number + step) % 16] for step in (3, 5, 11)]
+        words = [*others[:2], name, others[2]]
+        path.write_text("".join(f"“{word}”\r\nand the " for word in words), newline="")
+        data.append(
+            {
+                "QuestionId": f"q{number}",
+                "Question": f"the {chr(97 + number)} of {chr(97 + number)} party?",
+                "Answer": {"NormalizedAliases": [name.lower()], "Value": name},
+                places[domain]: [{"Filename": file}],
+            }
+        )
+    whole = {"Data": data, "Domain": domain, "VerifiedEval": False, "Version": 1.0}
+    file = folder / "qa" / "dev.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps(whole))
+    return file
+
+
+@pytest.fixture(scope="module")
+def learnt(tiny_longformer, tmp_path_factory):
+    """A model that was trained on the 16 questions, and what was printed."""
+    folder = tmp_path_factory.mktemp("learnt")
+    file = questions(folder, "Wikipedia")
+    (folder / "r.yaml").write_text(f"""
+task: {{name: triviaqa}}
+model: {{path: {tiny_longformer}}}
+data: {{train: {file}, eval: {file}, format: triviaqa}}
+training:
+  output_dir: {folder}/run
+  num_train_epochs: 40
+  learning_rate: 0.02
+  per_device_train_batch_size: 16
+  gradient_accumulation_steps: 1
+  eval_strategy: "no"
+  save_strategy: "no"
+""")
+    return finetune(load(folder / "r.yaml", command="finetune")), str(folder / "run")
+
+
+@pytest.mark.parametrize("domain", ["Wikipedia", "Web"])
+def test_16_questions_are_learnt_by_heart_and_scored_by_the_published_evaluator(
+    domain, learnt, tmp_path
+):
+    metrics, model = learnt
+    assert metrics["eval_exact_match"] >= 90
+    file, output = questions(tmp_path, domain), tmp_path / "pred.json"
+    assert predict(str(file), model=model, format="triviaqa", output=str(output)) == 0
+    keys = json.loads(output.read_text()).keys()
+    assert ("q0" in keys) == (domain == "Wikipedia")
+    assert ("q0--0 é/York.txt" in keys) == (domain == "Web")
+    result = evaluate(str(file), str(output), format="triviaqa", evidence=tmp_path / "evidence")
+    assert result.metrics["exact_match"] == pytest.approx(metrics["eval_exact_match"])
+    assert result.metrics["f1"] == pytest.approx(metrics["eval_f1"])
+    assert result.metrics["common"] == 16
