@@ -53,16 +53,61 @@ def card(results: dict[str, Any], config, training: dict[str, Any]) -> str:
     if results["table"]:
         parts.append(_table(list(results["table"][0]), [row.values() for row in results["table"]]))
     parts += ["## Data\n", _data(results["data"])]
+    parts.append(_training(results, training))
+    parts += ["## Limits\n", _limits(results)]
+    return "\n".join(parts)
+
+
+def pretraining_card(results: dict[str, Any], config, training: dict[str, Any]) -> str:
+    """A model card in Markdown of a masked LM; arguments are those of `card`."""
+    base = results["base_model"]
+    origin = f"continued from `{_plain(base)}`" if base else "trained from scratch"
+    front = "---\nlibrary_name: ldt\n"
+    front += f"base_model: {json.dumps(base)}\n---\n" if base else "---\n"
+    windows = config.attention_window
+    windows = windows if isinstance(windows, list) else [windows]
+    windows = ", ".join(f"{size:,}" for size in sorted(set(windows)))
+    parts = [
+        front,
+        "# Masked language model for long documents\n",
+        f"An encoder of {config.num_hidden_layers} layers of width {config.hidden_size} for inputs "
+        f"of up to {results['max_length']:,} tokens, window {windows}, {origin} by ldt "
+        f"({results['parameters']:,} parameters).\n",
+        "## Use\n",
+        "```\nldt finetune recipe.yaml model.path=.\n```\n",
+        "## Results\n",
+        _results(results),
+        "Loss is in nats per masked token, `bits_per_token` in bits; `bits_per_byte` is that times "
+        "the tokens per byte of the text, `perplexity` e to the loss.\n",
+        "## Data\n",
+        _corpora(results["data"]),
+        _training(results, training),
+        "## Limits\n",
+        "- It fills in words; it answers nothing before it is fine-tuned.\n"
+        "- What stands in the training text, errors and prejudice included, is in the model.\n",
+    ]
+    return "\n".join(parts)
+
+
+def _corpora(sets: dict[str, dict]) -> str:
+    head = ["set", "source", "documents", "tokens", "bytes", "not readable"]
+    keys = ("documents", "tokens", "bytes", "rejected")
+    rows = [
+        (name, _code(item["source"]), *(f"{item[k]:,}" if k in item else "" for k in keys))
+        for name, item in sets.items()
+    ]
+    return _table(head, rows)
+
+
+def _training(results: dict[str, Any], training: dict[str, Any]) -> str:
     shown = [(f"`{key}`", training[key]) for key in SHOWN if training.get(key) is not None]
-    parts += ["## Training\n", _table(["setting", "value"], shown)]
     versions = ", ".join(f"{name} {value}" for name, value in results["versions"].items())
-    parts.append(
+    return (
+        "## Training\n\n" + _table(["setting", "value"], shown) + "\n"
         f"{results['steps']:,} steps, {results['tokens']:,} tokens, {results['seconds']:,.0f} s "
         f"({results['tokens_per_second']:,.0f} tokens/s). {versions}. All settings are in "
         "`recipe.yaml`, all figures in full in `metrics.json`.\n"
     )
-    parts += ["## Limits\n", _limits(results)]
-    return "\n".join(parts)
 
 
 def _results(results: dict[str, Any]) -> str:

@@ -232,6 +232,10 @@ def existing(path: Path) -> Path:
     return path
 
 
+class Busy(UserError):
+    """Another process holds the lock."""
+
+
 class Lock:
     """The right of one process to write in a run folder, held as a context.
 
@@ -242,7 +246,8 @@ class Lock:
         folder: made if missing.
 
     Raises:
-        UserError: another process holds it, or the folder cannot be made or written.
+        Busy: another process holds it.
+        UserError: the folder cannot be made or written.
     """
 
     def __init__(self, folder: Path):
@@ -262,7 +267,7 @@ class Lock:
                     break
                 file.close()
                 if not free:
-                    raise UserError(self._busy(owner))
+                    raise Busy(self._busy(owner))
         except (FileExistsError, NotADirectoryError):
             raise UserError(f"{folder}: is a file or lies in one, not a folder") from None
         except OSError as error:

@@ -1,13 +1,7 @@
-"""Commands: parse, call, print. What a command needs is imported when it runs.
+"""Commands: parse, call, print. What a command needs is imported when it runs."""
 
-Exit codes are in `ldt.errors`; 141 is a reader of our output that went away.
-"""
-
-import errno
 import os
 import sys
-import tempfile
-import traceback
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +10,8 @@ from typing import Annotated, Literal, NoReturn
 import typer
 
 from ldt import __version__, errors
-from ldt.console import plain, say, settle, stdout
-
-EXIT_SIGPIPE = 141
+from ldt.console import say, settle, stdout
+from ldt.failure import explain
 
 # Before torch or transformers are imported; a user's own settings win.
 ENVIRONMENT = {
@@ -35,17 +28,21 @@ ENVIRONMENT = {
     "DATASETS_VERBOSITY": "error",
 }
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-LESS_MEMORY = (
-    "a smaller data.max_length or training.per_device_train_batch_size (finetune) "
-    "or --batch-tokens (predict) needs less"
-)
-
 app = typer.Typer(
     rich_markup_mode=None,  # help that a narrow terminal and a pipe can show
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+Recipe = Annotated[Path, typer.Argument(metavar="RECIPE", help="A YAML file.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Changes to it, as training.seed=1."),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue the run from its newest checkpoint.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what the run folder holds.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -106,17 +103,10 @@ def convert(
 
 @app.command()
 def finetune(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A YAML file.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Changes to it, as training.seed=1."),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run from its newest checkpoint.")
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace what the run folder holds.")
-    ] = False,
+    recipe: Recipe,
+    overrides: Overrides = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Check everything, show one encoded example, and stop."),
@@ -129,6 +119,26 @@ def finetune(
     from ldt.train import finetune
 
     finetune(loaded, resume=resume, overwrite=overwrite, dry_run=dry_run)
+
+
+@app.command()
+def pretrain(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Check everything on a little of the text, and stop."),
+    ] = False,
+) -> None:
+    """Go on with the masked LM of a model, or train one from scratch, on plain text."""
+    from ldt.recipe import load
+
+    loaded = load(recipe, overrides or (), command="pretrain")
+    from ldt.pretrain import pretrain
+
+    pretrain(loaded, resume=resume, overwrite=overwrite, dry_run=dry_run)
 
 
 @app.command()
@@ -353,69 +363,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BaseException as error:
-        code, prefix, text = _explain(error)
+        code, prefix, text = explain(error)
         if text:
             with suppress(OSError, SystemExit):  # whoever read standard error has left
                 say(text, prefix, "bold red")
     _let_go(sys.stdout)
     _let_go(sys.stderr)
     sys.exit(code)
-
-
-def _explain(error):
-    """(exit code, prefix of each line, lines to print or nothing)."""
-    if isinstance(error, SystemExit | typer.Abort):  # typer and rich wrap some of what they catch
-        inner = error.__cause__ or error.__context__
-        if not isinstance(inner, BrokenPipeError | EOFError):
-            code = error.code if isinstance(error, SystemExit) else errors.EXIT_SIGINT
-            return code, "", ""
-        error = inner
-    if isinstance(error, KeyboardInterrupt):
-        return errors.EXIT_SIGINT, "", ""
-    if isinstance(error, BrokenPipeError):
-        return EXIT_SIGPIPE, "", ""
-    if isinstance(error, errors.UserError):
-        return error.exit_code, "error: ", str(error)
-    if hasattr(error, "format_message"):  # a usage error of typer
-        return errors.EXIT_USAGE, "error: ", _usage(error)
-    if _out_of_memory(error):
-        return errors.EXIT_RESOURCES, "error: ", f"out of memory; {LESS_MEMORY}"
-    if getattr(error, "errno", None) in DISK_FULL or "No space left on device" in str(error):
-        where = f"{error.filename}: " if getattr(error, "filename", None) else ""
-        return errors.EXIT_RESOURCES, "error: ", f"{where}the disk is full; free space on it"
-    if isinstance(error, PermissionError) and error.filename:
-        return errors.EXIT_USAGE, "error: ", f"{error.filename}: {error.strerror}"
-    return errors.EXIT_BUG, "", _bug(error)
-
-
-def _usage(error):
-    """``no such option: --max-leng ...; see 'ldt convert --help'``."""
-    text = error.format_message().replace("Value error, ", "")
-    text = " ".join(text.split()).removesuffix(".")
-    context = getattr(error, "ctx", None)
-    command = context.command_path if context else "ldt"
-    return f"{text[:1].lower()}{text[1:]}; see '{command} --help'"
-
-
-def _out_of_memory(error):
-    kind = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)  # of a GPU
-    return isinstance(error, MemoryError | kind) or "can't allocate memory" in str(error)
-
-
-def _bug(error):
-    """``bug: TypeError: ...; traceback in /tmp/ldt-....txt``, or the traceback itself."""
-    trace = "".join(traceback.format_exception(error))
-    if os.environ.get("LDT_TRACEBACK") == "1":
-        return trace
-    summary = plain(str(error)).strip().split("\n")[0][:200]
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="ldt-", suffix=".txt", delete=False, encoding="utf-8", errors="replace"
-        ) as file:
-            file.write(f"ldt {__version__}, Python {sys.version}\n{sys.argv}\n\n{trace}")
-    except OSError:
-        return trace
-    return f"bug: {type(error).__name__}: {summary}; traceback in {file.name}"
 
 
 def _let_go(stream):

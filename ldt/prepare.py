@@ -81,15 +81,11 @@ def prepare(
         UserError: or a subclass, with where and what would do.
     """
     task, data = recipe.task, recipe.data
-    if recipe.model.attention not in ("auto", *BACKENDS):
-        names = ", ".join(["auto", *BACKENDS])
-        raise RecipeError(f"{recipe.where('model', 'attention')}: expected one of {names}")
-    changes = task.learn(train, data) | {"attention_backend": recipe.model.attention}
-    if recipe.model.window is not None:
-        changes["attention_window"] = recipe.model.window
+    attention = how_attention(recipe)
+    changes = task.learn(train, data) | attention
     folder = find_folder(checkpoint or recipe.model.path)
     config = read_config(folder, **changes)
-    max_length = _max_length(recipe, usable_length(config))
+    max_length = longest_input(recipe, usable_length(config))
     if data.eval or data.eval_fraction:
         task.check(evaluation, data, config)
     tokenizer = load_tokenizer(folder, config)
@@ -136,7 +132,30 @@ def prepare(
     )
 
 
-def _max_length(recipe: Recipe, longest: int) -> int:
+def how_attention(recipe: Recipe) -> dict[str, Any]:
+    """What the model section changes in a model's config.
+
+    Raises:
+        RecipeError: there is no such backend.
+    """
+    if recipe.model.attention not in ("auto", *BACKENDS):
+        names = ", ".join(["auto", *BACKENDS])
+        raise RecipeError(f"{recipe.where('model', 'attention')}: expected one of {names}")
+    changes = {"attention_backend": recipe.model.attention}
+    if recipe.model.window is not None:
+        changes["attention_window"] = recipe.model.window
+    return changes
+
+
+def longest_input(recipe: Recipe, longest: int) -> int:
+    """``data.max_length``, or that of the model where there is none.
+
+    Args:
+        longest: tokens that the model reads.
+
+    Raises:
+        RecipeError: the model's position table is too short.
+    """
     max_length = recipe.data.max_length or longest
     if max_length > longest:
         path = recipe.model.path.rstrip("/")

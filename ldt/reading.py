@@ -89,6 +89,13 @@ def read(
             yield from reader.records(format)
 
 
+def lines(source: str, *, on_error: OnError | None = None, max_line_bytes: int) -> Iterator["Line"]:
+    """Yield the lines of a text file, unpacked, without a byte order mark; arguments and errors
+    are those of `read`."""
+    with opening.opened(source) as (name, stream, packed):
+        yield from _Reader(name, stream, packed, "", on_error, max_line_bytes).lines()
+
+
 def field(example: Example, path: str) -> Any:
     """Return the value at a dotted path, as "clauses.Audit Rights"; an exact key wins.
 
@@ -151,7 +158,9 @@ def kind(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-class _Line(NamedTuple):
+class Line(NamedTuple):
+    """A line of a file as it stands there."""
+
     number: int  # from 1
     offset: int  # of its first byte in the file, unpacked
     raw: bytes  # with its line end
@@ -203,7 +212,7 @@ class _Reader:
             return
         lines = itertools.chain([first], lines)
         start = first.raw.lstrip()[:1]
-        told = format or ("jsonl" if start == b"{" else _suffix(self.name))
+        told = format or ("jsonl" if start == b"{" else suffix(self.name))
         if told in _DELIMITERS:
             yield from self.rows(lines, _DELIMITERS[told])
         elif start == b"[":
@@ -215,7 +224,7 @@ class _Reader:
         for number, row in _numbered(rows, self.name, what):
             yield from self.example(row, number, f"{self.name}:{number}", b"")
 
-    def lines(self) -> Iterator[_Line]:
+    def lines(self) -> Iterator[Line]:
         number = offset = 0
         while raw := self.take(self.limit + 1, number + 1, offset):
             number += 1
@@ -233,9 +242,9 @@ class _Reader:
                 what = f"a line of {size:,} bytes; at most {self.limit:,} are read in one"
                 self.reject(f"{self.name}:{number}", what, start)
             elif number == 1 and raw.startswith(_BOM):
-                yield _Line(number, len(_BOM), raw[len(_BOM) :])
+                yield Line(number, len(_BOM), raw[len(_BOM) :])
             else:
-                yield _Line(number, offset, raw)
+                yield Line(number, offset, raw)
             offset += size
 
     def take(self, size: int, number: int, offset: int) -> bytes:
@@ -246,7 +255,7 @@ class _Reader:
             what = f"the {self.packed} data are damaged or cut off" if self.packed else "the file"
             raise DataError(f"{where}: {what} ({error})") from error
 
-    def objects(self, lines: Iterable[_Line]) -> Iterator[Example]:
+    def objects(self, lines: Iterable[Line]) -> Iterator[Example]:
         decoder = Decoder()
         for number, offset, raw in lines:
             if not raw.strip():
@@ -263,7 +272,7 @@ class _Reader:
                         "the file); was its writer stopped?"
                     )
                 elif isinstance(error, UnicodeDecodeError):
-                    what = _not_utf8(raw, error, offset)
+                    what = not_utf8(raw, error, offset)
                 elif text == "{":
                     what += "; each line must be one whole object: jq -c . FILE makes such lines"
                 self.reject(where, what, raw)
@@ -275,7 +284,7 @@ class _Reader:
                 else:
                     yield from self.example(value, number, where, raw)
 
-    def items(self, first: _Line) -> Iterator[Example]:
+    def items(self, first: Line) -> Iterator[Example]:
         """A JSON array: the file whole in memory, one decoded item at a time."""
         raw = first.raw + self.stream.read(self.limit + 1 - len(first.raw))
         if len(raw) > self.limit:
@@ -287,7 +296,7 @@ class _Reader:
             text = raw.decode()
         except UnicodeDecodeError as error:
             number = first.number + raw.count(b"\n", 0, error.start)
-            what = _not_utf8(raw, error, first.offset)
+            what = not_utf8(raw, error, first.offset)
             raise DataError(f"{self.name}:{number}: {what}") from None
         decoder = Decoder()
         at = _SPACE.match(text, text.index("[") + 1).end()
@@ -313,9 +322,9 @@ class _Reader:
         if text[at + 1 :].strip():
             raise DataError(f"{self.name}: text after the JSON array's closing ]")
 
-    def rows(self, lines: Iterable[_Line], delimiter: str) -> Iterator[Example]:
+    def rows(self, lines: Iterable[Line], delimiter: str) -> Iterator[Example]:
         """CSV with a header; a quoted cell may span lines. Every value is text."""
-        taken: list[_Line] = []  # the lines of the current row
+        taken: list[Line] = []  # the lines of the current row
 
         def decoded():
             for line in lines:
@@ -340,7 +349,7 @@ class _Reader:
             try:
                 raw.decode()
             except UnicodeDecodeError as error:
-                what = _not_utf8(raw, error, taken[0].offset)
+                what = not_utf8(raw, error, taken[0].offset)
             if header is None:
                 if what or len(set(cells)) < len(cells):
                     raise DataError(f"{where}: {what or 'a name stands twice in the header'}")
@@ -388,19 +397,19 @@ def _numbered(rows: Iterator[dict], source: str, what: str) -> Iterator[tuple[in
         yield number, row
 
 
-def _suffix(name: str) -> str:
+def suffix(name: str) -> str:
     """The suffix under a compression's, without its point: "csv" for "a.csv.gz"."""
-    stem, suffix = os.path.splitext(name.lower())
-    if suffix in (".gz", ".bz2", ".xz"):
-        suffix = os.path.splitext(stem)[1]
-    return suffix.removeprefix(".")
+    stem, end = os.path.splitext(name.lower())
+    if end in (".gz", ".bz2", ".xz"):
+        end = os.path.splitext(stem)[1]
+    return end.removeprefix(".")
 
 
 def _is_utf16(raw: bytes) -> bool:
     return raw.startswith((b"\xff\xfe", b"\xfe\xff")) or (len(raw) > 1 and raw[:2].count(0) == 1)
 
 
-def _not_utf8(raw: bytes, error: UnicodeDecodeError, offset: int) -> str:
+def not_utf8(raw: bytes, error: UnicodeDecodeError, offset: int) -> str:
     place = offset + error.start
     return f"not UTF-8: byte 0x{raw[error.start]:02x} at byte offset {place:,} of the file"
 

@@ -4,6 +4,7 @@
 How values are read (``3e-5`` is a number, ``no`` and ``007`` are text) is in `ldt.strict_yaml`.
 """
 
+import glob
 import json
 import os
 import typing
@@ -12,109 +13,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 
-from ldt import strict_yaml
+from ldt import sections, strict_yaml
 from ldt.errors import UserError
 from ldt.problems import Place, Problems, did_you_mean, explain, shown, word
+from ldt.sections import CorpusSection, DataSection, ModelSection
 
 SECTIONS = ("task", "model", "data", "training")
-
-
-class Section(BaseModel):
-    """Keys that are not fields are errors."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class ModelSection(Section):
-    """Where the model is and how its attention is computed.
-
-    Args:
-        path: folder of a model, or its id on the hub; `load` expands ``~``.
-        attention: name of an attention backend, or ``auto``.
-        window: tokens in reach on both sides together, even; one number, or one per layer.
-            None keeps the model's own.
-    """
-
-    path: str | None = None
-    attention: str = "auto"
-    window: int | list[int] | None = None
-
-    @field_validator("window")
-    @classmethod
-    def _even(cls, window):
-        for size in window if isinstance(window, list) else [window]:
-            if size is not None and (size < 2 or size % 2):
-                raise ValueError(f"must be even and at least 2, got {size}")
-        return window
-
-
-class DataSection(Section):
-    """Which files hold the documents, and what to do with long ones.
-
-    Args:
-        train: file of training examples, or ``hf:owner/name[:split]``.
-        eval: the same for evaluation.
-        format: layout of the files, a name in `ldt.formats.FORMATS`; None is JSON lines, CSV or
-            Parquet, told by content.
-        domain: of triviaqa files, ``wikipedia`` or ``web``; None is what the file says.
-        evidence: folder of the documents that triviaqa files name.
-        text: field that holds the text; a dotted path reaches into nested objects. None is the
-            task's own, ``text`` or ``context``.
-        fields: the task's other fields that have another name in the files, as question: query.
-        label: field that holds the label, or a list of fields with true or false.
-        id: field that holds the document's id.
-        max_length: longest input, in tokens with the special ones; None is the model's longest.
-        overflow: what to do with longer documents.
-        stride: tokens that two neighbouring windows share.
-        max_windows: most windows of one document.
-        eval_fraction: share of the training documents to evaluate on, where there is no `eval`.
-    """
-
-    train: str | None = None
-    eval: str | None = None
-    format: str | None = None
-    domain: Literal["wikipedia", "web"] | None = None
-    evidence: str | None = None
-    text: str | None = None
-    fields: dict[str, str] = {}
-    label: str | Annotated[list[str], Field(min_length=1)] = "label"
-    id: str = "id"
-    max_length: int | None = Field(None, ge=1)
-    overflow: Literal["windows", "truncate", "error"] = "windows"
-    stride: int = Field(0, ge=0)
-    max_windows: int = Field(64, ge=1)
-    eval_fraction: float | None = Field(None, gt=0, lt=1)
-
-    @field_validator("format")
-    @classmethod
-    def _known(cls, format):
-        from ldt.formats import FORMATS
-
-        if format is not None and format not in FORMATS:
-            near = did_you_mean(format, FORMATS)
-            raise ValueError(f"expected one of {', '.join(FORMATS)}, got {format!r}{near}")
-        return format
-
-    @model_validator(mode="after")
-    def _agree(self):
-        if self.eval is not None and self.eval_fraction is not None:
-            raise ValueError("eval and eval_fraction exclude each other")
-        if self.max_length is not None and self.stride >= self.max_length:
-            raise ValueError(f"stride must be below max_length, got {self.stride}")
-        return self
 
 
 @dataclass
@@ -123,7 +32,7 @@ class Recipe:
 
     Args:
         task: a task of `ldt.tasks.TASKS`, with its fields.
-        model, data: the sections.
+        model, data: the sections (`ldt.sections`) of the command that runs the task.
         training: keys of `transformers.TrainingArguments`, word for word, and ldt's own ones
             (`OWN_TRAINING_KEYS`).
         path: the file it came from.
@@ -132,7 +41,7 @@ class Recipe:
 
     task: Any
     model: ModelSection = field(default_factory=ModelSection)
-    data: DataSection = field(default_factory=DataSection)
+    data: DataSection | CorpusSection = field(default_factory=DataSection)
     training: dict[str, Any] = field(default_factory=dict)
     path: Path | None = field(default=None, compare=False)
     places: dict[tuple, Place] = field(default_factory=dict, compare=False, repr=False)
@@ -147,8 +56,12 @@ NEEDS = {
     "finetune": {
         ("model", "path"): "a folder or the hub id of a model",
         ("data", "train"): "a file of training examples",
-    }
+    },
+    "pretrain": {("data", "train"): "files, folders or patterns of text"},
 }
+
+# Keys that hold paths.
+FILES = {"model": ("path", "tokenizer"), "data": ("train", "eval", "evidence", "cache")}
 
 OWN_TRAINING_KEYS = {
     "early_stopping_patience": Annotated[int, Field(ge=1)] | None,
@@ -191,15 +104,23 @@ def load(path: str | Path, overrides: Iterable[str] = (), command: str | None = 
     recipe.path, recipe.places = path, places
     _check_fields(recipe, problems)
     if command is not None:
+        if _command(recipe.task) != command and problems.clean(("task", "name")):
+            what = f"{recipe.task.name} is trained by ldt {_command(recipe.task)}"
+            problems.add(("task", "name"), what)
+            problems.stop()
         for (section, key), what in NEEDS[command].items():
             if problems.clean((section, key)) and (root.get(section) or {}).get(key) is None:
                 problems.add((section, key), f"missing, {what}")
         _check_training(recipe.training, problems)
     problems.stop()
-    files = "train", "eval", "evidence"
-    for section, key in (("model", "path"), *(("data", key) for key in files)):
+    for section, keys in FILES.items():
         values = getattr(recipe, section)
-        setattr(values, key, _found(getattr(values, key), path.parent))
+        for key in keys:
+            name = getattr(values, key, None)
+            if isinstance(name, list):
+                setattr(values, key, [_found(each, path.parent) for each in name])
+            elif isinstance(name, str):
+                setattr(values, key, _found(name, path.parent))
     if isinstance(recipe.training.get("output_dir"), str):
         recipe.training["output_dir"] = os.path.expanduser(recipe.training["output_dir"])
     return recipe
@@ -207,8 +128,8 @@ def load(path: str | Path, overrides: Iterable[str] = (), command: str | None = 
 
 def dump(recipe: Recipe) -> str:
     """YAML with every key of the recipe, defaults too; `load` of it gives an equal recipe."""
-    sections = (recipe.task, recipe.model, recipe.data)
-    values = [section.model_dump(mode="json") for section in sections]
+    parts = (recipe.task, recipe.model, recipe.data)
+    values = [section.model_dump(mode="json") for section in parts]
     return strict_yaml.dump(dict(zip(SECTIONS, [*values, recipe.training], strict=True)))
 
 
@@ -277,10 +198,11 @@ def _validate(root, problems):
             problems.add((key,), f"expected keys and values, got {shown(value)}")
         else:
             values[key] = value or {}
+    model, data = sections.OF[_command(_task_class(root))]
     return Recipe(
         task=_validate_task(values.get("task", {}), root, problems),
-        model=_section(ModelSection, values, "model", root, problems) or ModelSection(),
-        data=_section(DataSection, values, "data", root, problems) or DataSection(),
+        model=_section(model, values, "model", root, problems) or model(),
+        data=_section(data, values, "data", root, problems) or data(),
         training=values.get("training", {}),
     )
 
@@ -300,10 +222,15 @@ def _validate_task(values, root, problems):
     return None
 
 
+def _command(task):
+    """The command that trains a task; that of an unknown one does not matter."""
+    return getattr(task, "command", "finetune")
+
+
 def _check_fields(recipe, problems):
     """data.fields renames what the task reads."""
     own = getattr(recipe.task, "fields", ())
-    for name in recipe.data.fields:
+    for name in getattr(recipe.data, "fields", ()):
         if recipe.task is not None and name not in own:
             near = did_you_mean(name, own) or f"; {recipe.task.name} has {', '.join(own) or 'none'}"
             problems.add(("data", "fields", name), f"no such field of the task{near}")
@@ -325,10 +252,12 @@ def _section(cls, values, section, root, problems):
 
 def _meant(key, section, root):
     """``, did you mean 'data.max_length'?`` for an unknown key, or what would do."""
+    task = _task_class(root)
+    model, data = sections.OF[_command(task)]
     fields = {
-        "task": getattr(_task_class(root), "model_fields", ()),
-        "model": ModelSection.model_fields,
-        "data": DataSection.model_fields,
+        "task": getattr(task, "model_fields", ()),
+        "model": model.model_fields,
+        "data": data.model_fields,
     }
     own = fields.pop(section, SECTIONS)
     dotted = {name: f"{other}.{name}" for other, names in fields.items() for name in names}
@@ -350,11 +279,16 @@ def _task_class(root):
 
 def _found(name, folder):
     """The path as the current directory has it, else beside the recipe if it is there."""
-    if name is None or name == "-" or name.startswith("hf:"):
+    if name == "-" or name.startswith("hf:"):
         return name
     name = os.path.expanduser(name)
     beside = os.path.join(folder, name)
-    return beside if not os.path.exists(name) and os.path.exists(beside) else name
+    return beside if not _exists(name) and _exists(beside) else name
+
+
+def _exists(name):
+    """Whether a path or pattern names something."""
+    return os.path.exists(name) or any(True for _ in glob.iglob(name, recursive=True))
 
 
 def _training_types():

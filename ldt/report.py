@@ -61,6 +61,41 @@ def describe(ready: Any, trainer: Any, run: Path) -> None:
     )
 
 
+def describe_corpus(ready: Any, trainer: Any, run: Path) -> None:
+    """The text that goes in, an input with its mask, and what will be done with it."""
+    for name, facts in ready.corpora.items():
+        say(
+            f"{name}: {facts['documents']:,} documents, {facts['tokens']:,} tokens, "
+            f"{facts['bytes']:,} bytes ({facts['bytes'] / max(facts['tokens'], 1):.2f} a token); "
+            f"{facts['inputs']:,} inputs"
+        )
+    stores = {id(facts["messages"]): facts for facts in ready.corpora.values()}
+    for facts in stores.values():  # a split of one corpus tells it once
+        if facts["rejected"] or facts["empty"]:
+            log.warning(
+                "%d documents could not be read, %d are blank", facts["rejected"], facts["empty"]
+            )
+        for message in facts["messages"]:
+            log.warning("left out: %s", message)
+    shown = ready.evaluation
+    if hasattr(ready.items, "__len__"):
+        shown = ready.items
+    if shown is not None:
+        example = show_example(shown[0][0], ready.tokenizer)
+        stderr.print(Text.assemble("the first input, masked: ", example), soft_wrap=True)
+    args = trainer.args
+    step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    length = f"{args.max_steps:,} steps"
+    if args.max_steps <= 0:
+        length = f"{args.num_train_epochs:g} epoch{'s' * (args.num_train_epochs != 1)}"
+    trained = ready.model.num_parameters(only_trainable=True)
+    say(
+        f"{run}: {length} of {step:,} inputs or {step * ready.max_length:,} tokens, on "
+        f"{args.device.type}; {ready.model.num_parameters():,} parameters, {trained:,} of them "
+        f"trained; inputs of up to {ready.max_length:,} tokens"
+    )
+
+
 def show_results(results: dict[str, Any]) -> None:
     """Metrics and the table of classes, on standard output."""
     for name, value in results["metrics"].items():

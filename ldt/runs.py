@@ -31,8 +31,11 @@ CARD = "README.md"
 LATEST = Path("runs/latest")
 MOST_DIFFERENCES = 20
 
-# Training keys that change nothing in what is learned; a resumed run may have others.
+# Keys that change nothing in what is learned, of the training section where none is named; a
+# resumed run may have others.
 FREE = {
+    "data.cache",
+    "data.workers",
     "output_dir",
     "run_name",
     "report_to",
@@ -71,6 +74,8 @@ def identity(recipe: Recipe, training: dict[str, Any], hashes: dict[str, str | N
     found = {}
     for name in ("task", "model", "data"):
         for key, value in getattr(recipe, name).model_dump(mode="json").items():
+            if f"{name}.{key}" in FREE:
+                continue
             if name == "data" and hashes.get(key):
                 key, value = f"{key} (sha256)", hashes[key]
             found[f"{name}.{key}"] = value

@@ -36,6 +36,7 @@ FIXED = {
     "logging_nan_inf_filter": False,
     "include_num_input_tokens_seen": "non_padding",
     "restore_callback_states_from_checkpoint": True,
+    "average_tokens_across_devices": True,
 }
 
 
@@ -55,7 +56,17 @@ def settings(recipe: Recipe) -> dict[str, Any]:
             raise RecipeError(f"{recipe.where('training', key)}: is always {value!r}; leave it out")
     found = DEFAULTS | given
     together = found["per_device_train_batch_size"] * int(os.environ.get("WORLD_SIZE", "1"))
-    found.setdefault("gradient_accumulation_steps", max(1, DOCUMENTS_A_STEP // together))
+    wanted = _accumulation(recipe, together)
+    if found.setdefault("gradient_accumulation_steps", wanted) != wanted and _tokens_a_step(recipe):
+        raise RecipeError(
+            f"{recipe.where('training', 'gradient_accumulation_steps')}: data.tokens_per_step "
+            f"makes it {wanted}; leave one of them out"
+        )
+    if getattr(recipe.data, "streaming", False):
+        if found.get("max_steps", -1) < 1:
+            where = recipe.where("training", "max_steps")
+            raise RecipeError(f"{where}: missing; a stream has no end of its own")
+        found.setdefault("save_strategy", "steps")
     if not (recipe.data.eval or recipe.data.eval_fraction):
         for key in ("eval_strategy", "load_best_model_at_end", "early_stopping_patience"):
             if found.setdefault(key, None) not in (None, False, "no"):
@@ -65,7 +76,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
             del found[key]
         found.setdefault("save_strategy", "epoch")
         return found
-    asked = [given.get(key) for key in ("eval_strategy", "save_strategy")]
+    asked = [found.get(key) for key in ("eval_strategy", "save_strategy")]
     strategy = next((item for item in asked if item in ("epoch", "steps")), "epoch")
     found.setdefault("eval_strategy", strategy)
     found.setdefault("save_strategy", strategy)
@@ -121,3 +132,15 @@ def arguments(
 
 def _fixed(recipe: Recipe) -> dict[str, Any]:
     return FIXED | {"label_names": list(recipe.task.label_names)}
+
+
+def _tokens_a_step(recipe: Recipe) -> int | None:
+    return getattr(recipe.data, "tokens_per_step", None)
+
+
+def _accumulation(recipe: Recipe, together: int) -> int:
+    """Batches a step, of ``together`` inputs each."""
+    tokens = _tokens_a_step(recipe)
+    if tokens is None:
+        return max(1, DOCUMENTS_A_STEP // together)
+    return max(1, round(tokens / (together * recipe.data.max_length)))

@@ -1,4 +1,4 @@
-"""finetune: a recipe to a run folder, through transformers' Trainer."""
+"""A recipe to a run folder, through transformers' Trainer; and fine-tuning."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
@@ -35,8 +36,61 @@ from ldt.trainer import Interrupted, Trainer
 log = logging.getLogger("ldt")
 
 
-def finetune(
-    recipe: Recipe, *, resume: bool = False, overwrite: bool = False, dry_run: bool = False
+class Job(ABC):
+    """What a command trains; `train` does what all have in common.
+
+    Args:
+        recipe: where a model and training data are named.
+    """
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
+
+    @abstractmethod
+    def hashes(self, training: dict[str, Any], *, dry_run: bool) -> dict[str, str | None]:
+        """What the data are, by key of the data section, for `ldt.runs.identity`.
+
+        Args:
+            training: the `settings`.
+            dry_run: whether it is enough to look at the data.
+        """
+
+    @abstractmethod
+    def prepare(self, training: dict[str, Any], newest: Path | None) -> Any:
+        """Everything that a Trainer needs: an object with model, tokenizer, config and items.
+
+        Args:
+            training: the `settings`.
+            newest: a checkpoint to take model and tokenizer from instead of the recipe's.
+        """
+
+    @abstractmethod
+    def trainer(self, ready: Any, training: dict[str, Any], run: Path, first: bool) -> Trainer:
+        """The Trainer of what is ready; ``first``: whether this process writes."""
+
+    @abstractmethod
+    def describe(self, ready: Any, trainer: Trainer, run: Path) -> None:
+        """Say what goes in, before the first step."""
+
+    @abstractmethod
+    def evaluate(self, trainer: Trainer, ready: Any) -> tuple[dict[str, float], list[dict]]:
+        """Metrics and table of the weights that the model holds when training is over."""
+
+    @abstractmethod
+    def results(self, ready: Any) -> dict[str, Any]:
+        """What metrics.json says of model and data, beside what `train` knows."""
+
+    @abstractmethod
+    def card(self, results: dict[str, Any], ready: Any, training: dict[str, Any]) -> str:
+        """The model card."""
+
+    @abstractmethod
+    def after(self, run: Path) -> str:
+        """The command that comes next."""
+
+
+def train(
+    job: Job, *, resume: bool = False, overwrite: bool = False, dry_run: bool = False
 ) -> dict[str, float]:
     """Train a model as the recipe says and leave a self-describing run folder.
 
@@ -46,7 +100,7 @@ def finetune(
     points to it.
 
     Args:
-        recipe: where a model and training data are named.
+        job: what is trained.
         resume: go on from the newest valid checkpoint of the same run (`ldt.runs.identity`); on
             the CPU the result is that of an uninterrupted run, bit by bit. A run killed before
             its first checkpoint begins again; a finished one stays as it is.
@@ -63,10 +117,11 @@ def finetune(
     """
     if resume and overwrite:
         raise UserError("--resume and --overwrite exclude each other")
+    recipe = job.recipe
     training, run = settings(recipe), runs.place(recipe)
     first = int(os.environ.get("RANK", "0")) == 0  # the one of several processes that writes
     with ExitStack() as stack:
-        hashes = {key: _sha256(getattr(recipe.data, key)) for key in ("train", "eval")}
+        hashes = job.hashes(training, dry_run=dry_run)
         wanted = runs.identity(recipe, training, hashes)
         target, finished = run, False
         if dry_run:
@@ -85,13 +140,12 @@ def finetune(
         if resume and not dry_run:
             newest = checkpoint.newest_valid(run)
             stack.enter_context(cpu.chosen(runs.read_run(run).get("arithmetic", {})))
-        train, evaluation = documents(recipe, training["seed"])
-        ready = prepare(recipe, training["seed"], train, evaluation, newest)
+        ready = job.prepare(training, newest)
         if first:
             _require_space(run, ready.model, training)
-        trainer = _trainer(recipe, training, target, ready, first)
+        trainer = job.trainer(ready, training, target, first)
         if first:
-            describe(ready, trainer, run)
+            job.describe(ready, trainer, run)
         if dry_run:
             say("dry run: nothing is trained and nothing written")
             return {}
@@ -113,14 +167,109 @@ def finetune(
                 steps = list(checkpoint.checkpoints(run))
                 say(f"stopped; step {steps[-1]} is saved, --resume goes on" if steps else "stopped")
             raise
-        metrics, table = _final_evaluation(trainer, ready)
-        results = _results(recipe, trainer, ready, hashes, metrics, table) | {"versions": used}
-        _save(trainer, ready, run, results, card(results, ready.config, training), first)
+        metrics, table = job.evaluate(trainer, ready)
+        results = _results(job, trainer, ready, metrics, table) | {"versions": used}
+        _save(trainer, ready, run, results, job.card(results, ready, training), first)
         if first:
             runs.point_latest(run)
             show_results(results)
-            say(f"{run}: {duration(trainer.seconds)}; ldt predict --input FILE --model {run}")
+            say(f"{run}: {duration(trainer.seconds)}; {job.after(run)}")
         return metrics
+
+
+def finetune(
+    recipe: Recipe, *, resume: bool = False, overwrite: bool = False, dry_run: bool = False
+) -> dict[str, float]:
+    """`train` a model that answers, by labelled documents."""
+    return train(Finetuning(recipe), resume=resume, overwrite=overwrite, dry_run=dry_run)
+
+
+class Finetuning(Job):
+    """A model that answers, by labelled documents."""
+
+    def hashes(self, training, *, dry_run):
+        data = self.recipe.data
+        self._hashes = {key: _sha256(getattr(data, key)) for key in ("train", "eval")}
+        return self._hashes
+
+    def prepare(self, training, newest):
+        seed = training["seed"]
+        train, evaluation = documents(self.recipe, seed)
+        return prepare(self.recipe, seed, train, evaluation, newest)
+
+    def trainer(self, ready, training, run, first):
+        score, metric, callbacks = None, None, []
+        if ready.golds:
+            metric = self.recipe.task.default_metric(ready.config)
+            score = Scorer(self.recipe.task, ready)
+            callbacks.append(score)
+        trainer = Trainer(
+            model=ready.model,
+            args=arguments(self.recipe, training, run, len(ready.items), metric),
+            train_dataset=ready.items,
+            eval_dataset=ready.evaluation_items if ready.golds else None,
+            data_collator=Collator(ready.config.pad_token_id),
+            compute_metrics=score,
+            callbacks=[*callbacks, *early_stopping(training)],
+            tokenizer=ready.tokenizer,
+            ids=ready.ids,
+            progress=progress(run, first),
+        )
+        if ready.golds:
+            check_metric(self.recipe, trainer, ready)
+        return trainer
+
+    def describe(self, ready, trainer, run):
+        describe(ready, trainer, run)
+
+    def evaluate(self, trainer, ready):
+        if not ready.golds:
+            return {"train_loss": trainer.train_loss}, []
+        metrics, table = evaluated(trainer)
+        own = {name.removeprefix("eval_"): value for name, value in metrics.items()}
+        ready.config.update(self.recipe.task.settle(own))
+        return metrics | {"train_loss": trainer.train_loss}, table
+
+    def results(self, ready):
+        return {
+            "problem": ready.config.problem_type,
+            "base_model": self.recipe.model.path,
+            "max_length": ready.max_length,
+            "data": _data_report(self.recipe, ready, self._hashes),
+        }
+
+    def card(self, results, ready, training):
+        return card(results, ready.config, training)
+
+    def after(self, run):
+        return f"ldt predict --input FILE --model {run}"
+
+
+# -- what jobs share
+
+
+def progress(run: Path, first: bool) -> ProgressReport:
+    """Reports on standard error, of the process that writes."""
+    return ProgressReport(stderr if first else Console(quiet=True), run)
+
+
+def early_stopping(training: dict[str, Any]) -> list[EarlyStoppingCallback]:
+    """The callback that the settings ask for, if they do."""
+    patience = training.get("early_stopping_patience")
+    if not patience:
+        return []
+    return [EarlyStoppingCallback(patience, training.get("early_stopping_threshold", 0.0))]
+
+
+def evaluated(trainer: Trainer) -> tuple[dict[str, float], list[dict]]:
+    """Metrics and table of the weights that the model holds now; ``compute_metrics`` remembers
+    them by step in ``found``."""
+    found = trainer.compute_metrics.found
+    if trainer.weights_step not in found:  # evaluated in an earlier session, or not at all
+        trainer.remove_callback(trainer.progress)  # it is no step of the run
+        trainer.evaluate()
+        found[trainer.weights_step] = found.pop(trainer.state.global_step)
+    return found[trainer.weights_step]
 
 
 # -- the folder
@@ -150,36 +299,6 @@ def _sha256(source: str | None) -> str | None:
     return checkpoint.digest(Path(source)) if source and os.path.isfile(source) else None
 
 
-# -- training
-
-
-def _trainer(recipe, training, run: Path, ready: Ready, first: bool) -> Trainer:
-    score, metric, callbacks = None, None, []
-    if ready.golds:
-        metric = recipe.task.default_metric(ready.config)
-        score = Scorer(recipe.task, ready)
-        callbacks.append(score)
-    patience = training.get("early_stopping_patience")
-    if patience:
-        threshold = training.get("early_stopping_threshold", 0.0)
-        callbacks.append(EarlyStoppingCallback(patience, threshold))
-    trainer = Trainer(
-        model=ready.model,
-        args=arguments(recipe, training, run, len(ready.items), metric),
-        train_dataset=ready.items,
-        eval_dataset=ready.evaluation_items if ready.golds else None,
-        data_collator=Collator(ready.config.pad_token_id),
-        compute_metrics=score,
-        callbacks=callbacks,
-        tokenizer=ready.tokenizer,
-        ids=ready.ids,
-        progress=ProgressReport(stderr if first else Console(quiet=True), run),
-    )
-    if ready.golds:
-        check_metric(recipe, trainer, ready)
-    return trainer
-
-
 def _require_space(run: Path, model, training: dict[str, Any]) -> None:
     """Weights, and for each checkpoint that lies there at a time three times their size."""
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
@@ -188,21 +307,6 @@ def _require_space(run: Path, model, training: dict[str, Any]) -> None:
         count = (training["save_total_limit"] or 2) + 2  # the best one, and the one being written
     what = f"{count} checkpoints and the model" if count else "the model"
     checkpoint.require_space(run, (3 * count + 1) * size, what)
-
-
-def _final_evaluation(trainer: Trainer, ready: Ready) -> tuple[dict[str, float], list[dict]]:
-    """Metrics and table of the weights that the model holds now."""
-    if not ready.golds:
-        return {"train_loss": trainer.train_loss}, []
-    found = trainer.compute_metrics.found
-    if trainer.weights_step not in found:  # evaluated in an earlier session, or not at all
-        trainer.remove_callback(trainer.progress)  # it is no step of the run
-        trainer.evaluate()
-        found[trainer.weights_step] = found.pop(trainer.state.global_step)
-    metrics, table = found[trainer.weights_step]
-    own = {name.removeprefix("eval_"): value for name, value in metrics.items()}
-    ready.config.update(trainer.compute_metrics.task.settle(own))
-    return metrics | {"train_loss": trainer.train_loss}, table
 
 
 # -- what is left behind
@@ -234,7 +338,7 @@ def _save(trainer: Trainer, ready, run: Path, results: dict, text: str, first: b
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _results(recipe: Recipe, trainer: Trainer, ready: Ready, hashes, metrics, table) -> dict:
+def _results(job: Job, trainer: Trainer, ready, metrics, table) -> dict:
     """What metrics.json holds but for the versions; figures in full."""
     return {
         "metrics": metrics,
@@ -244,12 +348,9 @@ def _results(recipe: Recipe, trainer: Trainer, ready: Ready, hashes, metrics, ta
         "steps": trainer.state.global_step,
         "epochs": trainer.state.epoch,
         "skipped_steps": trainer.skipped,
-        "task": recipe.task.name,
-        "problem": ready.config.problem_type,
-        "base_model": recipe.model.path,
+        "task": job.recipe.task.name,
         "parameters": ready.model.num_parameters(),
-        "max_length": ready.max_length,
-        "data": _data_report(recipe, ready, hashes),
+        **job.results(ready),
         "seconds": trainer.seconds,
         "tokens": trainer.state.num_input_tokens_seen,
         "tokens_per_second": trainer.tokens_per_second,

@@ -34,6 +34,8 @@ class LdtForMaskedLM(LdtPreTrainedModel):
     padding do not count, and a batch without any label has the loss 0 instead of nan.
     """
 
+    accepts_loss_kwargs = True  # the Trainer counts the labels of all batches of a step
+
     _tied_weights_keys = {
         "lm_head.decoder.weight": "longformer.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
@@ -63,8 +65,17 @@ class LdtForMaskedLM(LdtPreTrainedModel):
         output_attentions=None,
         output_hidden_states=None,
         return_dict=None,
+        num_items_in_batch=None,
+        at_labels=False,
     ):
         """`LdtModel.forward` with ``labels`` [b, n] int64, -100 where there is none.
+
+        Args:
+            num_items_in_batch: labels of all batches of an optimizer step; the loss is divided by
+                it in place of the number of labels here, so that the losses of the batches add up
+                to the mean of all.
+            at_labels: compute the logits only where there is a label, which costs a seventh:
+                ``logits`` are [labels, vocabulary], in the order of the labels.
 
         Returns:
             `LdtHeadOutput`, or the tuple of what is not None in it.
@@ -80,7 +91,15 @@ class LdtForMaskedLM(LdtPreTrainedModel):
             output_hidden_states,
             packed=True,
         )
-        return _token_answer(self, self.lm_head(x), packing, labels, rest, return_dict)
+        count = num_items_in_batch
+        if not at_labels:
+            logits = self.lm_head(x)
+            return _token_answer(self, logits, packing, labels, rest, return_dict, count)
+        labels = packing.pack(labels.to(x.device).masked_fill(~packing.real(), -100))
+        places = (labels != -100).nonzero().squeeze(1)
+        logits = self.lm_head(x[places])
+        loss = cross_entropy(logits, labels[places], count)
+        return answered(self, LdtHeadOutput(loss, logits, **rest), return_dict)
 
 
 class LdtForTokenClassification(LdtPreTrainedModel):
@@ -219,10 +238,10 @@ class LdtForSequenceClassification(LdtPreTrainedModel):
         return "single_label_classification"
 
 
-def _token_answer(model, logits, packing, labels, rest, return_dict):
+def _token_answer(model, logits, packing, labels, rest, return_dict, count=None):
     """`LdtHeadOutput` of packed logits [total, classes] and padded labels [b, n]."""
     loss = None
     if labels is not None:
         labels = labels.to(logits.device).masked_fill(~packing.real(), -100)
-        loss = cross_entropy(logits, packing.pack(labels))
+        loss = cross_entropy(logits, packing.pack(labels), count)
     return answered(model, LdtHeadOutput(loss, packing.unpack(logits), **rest), return_dict)

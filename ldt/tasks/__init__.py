@@ -3,15 +3,17 @@
 from ldt.tasks.base import Segment, Task, join
 from ldt.tasks.classification import Classification
 from ldt.tasks.hotpotqa import HotpotQA
+from ldt.tasks.mlm import MaskedLM
 from ldt.tasks.multiple_choice import MultipleChoice
 from ldt.tasks.squad import Squad
 from ldt.tasks.token_classification import TokenClassification
 from ldt.tasks.triviaqa import TriviaQA
 from ldt.tasks.wikihop import WikiHop
 
-TASKS: dict[str, type[Task]] = {
+TASKS: dict[str, type[Task | MaskedLM]] = {
     "classification": Classification,
     "hotpotqa": HotpotQA,
+    "mlm": MaskedLM,
     "multiple_choice": MultipleChoice,
     "squad": Squad,
     "token_classification": TokenClassification,
@@ -23,6 +25,7 @@ __all__ = [
     "TASKS",
     "Classification",
     "HotpotQA",
+    "MaskedLM",
     "MultipleChoice",
     "Segment",
     "Squad",

@@ -28,10 +28,13 @@ def tokenize(tokenizer, text: str) -> list[int]:
     a run of 262,144 characters without a space is cut inside, to bound the memory; the ids around
     that cut may differ.
     """
-    ids = [
-        token for piece in _pieces(text) for token in _encoded(tokenizer, piece, False)["input_ids"]
-    ]
-    return _without_special(tokenizer, ids)
+    return [token for part in token_parts(tokenizer, text) for token in part]
+
+
+def token_parts(tokenizer, text: str) -> Iterator[list[int]]:
+    """Yield what `tokenize` returns piece by piece, for texts whose list would be too long."""
+    for piece in _pieces(text):
+        yield _without_special(tokenizer, _encoded(tokenizer, piece, False)["input_ids"])
 
 
 def tokenize_with_offsets(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
