@@ -3,16 +3,19 @@
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
+    PreTrainedTokenizerFast,
     RobertaTokenizer,
 )
 
 from ldt.model.candidates import LdtForCandidateRanking, LdtForMultipleChoice
+from ldt.model.causal import LdtCausalConfig, LdtForCausalLM
 from ldt.model.config import LdtConfig, usable_length
 from ldt.model.encoder import LdtModel, LdtPreTrainedModel
 from ldt.model.evidence import LdtForEvidenceAnswering
@@ -25,8 +28,10 @@ from ldt.model.loading import check_folder, load, load_tokenizer
 from ldt.model.questions import LdtForQuestionAnswering
 
 __all__ = [
+    "LdtCausalConfig",
     "LdtConfig",
     "LdtForCandidateRanking",
+    "LdtForCausalLM",
     "LdtForEvidenceAnswering",
     "LdtForMaskedLM",
     "LdtForMultipleChoice",
@@ -51,3 +56,7 @@ AutoModelForMultipleChoice.register(LdtConfig, LdtForMultipleChoice)
 AutoModelForQuestionAnswering.register(LdtConfig, LdtForQuestionAnswering)
 AutoModelForSequenceClassification.register(LdtConfig, LdtForSequenceClassification)
 AutoModelForTokenClassification.register(LdtConfig, LdtForTokenClassification)
+
+AutoConfig.register("ldt_causal", LdtCausalConfig)
+AutoTokenizer.register(LdtCausalConfig, tokenizer_class=PreTrainedTokenizerFast)
+AutoModelForCausalLM.register(LdtCausalConfig, LdtForCausalLM)

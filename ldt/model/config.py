@@ -204,14 +204,18 @@ def _check_pooling(config):
         )
 
 
-def check_config(config):
-    """Raise a ValueError for numbers that do not go together."""
+def check_layers(config, backends=BACKENDS):
+    """Raise a ValueError for numbers of the layers that do not go together.
+
+    Args:
+        config: of any model of ldt.
+        backends: names of those that can compute it, beside ``auto``.
+    """
     layer_windows(config)
     layer_dilations(config)
-    _check_pooling(config)
-    if config.attention_backend not in ("auto", *BACKENDS):
+    if config.attention_backend not in ("auto", *backends):
         raise ValueError(
-            f"attention_backend must be auto, {', '.join(BACKENDS)}, "
+            f"attention_backend must be auto, {', '.join(backends)}, "
             f"got {config.attention_backend!r}"
         )
     if config.num_attention_heads < 1 or config.hidden_size % config.num_attention_heads:
@@ -223,6 +227,12 @@ def check_config(config):
         raise ValueError(
             f"hidden_act must be one of {', '.join(ACT2FN)}, got {config.hidden_act!r}"
         )
+
+
+def check_config(config):
+    """Raise a ValueError for numbers that do not go together."""
+    check_layers(config)
+    _check_pooling(config)
     if config.pad_token_id is None or not 0 <= config.pad_token_id < config.vocab_size:
         raise ValueError(
             f"pad_token_id must be an id of the {config.vocab_size} in the vocabulary, "
