@@ -19,7 +19,8 @@ class LdtForCandidateRanking(LdtPreTrainedModel):
     layer without bias at the token in front of each candidate, candidates in front of the
     documents. A question whose documents do not fit one input has several rows, with the same
     candidates; its loss is that of the rows' mean (the paper), or of their sum (the authors' code),
-    by ``config.window_merge``. Training computes one row at a time (`ldt.model.rows.by_row`).
+    by ``config.window_merge``. Training computes one row at a time where a question has several
+    (`ldt.model.rows.by_row`), so its memory does not grow with them.
 
     ``global_attention_mask=None`` means global attention on every real token before the first
     separator of its row, which is the question and the candidates.
@@ -55,8 +56,8 @@ class LdtForCandidateRanking(LdtPreTrainedModel):
 
         Returns:
             `LdtHeadOutput` with logits and, of labels, loss, or the tuple of what is not None in
-            it. The logits are those of the rows, not merged, in float32; the least number of
-            float32 where there is no candidate.
+            it. The logits are those of the rows, not merged, in float32 at least; the least
+            number of their type where there is no candidate.
 
         Raises:
             ValueError: besides those of `LdtModel`: no positions, or one outside of the input; no
@@ -67,8 +68,9 @@ class LdtForCandidateRanking(LdtPreTrainedModel):
             real, separator = separators(self.config, input_ids, attention_mask)
             global_attention_mask = real & ~after_first(separator, 0)
         inputs = input_ids, attention_mask, global_attention_mask, token_type_ids, positions
-        (scores,) = by_row(self._scores, *inputs)
-        logits = scores.float().masked_fill(~there, torch.finfo(torch.float32).min)
+        (scores,) = _computed(self._scores, documents, inputs)
+        logits = _exact(scores)
+        logits = logits.masked_fill(~there, torch.finfo(logits.dtype).min)
         loss = None
         if labels is not None:
             merge = self.config.window_merge
@@ -99,7 +101,7 @@ class LdtForMultipleChoice(LdtPreTrainedModel):
     [b, choices]. Inputs [rows, n] are packed, each row a choice with a window of the text, any
     number of choices a question and of windows a choice; ``logits`` are [rows, 1]. The loss is that
     of a choice's mean over its rows. Training computes one packed row at a time
-    (`ldt.model.rows.by_row`).
+    (`ldt.model.rows.by_row`), so its memory does not grow with the choices.
 
     ``global_attention_mask=None`` means global attention on every real token more than one after
     the first separator of each choice, for inputs such as ``<s> context </s></s> choice </s>``.
@@ -170,12 +172,12 @@ class LdtForMultipleChoice(LdtPreTrainedModel):
     def _packed(self, inputs, choices, documents, labels, return_dict):
         if labels is not None and (choices is None or documents is None):
             raise ValueError("packed choices need choices and documents [rows] for a loss")
-        (logits,) = by_row(lambda *row: self._scores(*row)[:1], *inputs)
+        (logits,) = _computed(lambda *rows: self._scores(*rows)[:1], documents, inputs)
         loss = None
         if labels is not None:
             number = torch.arange(int(choices.max()) + 1, device=logits.device)
             there = choices.to(logits.device)[:, None] == number
-            scores = logits.float().expand(-1, len(number))
+            scores = _exact(logits).expand(-1, len(number))
             loss = _merged_loss(scores, there, documents, labels.to(logits.device), "mean")
         return answered(self, LdtHeadOutput(loss, logits), return_dict)
 
@@ -190,11 +192,22 @@ class LdtForMultipleChoice(LdtPreTrainedModel):
         return self.classifier(self.dropout(pooled)), rest
 
 
+def _computed(run, documents, inputs):
+    """``run`` on the rows, one at a time (`by_row`) where a question has several."""
+    several = documents is not None and int(documents.max()) + 1 < len(documents)
+    return by_row(run, *inputs) if several else run(*inputs)
+
+
+def _exact(x):
+    """``x`` in float32 at least: half precision would tell few scores apart."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def _merged_loss(scores, there, documents, labels, how):
     """Cross entropy of the rows' scores, merged by question.
 
     Args:
-        scores: [rows, candidates] float32.
+        scores: [rows, candidates], in float32 or better.
         there: [rows, candidates] bool, which of them count.
         documents: [rows] int64, the question of each row; None: each row its own.
         labels: [rows] int64, alike in the rows of a question; -100: no part in the loss.
@@ -208,8 +221,8 @@ def _merged_loss(scores, there, documents, labels, how):
     documents = documents.to(scores.device)
     number = torch.arange(int(documents.max()) + 1, device=scores.device)
     member = number[:, None] == documents  # [questions, rows]
-    count = member.float() @ there.float()
-    merged = member.float() @ scores.masked_fill(~there, 0)
+    count = member.to(scores.dtype) @ there.to(scores.dtype)
+    merged = member.to(scores.dtype) @ scores.masked_fill(~there, 0)
     if how == "mean":
         merged = merged / count.clamp(min=1)
     merged = merged.masked_fill(count == 0, torch.finfo(merged.dtype).min)

@@ -17,6 +17,7 @@ from ldt.attention import (
 from ldt.model.config import layer_dilations, layer_windows
 from ldt.model.linear import Linear
 from ldt.model.pooling import SecondLevel
+from ldt.model.rows import runs_alone
 
 
 class _Touch(torch.autograd.Function):
@@ -52,8 +53,10 @@ def not_saved(x, again):
     """Context in which operations do not keep ``x`` for their backward pass.
 
     They call ``again()`` there, which must give the same tensor from others that are kept anyway.
+    Where all is computed again (`ldt.model.rows`) it does nothing: of hooks for saved tensors only
+    the innermost act, so these would keep what the outer ones mean to drop.
     """
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or runs_alone():
         return nullcontext()
     place, shape = x.data_ptr(), x.shape
 

@@ -1,0 +1,26 @@
+"""The most bytes of tensors that live at one time while something runs on the CPU."""
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class LiveTensors(TorchDispatchMode):
+    """Within it, ``peak`` is the most bytes that what was computed there held at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.peak = 0
+        self._storages = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(found):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                self._storages[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        kept = {key: item for key, item in self._storages.items() if not item[0].expired()}
+        self._storages = kept
+        self.peak = max(self.peak, sum(size for _, size in kept.values()))
+        return found
