@@ -4,10 +4,10 @@
     python benchmarks/gpu.py --only tune        # other tiles for the kernels; not part of the above
     python benchmarks/gpu.py --dry-run          # the same on the CPU, tiny, to try the suite itself
 
-Writes gpu-correctness.json, gpu-attention.json, gpu-encoder.json, gpu-reach.json and
-gpu-finetune.json to benchmarks/results (or --out), each as soon as it is there, and prints short
-tables. Exit code 1 when a backend is wrong. Needs torch, transformers, typer, rich, pyyaml and
-pydantic, and no network.
+Writes gpu-correctness.json, gpu-attention.json, gpu-encoder.json, gpu-pooling.json, gpu-reach.json
+and gpu-finetune.json to benchmarks/results (or --out), each as soon as it is there, and prints
+short tables. Exit code 1 when a backend is wrong. Needs torch, transformers, typer, rich, pyyaml
+and pydantic, and no network.
 """
 
 import argparse
@@ -17,10 +17,12 @@ import tempfile
 import time
 from contextlib import chdir
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
-from gpu_correctness import CASES, correctness
+from gpu_correctness import CASES, POOLED_CASES, correctness
+from gpu_pooling import level, level_row
 from rich.console import Console
 from rich.table import Table
 
@@ -51,12 +53,14 @@ class Sizes:
     """How large the suite is."""
 
     device: str
-    cases: tuple  # of correctness
+    cases: tuple  # of correctness, windows and global rows
+    pooled_cases: tuple
     dtypes: tuple
     attention: tuple  # tokens
     longest_dense: int  # tokens up to which full attention and transformers' chunks are run
     encoder: tuple  # (tokens, batch, pass)
     mixed: tuple  # lengths of the documents of one batch
+    pooling: tuple  # tokens; a whole encoder of the first
     reach: tuple  # (tokens, pass) of ldt alone, for growth in time and memory
     layers: int
     width: int
@@ -75,6 +79,7 @@ class Sizes:
 FULL = Sizes(
     device="cuda",
     cases=CASES,
+    pooled_cases=POOLED_CASES,
     dtypes=(torch.float32, torch.bfloat16, torch.float16),
     attention=(4096, 16384, 65536),
     longest_dense=16384,
@@ -88,6 +93,7 @@ FULL = Sizes(
     ),
     # median 700, 95th percentile 4,096
     mixed=(4096, 2800, 1900, 1400, 1100, 900, 760, 700, 700, 620, 540, 470, 400, 330, 250, 160),
+    pooling=(8192, 65536),
     reach=(
         *((n, "forward") for n in (16384, 65536, 262144, 1048576)),
         *((n, "training") for n in (16384, 65536, 262144)),
@@ -101,11 +107,13 @@ FULL = Sizes(
 TINY = Sizes(
     device="cpu",
     cases=CASES[1:2],
+    pooled_cases=POOLED_CASES[1:],
     dtypes=(torch.float32, torch.bfloat16),
     attention=(600,),
     longest_dense=600,
     encoder=((600, 1, "forward"), (600, 2, "training")),
     mixed=(300, 40, 7),
+    pooling=(600,),
     reach=((600, "forward"), (600, "training")),
     layers=1,
     width=128,
@@ -195,10 +203,10 @@ def encoder(sizes):
     return rows
 
 
-def encoder_row(lengths, kind, sizes):
+def encoder_row(lengths, kind, sizes, names=("ldt", *encoders.PEERS)):
     setting = sizes.setting(layers=sizes.layers)
     runs, failed = {}, {}
-    for name in ("ldt", *encoders.PEERS):
+    for name in names:
         model = encoders.build(name, max(lengths), setting)
         batch = encoders.inputs(name, lengths, setting)
         try:
@@ -207,8 +215,8 @@ def encoder_row(lengths, kind, sizes):
             failed[name] = str(error)[:200]
             continue
         runs[name] = lambda m=model, b=batch: encoders.step(m, b, kind)
-        if name == "ldt" and sizes.cuda and kind == "forward":
-            runs["ldt as a CUDA graph"] = captured(model, batch)
+        if name in ("ldt", "poolingformer") and sizes.cuda and kind == "forward":
+            runs[f"{name} as a CUDA graph"] = captured(model, batch)
     seconds = medians(runs, sizes.rounds, sizes.device)
     memory = {name: cuda_peak_mib(run) if sizes.cuda else None for name, run in runs.items()}
     return {
@@ -242,6 +250,19 @@ def captured(model, batch):
     return graph.replay
 
 
+def pooling(sizes):
+    """Seconds and peak memory of two levels beside one window: attention alone, whole encoders."""
+    rows = []
+    for kind in ("forward", "training"):
+        for length in sizes.pooling:
+            rows.append(level_row(length, kind, sizes.setting(), sizes.rounds))
+            console.print(rows[-1])
+        names = "ldt", "poolingformer"
+        rows.append(encoder_row([sizes.pooling[0]], kind, sizes, names) | {"layers": sizes.layers})
+        console.print(rows[-1])
+    return rows
+
+
 def reach(sizes):
     """Seconds and MiB of ldt's encoder at lengths that no peer reaches; training checkpoints."""
     rows = []
@@ -262,8 +283,8 @@ def reach(sizes):
 
 
 def tune(sizes):
-    """Seconds of the band for other tiles of its kernels, the fastest first."""
-    from ldt.kernels import band_tiles
+    """Seconds of the band and of a second level for other tiles of their kernels, sorted."""
+    from ldt.kernels import band_tiles, cells_tiles
     from ldt.kernels.tiles import Tile
 
     candidates = [
@@ -274,20 +295,22 @@ def tune(sizes):
         for stages in (2, 3, 4)
     ]
     tables = {
-        "forward": (band_tiles.FORWARD, "forward"),
-        "queries": (band_tiles.QUERIES, "training"),
-        "keys": (band_tiles.KEYS, "training"),
+        f"{what} {name.lower()}": (getattr(module, name), kind, what)
+        for what, module in (("band", band_tiles), ("cells", cells_tiles))
+        for name, kind in (("FORWARD", "forward"), ("QUERIES", "training"), ("KEYS", "training"))
     }
     rows = []
     for length in (n for n in sizes.attention if n <= 16384):
-        for name, (table, kind) in tables.items():
+        for name, (table, kind, what) in tables.items():
             given = operations.Given(sizes.setting(), length, kind == "training")
-            run, size = band(given, "triton", kind), band_tiles.key(given.packed[0])
+            pooled = level(given, "mean")
+            run = band(given, "triton", kind) if what == "band" else partial(pooled.run, kind)
+            size = band_tiles.key(given.packed[0])
             before, found = table[size], []
             for tile in candidates:
                 table[size] = tile, tile
                 try:
-                    seconds = medians({"band": run}, 5, sizes.device)["band"]
+                    seconds = medians({name: run}, 5, sizes.device)[name]
                 except Exception as error:  # too much shared memory
                     console.print(f"{name} {tile}: {type(error).__name__}")
                     continue
@@ -335,13 +358,14 @@ def wrong(result):
 
 
 def show(result):
-    table = Table(title="milliseconds; in brackets: times those of ldt's fastest")
+    table = Table(title="milliseconds; in brackets: times those of ldt's fastest, or of the first")
     for title in ("what", "tokens", "batch", "pass", "milliseconds"):
         table.add_column(title)
-    for what in ("attention", "encoder", "reach"):
+    for what in ("attention", "encoder", "pooling", "reach"):
         for row in result.get(what, []):
             seconds = row["seconds"]
-            own = min(s for n, s in seconds.items() if n in BACKENDS or n.startswith("ldt"))
+            ours = [s for n, s in seconds.items() if n in BACKENDS or n.startswith("ldt")]
+            own = min(ours or [next(iter(seconds.values()))])
             cells = [f"{n} {1000 * s:.2f} ({s / own:.2f})" for n, s in seconds.items()]
             where = str(row["tokens"]), str(row.get("batch", 1)), row["pass"]
             table.add_row(what, *where, ", ".join(cells))
@@ -359,9 +383,12 @@ def show(result):
 
 
 SECTIONS = {
-    "correctness": lambda sizes: correctness(sizes.device, sizes.dtypes, sizes.cases),
+    "correctness": lambda sizes: correctness(
+        sizes.device, sizes.dtypes, sizes.cases, sizes.pooled_cases
+    ),
     "attention": attention,
     "encoder": encoder,
+    "pooling": pooling,
     "reach": reach,
     "finetune": finetune,
     "tune": tune,

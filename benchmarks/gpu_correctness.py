@@ -4,7 +4,8 @@ from functools import partial
 
 import torch
 
-from ldt.attention import BACKENDS, Documents, reference
+from ldt.attention import BACKENDS, POOLED, POOLINGS, Documents, pooled_reference, reference
+from ldt.attention.cells import Cells
 
 # lengths, window, dim of a head, and what else the pattern has
 CASES = (
@@ -15,11 +16,19 @@ CASES = (
     ((1100,), 256, 80, {"causal": True, "dilation": (1, 1, 3)}),
     ((513, 64), 126, 64, {"dropout": 0.2, "seed": 3}),
 )
-BAND = ("out", "dq", "dk", "dv")
-ROWS = ("out", "dq", "dx", "dwk", "dwv", "dbv")
+# lengths, size and stride of the cells, window, dim of a head, and what else the pattern has
+POOLED_CASES = (
+    ((700, 1, 333), (5, 4), 512, 64, {}),
+    ((257, 3, 64), (6, 4), 96, 80, {"dropout": 0.2, "seed": 3}),
+)
+NAMES = {
+    "band": ("out", "dq", "dk", "dv"),
+    "rows": ("out", "dq", "dx", "dwk", "dwv", "dbv"),
+    "pooled": ("out", "dq", "dk", "dv", "dw"),
+}
 
 
-def correctness(device, dtypes, cases=CASES):
+def correctness(device, dtypes, cases=CASES, pooled_cases=POOLED_CASES):
     """Largest error of every backend against the dense float64 definition, and what is allowed.
 
     Allowed is twice the error of the dense definition in the tested dtype, as in the tests.
@@ -27,7 +36,6 @@ def correctness(device, dtypes, cases=CASES):
     Returns:
         A row for each case, dtype, backend and operation; ``ok`` says whether all is well.
     """
-    names = [name for name in BACKENDS if name != "triton" or device == "cuda"]
     rows = []
     for lengths, window, dim, rest in cases:
         causal = rest.get("causal", False)
@@ -38,36 +46,61 @@ def correctness(device, dtypes, cases=CASES):
         for share in () if causal else (0.01, 0.3):  # few are folded, many projected
             docs = documents(lengths, device, share)
             runs[f"rows-{share}"] = partial(rows_of, documents=docs, dim=dim, drop=drop)
-        for operation, run in runs.items():
-            exact = run(reference, dtype=torch.float64)
-            for dtype in dtypes:
-                dense = run(reference, dtype=dtype)
-                for name in names:
-                    ours, again = (run(BACKENDS[name], dtype=dtype) for _ in range(2))
-                    found = compare(operation, exact, dense, ours, dtype)
-                    same = all(torch.equal(a, b) for a, b in zip(ours, again, strict=True))
-                    rows.append(
-                        {
-                            "operation": operation,
-                            "backend": name,
-                            "dtype": str(dtype).removeprefix("torch."),
-                            "lengths": lengths,
-                            "window": window,
-                            "dim": dim,
-                            **rest,
-                            "error_over_allowed": found,
-                            "same_bits_twice": same,
-                            "ok": all(x <= 1 for x in found.values())
-                            and (same or name != "triton"),
-                        }
-                    )
+        case = {"lengths": lengths, "window": window, "dim": dim, **rest}
+        rows += checked(runs, reference, BACKENDS, case, device, dtypes)
+    for lengths, cell, window, dim, rest in pooled_cases:
+        cells = Cells(documents(lengths, device), *cell)
+        pattern = {"window": window} | rest
+        runs = {
+            f"pooled-{pooling}": partial(
+                pooled, pooling=pooling, cells=cells, dim=dim, pattern=pattern
+            )
+            for pooling in POOLINGS
+        }
+        case = {"lengths": lengths, "cell": cell, "window": window, "dim": dim, **rest}
+        rows += checked(runs, pooled_reference, POOLED, case, device, dtypes)
+    return rows
+
+
+def checked(runs, definition, backends, case, device, dtypes):
+    """Rows of `correctness` of some operations.
+
+    Args:
+        runs: name -> function of a module and dtype that gives the tensors of `NAMES`.
+        definition: the module that defines them.
+        backends: name -> module.
+        case: what the rows say of the pattern.
+        device, dtypes: where, and what in.
+    """
+    rows = []
+    for operation, run in runs.items():
+        exact = run(definition, dtype=torch.float64)
+        for dtype in dtypes:
+            dense = run(definition, dtype=dtype)
+            for name, module in backends.items():
+                if name == "triton" and device != "cuda":
+                    continue
+                ours, again = (run(module, dtype=dtype) for _ in range(2))
+                found = compare(operation, exact, dense, ours, dtype)
+                same = all(torch.equal(a, b) for a, b in zip(ours, again, strict=True))
+                rows.append(
+                    {
+                        "operation": operation,
+                        "backend": name,
+                        "dtype": str(dtype).removeprefix("torch."),
+                        **case,
+                        "error_over_allowed": found,
+                        "same_bits_twice": same,
+                        "ok": all(x <= 1 for x in found.values()) and (same or name != "triton"),
+                    }
+                )
     return rows
 
 
 def compare(operation, exact, dense, ours, dtype):
     """{tensor: largest error as a share of what is allowed}."""
     found = {}
-    names = BAND if operation == "band" else ROWS
+    names = NAMES[operation.split("-")[0]][: len(exact)]
     for name, true, a, b in zip(names, exact, ours, dense, strict=True):
         allowed = 2 * largest(b - true) + torch.finfo(dtype).eps * largest(true)
         found[name] = largest(a - true) / allowed if allowed else float(largest(a - true) > 0)
@@ -118,3 +151,24 @@ def rows_of(module, documents, dim, dtype, drop, heads=3):
     out = module.global_rows(q, x, (wk, bk), (wv, bv), documents, **drop)
     found = torch.autograd.grad(out, (q, x, wk, wv, bv), up)
     return [x.double() for x in (out, *found)]
+
+
+def pooled(module, dtype, pooling, cells, dim, pattern, heads=3):
+    """Output and gradients in float64 of the pooled level computed in ``dtype``."""
+    documents = cells.documents
+    device, total = documents.cu_seqlens.device, documents.total
+    shapes = [(total, heads, dim)] * 4
+    of_weight = {"ldconv": (heads, cells.size, dim), "conv": (2, heads, dim, cells.size)}
+    if pooling in of_weight:
+        shapes.append(of_weight[pooling])
+    q, k, v, up, *weight = normals(shapes, dtype, device)
+    if pooling == "max":  # no two tokens of a cell have the same number, in any dtype
+        place = 5 * torch.arange(total, device=device)[:, None, None]
+        k, v = (
+            ((place + (7 * x[:1]).round()) % 16 / 4 - 2).to(dtype).detach().requires_grad_()
+            for x in (k, v)
+        )
+    leaves = [q, k, v, *weight]
+    keys, values = module.pool(pooling, k, v, *(weight or [None]), cells)
+    out = module.cell_attention(q, keys, values, cells, **pattern)
+    return [x.double() for x in (out, *torch.autograd.grad(out, leaves, up))]

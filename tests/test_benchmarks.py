@@ -21,11 +21,15 @@ def test_the_gpu_suite_runs_tiny_on_the_cpu_and_writes_its_results(tmp_path):
     done = run("gpu.py", "--dry-run", "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = {file.stem: json.loads(file.read_text()) for file in tmp_path.glob("gpu-*.json")}
-    sections = ("correctness", "attention", "encoder", "reach", "finetune")
+    sections = ("correctness", "attention", "encoder", "pooling", "reach", "finetune")
     assert set(found) == {f"gpu-{section}" for section in sections}
     rows = found["gpu-correctness"]["correctness"]
     assert {row["backend"] for row in rows} >= {"blocked"}
+    assert {row["operation"] for row in rows} >= {"band", "pooled-ldconv", "pooled-max"}
     assert all(row["ok"] for row in rows)
+    levels, encoders = found["gpu-pooling"]["pooling"][:2]
+    assert set(levels["seconds"]) > {"window 512", "window 128", "level 2, ldconv"}
+    assert set(encoders["seconds"]) == {"ldt", "poolingformer"}
     assert found["gpu-finetune"]["finetune"]["documents"] == 12
 
 
