@@ -76,7 +76,7 @@ def read(file: JsonFile, data) -> Iterator[Example]:
                 more["verified"] = bool(verified and (domain == "wikipedia" or page.verified))
             yield Example(fields | more, pair, f"{file.name}: {pair}")
     if without:
-        log.warning("%s: %d questions have no page and get no answer", file.name, without)
+        log.warning("%s: questions without a page, which get no answer: %d", file.name, without)
 
 
 def domain_of(file: JsonFile, asked: str | None, option: str) -> str:

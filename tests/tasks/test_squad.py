@@ -1,0 +1,372 @@
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from span_pins import crc, said
+from transformers import AutoTokenizer
+
+from ldt import json_file
+from ldt.errors import DataError
+from ldt.evaluate import evaluate
+from ldt.formats import squad as layout
+from ldt.model import load as load_model
+from ldt.predict import predict
+from ldt.reading import Example
+from ldt.recipe import DataSection, load
+from ldt.tasks import Squad
+from ldt.train import finetune
+
+ALWAYS = SimpleNamespace(no_answer_threshold=None)
+MAYBE = SimpleNamespace(no_answer_threshold=0.5)
+
+
+@pytest.fixture(scope="module")
+def tiny(tokenizer_folder):
+    return AutoTokenizer.from_pretrained(tokenizer_folder)
+
+
+def example(answers, context="In York, not in York.", **fields):
+    fields = {"question": "where?", "context": context, "answers": answers} | fields
+    return Example(fields, "d", "dev.json: d")
+
+
+def encode(tiny, item, config=ALWAYS, max_length=64, **data):
+    data = DataSection(stride=4, **data)
+    return Squad().encode(item, tiny, data=data, max_length=max_length, config=config)
+
+
+# encodings
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "pins", "global_tokens", "spans"),
+    [
+        (
+            "roberta-base",
+            [0, 6834, 194, 50, 247, 18, 488, 37138, 5, 1355, 116, 2, 32674, 158, 4, 134],
+            {0: (2511069384, 2645329389), 8: (2852933980, 1404221293), 9: (1087536040, 1065647452)},
+            11,
+            {8: (2819, 2854), 9: (286, 321)},
+        ),
+        (
+            "bert-base-uncased",
+            [101, 2029, 2110, 2030, 2406, 1005, 1055, 2375, 21208, 2015, 1996, 3206, 1029, 102],
+            {0: (1849411420, 769691454), 8: (2082567808, 3452279917), 9: (2893052656, 1158627039)},
+            13,
+            {8: (2157, 2194), 9: (298, 335)},
+        ),
+    ],
+)
+def test_the_encoding_of_a_contract_is_pinned(shared_data, name, start, pins, global_tokens, spans):
+    """CUAD in the layout of SQuAD 2.0: ids, offsets, global positions, gold spans, no answers."""
+    file = json_file.read(str(shared_data / "cuad/cuad_qa.dev.squad2.json.gz"))
+    item = next(layout.read(file, DataSection()))
+    tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / name)
+    how = {"data": DataSection(stride=256), "max_length": 4096, "config": MAYBE}
+    features = Squad().encode(item, tokenizer, **how)
+    assert len(features) == 10
+    assert features[0]["input_ids"][: len(start)] == start
+    for number, feature in enumerate(features):
+        if number in pins:
+            assert (crc(feature["input_ids"]), crc(feature["offsets"])) == pins[number]
+        ones = [place for place, marked in enumerate(feature["global_attention_mask"]) if marked]
+        assert ones == list(range(global_tokens))
+        first, last = spans.get(number, (0, 0))  # the first token where there is no answer
+        assert (feature["start_positions"], feature["end_positions"]) == ([first], [last])
+        if number in spans:
+            assert said(feature) == [item.fields["answers"][0]["text"]]
+
+
+@pytest.mark.parametrize(
+    ("language", "answer", "roberta", "bert"),
+    [
+        (
+            "en",
+            "Computational complexity theory",
+            (105, 2139962904, 1628968756, 21, 22, 25),
+            (105, 1283444005, 2955005812, 21, 22, 24),
+        ),
+        (
+            "de",
+            "Komplexitätstheorie",
+            (243, 3075399152, 1158836998, 53, 55, 62),
+            (235, 1750503641, 3478747592, 52, 54, 61),
+        ),
+        (
+            "zh",
+            "计算复杂性理论",
+            (340, 988438677, 1849210725, 81, 82, 98),
+            (150, 3236718955, 1622252964, 34, 35, 41),
+        ),
+        (
+            "ar",
+            "نظرية التعقيد الحاسوبي",
+            (454, 2249920237, 3929176492, 104, 105, 126),
+            (372, 1312295852, 70194061, 88, 89, 108),
+        ),
+        (
+            "hi",
+            "कम्प्यूटेशनल जटिलता सिद्धांत",
+            (962, 2486965452, 4172452108, 207, 208, 257),
+            (358, 2124263879, 3951348253, 65, 66, 85),
+        ),
+    ],
+)
+def test_the_encoding_of_five_languages_is_pinned(shared_data, language, answer, roberta, bert):
+    """Length, checksums of ids and offsets, global tokens, first and last token of the answer."""
+    file = json_file.read(str(shared_data / f"xquad/xquad.{language}.json.gz"))
+    item = next(layout.read(file, DataSection()))
+    for name, pin in (("roberta-base", roberta), ("bert-base-uncased", bert)):
+        tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / name)
+        how = {"data": DataSection(), "max_length": 1024, "config": ALWAYS}
+        (feature,) = Squad().encode(item, tokenizer, **how)
+        ids, (start,), (end,) = (feature[k] for k in ("input_ids", *Squad.label_names))
+        marked = feature["global_attention_mask"]
+        assert (len(ids), crc(ids), crc(feature["offsets"]), sum(marked), start, end) == pin
+        assert marked == sorted(marked, reverse=True)
+        assert said(feature) == [answer]
+
+
+def test_all_answers_that_a_window_has_are_right_and_else_its_first_token(tiny):
+    text = "York " + "the party of the first part and " * 12 + "York."
+    answers = [
+        {"text": "York", "answer_start": text.rindex("York")},
+        {"text": "York", "answer_start": 0},
+    ]
+    features = encode(tiny, example(answers, text), max_length=48)
+    assert len(features) > 2
+    assert [said(feature) for feature in features] == [
+        ["York"],
+        *[[]] * (len(features) - 2),
+        ["York"],
+    ]
+    assert features[1]["start_positions"] == features[1]["end_positions"] == [0]
+    (whole,) = encode(tiny, example(answers, text), max_length=128)
+    assert said(whole) == ["York", "York"]
+    (none,) = encode(tiny, example([]))
+    assert none["start_positions"] == [0]
+    assert Squad().remarks(features, 0) == [f"2 of {len(features)} inputs have an answer"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "found"),
+    [
+        ([{"text": "York", "answer_start": 16}], [(16, 20)]),
+        (["York"], [(3, 7)]),
+        ("York", [(3, 7)]),
+        ({"text": ["York", "In"], "answer_start": [16, 0]}, [(16, 20), (0, 2)]),
+        ({"text": [], "answer_start": []}, []),
+        (["", " "], []),
+        ([{"text": "not", "answer_start": 9}, "not"], [(9, 12), (9, 12)]),
+    ],
+)
+def test_answers_can_be_written_in_several_ways(tiny, answers, found):
+    item = example(answers)
+    assert [span for span, _ in Squad()._answers(item, DataSection())] == found
+    assert Squad().gold(item, DataSection(), ALWAYS)["answers"] == [
+        item.fields["context"][a:b] for a, b in found
+    ]
+
+
+def test_places_are_counted_in_code_points(tiny):
+    text = "\ufeff🎉🎉 שלום\r\nעולם e\u0301 York"
+    item = example([{"text": "York", "answer_start": text.index("York")}], text)
+    (feature,) = encode(tiny, item)
+    assert said(feature) == ["York"]
+    in_bytes = example([{"text": "York", "answer_start": len(text[:-4].encode())}], text)
+    with pytest.raises(DataError, match="is said to stand at character 35, where '' stands; it st"):
+        encode(tiny, in_bytes)
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (
+            [{"text": "York", "answer_start": 4}],
+            "the answer 'York' is said to stand at character 4, where 'ork,' stands; it stands",
+        ),
+        ([{"text": "York", "answer_start": -5}], "the answer 'York' is said to stand at character"),
+        ([{"text": "Bath", "answer_start": 3}], "the answer 'Bath' does not stand in the context"),
+        (["Bath"], "the answer 'Bath' does not stand in the context; the task triviaqa"),
+        ([{"text": "York", "answer_start": "3"}], "answer_start is text, expected a whole number"),
+        ([{"text": "York", "answer_start": True}], "answer_start is true, expected a whole number"),
+        ([{"answer_start": 3}], "an answer is null, expected text and answer_start"),
+        ([3], "an answer is a number, expected text and answer_start"),
+        (3, "'answers' is a number, expected a list"),
+        (None, "'answers' is null, expected a list"),
+    ],
+)
+def test_an_answer_that_is_not_where_it_is_said_to_be_is_a_data_error(tiny, answers, message):
+    with pytest.raises(DataError) as caught:
+        encode(tiny, example(answers))
+    assert str(caught.value).startswith(f"dev.json: d: {message}")
+
+
+def test_new_documents_need_no_answers(tiny):
+    item = Example({"question": "where?", "context": "In York"}, "d", "f")
+    (feature,) = encode(tiny, item, config=None)
+    assert "start_positions" not in feature
+    with pytest.raises(DataError, match="f: no field 'answers'"):
+        encode(tiny, item)
+
+
+def test_fields_can_have_other_names(tiny):
+    item = Example({"q": "where?", "doc": {"body": "In York"}, "a": ["York"]}, "d", "f")
+    (feature,) = encode(tiny, item, text="doc.body", fields={"question": "q", "answers": "a"})
+    assert said(feature) == ["York"]
+
+
+# what a training set says
+
+
+def test_whether_there_may_be_no_answer_is_told_by_the_training_set():
+    task, data = Squad(), DataSection(train="t.json", eval="e.json")
+    assert task.learn([example(["York"])], data) == {"no_answer_threshold": None}
+    assert task.learn([example(["York"]), example([])], data) == {"no_answer_threshold": 0.5}
+    for examples, message in (([], "no questions"), ([example([])], "nothing to learn, none of 1")):
+        with pytest.raises(DataError, match=f"^t.json: {message}"):
+            task.learn(examples, data)
+    task.check([example([])], data, MAYBE)
+    task.check([example(["York"])], data, ALWAYS)
+    with pytest.raises(DataError, match=r"^e.json: questions without an answer \(1\), the train"):
+        task.check([example([])], data, ALWAYS)
+    with pytest.raises(DataError, match="^e.json: no questions"):
+        task.check([], data, ALWAYS)
+
+
+# answers
+
+
+def decide(config, windows, **fields):
+    """The answer by windows of two words each: (score of the first token, of each word)."""
+    context = "York Bath Hull Deal"
+    places = np.array([(0, 4), (5, 9), (10, 14), (15, 19)], np.int32)
+    features, outputs = [], []
+    for number, (null, *words) in enumerate(windows):
+        offsets = places[2 * number : 2 * number + 2]
+        features.append({"offsets": offsets, "first": 3, "flags": {}, "context": context})
+        logits = np.array([null / 2, 90, 90, *(score / 2 for score in words), 90, -1e30])
+        outputs.append(dict.fromkeys(Squad.outputs, logits))
+    return Squad(max_answer=1, **fields).decode(outputs, config, example([]), features)
+
+
+def test_a_model_that_always_answers_answers():
+    assert decide(ALWAYS, [(9, 1, 2)]) == {"answer": "Bath", "score": 2, "start": 5, "end": 9}
+
+
+@pytest.mark.parametrize(
+    ("windows", "answer", "doubt"),
+    [
+        ([(1, 3, 2)], "York", 1 - 3),
+        ([(4, 3, 2)], "", 4 - 3),
+        ([(9, 1, 2), (-1, 5, 1)], "Hull", -1 - 5),  # one window with an answer is enough
+        ([(800, 1, -800)], "", 799),
+        ([(-800, 1, 0)], "York", -801),
+    ],
+)
+def test_the_probability_of_no_answer_decides(windows, answer, doubt):
+    found = decide(MAYBE, windows)
+    assert found["answer"] == answer
+    assert found["best"] == "York Bath Hull Deal"[found["start"] : found["end"]]
+    assert found["no_answer"] == pytest.approx(1 / (1 + math.exp(min(-doubt, 700))))
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_the_threshold_of_the_model_decides():
+    windows = [(4, 3, 2)]
+    p = decide(MAYBE, windows)["no_answer"]
+    assert decide(SimpleNamespace(no_answer_threshold=p), windows)["answer"] == "York"
+    found = decide(SimpleNamespace(no_answer_threshold=p - 1e-9), windows, n_best=2)
+    assert found["answer"] == ""
+    assert [item["answer"] for item in found["n_best"]] == ["York", "Bath"]
+
+
+def test_an_empty_document_has_no_answer(tiny):
+    item = example([], "")
+    (feature,) = encode(tiny, item)
+    outputs = [dict.fromkeys(Squad.outputs, np.zeros(len(feature["input_ids"])))]
+    nothing = {"answer": "", "score": None, "start": None, "end": None, "empty": True}
+    assert Squad().decode(outputs, ALWAYS, item, [feature]) == nothing
+    found = Squad().decode(outputs, MAYBE, item, [feature])
+    assert found == nothing | {"best": "", "no_answer": 1.0}
+
+
+def test_questions_with_an_answer_are_scored_by_the_rules_of_squad_1():
+    answers = [{"answer": "the York"}, {"answer": "New Bath"}]
+    golds = [{"answers": ["York", "Hull"]}, {"answers": ["Bath"]}]
+    metrics, rows = Squad().score(answers, golds, ALWAYS)
+    assert metrics == {"exact_match": 50, "f1": pytest.approx(100 * (1 + 2 / 3) / 2)}
+    assert rows == []
+    assert Squad().settle(metrics) == {}
+    with pytest.raises(DataError, match="no questions to score"):
+        Squad().score([], [], ALWAYS)
+
+
+def test_the_threshold_is_that_with_the_best_f1_and_goes_into_the_model():
+    # sure and right; unsure and right; unsure and wrong as there is none; surely none
+    doubts, texts = [0.1, 0.6, 0.7, 0.9], ["York", "Bath", "Hull", "Deal"]
+    answers = [
+        {"answer": "", "best": text, "no_answer": doubt}
+        for doubt, text in zip(doubts, texts, strict=True)
+    ]
+    golds = [{"answers": right} for right in (["York"], ["Bath"], [], [])]
+    metrics, rows = Squad().score(answers, golds, MAYBE)
+    assert metrics == {"exact_match": 100, "f1": 100, "no_answer_threshold": 0.6}
+    assert rows == [
+        {"questions": "with an answer", "number": 2, "exact_match": 100, "f1": 100},
+        {"questions": "without", "number": 2, "exact_match": 100, "f1": 100},
+    ]
+    assert Squad().settle(metrics) == {"no_answer_threshold": 0.6}
+    golds[1]["answers"] = ["Ely"]
+    metrics, rows = Squad().score(answers, golds, MAYBE)
+    assert metrics == {"exact_match": 75, "f1": 75, "no_answer_threshold": 0.1}
+    assert rows[0]["f1"] == 50
+
+
+def test_the_published_file_has_an_answer_an_id():
+    answers = [{"id": 7, "answer": "York"}, {"id": "b", "answer": ""}]
+    assert Squad().published(iter(answers)) == {"7": "York", "b": ""}
+
+
+# the whole
+
+
+def test_16_questions_are_learnt_by_heart_with_the_threshold_and_scored_as_published(
+    tiny_longformer, tmp_path
+):
+    """12 questions with an answer, 4 without; the same file trains, evaluates and is predicted."""
+    towns = "York Bath Hull Deal Ely Wells Ripon Truro Derby Leeds Poole Luton".split()
+    paragraphs = []
+    for number in range(16):
+        letters = f"{chr(97 + number)} of {chr(97 + number)}"
+        context = f"“{towns[number % 12]}”\r\nand the {towns[(number + 5) % 12]}."
+        start = context.index(towns[number % 12])
+        answers = [{"text": towns[number % 12], "answer_start": start}] if number < 12 else []
+        qas = [{"id": f"q{number}", "question": f"the {letters}?", "answers": answers}]
+        paragraphs.append({"context": context, "qas": qas})
+    file, output, run = tmp_path / "dev.json", tmp_path / "pred.json", tmp_path / "run"
+    file.write_text(json.dumps({"data": [{"title": "x", "paragraphs": paragraphs}]}))
+    (tmp_path / "r.yaml").write_text(f"""
+task: {{name: squad}}
+model: {{path: {tiny_longformer}}}
+data: {{train: {file}, eval: {file}, format: squad}}
+training:
+  output_dir: {run}
+  num_train_epochs: 50
+  learning_rate: 0.02
+  per_device_train_batch_size: 16
+  gradient_accumulation_steps: 1
+  eval_strategy: "no"
+  save_strategy: "no"
+""")
+    metrics = finetune(load(tmp_path / "r.yaml", command="finetune"))
+    assert metrics["eval_exact_match"] >= 93
+    config = load_model(run, Squad().head()).config
+    assert config.no_answer_threshold == metrics["eval_no_answer_threshold"]
+    assert predict(str(file), model=str(run), format="squad", output=str(output)) == 0
+    result = evaluate(str(file), str(output), format="squad2")
+    assert result.metrics["exact"] == pytest.approx(metrics["eval_exact_match"])
+    assert result.metrics["f1"] == pytest.approx(metrics["eval_f1"])
+    assert result.metrics["NoAns_exact"] >= 75
