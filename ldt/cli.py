@@ -263,6 +263,39 @@ def evaluate(
 
 
 @app.command()
+def perplexity(
+    model: Annotated[str, typer.Option(metavar="FOLDER", help="A masked LM.")],
+    source: Annotated[
+        list[str],
+        typer.Option("--input", metavar="FILE", help="Text or a table; again for more."),
+    ],
+    length: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="TOKENS", help="Of an input, again for more; the longest if not given."
+        ),
+    ] = None,
+    text: Annotated[str, typer.Option(metavar="FIELD", help="Of a table, with the text.")] = "text",
+    seed: Annotated[int, typer.Option(min=0, metavar="NUMBER", help="Of the masks.")] = 0,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")
+    ] = "auto",
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Everything at full precision.")
+    ] = None,
+) -> None:
+    """How well a masked LM finds hidden words of a text, by length of input.
+
+    All lengths are scored on the same text with the same words hidden.
+    """
+    from ldt.perplexity import perplexity
+
+    perplexity(
+        model, source, lengths=length or (), text=text, seed=seed, device=device, json_file=json
+    )
+
+
+@app.command()
 def bench(
     length: Annotated[
         list[int] | None,
