@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 from torch.nn import functional as F
+from transformers import initialization as init
 from transformers.activations import gelu
 
 from ldt.model.encoder import LdtModel, LdtPreTrainedModel
@@ -46,6 +47,11 @@ class LdtForMaskedLM(LdtPreTrainedModel):
         self.longformer = LdtModel(config, add_pooling_layer=False)
         self.lm_head = LMHead(config)
         self.post_init()
+
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, LMHead):
+            init.zeros_(module.bias)
 
     def get_output_embeddings(self):
         return self.lm_head.decoder
