@@ -33,6 +33,11 @@ def squad(number):
     return {"question": "who?", "context": TEXT, "answers": ["the party"] if number % 3 else []}
 
 
+def mlm(number):
+    """A text."""
+    return {"text": f"{number} {TEXT}"}
+
+
 def token_classification(number):
     """Words in two sentences, one of them an entity."""
     tokens = [["It", "is", f"Party{number}"], TEXT.split()]
@@ -56,6 +61,7 @@ def wikihop(number):
 LINES = {
     "classification": classification,
     "hotpotqa": hotpotqa,
+    "mlm": mlm,
     "multiple_choice": multiple_choice,
     "squad": squad,
     "token_classification": token_classification,

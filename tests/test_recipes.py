@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from recipe_data import LINES
 
+from ldt.pretrain import pretrain
 from ldt.recipe import load
 from ldt.tasks import TASKS
 from ldt.train import finetune
 
+COMMANDS = {"finetune": finetune, "pretrain": pretrain}
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.yaml"))
 
 
@@ -25,19 +27,29 @@ def test_a_recipe_trains_a_step(path, tiny_longformer, tmp_path, monkeypatch):
     make = LINES[said.task.name]
     lines = [json.dumps({"id": number} | make(number)) + "\n" for number in range(12)]
     data.write_text("".join(lines), encoding="utf-8")
+    command = said.task.command
     overrides = {
-        "model.path": tiny_longformer,
         "data.train": data,
         "data.format": "jsonl",
         "data.max_length": 64,
-        "data.stride": 8,
         "training.output_dir": tmp_path / "run",
         "training.max_steps": 1,
     }
+    if said.model.path is not None:
+        overrides["model.path"] = tiny_longformer
+    else:
+        overrides["model.config"] = {"hidden_size": 16, "num_attention_heads": 2}
+        overrides["model.tokenizer"] = {"vocab_size": 300}
+    overrides |= {
+        "finetune": {"data.stride": 8},
+        "pretrain": {"data.tokens_per_step": 128},
+    }[command]
     if said.data.eval:
         overrides["data.eval"] = data
-    recipe = load(path, [f"{key}={value}" for key, value in overrides.items()], command="finetune")
-    metrics = finetune(recipe)
+    elif command == "pretrain":
+        overrides["data.eval_fraction"] = 0.3
+    recipe = load(path, [f"{key}={value}" for key, value in overrides.items()], command=command)
+    metrics = COMMANDS[command](recipe)
     results = json.loads((tmp_path / "run" / "metrics.json").read_text("utf-8"))
     assert metrics["eval_" + results["metric"].removeprefix("eval_")] >= 0
     assert (tmp_path / "run" / "model.safetensors").exists()
@@ -47,4 +59,4 @@ def test_a_recipe_trains_a_step(path, tiny_longformer, tmp_path, monkeypatch):
 def test_a_recipe_begins_with_what_it_is_and_how_to_run_it(path):
     comment = path.read_text("utf-8").partition("\ntask:")[0].splitlines()
     assert all(line.startswith("# ") for line in comment)
-    assert f"ldt finetune recipes/{path.name}" in " ".join(comment)
+    assert f"ldt {load(path).task.command} recipes/{path.name}" in " ".join(comment)

@@ -118,6 +118,7 @@ class Task(BaseModel, ABC):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    command: ClassVar[str] = "finetune"  # that trains it
     roles: ClassVar[tuple[str, ...]]  # of the segments that `encode` joins
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss", "mse", "mae"})
     document: ClassVar[str] = "text"  # field of the document where data.text names none
