@@ -54,13 +54,12 @@ def collect(
     place = tl.arange(0, PLACES)
     shares = _load_table(share_ptr, row, there, place, SIZE)
 
-    inside = shares > 0
     if POOLING == "ldconv":
         has_centre = tl.load(share_ptr + row.to(tl.int64) * SIZE + CENTRE, mask=there, other=0.0)
         centre = load_rows(v_ptr, start + CENTRE, v_token, has_centre > 0, DIM, BLOCK_D)
         weight_ptr += head * SIZE * DIM
         weight = _load_places(weight_ptr, place, centre.dtype, SIZE, DIM, BLOCK_D)
-        scores = tl.where(inside, dot(centre, tl.trans(weight)), float("-inf"))
+        scores = tl.where(shares > 0, dot(centre, tl.trans(weight)), float("-inf"))
         top = tl.max(scores, 1)[:, None]
         powers = tl.exp(scores - tl.where(top == float("-inf"), 0.0, top))
         shares = powers / tl.maximum(tl.sum(powers, 1), 1.0)[:, None]  # a cell's sum is 1 or more
@@ -76,14 +75,15 @@ def collect(
         key_winner = tl.zeros((ROWS, BLOCK_D), tl.int16)
         value_winner = tl.zeros((ROWS, BLOCK_D), tl.int16)
     for offset in tl.range(SIZE):
-        here = tl.max(tl.where((place == offset)[None, :], inside.to(tl.int32), 0), 1) > 0
+        share = tl.sum(tl.where((place == offset)[None, :], shares, 0.0), 1)
+        here = share > 0
         k = load_rows(k_ptr, start + offset, k_token, here, DIM, BLOCK_D).to(tl.float32)
         v = load_rows(v_ptr, start + offset, v_token, here, DIM, BLOCK_D).to(tl.float32)
         if POOLING == "max":
-            more = here[:, None] & (k > keys)
+            more = here[:, None] & ((k > keys) | (k != k))
             keys = tl.where(more, k, keys)
             key_winner = tl.where(more, offset, key_winner).to(tl.int16)
-            more = here[:, None] & (v > values)
+            more = here[:, None] & ((v > values) | (v != v))
             values = tl.where(more, v, values)
             value_winner = tl.where(more, offset, value_winner).to(tl.int16)
         elif POOLING == "conv":
@@ -93,14 +93,14 @@ def collect(
             at += heads * SIZE
             values += v * load_rows(weight_ptr, at, DIM, one, DIM, BLOCK_D).to(tl.float32)
         else:
-            share = tl.sum(tl.where((place == offset)[None, :], shares, 0.0), 1)[:, None]
-            keys += k * share
-            values += v * share
+            keys += k * share[:, None]
+            values += v * share[:, None]
 
     at = row.to(tl.int64) * heads + head
     if POOLING == "max":
-        keys = tl.where(keys == float("-inf"), 0.0, keys)
-        values = tl.where(values == float("-inf"), 0.0, values)
+        any_token = (tl.max(shares, 1) > 0)[:, None]
+        keys = tl.where(any_token, keys, 0.0)
+        values = tl.where(any_token, values, 0.0)
         if winners_ptr is not None:
             store_rows(winners_ptr, key_winner, at, DIM, there, DIM, BLOCK_D)
             behind = count.to(tl.int64) * heads
