@@ -1,5 +1,7 @@
 """Longformer's character language model: causal windows, relative positions, pre-LN."""
 
+from operator import sub
+
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import nn
@@ -136,20 +138,26 @@ class RelativeAttention(nn.Module):
         own = x if segments is None else x[documents.total :]
         q, k, v = self._split(self.query(own)), *self.keys_and_values(x)
         kept = k[-len(own) :], v[-len(own) :]
-        how = {"window": self.window, "dilation": self.dilation, "causal": True}
-        if self.training and self.dropout:
-            # From torch's generator, whose state gradient checkpointing restores.
-            how |= {"dropout": self.dropout, "seed": torch.randint(2**31, (), device=x.device)}
         if segments is not None:
             q, k, v = segments.queries(q), segments.gather(k), segments.gather(v)
             documents = segments.documents
+        half = self._in_use(max(map(sub, documents.borders[1:], documents.borders)))
+        how = {"window": 2 * half, "dilation": self.dilation, "causal": True}
+        if self.training and self.dropout:
+            # From torch's generator, whose state gradient checkpointing restores.
+            how |= {"dropout": self.dropout, "seed": torch.randint(2**31, (), device=x.device)}
         dtype = torch.promote_types(q.dtype, torch.float32)
         with torch.autocast(q.device.type, enabled=False):
-            q, k, v = (part.to(dtype) for part in (q, k, v))
-            content, far = q + self.content_bias.to(dtype), q + self.position_bias.to(dtype)
-            relative = far, self.table(dtype)
+            content, far = self._queries(q.to(dtype))
+            relative = far, self.table(half, dtype)
             out = band_attention(
-                content, k, v, documents, relative=relative, backend=self.backend, **how
+                content,
+                k.to(dtype),
+                v.to(dtype),
+                documents,
+                relative=relative,
+                backend=self.backend,
+                **how,
             )
         if segments is not None:
             out = segments.own(out)
@@ -161,24 +169,35 @@ class RelativeAttention(nn.Module):
         q = self._split(self.query(x))
         k, v = past.append(*self.keys_and_values(x))
         dtype = torch.promote_types(q.dtype, torch.float32)
-        q, k, v = (part.to(dtype) for part in (q, k, v))
-        content, far = q + self.content_bias.to(dtype), q + self.position_bias.to(dtype)
-        out = attend_to_past(content, k, v, keep, (far, self.table(dtype)), self.dilation)
+        if past.table is None:
+            past.table = self.table(self.window // 2, dtype)
+        content, far = self._queries(q.to(dtype))
+        relative = far, past.table[:, -1 - self._in_use(k.shape[1]) :]
+        out = attend_to_past(content, k.to(dtype), v.to(dtype), keep, relative, self.dilation)
         return self.output(out.flatten(2).to(x.dtype))
 
     def keys_and_values(self, x):
         """[..., width] -> two of [..., heads, dim]."""
         return self._split(self.key(x)), self._split(self.value(x))
 
-    def table(self, dtype):
-        """[heads, window / 2 + 1, dim]: W r for each place of the window, the farthest first."""
+    def table(self, half, dtype):
+        """[heads, half + 1, dim]: W r for each place of the window, the farthest first."""
         weight = self.position.weight
-        width, places = weight.shape[1], torch.arange(self.window // 2, -1, -1)
-        places = places.to(weight.device)
-        waves = {gap: sinusoids(gap * places, width).to(dtype) for gap in set(self.dilation)}
+        places = torch.arange(half, -1, -1, device=weight.device)
+        waves = {
+            gap: sinusoids(gap * places, weight.shape[1]).to(dtype) for gap in set(self.dilation)
+        }
         rows = weight.to(dtype).unflatten(0, (self.heads, -1))  # [heads, dim, width]
         pairs = zip(self.dilation, rows, strict=True)
         return torch.stack([waves[gap] @ row.T for gap, row in pairs])
+
+    def _queries(self, q):
+        """Those that meet keys, and those that meet distances."""
+        return q + self.content_bias.to(q.dtype), q + self.position_bias.to(q.dtype)
+
+    def _in_use(self, longest):
+        """Places before a token that a window has in a document of so many tokens."""
+        return max(1, min(self.window // 2, (longest - 1) // min(self.dilation)))
 
     def _split(self, x):
         return x.unflatten(-1, (self.heads, -1))

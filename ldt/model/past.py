@@ -5,11 +5,11 @@ from torch.nn import functional as F
 
 
 class LayerPast:
-    """Keys and values [b, at most reach, heads, dim] of a layer."""
+    """Keys and values [b, at most reach, heads, dim] of a layer, and its table of distances."""
 
     def __init__(self, reach):
         self.reach = reach
-        self.keys = self.values = None
+        self.keys = self.values = self.table = None
 
     def append(self, k, v):
         """Those that were kept followed by ``k`` and ``v`` [b, n, heads, dim]; the last ones are
