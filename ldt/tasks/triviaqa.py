@@ -121,20 +121,22 @@ class TriviaQA(SpanTask):
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """How many mentions were found, and how many documents have none."""
-        counts, learnt, cut = {}, set(), set()
+        counts, spans, cut = {}, {}, set()
         for feature in features:
-            document = feature["document"]
+            document, offsets, first = feature["document"], feature["offsets"], feature["first"]
             counts[document] = feature["mentions"]
-            learnt |= {document} if feature["start_positions"] else set()
+            places = zip(feature["start_positions"], feature["end_positions"], strict=True)
+            spans.setdefault(document, set()).update(
+                (offsets[a - first, 0].item(), offsets[b - first, 1].item()) for a, b in places
+            )
             cut |= {document} if feature["flags"].get("question_cut") else set()
-        most = 1 if self.loss == "first" else self.max_spans
         lines = [
             f"answers found: {sum(counts.values()):,} mentions in {len(counts):,} documents, "
-            f"{sum(min(count, most) for count in counts.values()):,} to learn from"
+            f"{sum(map(len, spans.values())):,} of them to learn from"
         ]
         for count, what in (
             (left_out, "left out (task.without_answer)"),
-            (len(counts) - len(learnt), "kept, with a loss of 0"),
+            (sum(not found for found in spans.values()), "kept, with a loss of 0"),
         ):
             if count:
                 lines.append(f"documents without an answer in what is read: {count:,}, {what}")

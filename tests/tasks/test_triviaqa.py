@@ -197,16 +197,24 @@ def trained_on(tiny, *items, **fields):
 
 def test_documents_without_an_answer_are_left_out_kept_or_an_error(tiny):
     items = [example(id="a"), example("Nothing here.", id="b"), example("York, York", id="c")]
-    found = "answers found: 3 mentions in 2 documents, 3 to learn from"
+    found = "answers found: 3 mentions in 2 documents, 3 of them to learn from"
     rest = "documents without an answer in what is read: 1, "
     assert trained_on(tiny, *items) == [found, rest + "left out (task.without_answer)"]
     kept = trained_on(tiny, *items, without_answer="keep", loss="first")
     assert kept == [
-        "answers found: 3 mentions in 3 documents, 2 to learn from",
+        "answers found: 3 mentions in 3 documents, 2 of them to learn from",
         rest + "kept, with a loss of 0",
     ]
     with pytest.raises(DataError, match="^f:b: no answer in what is read of the document"):
         trained_on(tiny, *items, without_answer="error")
+
+
+def test_mentions_that_are_not_read_are_not_learnt_from(tiny):
+    text = "York " + "the party of the first part and " * 4 + "York"
+    item, data = example(text), DataSection(overflow="truncate")
+    how = {"data": data, "max_length": 32, "config": ANY}
+    lines = TriviaQA().remarks(encode_all([item], TriviaQA(), tiny, **how), 0)
+    assert lines == ["answers found: 2 mentions in 1 documents, 1 of them to learn from"]
 
 
 def test_cut_questions_are_counted(tiny):
