@@ -81,6 +81,14 @@ def convert(
             help="Reach of a token, both sides together; 512 if not given, poolingformer's 128.",
         ),
     ] = None,
+    positions: Annotated[
+        Literal["tile", "interpolate", "random"],
+        typer.Option(help="How the position table becomes long: repeated, stretched, or drawn."),
+    ] = "tile",
+    check: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Text on which both are scored as masked LMs."),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace TARGET.")] = False,
 ) -> None:
     """Turn a short-input encoder into a long-input one.
@@ -95,6 +103,8 @@ def convert(
         architecture=architecture,
         max_length=max_length,
         window=window,
+        positions=positions,
+        check=check,
         overwrite=overwrite,
     )
     for line in report.lines():

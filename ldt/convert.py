@@ -14,16 +14,15 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ldt.errors import ModelError, ResourceError, UserError
-from ldt.model import LdtConfig, LdtForMaskedLM, LdtModel, load_tokenizer, usable_length
-from ldt.model.config import check_config, upper_middle_layers
+from ldt.lengthen import POSITION_TABLES, head_class, long_config, long_weights
+from ldt.masked_text import MaskedText, Score, score, scorer, texts
+from ldt.model import LdtForMaskedLM, load, load_tokenizer
+from ldt.model.config import upper_middle_layers
 from ldt.model.loading import quiet
-from ldt.model.pooling import SecondLevel
-from ldt.source import FIELDS, POSITIONS, Check, find_source, prove, read_source
+from ldt.source import Check, find_source, prove, read_source
 
 WINDOWS = {"longformer": 512, "poolingformer": 128}  # architecture -> window, unless one is given
 
-_LOCAL = ("query", "key", "value")
-_SPECIAL = ("bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id")
 _NOT_TOKENIZER = (  # of tokenizer_config.json: where it came from, and how somebody once called it
     "is_local",
     "local_files_only",
@@ -54,7 +53,10 @@ class Report:
         second_level: what it is and in which layers; empty if there is none.
         head: whether the masked-LM head is kept, or why not.
         left_out: parts of the source that the converted model has no place for.
+        positions: how the position table was made long, a name in `ldt.lengthen.POSITION_TABLES`.
+        copied, created: tensors that are the source's, and further ones.
         checks: the proof.
+        scores: of a text, before and after; empty without one.
     """
 
     source: str
@@ -70,7 +72,11 @@ class Report:
     second_level: str
     head: str
     left_out: list[str]
+    positions: str
+    copied: int
+    created: int
     checks: list[Check]
+    scores: list[tuple[str, Score]]
 
     @property
     def ok(self):
@@ -84,10 +90,6 @@ class Report:
 
     def lines(self) -> list[str]:
         """The report as text, the proof and the next command last."""
-        copies, rest = divmod(self.max_length, self.source_length)
-        tiled = "copied once" if copies == 1 else f"copied {copies} times"
-        if rest:
-            tiled += f", and the first {rest} once more"
         window, projections = f"{self.window} tokens, both sides together", "copies of the local"
         if self.source_windows:
             window += f" (source: {', '.join(map(str, sorted(set(self.source_windows))))})"
@@ -95,10 +97,12 @@ class Report:
         facts = {
             "model": f"{self.kind}, {self.layers} layers of width {self.width}, "
             f"{self.parameters:,} parameters",
-            "positions": f"{self.source_length} -> {self.max_length} ({tiled})",
+            "positions": f"{self.source_length} -> {self.max_length} ({self._positions()})",
             "window": window,
             "global attention": f"{projections} projections",
             "masked-LM head": self.head,
+            "weights": f"{self.copied} tensors copied, the position table made long, "
+            f"{self.created} created",
         }
         if self.second_level:
             facts["second level"] = self.second_level
@@ -114,8 +118,19 @@ class Report:
                 f"up to {check.tokens} tokens{'' if check.ok else '  TOO LARGE'}"
                 for check in self.checks
             ),
+            *(f"{name}: {row.bits_per_token:.3f} bits per token" for name, row in self.scores),
             f"next: ldt finetune recipe.yaml model.path={shlex.quote(name)}",
         ]
+
+    def _positions(self):
+        """What became of the source's rows, in words."""
+        if self.positions == "interpolate":
+            return "interpolated"
+        if self.positions == "random":
+            return f"the first {self.source_length} copied, the rest random"
+        copies, rest = divmod(self.max_length, self.source_length)
+        tiled = "copied once" if copies == 1 else f"copied {copies} times"
+        return f"{tiled}, and the first {rest} once more" if rest else tiled
 
     def __str__(self):
         return "\n".join(self.lines())
@@ -128,7 +143,9 @@ def convert(
     architecture="longformer",
     max_length=4096,
     window=None,
+    positions="tile",
     second_level=None,
+    check=None,
     overwrite=False,
 ) -> Report:
     """Write a long-input model made from a short-input one, after a proof that it is the same.
@@ -156,8 +173,12 @@ def convert(
         architecture: a name in `WINDOWS`.
         max_length: longest input of the result, in tokens, special tokens included.
         window: tokens in reach on both sides together, in every layer; None: as `WINDOWS` says.
+        positions: how the position table becomes long: ``tile`` repeats it, as in the paper;
+            ``interpolate`` stretches it, ``random`` draws the new rows (to compare with).
         second_level: for a Poolingformer: keys of `LdtConfig` that begin with ``pooling`` and their
             values, where they are not the defaults.
+        check: file, folder or pattern of text on which source and converted model are scored as
+            masked LMs, on the same hidden words.
         overwrite: replace a model that is at ``target``.
 
     Raises:
@@ -174,6 +195,9 @@ def convert(
     window = WINDOWS[architecture] if window is None else window
     if window < 2 or window % 2:
         raise UserError(f"--window must be even and at least 2, got {window}")
+    if positions not in POSITION_TABLES:
+        names = ", ".join(POSITION_TABLES)
+        raise UserError(f"--positions must be one of {names}, got {positions}")
     if max_length < 1:
         raise UserError(f"--max-length must be at least 1, got {max_length}")
     folder = find_source(source)
@@ -191,13 +215,15 @@ def convert(
             f"--max-length {max_length} would cut the {found.length} positions of {source}; "
             f"{found.length} is the least"
         )
+    if check and not found.head:
+        raise UserError(f"--check needs a masked-LM head; {source} has none")
     tokenizer = load_tokenizer(folder, found.config)
     pooling = {}
     if architecture == "poolingformer":
         layers = upper_middle_layers(found.config.num_hidden_layers)
         pooling = {"pooling_layers": layers, "pooling_gate": True} | (second_level or {})
     config = long_config(found, tokenizer, max_length, window, pooling)
-    weights = long_weights(found, config)
+    weights = long_weights(found, config, positions)
     partial = place.with_name(place.name + ".partial")
     try:
         with _writing(target):
@@ -218,11 +244,17 @@ def convert(
             head=found.head_note,
             source_windows=found.windows,
             left_out=found.left_out,
-            checks=prove(found, _load(found, partial), max_length, window),
+            positions=positions,
+            copied=len(found.encoder) + len(found.head) - 1,
+            created=len(weights) - len(found.encoder) - len(found.head),
+            checks=prove(found, _load(found, partial), max_length, window, positions == "tile"),
+            scores=[],
         )
         if not report.ok:
             raise ModelError(_failed(report))
         _check_tokenizer(tokenizer, partial, config)
+        if check:
+            report.scores = _scores(found, partial, tokenizer, check, max_length)
         with _writing(target):
             _move(partial, place)
     finally:
@@ -230,53 +262,28 @@ def convert(
     return report
 
 
-def long_config(source, tokenizer, max_length, window, pooling):
-    """The LdtConfig of the converted model; special ids that its config lacks are the tokenizer's.
-
-    Args:
-        source: `ldt.source.Source`.
-        pooling: keys of the second level that are not the defaults.
-    """
-    special = {}
-    for name in _SPECIAL:
-        value = getattr(source.config, name, None)
-        special[name] = getattr(tokenizer, name, None) if value is None else value
-    config = LdtConfig(
-        **{field: getattr(source.config, field) for field in FIELDS},
-        **special,
-        **pooling,
-        max_position_embeddings=source.config.pad_token_id + 1 + max_length,
-        attention_window=[window] * source.config.num_hidden_layers,
-        architectures=[_class(source).__name__],
-        dtype="float32",
-    )
-    check_config(config)
-    return config
+def _scores(source, folder, tokenizer, check, max_length):
+    """Bits per token on a text: the source at its own length, the converted model there and at
+    its longest."""
+    short, pad = source.length, source.config.pad_token_id
+    text = MaskedText(texts(check), tokenizer, [short, max_length])
+    before = scorer(load(source.folder, LdtForMaskedLM)) if source.windows else _plain(source.model)
+    after = scorer(load(folder, LdtForMaskedLM))
+    return [
+        (f"source at {short} tokens", score(before, text, short, pad=pad)),
+        (f"converted at {short}", score(after, text, short, pad=pad)),
+        (f"converted at {max_length}", score(after, text, max_length, pad=pad)),
+    ]
 
 
-def long_weights(source, config):
-    """{name: tensor} of the converted model, under the names of the class that it is saved as.
+def _plain(model):
+    """The logits at the labels of a model of transformers."""
 
-    Args:
-        source: `ldt.source.Source`.
-        config: of the converted model.
-    """
-    leading = source.config.pad_token_id + 1
-    prefix = "longformer." if source.head else ""
-    weights = dict(source.head)
-    for name, tensor in source.encoder.items():
-        if name == POSITIONS:
-            tensor = long_positions(tensor, source.first, leading, usable_length(config))
-        weights[prefix + name] = tensor
-        stem, _, kind = name.rpartition(".")
-        twin = f"{stem}_global.{kind}"
-        if stem.endswith(tuple(f".self.{part}" for part in _LOCAL)) and twin not in source.encoder:
-            weights[prefix + twin] = tensor.clone()
-    for layer in config.pooling_layers:
-        stem = f"encoder.layer.{layer}.attention.self."
-        for name, start in SecondLevel(config).state_dict().items():
-            weights[f"{prefix}{stem}pooled.{name}"] = source.encoder.get(stem + name, start).clone()
-    return weights
+    def logits(batch):
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        return model(**inputs).logits[batch["labels"] != -100]
+
+    return logits
 
 
 def _second_level(config):
@@ -290,32 +297,10 @@ def _second_level(config):
     )
 
 
-def long_positions(table, first, leading, max_length):
-    """Repeat the rows of a position table that texts use, up to a length.
-
-    Args:
-        table: [rows, width].
-        first: row of the first token of a text.
-        leading: rows before that of the first token in the new table; the source's own, or zeros
-            where it has fewer.
-
-    Returns:
-        [leading + max_length, width]
-    """
-    start = table.new_zeros(leading, table.shape[1])
-    start[:first] = table[:first]
-    rows = first + torch.arange(max_length) % (len(table) - first)
-    return torch.cat([start, table[rows]])
-
-
-def _class(source):
-    return LdtForMaskedLM if source.head else LdtModel
-
-
 def _load(source, folder):
     """The converted model as it was written, with a pooler only where the source has one."""
     options = {} if source.head else {"add_pooling_layer": source.model.pooler is not None}
-    return _class(source).from_pretrained(folder, dtype=torch.float32, **options).eval()
+    return head_class(source).from_pretrained(folder, dtype=torch.float32, **options).eval()
 
 
 def _failed(report):

@@ -260,7 +260,7 @@ def read_source(folder):
 
 @quiet()
 @torch.no_grad()
-def prove(source, model, max_length, window) -> list[Check]:
+def prove(source, model, max_length, window, tiled=True) -> list[Check]:
     """Compare a converted model with its source on random tokens.
 
     Args:
@@ -268,21 +268,35 @@ def prove(source, model, max_length, window) -> list[Check]:
         model: the converted one, of ldt's class with the source's head or pooler.
         max_length: its longest input.
         window: tokens in reach on both sides together, in all its layers.
+        tiled: whether the position table repeats the source's; if not, the source is run with the
+            rows of the converted model, and the proof says nothing of them.
 
     Raises:
         ModelError: the source's outputs are not finite.
     """
     short = min(window // 2 + 1, source.length, _PROVED_LENGTH)
     long = min(source.length, _PROVED_LENGTH)
-    return [
-        _compare("window", source, model, short, 0, False),
-        _compare("global attention", source, model, long, 0, True),
-        _compare("last positions", source, model, short, max_length - short, False),
+    cases = [
+        ("window", short, 0, False),
+        ("global attention", long, 0, True),
+        ("last positions", short, max_length - short, False),
     ]
+    if tiled:
+        return [_compare(name, source, model, *case) for name, *case in cases]
+    table = source.model.base_model.embeddings.position_embeddings.weight
+    found, kept = [], table.clone()
+    for name, length, offset, everywhere in cases:
+        begin = model.config.pad_token_id + 1 + offset
+        rows = model.base_model.embeddings.position_embeddings.weight[begin : begin + length]
+        table[source.first : source.first + length] = rows
+        found.append(_compare(name, source, model, length, offset, everywhere, shift=offset))
+        table.copy_(kept)
+    return found
 
 
-def _compare(name, source, model, length, offset, everywhere):
-    """`Check` of rows of ``length`` tokens and fewer that start at position ``offset``."""
+def _compare(name, source, model, length, offset, everywhere, shift=0):
+    """`Check` of rows of ``length`` tokens and fewer that start at position ``offset``; in the
+    source ``shift`` before that."""
     config = model.config
     random = torch.Generator().manual_seed(0)
     lengths = torch.tensor(sorted({length, -(-length // 2), -(-length // 3), 1}, reverse=True))
@@ -298,7 +312,7 @@ def _compare(name, source, model, length, offset, everywhere):
     theirs, ours = dict(inputs), dict(inputs)
     if offset:
         positions = torch.arange(offset, offset + length).expand(shape)
-        theirs["position_ids"] = source.first + positions % source.length
+        theirs["position_ids"] = source.first + (positions - shift) % source.length
         ours["position_ids"] = config.pad_token_id + 1 + positions
     if everywhere:
         ours["global_attention_mask"] = real.long()

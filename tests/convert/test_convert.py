@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, LongformerForMaskedLM, LongformerModel
 
 from ldt import convert as module
-from ldt.convert import convert, long_positions
+from ldt.convert import convert
 from ldt.errors import ResourceError, UserError
+from ldt.lengthen import long_positions
 from ldt.model import LdtConfig, LdtForMaskedLM, LdtModel, load, load_tokenizer
 from ldt.source import KINDS
 
