@@ -1,6 +1,8 @@
+import random
+
 import pytest
 
-from ldt.tasks.mentions import mentions
+from ldt.tasks.mentions import _words, mentions
 
 
 def found(text, *names):
@@ -36,3 +38,45 @@ def found(text, *names):
 )
 def test_names_are_found_word_by_word(text, names, expected):
     assert found(text, *names) == expected
+
+
+def by_definition(text, names):
+    """Every word of the text compared with every name."""
+    words = list(_words(text, 0))
+    places = set()
+    for name in names:
+        spelt = [word for word, _, _ in _words(name, 0)]
+        for first in range(len(words) - len(spelt) + 1 if spelt else 0):
+            part = words[first : first + len(spelt)]
+            if [word for word, _, _ in part] == spelt:
+                places.add((part[0][1], part[-1][2]))
+    return sorted(places)
+
+
+def test_looking_for_letters_finds_what_comparing_every_word_finds():
+    rng = random.Random(0)
+    pieces = [
+        "york",
+        "York",
+        "New",
+        "the ",
+        "a",
+        " ",
+        "-",
+        "“",
+        "é",
+        "e\u0301",
+        "🎉",
+        "中",
+        "国",
+        "İ",
+    ]
+    pieces += ["\r\n", "_", "'s", "1", ",", "दिल्ली", "ा", "\u200d"]
+    total = 0
+    for _ in range(1000):
+        text = "".join(rng.choices(pieces, k=rng.randrange(1, 40)))
+        names = ["".join(rng.choices(pieces, k=rng.randrange(1, 4))) for _ in range(3)]
+        places = mentions(text, names)
+        assert places == by_definition(text, names), (text, names)
+        total += len(places)
+    assert total > 500
