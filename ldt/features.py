@@ -29,9 +29,9 @@ _TOKEN_TYPES = {  # what has one number a token, and its type in the file
 }
 NO_POSITION = -100  # fills up rows of labels and positions; losses ignore it
 # What the heads take besides; a list of any length becomes a row of a batch.
-_INPUTS = ("labels", "start_positions", "end_positions", "positions", "choices") + (
-    *("paragraph_positions", "sentence_positions"),
-    *("paragraph_labels", "sentence_labels"),
+_INPUTS = (
+    *("labels", "start_positions", "end_positions", "positions", "choices"),
+    *("paragraph_positions", "sentence_positions", "paragraph_labels", "sentence_labels"),
 )
 
 

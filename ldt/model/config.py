@@ -13,7 +13,6 @@ from ldt.errors import ModelError
 # Keys of the authors' files that mean nothing once their values are known to be the plain ones.
 _AUTHORS_KEYS = ("attention_mode", "autoregressive", "ignore_attention_mask")
 _AUTHORS_MODES = ("sliding_chunks", "tvm")  # the same attention in two implementations
-EVIDENCE_WEIGHTS = {"span": 1.0, "type": 1.0, "paragraphs": 1.0, "sentences": 1.0}
 
 
 @strict
@@ -43,7 +42,8 @@ class LdtConfig(LongformerConfig):
         no_answer_threshold: probability above which a question has no answer in its document; None
             where the model was taught an answer to every question.
         window_merge: how the scores of a candidate in the inputs of one document become one.
-        evidence_weights: of the losses that `ldt.model.evidence.LdtForEvidenceAnswering` sums up.
+        evidence_weights: of the losses that `ldt.model.evidence.LdtForEvidenceAnswering` sums up; 1
+            where one is not named.
         pooling_layers: numbers of the layers, from 0 on, that have a second level; by default none.
             `upper_middle_layers` are those of the paper.
         pooling_window: tokens in reach of the second level on both sides together, the paper's 512.
@@ -68,7 +68,7 @@ class LdtConfig(LongformerConfig):
     classifier_pooling: Literal["cls", "mean", "max"] = "cls"
     no_answer_threshold: float | None = None
     window_merge: Literal["mean", "sum"] = "mean"
-    evidence_weights: dict[str, float] = field(default_factory=lambda: dict(EVIDENCE_WEIGHTS))
+    evidence_weights: dict[str, float] = field(default_factory=dict)
     pooling_layers: list[int] = field(default_factory=list)
     pooling_window: int = 512
     pooling: Literal["ldconv", "mean", "max", "conv"] = "ldconv"

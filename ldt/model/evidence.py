@@ -57,9 +57,9 @@ class LdtForEvidenceAnswering(LdtPreTrainedModel):
     end of a span by a linear layer, the kind of the answer at the first real token, and two
     feed-forward networks of two layers that score paragraphs and sentences, each at one token.
 
-    The loss is a sum of four, weighted by ``config.evidence_weights``: ``span``, the mean of the
-    two `span_loss`; ``type``, a cross entropy; ``paragraphs`` and ``sentences``, binary cross
-    entropies. Each is a mean over what has a label, and 0 where nothing has.
+    The loss is a sum of four, weighted by ``config.evidence_weights``, or 1 each: ``span``, the
+    mean of the two `span_loss`; ``type``, a cross entropy; ``paragraphs`` and ``sentences``,
+    binary cross entropies. Each is a mean over what has a label, and 0 where nothing has.
 
     ``global_attention_mask=None`` means no global attention.
     """
@@ -130,7 +130,7 @@ class LdtForEvidenceAnswering(LdtPreTrainedModel):
                 "sentences": _evidence_loss(sentences, sentence_labels, places[1]),
             }
             weights = self.config.evidence_weights
-            loss = sum(weights[name] * value for name, value in losses.items())
+            loss = sum(weights.get(name, 1) * value for name, value in losses.items())
         output = LdtEvidenceOutput(loss, start, end, kind, paragraphs, sentences)
         return answered(self, output, return_dict)
 
@@ -148,8 +148,7 @@ def _evidence_loss(logits, labels, positions):
     """Binary cross entropy, the mean over the labels other than -100; 0 where there is none."""
     labels = labels.to(logits.device).masked_fill(positions < 0, -100)
     known = labels != -100
-    logits = logits.float().masked_fill(~known, 0)  # half precision could not hold the sum
-    each = F.binary_cross_entropy_with_logits(
-        logits, labels.masked_fill(~known, 0).float(), reduction="none"
-    )
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).masked_fill(~known, 0)
+    gold = labels.masked_fill(~known, 0).to(logits.dtype)
+    each = F.binary_cross_entropy_with_logits(logits, gold, reduction="none")
     return each.masked_fill(~known, 0).sum() / known.sum().clamp(min=1)

@@ -104,7 +104,7 @@ class HotpotQA(Task):
             "id2label": dict(enumerate(TYPES)),
             "label2id": {name: number for number, name in enumerate(TYPES)},
             "num_labels": len(TYPES),
-            "evidence_weights": dict.fromkeys(WEIGHTS, 1.0) | self.weights,
+            "evidence_weights": self.weights,
         }
 
     def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
