@@ -345,3 +345,32 @@ def test_16_questions_are_learnt_by_heart_and_scored_by_the_published_evaluator(
     assert result.metrics["exact_match"] == pytest.approx(metrics["eval_exact_match"])
     assert result.metrics["f1"] == pytest.approx(metrics["eval_f1"])
     assert result.metrics["common"] == 16
+
+
+def test_documents_in_windows_train_together_and_are_answered_as_they_are_scored(
+    tiny_longformer, tmp_path
+):
+    """One step over 16 documents of several windows each; the best window answers in both."""
+    file, output = questions(tmp_path, "Wikipedia"), tmp_path / "pred.json"
+    (tmp_path / "r.yaml").write_text(f"""
+task: {{name: triviaqa, without_answer: keep, max_answer: 4}}
+model: {{path: {tiny_longformer}}}
+data: {{train: {file}, eval: {file}, format: triviaqa, max_length: 40, stride: 8}}
+training:
+  output_dir: {tmp_path}/run
+  max_steps: 1
+  learning_rate: 0.01
+  per_device_train_batch_size: 4
+  gradient_accumulation_steps: 1
+  eval_strategy: "no"
+  save_strategy: "no"
+""")
+    metrics = finetune(load(tmp_path / "r.yaml", command="finetune"))
+    results = json.loads((tmp_path / "run/metrics.json").read_text())
+    assert results["data"]["eval"]["inputs"] > 30
+    assert (
+        predict(str(file), model=str(tmp_path / "run"), format="triviaqa", output=str(output)) == 0
+    )
+    assert all(json.loads(output.read_text()).values())
+    result = evaluate(str(file), str(output), format="triviaqa")
+    assert result.metrics["f1"] == pytest.approx(metrics["eval_f1"])
