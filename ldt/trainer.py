@@ -323,9 +323,7 @@ class Trainer(transformers.Trainer):
 
     def _diverged(self, what: str, documents: list[int]) -> None:
         found = checkpoint.checkpoints(self.folder)
-        last = (
-            f"the last checkpoint is step {max(found)}" if found else "there is no checkpoint yet"
-        )
+        last = f"the last checkpoint is step {max(found)}" if found else "no checkpoint is there"
         raise TrainingDiverged(
             f"training diverged at step {self.state.global_step + 1}: {what} (learning rate "
             f"{self._get_learning_rate():.3g}, last finite gradient norm {self._last_norm:.3g}, "
@@ -420,6 +418,8 @@ class _Flow(transformers.TrainerCallback):
     def on_epoch_begin(self, args, state, control, **kwargs):
         trainer = self.trainer
         self.epoch_ended = False
+        if hasattr(trainer.train_dataset, "set_epoch"):  # with several processes nobody else does
+            trainer.train_dataset.set_epoch(int(state.epoch))
         if trainer.resumed:
             if float(state.epoch).is_integer():
                 trainer._load_rng_state(str(trainer.resumed))
