@@ -89,6 +89,43 @@ def pretraining_card(results: dict[str, Any], config, training: dict[str, Any]) 
     return "\n".join(parts)
 
 
+def character_card(results: dict[str, Any], config, training: dict[str, Any]) -> str:
+    """A model card in Markdown of a character model; arguments are those of `card`."""
+    unit = results["unit"]
+    sizes = [f"{item[key]:,}" for item in results["data"].values() for key in ("characters",)]
+    rows = [
+        (name, _code(item["source"]), size, f"{item['bytes']:,}")
+        for (name, item), size in zip(results["data"].items(), sizes, strict=True)
+    ]
+    windows = config.attention_window
+    windows = windows if isinstance(windows, list) else [windows]
+    parts = [
+        "---\nlibrary_name: ldt\n---\n",
+        f"# Language model of {unit}s\n",
+        f"A causal model of {config.vocab_size} {unit}s: {config.num_hidden_layers} layers of "
+        f"width {config.hidden_size}, windows {', '.join(f'{size:,}' for size in windows)} from the "
+        f"bottom to the top (half of each before a {unit}, none behind), trained by ldt on inputs "
+        f"of {results['max_length']:,} {unit}s ({results['parameters']:,} parameters).\n",
+        "## Use\n",
+        "```\nldt predict --input prompts.jsonl --model .\n```\n",
+        "## Results\n",
+        _results(results),
+        f"Loss is in nats per {unit}, `bits_per_character` in bits; `bits_per_byte` is by the "
+        "bytes of the text in UTF-8.\n",
+    ]
+    if results["table"]:
+        parts.append(_table(list(results["table"][0]), [row.values() for row in results["table"]]))
+    parts += [
+        "## Data\n",
+        _table(["set", "source", f"{unit}s", "bytes"], rows),
+        _training(results, training),
+        "## Limits\n",
+        "- What it writes looks like its text and says nothing about the world.\n"
+        "- What stands in the training text, errors and prejudice included, is in the model.\n",
+    ]
+    return "\n".join(parts)
+
+
 def _corpora(sets: dict[str, dict]) -> str:
     head = ["set", "source", "documents", "tokens", "bytes", "not readable"]
     keys = ("documents", "tokens", "bytes", "rejected")

@@ -142,11 +142,14 @@ def pretrain(
         typer.Option("--dry-run", help="Check everything on a little of the text, and stop."),
     ] = False,
 ) -> None:
-    """Go on with the masked LM of a model, or train one from scratch, on plain text."""
+    """Train a masked LM or a character model on plain text, from scratch or from a model."""
     from ldt.recipe import load
 
     loaded = load(recipe, overrides or (), command="pretrain")
-    from ldt.pretrain import pretrain
+    if loaded.task.name == "charlm":
+        from ldt.charlm import pretrain
+    else:
+        from ldt.pretrain import pretrain
 
     pretrain(loaded, resume=resume, overwrite=overwrite, dry_run=dry_run)
 
@@ -239,7 +242,7 @@ def evaluate(
     ],
     pred: Annotated[str, typer.Option(metavar="FILE", help="Predictions; - reads standard input.")],
     format: Annotated[
-        Literal["triviaqa", "squad", "squad2", "wikihop", "hotpotqa"],
+        Literal["triviaqa", "squad", "squad2", "wikihop", "hotpotqa", "conll"],
         typer.Option(help="Layout of both, and the metric; XQuAD is squad."),
     ],
     domain: Annotated[

@@ -282,6 +282,8 @@ class _Numbers:
 class Pretrainer(Trainer):
     """The Trainer for masked LMs: logits at labels only, exact evaluation, streams."""
 
+    unit = "token"  # what is predicted
+
     def compute_loss(self, model, inputs, *args, **kwargs):
         return super().compute_loss(model, inputs | {"at_labels": True}, *args, **kwargs)
 
@@ -311,7 +313,7 @@ class Pretrainer(Trainer):
 
     def log(self, logs, start_time=None):
         if "loss" in logs:
-            logs["bits_per_token"] = logs["loss"] / math.log(2)
+            logs[f"bits_per_{self.unit}"] = logs["loss"] / math.log(2)
         super().log(logs, start_time)
 
 
@@ -326,8 +328,11 @@ class Sums(TrainerCallback):
         nats = float(np.sum(prediction.predictions))
         if not math.isfinite(nats):
             raise TrainingDiverged("training diverged: the loss in evaluation is not finite")
-        masked = int(np.sum(prediction.label_ids))
-        return figures(nats, masked, self.items.tokens, self.items.size)
+        return self.figures(nats, int(np.sum(prediction.label_ids)))
+
+    def figures(self, nats: float, predicted: int) -> dict[str, float]:
+        """What is reported, of the sum of nats and the number of predicted tokens."""
+        return figures(nats, predicted, self.items.tokens, self.items.size)
 
     def on_evaluate(self, args, state, control, metrics, **kwargs):
         kept = {key: value for key, value in metrics.items() if is_metric(key)}

@@ -61,7 +61,7 @@ NEEDS = {
 }
 
 # Keys that hold paths.
-FILES = {"model": ("path", "tokenizer"), "data": ("train", "eval", "evidence", "cache")}
+FILES = {"model": ("path", "tokenizer"), "data": ("train", "eval", "test", "evidence", "cache")}
 
 OWN_TRAINING_KEYS = {
     "early_stopping_patience": Annotated[int, Field(ge=1)] | None,
@@ -198,7 +198,7 @@ def _validate(root, problems):
             problems.add((key,), f"expected keys and values, got {shown(value)}")
         else:
             values[key] = value or {}
-    model, data = sections.OF[_command(_task_class(root))]
+    model, data = sections.of(_task_class(root))
     return Recipe(
         task=_validate_task(values.get("task", {}), root, problems),
         model=_section(model, values, "model", root, problems) or model(),
@@ -253,7 +253,7 @@ def _section(cls, values, section, root, problems):
 def _meant(key, section, root):
     """``, did you mean 'data.max_length'?`` for an unknown key, or what would do."""
     task = _task_class(root)
-    model, data = sections.OF[_command(task)]
+    model, data = sections.of(task)
     fields = {
         "task": getattr(task, "model_fields", ()),
         "model": model.model_fields,

@@ -83,16 +83,21 @@ def describe_corpus(ready: Any, trainer: Any, run: Path) -> None:
     if shown is not None:
         example = show_example(shown[0][0], ready.tokenizer)
         stderr.print(Text.assemble("the first input, masked: ", example), soft_wrap=True)
+    say(f"{run}: {pretraining_plan(ready, trainer, 'token')}")
+
+
+def pretraining_plan(ready: Any, trainer: Any, unit: str) -> str:
+    """How long a pretraining is, and of what; ``unit`` is what an input is made of."""
     args = trainer.args
     step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     length = f"{args.max_steps:,} steps"
     if args.max_steps <= 0:
         length = f"{args.num_train_epochs:g} epoch{'s' * (args.num_train_epochs != 1)}"
     trained = ready.model.num_parameters(only_trainable=True)
-    say(
-        f"{run}: {length} of {step:,} inputs or {step * ready.max_length:,} tokens, on "
+    return (
+        f"{length} of {step:,} inputs or {step * ready.max_length:,} {unit}s, on "
         f"{args.device.type}; {ready.model.num_parameters():,} parameters, {trained:,} of them "
-        f"trained; inputs of up to {ready.max_length:,} tokens"
+        f"trained; inputs of up to {ready.max_length:,} {unit}s"
     )
 
 

@@ -180,7 +180,7 @@ def begin(
     """
     before = read_run(run)
     if before and not resume:
-        _clear(run, before)
+        clear(run, before)
         before = None
     if before:
         then = before.get("versions", {})
@@ -197,7 +197,7 @@ def begin(
     _write(run, before or new | {"finished": False})
 
 
-def _clear(run: Path, record: dict[str, Any]) -> None:
+def clear(run: Path, record: dict[str, Any]) -> None:
     """Remove what ldt wrote for a run, and nothing else; run.json goes last."""
     for path in checkpoint.checkpoints(run).values():
         shutil.rmtree(path)

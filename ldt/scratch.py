@@ -130,13 +130,7 @@ def new_config(recipe: Recipe, tokenizer) -> LdtConfig:
             together.
     """
     given = recipe.model.config
-    known = {field.name for field in fields(LdtConfig)}
-    for key in given:
-        where = recipe.where("model", "config", key)
-        if key in _ELSEWHERE:
-            raise RecipeError(f"{where}: is set by {_ELSEWHERE[key]}")
-        if key not in known:
-            raise RecipeError(f"{where}: unknown key{did_you_mean(key, known)}")
+    check_keys(recipe, LdtConfig, _ELSEWHERE)
     pad = tokenizer.pad_token_id
     values = {
         "vocab_size": len(tokenizer),
@@ -156,6 +150,18 @@ def new_config(recipe: Recipe, tokenizer) -> LdtConfig:
     except (ValueError, TypeError) as error:
         raise RecipeError(f"{recipe.where('model', 'config')}: {_line(error)}") from error
     return config
+
+
+def check_keys(recipe: Recipe, config: type, elsewhere: dict[str, str]) -> None:
+    """Raise RecipeError for a key of ``model.config`` that the config class does not have, or that
+    has its place ``elsewhere`` in the recipe."""
+    known = {field.name for field in fields(config)}
+    for key in recipe.model.config:
+        where = recipe.where("model", "config", key)
+        if key in elsewhere:
+            raise RecipeError(f"{where}: is set by {elsewhere[key]}")
+        if key not in known:
+            raise RecipeError(f"{where}: unknown key{did_you_mean(key, known)}")
 
 
 def _line(error: Exception) -> str:

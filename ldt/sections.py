@@ -175,8 +175,68 @@ class CorpusSection(Section):
         return self
 
 
-# command -> its model and data sections
+class CharacterModelSection(ModelSection):
+    """The character model that training goes on with, or begins with.
+
+    Args:
+        path: a character model to go on with; excludes `config`.
+        config: of a model from scratch: fields of `ldt.model.LdtCausalConfig`, such as hidden_size,
+            num_hidden_layers, num_attention_heads, attention_dilation. The vocabulary is that of
+            the text, the windows are `window`.
+    """
+
+    config: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _old_or_new(self):
+        if self.path is not None and self.config is not None:
+            raise ValueError("path and config exclude each other: go on, or from scratch")
+        return self
+
+
+class CharacterSection(Section):
+    """Which text a character model learns from: raw bytes, laid end to end.
+
+    Args:
+        train: a file such as the original text8 or enwik8, or a list of files; gzip, bz2 and xz are
+            unpacked.
+        eval: the same for evaluation.
+        test: the same for a test, see `ldt perplexity`.
+        eval_fraction, test_fraction: shares of the text of `train` for evaluation and for a test,
+            where there is no `eval` and `test`; the text is parted in the order train, eval, test.
+        max_length: longest input, in characters.
+        format, text, id: of the prompts that `ldt predict` continues.
+    """
+
+    train: str | Annotated[list[str], Field(min_length=1)] | None = None
+    eval: str | Annotated[list[str], Field(min_length=1)] | None = None
+    test: str | Annotated[list[str], Field(min_length=1)] | None = None
+    eval_fraction: float | None = Field(None, gt=0, lt=1)
+    test_fraction: float | None = Field(None, gt=0, lt=1)
+    max_length: int | None = Field(None, ge=2)
+    format: Literal["jsonl", "csv", "tsv", "parquet"] | None = None
+    text: str = "text"
+    id: str = "id"
+
+    @model_validator(mode="after")
+    def _agree(self):
+        for part in ("eval", "test"):
+            if getattr(self, part) is not None and getattr(self, f"{part}_fraction") is not None:
+                raise ValueError(f"{part} and {part}_fraction exclude each other")
+        if (self.eval_fraction or 0) + (self.test_fraction or 0) >= 1:
+            raise ValueError("eval_fraction and test_fraction leave nothing to train on")
+        return self
+
+
+# command, or a task's own name for them -> its model and data sections
 OF = {
     "finetune": (ModelSection, DataSection),
     "pretrain": (PretrainedModelSection, CorpusSection),
+    "characters": (CharacterModelSection, CharacterSection),
 }
+
+
+def of(task: Any) -> tuple[type[ModelSection], type[Section]]:
+    """The model and data sections of a task; of an unknown one those of fine-tuning."""
+    command = getattr(task, "command", "finetune")
+    return OF[getattr(task, "sections", command)]

@@ -4,6 +4,11 @@ TEXT = "the party agrees. " * 9
 CLAUSES = ("Cap On Liability", "Audit Rights", "Insurance", "Anti-Assignment")
 
 
+def charlm(number):
+    """A text, as raw characters with the braces and quotes of its line."""
+    return {"text": f"{number} {TEXT}"}
+
+
 def classification(number):
     """One line that has the fields of every classification recipe."""
     return {
@@ -59,6 +64,7 @@ def wikihop(number):
 
 # number of the line -> its fields, as JSON lines have them; a recipe's data.format is set to jsonl.
 LINES = {
+    "charlm": charlm,
     "classification": classification,
     "hotpotqa": hotpotqa,
     "mlm": mlm,

@@ -6,12 +6,23 @@ from pathlib import Path
 import pytest
 from recipe_data import LINES
 
+from ldt import charlm
 from ldt.pretrain import pretrain
 from ldt.recipe import load
 from ldt.tasks import TASKS
 from ldt.train import finetune
 
-COMMANDS = {"finetune": finetune, "pretrain": pretrain}
+COMMANDS = {"finetune": finetune, "pretrain": pretrain, "charlm": charlm.pretrain}
+SMALL = {  # by kind of recipe, overrides beside those of all
+    "finetune": {"data.stride": 8},
+    "pretrain": {"data.tokens_per_step": 128},
+    "charlm": {
+        "model.config.hidden_size": 16,
+        "model.config.intermediate_size": 16,
+        "task.phases": [{"steps": 1}],
+        "training.gradient_accumulation_steps": 1,
+    },
+}
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.yaml"))
 
 
@@ -28,7 +39,8 @@ def test_a_recipe_trains_a_step(path, tiny_longformer, tmp_path, monkeypatch):
     lines = [json.dumps({"id": number} | make(number)) + "\n" for number in range(12)]
     data.write_text("".join(lines), encoding="utf-8")
     command = said.task.command
-    overrides = {
+    kind = "charlm" if said.task.name == "charlm" else command
+    overrides = SMALL[kind] | {
         "data.train": data,
         "data.format": "jsonl",
         "data.max_length": 64,
@@ -37,19 +49,15 @@ def test_a_recipe_trains_a_step(path, tiny_longformer, tmp_path, monkeypatch):
     }
     if said.model.path is not None:
         overrides["model.path"] = tiny_longformer
-    else:
+    elif kind == "pretrain":
         overrides["model.config"] = {"hidden_size": 16, "num_attention_heads": 2}
         overrides["model.tokenizer"] = {"vocab_size": 300}
-    overrides |= {
-        "finetune": {"data.stride": 8},
-        "pretrain": {"data.tokens_per_step": 128},
-    }[command]
     if said.data.eval:
         overrides["data.eval"] = data
-    elif command == "pretrain":
+    elif kind == "pretrain":
         overrides["data.eval_fraction"] = 0.3
     recipe = load(path, [f"{key}={value}" for key, value in overrides.items()], command=command)
-    metrics = COMMANDS[command](recipe)
+    metrics = COMMANDS[kind](recipe)
     results = json.loads((tmp_path / "run" / "metrics.json").read_text("utf-8"))
     assert metrics["eval_" + results["metric"].removeprefix("eval_")] >= 0
     assert (tmp_path / "run" / "model.safetensors").exists()

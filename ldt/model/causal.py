@@ -84,6 +84,22 @@ def check_causal(config):
         )
 
 
+def read_causal_config(path, **changes):
+    """The LdtCausalConfig of a folder or hub id, with ``changes``.
+
+    Raises:
+        ModelError: there is none, or it is of another kind of model.
+    """
+    folder = find_folder(path)
+    try:
+        found = PreTrainedConfig.get_config_dict(folder)[0]
+    except OSError as error:
+        raise ModelError(f"{folder}: no config.json that can be read") from error
+    if found.get("model_type") != LdtCausalConfig.model_type:
+        raise ModelError(f"{folder} is a {found.get('model_type')} model, no character model")
+    return LdtCausalConfig.from_dict(found | changes)
+
+
 def reaches(config):
     """How many tokens before a token the windows of each layer reach."""
     pairs = zip(layer_windows(config), layer_dilations(config), strict=True)

@@ -1,6 +1,7 @@
 """What a recipe's ``task.name`` can be."""
 
 from ldt.tasks.base import Segment, Task, join
+from ldt.tasks.charlm import CharacterLM
 from ldt.tasks.classification import Classification
 from ldt.tasks.hotpotqa import HotpotQA
 from ldt.tasks.mlm import MaskedLM
@@ -10,7 +11,8 @@ from ldt.tasks.token_classification import TokenClassification
 from ldt.tasks.triviaqa import TriviaQA
 from ldt.tasks.wikihop import WikiHop
 
-TASKS: dict[str, type[Task | MaskedLM]] = {
+TASKS: dict[str, type[Task | MaskedLM | CharacterLM]] = {
+    "charlm": CharacterLM,
     "classification": Classification,
     "hotpotqa": HotpotQA,
     "mlm": MaskedLM,
@@ -23,6 +25,7 @@ TASKS: dict[str, type[Task | MaskedLM]] = {
 
 __all__ = [
     "TASKS",
+    "CharacterLM",
     "Classification",
     "HotpotQA",
     "MaskedLM",
