@@ -8,7 +8,7 @@ from pathlib import Path
 from ldt import json_file
 from ldt.checkpoint import write_whole
 from ldt.errors import UserError
-from ldt.evaluate import hotpotqa, layouts, report, squad, triviaqa, wikihop
+from ldt.evaluate import conll, hotpotqa, layouts, report, squad, triviaqa, wikihop
 from ldt.evaluate.result import Result
 from ldt.output import check_target
 
@@ -20,7 +20,9 @@ FORMATS = {
     "squad2": squad.evaluate2,
     "wikihop": wikihop.evaluate,
     "hotpotqa": hotpotqa.evaluate,
+    "conll": conll.evaluate,
 }
+_GOLD = {"conll": conll.gold}  # read gold files that are not JSON
 OPTIONS = {"domain": "triviaqa", "evidence": "triviaqa", "na_prob": "squad2"}  # and their format
 
 
@@ -37,7 +39,8 @@ def evaluate(
     """Score a prediction file, warn of ids that do not meet, print the figures or write them.
 
     Args:
-        gold, pred, na_prob: JSON files; "-", standard input, for at most one of them.
+        gold, pred, na_prob: JSON files, the gold one of conll excepted; "-", standard input, for at
+            most one of them.
         format: a key of `FORMATS`.
         domain, evidence: see `ldt.evaluate.triviaqa.evaluate`.
         na_prob: see `ldt.evaluate.squad.evaluate2`.
@@ -60,8 +63,11 @@ def evaluate(
         check_target(Path(json))
         if Path(json).resolve() in {Path(file).resolve() for file in (gold, pred, na_prob) if file}:
             raise UserError(f"--json {json}: a file that is read; name another")
-    truth = json_file.read(gold)
-    layouts.check_gold(truth, format)
+    if format in _GOLD:
+        truth = _GOLD[format](gold)
+    else:
+        truth = json_file.read(gold)
+        layouts.check_gold(truth, format)
     predictions = json_file.read(pred)
     if na_prob:
         given["na_prob"] = json_file.read(na_prob)

@@ -29,7 +29,9 @@ def as_json(result: Result) -> dict[str, Any]:
         },
         "missing": {"count": len(result.missing), "first": result.missing[:NAMED]},
         "extra": {"count": len(result.extra), "first": result.extra[:NAMED]},
-        "by_length": [_group(group, "words") for group in results.by_length(result.items)],
+        "by_length": [
+            _group(group, "words") for group in results.by_length(result.items, result.figures)
+        ],
         "by_position": [_group(group, "part") for group in results.by_place(result.items)],
     }
 
@@ -52,14 +54,14 @@ def warnings(result: Result, predictions: str) -> list[str]:
     ):
         if ids:
             first = ", ".join(map(repr, ids[:NAMED])) + (", ..." if len(ids) > NAMED else "")
-            lines.append(f"{predictions}: {plural(len(ids), 'question')} {what}: {first}")
+            lines.append(f"{predictions}: {plural(len(ids), result.noun)} {what}: {first}")
     return lines + result.warnings
 
 
 def show(result: Result) -> None:
     """Metrics with their intervals, then groups, on standard output."""
     answered = len(result.items) - len(result.missing)
-    counts = f"{plural(len(result.items), 'question')}, {answered:,} predicted"
+    counts = f"{plural(len(result.items), result.noun)}, {answered:,} predicted"
     say(f"{result.title}: {counts}; figures from 0 to 100", console=stdout)
     _metrics(result)
     if result.intervals:
@@ -70,7 +72,8 @@ def show(result: Result) -> None:
         )
     else:
         say(f"no intervals: they take two {result.units} at least", console=stdout)
-    _groups("words of the document", results.by_length(result.items), result, result.no_length)
+    groups = results.by_length(result.items, result.figures)
+    _groups("words of the document", groups, result, result.no_length)
     _groups("where the answer stands", results.by_place(result.items), result, result.no_place)
 
 
@@ -110,7 +113,7 @@ def _groups(heading, groups, result, why_not):
         return
     for group in groups:
         figures = ", ".join(f"{name} {group.metrics[name]:.2f}" for name in names)
-        counts = plural(group.questions, "question")
+        counts = plural(group.questions, result.noun)
         say(f"{heading}: {group.label}: {counts}, {figures}", console=stdout)
 
 

@@ -14,6 +14,9 @@ LENGTHS = (0, 250, 500, 1000, 2000, 4000, 8000, 16000)  # words
 PARTS = ("first quarter", "second quarter", "third quarter", "last quarter")
 BLOCK = 1 << 20  # numbers drawn at once
 
+# Metrics of the scores' means, or of arrays of them; all times 100.
+Figures = Callable[[dict[str, Any]], dict[str, Any]]
+
 # Chinese and Japanese put no space between words: there each letter counts.
 _LETTER = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 
@@ -41,7 +44,8 @@ class Result:
     some of the questions. ``units`` says what is resampled, in the plural. ``shown`` are the
     metrics that groups are printed with, all if empty. ``no_length`` and ``no_place`` say why there
     are no groups. ``parts`` are questions with an interval of their own, by what their metrics'
-    names begin with: "HasAns_".
+    names begin with: "HasAns_". ``figures`` makes metrics of means of scores where they are not the
+    means themselves; ``noun`` is what an item is called.
     """
 
     title: str
@@ -56,10 +60,12 @@ class Result:
     shown: tuple[str, ...] = ()
     no_length: str = ""
     no_place: str = ""
+    figures: Figures = dict
+    noun: str = "question"
     intervals: dict[str, tuple[float, float]] = field(init=False)
 
     def __post_init__(self):
-        self.intervals = intervals(self.items)
+        self.intervals = intervals(self.items, self.figures)
         for prefix, items in self.parts.items():
             self.intervals |= {prefix + name: pair for name, pair in intervals(items).items()}
 
@@ -80,16 +86,19 @@ def count_words(text: str) -> int:
     return letters + len((_LETTER.sub(" ", text) if letters else text).split())
 
 
-def mean(items: Sequence[Item]) -> dict[str, float]:
-    """The mean of each score, from 0 to 100."""
-    return {
-        name: 100.0 * sum(item.scores[name] for item in items) / len(items)
-        for name in items[0].scores
-    }
+def mean(items: Sequence[Item], figures: Figures = dict) -> dict[str, float]:
+    """The mean of each score, or what ``figures`` makes of the means, from 0 to 100."""
+    return figures(
+        {
+            name: 100.0 * sum(item.scores[name] for item in items) / len(items)
+            for name in items[0].scores
+        }
+    )
 
 
-def intervals(items: Sequence[Item]) -> dict[str, tuple[float, float]]:
-    """Return a bootstrap interval of each score's mean, from 0 to 100; none of a single unit.
+def intervals(items: Sequence[Item], figures: Figures = dict) -> dict[str, tuple[float, float]]:
+    """Return a bootstrap interval of each score's mean, or of what ``figures`` makes of the means,
+    from 0 to 100; none of a single unit.
 
     `RESAMPLES` times as many units as there are are drawn with replacement, each with all of its
     questions; the interval holds the middle `LEVEL` of the means.
@@ -108,13 +117,12 @@ def intervals(items: Sequence[Item]) -> dict[str, tuple[float, float]]:
         size = (min(at_once, RESAMPLES - start), len(places))
         total = sums[random.integers(len(places), size=size)].sum(1)
         means.append(100 * total[:, :-1] / total[:, -1:])
-    edges = np.quantile(np.concatenate(means), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    return {
-        name: (float(low), float(high)) for name, (low, high) in zip(names, edges.T, strict=True)
-    }
+    drawn = figures(dict(zip(names, np.concatenate(means).T, strict=True)))
+    edges = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    return {name: tuple(np.quantile(values, edges).tolist()) for name, values in drawn.items()}
 
 
-def by_length(items: Sequence[Item]) -> list[Group]:
+def by_length(items: Sequence[Item], figures: Figures = dict) -> list[Group]:
     """Groups by words of the document, those that have questions; none if no length is known."""
 
     def key(item):
@@ -125,7 +133,8 @@ def by_length(items: Sequence[Item]) -> list[Group]:
         label = f"{LENGTHS[place]:,} to {most - 1:,}" if most else f"{LENGTHS[place]:,} or more"
         return label, (LENGTHS[place], most)
 
-    return _groups([item for item in items if item.words is not None], key, values)
+    known = [item for item in items if item.words is not None]
+    return _groups(known, key, values, figures)
 
 
 def by_place(items: Sequence[Item]) -> list[Group]:
@@ -148,14 +157,16 @@ def by_place(items: Sequence[Item]) -> list[Group]:
     return _groups(known, key, values)
 
 
-def _groups(items: Sequence[Item], key: Callable, values: Callable) -> list[Group]:
+def _groups(
+    items: Sequence[Item], key: Callable, values: Callable, figures: Figures = dict
+) -> list[Group]:
     found = {}
     for item in items:
         found.setdefault(key(item), []).append(item)
     groups = []
     for place, members in sorted(found.items()):
         label, limits = values(place)
-        groups.append(Group(label, limits, len(members), mean(members)))
+        groups.append(Group(label, limits, len(members), mean(members, figures)))
     return groups
 
 

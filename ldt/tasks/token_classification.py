@@ -241,6 +241,10 @@ class TokenClassification(Task):
         """The F1 of entities."""
         return "f1"
 
+    def published(self, answers: Iterable[dict]) -> dict[str, list]:
+        """{id: tags}, which `ldt evaluate --format conll` reads; of raw text {id: entities}."""
+        return {str(answer["id"]): answer.get("tags", answer["entities"]) for answer in answers}
+
     def _given(self, example: Example, data: "DataSection") -> tuple[list[list[str]], bool] | None:
         """The words as sentences, and whether they were given so; None of an example with text."""
         path = self.path("tokens", data)
