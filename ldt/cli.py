@@ -277,11 +277,11 @@ def evaluate(
 
 @app.command()
 def perplexity(
-    model: Annotated[str, typer.Option(metavar="FOLDER", help="A masked LM.")],
+    model: Annotated[str, typer.Option(metavar="FOLDER", help="A masked LM or a character model.")],
     source: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option("--input", metavar="FILE", help="Text or a table; again for more."),
-    ],
+    ] = None,
     length: Annotated[
         list[int] | None,
         typer.Option(
@@ -290,6 +290,14 @@ def perplexity(
     ] = None,
     text: Annotated[str, typer.Option(metavar="FIELD", help="Of a table, with the text.")] = "text",
     seed: Annotated[int, typer.Option(min=0, metavar="NUMBER", help="Of the masks.")] = 0,
+    step: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="CHARACTERS", help="Scored of a sequence; half if not given."),
+    ] = None,
+    part: Annotated[
+        Literal["eval", "test"] | None,
+        typer.Option(help="Of the text of a character model's recipe, in place of --input."),
+    ] = None,
     device: Annotated[
         Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")
     ] = "auto",
@@ -299,8 +307,17 @@ def perplexity(
 ) -> None:
     """How well a masked LM finds hidden words of a text, by length of input.
 
-    All lengths are scored on the same text with the same words hidden.
+    All lengths are scored on the same text with the same words hidden. Of a character model: bits
+    per character, the text read in overlapping sequences of which the last STEP are scored.
     """
+    from ldt.bits import bits, is_character_model
+
+    if is_character_model(model):
+        how = {"part": part, "step": step, "device": device, "json_file": json}
+        bits(model, source or (), lengths=length or (), **how)
+        return
+    if not source or step or part:
+        raise errors.UserError("a masked LM takes --input; --step and --part are of characters")
     from ldt.perplexity import perplexity
 
     perplexity(

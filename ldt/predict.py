@@ -112,7 +112,7 @@ def predict(
             recipe = read_recipe(folder, n_best, evidence=evidence, text=text, id=id)
             recipe.data = recipe.data.model_copy(update={"format": format})
             sink = _open_sink(output, folder, recipe, precision, resume, stack)
-            answerer = FineTuned(folder, recipe, device, precision)
+            answerer = _answerer(recipe)(folder, recipe, device, precision)
             if isinstance(sink, AnswerFile):
                 _same_arithmetic(sink, stack)
             stack.enter_context(closing(rejects))
@@ -234,6 +234,15 @@ def fingerprint(folder: Path, recipe: Recipe) -> str:
         with open(file, "rb") as data:
             total.update(hashlib.file_digest(data, "sha256").digest())
     return total.hexdigest()
+
+
+def _answerer(recipe: Recipe) -> type:
+    """The class that answers for a task."""
+    if recipe.task.name != "charlm":
+        return FineTuned
+    from ldt.sampling import Sampler
+
+    return Sampler
 
 
 def _open_sink(

@@ -259,7 +259,7 @@ class LdtForCausalLM(PreTrainedModel):
 
     A position's logits are those of the next token and do not depend on any later token. Attention
     runs in the blocked backend on every device: the Triton kernels have no relative positions.
-    There is no ``generate``; `ldt.characters` samples.
+    There is no ``generate``; `ldt.sampling` samples.
     """
 
     config: LdtCausalConfig

@@ -1,9 +1,12 @@
 """Character language modelling: each character or byte of a text is predicted from those before."""
 
 import math
-from typing import ClassVar, Literal
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ldt.errors import UserError
 
 
 class Phase(BaseModel):
@@ -91,6 +94,10 @@ class CharacterLM(BaseModel):
                 f"eval_step must be below eval_length, {self.eval_length}, got {self.eval_step}"
             )
         return self
+
+    def published(self, answers: Iterable[dict]) -> Any:
+        """Raise UserError: there is no published layout."""
+        raise UserError("continued prompts are JSON lines; name the output .jsonl, not .json")
 
     def head(self) -> type:
         from ldt.model import LdtForCausalLM
