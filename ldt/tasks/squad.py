@@ -136,8 +136,9 @@ class Squad(SpanTask):
         """Return exact_match and f1, 0 to 100, by the published rules.
 
         With questions without an answer, those of SQuAD 2.0, with the threshold that gives the best
-        F1 on these very questions, which is the metric no_answer_threshold; and rows for questions
-        with and without an answer.
+        F1 on these very questions, which is the metric no_answer_threshold; it lies midway between
+        two probabilities, so that their last digits decide nothing. And rows for questions with and
+        without an answer.
 
         Raises:
             DataError: there are no answers.
@@ -156,6 +157,8 @@ class Squad(SpanTask):
             {name: answer["no_answer"] for name, answer in zip(names, answers, strict=True)},
             [name for name, right in zip(names, texts, strict=True) if right],
         )
+        above = [a["no_answer"] for a in answers if a["no_answer"] > threshold]
+        threshold = (threshold + min(above, default=1.0)) / 2
         scores = [
             score if answer["no_answer"] <= threshold else rules.score2("", right)
             for score, answer, right in zip(scores, answers, texts, strict=True)
@@ -176,7 +179,7 @@ class Squad(SpanTask):
         """{id: answer}."""
         return {str(answer["id"]): answer["answer"] for answer in answers}
 
-    def _look(self, examples: Iterable[Example], data: "DataSection", what: str) -> Span:
+    def _look(self, examples: Iterable[Example], data: "DataSection", what: str) -> tuple[int, int]:
         """How many examples there are, and how many without an answer."""
         counts = [bool(self._answers(example, data)) for example in examples]
         if not counts:
@@ -187,13 +190,12 @@ class Squad(SpanTask):
         """The characters and the text of each right answer; none of one that is white space."""
         path, context = self.path("answers", data), text(example, self.path("context", data))
         listed = field(example, path)
-        if isinstance(listed, dict) and {"text", "answer_start"} <= listed.keys():
-            starts = listed["answer_start"]
-            listed = [
-                {"text": said, "answer_start": start}
-                for said, start in zip_longest(listed["text"], starts)
-            ]
-        listed = [listed] if isinstance(listed, str) else listed
+        if isinstance(listed, dict):
+            both = listed.get("text"), listed.get("answer_start")
+            if all(isinstance(values, list) for values in both):
+                pairs = zip_longest(*both)
+                listed = [{"text": said, "answer_start": start} for said, start in pairs]
+        listed = [listed] if isinstance(listed, str | dict) else listed
         if not isinstance(listed, list):
             raise DataError(f"{example.where}: {path!r} is {kind(listed)}, expected a list")
         found = [_placed(answer, context, example.where) for answer in listed]

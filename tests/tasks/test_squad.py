@@ -158,6 +158,7 @@ def test_all_answers_that_a_window_has_are_right_and_else_its_first_token(tiny):
         ("York", [(3, 7)]),
         ({"text": ["York", "In"], "answer_start": [16, 0]}, [(16, 20), (0, 2)]),
         ({"text": [], "answer_start": []}, []),
+        ({"text": "York", "answer_start": 16}, [(16, 20)]),
         (["", " "], []),
         ([{"text": "not", "answer_start": 9}, "not"], [(9, 12), (9, 12)]),
     ],
@@ -194,6 +195,8 @@ def test_places_are_counted_in_code_points(tiny):
         ([{"text": "York", "answer_start": True}], "answer_start is true, expected a whole number"),
         ([{"answer_start": 3}], "an answer is null, expected text and answer_start"),
         ([3], "an answer is a number, expected text and answer_start"),
+        ({"text": ["York"]}, "an answer is a list, expected text and answer_start"),
+        ({"text": ["York"], "answer_start": [3, 9]}, "an answer is null, expected text and answer"),
         (3, "'answers' is a number, expected a list"),
         (None, "'answers' is null, expected a list"),
     ],
@@ -313,16 +316,20 @@ def test_the_threshold_is_that_with_the_best_f1_and_goes_into_the_model():
     ]
     golds = [{"answers": right} for right in (["York"], ["Bath"], [], [])]
     metrics, rows = Squad().score(answers, golds, MAYBE)
-    assert metrics == {"exact_match": 100, "f1": 100, "no_answer_threshold": 0.6}
+    assert metrics == {"exact_match": 100, "f1": 100, "no_answer_threshold": pytest.approx(0.65)}
     assert rows == [
         {"questions": "with an answer", "number": 2, "exact_match": 100, "f1": 100},
         {"questions": "without", "number": 2, "exact_match": 100, "f1": 100},
     ]
-    assert Squad().settle(metrics) == {"no_answer_threshold": 0.6}
+    assert Squad().settle(metrics) == {"no_answer_threshold": pytest.approx(0.65)}
     golds[1]["answers"] = ["Ely"]
     metrics, rows = Squad().score(answers, golds, MAYBE)
-    assert metrics == {"exact_match": 75, "f1": 75, "no_answer_threshold": 0.1}
+    assert metrics == {"exact_match": 75, "f1": 75, "no_answer_threshold": pytest.approx(0.35)}
     assert rows[0]["f1"] == 50
+    golds[0]["answers"] = ["Ely"]
+    assert Squad().score(answers, golds, MAYBE)[0]["no_answer_threshold"] == 0.05  # never answer
+    golds = [{"answers": [text]} for text in texts]
+    assert Squad().score(answers, golds, MAYBE)[0]["no_answer_threshold"] == 0.95  # always
 
 
 def test_the_published_file_has_an_answer_an_id():
