@@ -97,7 +97,8 @@ def model_of(setting, seed):
         initializer_range=0.3,
     )
     model = LdtForCandidateRanking(config)
-    torch.nn.init.zeros_(model.longformer.embeddings.position_embeddings.weight)
+    for name in ("position_embeddings", "token_type_embeddings"):
+        torch.nn.init.zeros_(getattr(model.longformer.embeddings, name).weight)
     for layer in model.longformer.encoder.layer:
         attention = layer.attention.self
         for name in ("query", "key", "value"):
