@@ -89,29 +89,37 @@ def test_finished_runs_are_not_trained_again_and_other_rows_stay(
         return {"right": asked, "asked": asked, "seconds_a_step": 0.1, "loss": 1, "parameters": 9}
 
     monkeypatch.setattr(script, "train", all_right)
+    assert first["note"] == ""
     second = run("--seeds", 2, "--only", "small", "large")
     assert trained == [("small", 1, 2), ("large", 0, 2), ("large", 1, 2)]
     assert list(second["rows"]) == ["small", "large", "two-levels"]
     assert second["rows"]["two-levels"] == first["rows"]["two-levels"]
     assert second["rows"]["large"]["accuracy"]["far"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
     assert second["rows"]["small"]["accuracy"]["far"]["high"] == 1.0
-    assert "one large window 1.00 (1.00 to 1.00): two levels do worse." in second["note"]
+    assert "one seed is no ground for a verdict" in second["note"]
 
 
 @pytest.mark.parametrize(
-    ("ours", "verdict"),
+    ("ours", "seeds", "cost", "verdict", "claim"),
     [
-        ((0.7, 0.8), "two levels do better"),
-        ((0.2, 0.4), "two levels do worse"),
-        ((0.5, 0.8), "no difference beyond that of the seeds"),
+        ((0.7, 0.8), 3, 0.9, "two levels do better than the large window", "shows here"),
+        ((0.7, 0.8), 3, 1.1, "two levels do better than the large window", "does not show here"),
+        ((0.2, 0.4), 3, 0.9, "two levels do worse than the large window", "does not show here"),
+        ((0.5, 0.8), 3, 0.9, "no difference beyond that of the seeds", "does not show here"),
+        ((0.7, 0.8), 1, 0.9, "one seed is no ground for a verdict", "does not show here"),
     ],
 )
-def test_the_note_says_whether_the_claim_shows(script, ours, verdict):
+def test_the_note_says_whether_the_claim_shows(script, ours, seeds, cost, verdict, claim):
     def row(low, high):
-        return {"accuracy": {"middle": {"mean": (low + high) / 2, "low": low, "high": high}}}
+        found = {"mean": (low + high) / 2, "low": low, "high": high}
+        return {"seeds": seeds, "accuracy": {"middle": found, "beyond": found}}
 
-    result = {"rows": {"large": row(0.45, 0.6), "two-levels": row(*ours)}}
-    assert script.note(result).endswith(f"{verdict}.")
+    rows = {"small": row(0.1, 0.2), "large": row(0.45, 0.6), "two-levels": row(*ours)}
+    parts = {"seconds_to_large": cost, "mib_to_large": 0.9}
+    costs = {"rows": {"two-levels": {"forward": parts, "training": parts}}}
+    said = script.note({"rows": rows, "cost": costs})
+    assert said.count(verdict) == 2
+    assert said.endswith(f"at lower cost {claim}.")
 
 
 def test_the_cost_is_measured_beside_the_large_window(run):
