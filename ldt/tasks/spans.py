@@ -20,7 +20,7 @@ from ldt import pages
 from ldt.errors import DataError
 from ldt.reading import Example, field, text
 from ldt.tasks.base import Feature, Outputs, Segment, Task, fit, join
-from ldt.tasks.tokens import special_id, tokenize, tokenize_with_offsets
+from ldt.tasks.tokens import special_id, tokenize, tokenize_inside
 
 if TYPE_CHECKING:
     from ldt.recipe import DataSection
@@ -230,9 +230,7 @@ def _real(offsets: np.ndarray) -> np.ndarray:
 
 @lru_cache(2)  # questions on one document come one after the other
 def _document(tokenizer, context: str) -> tuple[tuple[int, ...], np.ndarray]:
-    space = " " if context and not context[0].isspace() else ""
-    ids, offsets = tokenize_with_offsets(tokenizer, space + context)
-    offsets = np.maximum(offsets - len(space), 0)
+    ids, offsets = tokenize_inside(tokenizer, context)
     offsets.flags.writeable = False
     return tuple(ids), offsets
 

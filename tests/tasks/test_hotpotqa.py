@@ -148,6 +148,26 @@ def test_the_places_of_evidence_and_answer_are_those_of_the_tokens(real):
     assert (feature["lost"], feature["unfound"]) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("sentence", "answer", "said"),
+    [
+        ("\u200fהוא גר ב\u05beתל אביב, כן.\r\n", "תל אביב", "תל אביב"),
+        ("👩‍👧 At\u00a0“São  Paulo”\tagain", "são paulo", "São  Paulo"),
+        ("in 2,000–3,000 ft", "2,000–3,000", "2,000–3,000"),
+        ("東京都にある", "東京", "東京"),
+    ],
+)
+def test_answers_of_any_script_are_found_in_the_raw_sentence(real, sentence, answer, said):
+    item = question(context=[["A", [sentence]]], answer=answer, supporting_facts=[["A", 0]])
+    (feature,) = encode(item, real)
+    (start,), (end,) = feature["start_positions"], feature["end_positions"]
+    outputs = says([feature], "span", {0}, {(0, 0)}, (0, 0, 0, 0))
+    for name, place in (("start_logits", start), ("end_logits", end)):
+        outputs[0][name][:] = -5
+        outputs[0][name][place] = 5
+    assert HotpotQA().decode(outputs, CONFIG, item, [feature])["answer"] == said
+
+
 def test_paragraphs_that_do_not_fit_are_read_in_parts_with_the_question(real):
     whole, parts = encode(question(), real), encode(question(), real, max_length=49)
     assert [feature["paragraphs"].tolist() for feature in parts] == [[0], [1, 2]]

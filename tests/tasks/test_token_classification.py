@@ -331,6 +331,12 @@ def test_a_word_that_the_tokenizer_drops_does_not_part_an_entity(shared_data, co
     assert answer["tags"] == ["B-PER", "I-PER", "I-PER"]
 
 
+def test_published_answers_are_tags_by_id_and_entities_of_raw_text():
+    answers = [{"id": 1, "tags": [["O"]], "entities": []}, {"id": "x", "entities": [{"start": 0}]}]
+    published = TokenClassification().published(answers)
+    assert published == {"1": [["O"]], "x": [{"start": 0}]}
+
+
 def test_scores_are_of_entities_and_by_type(config):
     gold = [[conll.Entity(0, 1, "ORG"), conll.Entity(3, 5, "PER")], []]
     found = [
