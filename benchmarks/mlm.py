@@ -26,6 +26,13 @@ from ldt.model import LdtForMaskedLM, load, load_tokenizer
 ROOT = Path(__file__).parents[1]
 SHORT, LONG = 512, 4096
 WINDOW = 512
+# Of all runs: checkpoints to go on from, no evaluation on the way.
+SAVED = {
+    "training.eval_strategy": "no",
+    "training.load_best_model_at_end": "false",
+    "training.save_strategy": "steps",
+    "training.save_steps": 100,
+}
 # Over recipes/pretrain.yaml, for both runs that go on.
 FURTHER = {
     "model.path": "tiled",
@@ -35,9 +42,6 @@ FURTHER = {
     "training.max_steps": 300,
     "training.warmup_steps": 30,
     "training.learning_rate": 5e-4,
-    "training.eval_strategy": "no",
-    "training.save_strategy": "steps",
-    "training.save_steps": 50,
     "training.logging_steps": 10,
     "training.bf16": "false",
     "training.seed": 0,
@@ -62,7 +66,7 @@ def main(argv=None):
     folder = args.folder.absolute()
     data = {part: find(folder, f"sotu.{part}.jsonl") for part in ("train", "dev")}
     steps = {} if args.steps is None else {"training.max_steps": args.steps}
-    source = {"data.train": data["train"], "data.eval": data["dev"], **steps}
+    source = {"data.train": data["train"], "data.eval": "null", **steps}
     train(folder, "source", "pretrain_small", source)
     for name, positions in (("tiled", "tile"), ("random", "random")):
         if not (folder / name).exists():
@@ -86,7 +90,7 @@ def train(folder, name, recipe, changes):
     run = folder / "runs" / name
     if (run / "metrics.json").exists():
         return
-    changes = changes | {"training.output_dir": f"runs/{name}"}
+    changes = changes | SAVED | {"training.output_dir": f"runs/{name}"}
     changes = [f"{key}={value}" for key, value in changes.items()]
     go_on = ["--resume"] if (run / "run.json").exists() else []
     ldt(folder, "pretrain", ROOT / "recipes" / f"{recipe}.yaml", *changes, *go_on)
