@@ -180,6 +180,15 @@ def newest_valid(run: Path) -> Path | None:
     return None
 
 
+def part_of(path: Path) -> Path:
+    """A file of one process of several; of a process that was not there when it was saved, that of
+    the first one."""
+    if path.exists():
+        return path
+    start = path.stem.rstrip("0123456789").rstrip("_")
+    return next(iter(sorted(path.parent.glob(f"{start}*{path.suffix}"))), path)
+
+
 def prune(run: Path, keep: int | None, best: Path | None) -> None:
     """Delete old checkpoints but the newest ``keep`` and the best one. None or 0 keeps all.
 

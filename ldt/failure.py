@@ -15,6 +15,11 @@ from ldt import __version__, errors
 from ldt.console import plain
 
 EXIT_SIGPIPE = 141
+_BETWEEN_PROCESSES = ("third_party/gloo", "[Gloo]", "NCCL")  # libraries that join processes
+OTHER_PROCESS = (
+    "another process of this run has ended, killed or with a message of its own; --resume goes on "
+    "from the last checkpoint"
+)
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 LESS_MEMORY = (
@@ -39,6 +44,8 @@ def explain(error: BaseException) -> tuple[int, str, str]:
         return error.exit_code, "error: ", str(error)
     if hasattr(error, "format_message"):  # a usage error of typer
         return errors.EXIT_USAGE, "error: ", _usage(error)
+    if isinstance(error, RuntimeError) and any(name in str(error) for name in _BETWEEN_PROCESSES):
+        return errors.EXIT_RESOURCES, "error: ", OTHER_PROCESS
     if _out_of_memory(error):
         return errors.EXIT_RESOURCES, "error: ", f"out of memory; {LESS_MEMORY}"
     if getattr(error, "errno", None) in DISK_FULL or "No space left on device" in str(error):

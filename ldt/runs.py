@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import platform
 import shutil
@@ -53,6 +54,11 @@ FREE = {
     "logging_steps",
     "logging_strategy",
 }
+_A_STEP = (
+    "training.per_device_train_batch_size",
+    "training.gradient_accumulation_steps",
+    "processes",
+)
 FREE_STARTS = ("dataloader_num_workers", "dataloader_p")  # prefetch, pin, persistent
 _OURS = (RECIPE, RESULTS, CARD, LOG, "config.json", "*.safetensors", "tokenizer*", "checkpoint-*")
 
@@ -83,6 +89,11 @@ def identity(recipe: Recipe, training: dict[str, Any], hashes: dict[str, str | N
         if key not in FREE and not key.startswith(FREE_STARTS):
             found[f"training.{key}"] = value
     found["processes"] = int(os.environ.get("WORLD_SIZE", "1"))
+    streaming = getattr(recipe.data, "streaming", False)
+    if getattr(recipe.task, "command", None) == "pretrain" and not streaming:
+        # Any number of processes takes the same inputs in a step, if it is as many.
+        parts = [found.pop(key, 1) for key in _A_STEP]
+        found["inputs a step"] = math.prod(parts)
     return json.loads(json.dumps(found))
 
 
@@ -90,6 +101,7 @@ def versions(device: str) -> dict[str, str]:
     """What bit-identical results depend on."""
     names = ("torch", "transformers", "accelerate", "tokenizers")
     found = {"ldt": __version__, "python": platform.python_version(), "device": device}
+    found["processes"] = os.environ.get("WORLD_SIZE", "1")
     return found | {name: version(name) for name in names}
 
 

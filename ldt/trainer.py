@@ -150,7 +150,7 @@ class Trainer(transformers.Trainer):
 
     def _restore(self, folder: Path) -> dict:
         """Take up what this class adds to a checkpoint."""
-        saved = torch.load(folder / self._state_name, weights_only=True)
+        saved = torch.load(checkpoint.part_of(folder / self._state_name), weights_only=True)
         self.skipped, self.skipped_in_a_row = saved["skipped"], saved["skipped_in_a_row"]
         self._seconds, self._busy = saved["seconds"], saved["busy"]
         self.state.best_model_checkpoint = None  # the run folder may have moved
