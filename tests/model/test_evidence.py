@@ -119,6 +119,23 @@ def test_what_is_not_there_has_the_least_number(model):
     assert found.type_logits.shape == (2, 3)
 
 
+def test_each_answer_is_read_at_its_token(model):
+    inputs = batch()
+    with torch.no_grad():
+        found = model(**inputs)
+        given = {name: inputs[name] for name in inputs if name.endswith(("_ids", "_mask"))}
+        x = model.longformer(**given).last_hidden_state
+        torch.testing.assert_close(found.type_logits, model.type_classifier(x[:, 0]))
+        torch.testing.assert_close(found.end_logits[0], model.qa_outputs(x[0])[:, 1])
+        for name in ("paragraph", "sentence"):
+            dense, out = model.get_submodule(f"{name}_classifier").children()
+            for row, places in enumerate(PLACES[f"{name}_positions"]):
+                for column, place in enumerate(place for place in places if place >= 0):
+                    hidden = torch.nn.functional.gelu(dense(x[row, place]))
+                    want = out(hidden).squeeze()
+                    torch.testing.assert_close(found[f"{name}_logits"][row, column], want)
+
+
 def test_a_row_answers_the_same_alone_and_without_golds(model):
     inputs = batch()
     with torch.no_grad():
