@@ -196,8 +196,8 @@ def _code_points(raw: bytes, name: str):
     start = 0
     while start < len(raw):
         end = min(start + CHUNK, len(raw))
-        while start < end < len(raw) and raw[end] & 0xC0 == 0x80:  # inside of a character
-            end -= 1
+        while end < len(raw) and raw[end] & 0xC0 == 0x80:  # inside of a character
+            end += 1
         part = raw[start:end]
         if part.isascii():
             yield np.frombuffer(part, np.uint8)
