@@ -41,7 +41,7 @@ SIZES = {
             "training.per_device_eval_batch_size": 16,
             "training.learning_rate": 3e-3,
         },
-        400,
+        1000,
         [8, 16, 32, 64],
         [1, 1, [2, 2, 1, 1], [3, 3, 1, 1]],
     ),
