@@ -10,7 +10,10 @@ from ldt.errors import DataError
 from ldt.official.conll import Entity
 from ldt.reading import Example, field, kind
 
-_ALONE = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fff\u3001-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_ALONE = (  # Thai, Lao, Burmese, Khmer, Chinese, Japanese
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+    "\u2e80-\u2fff\u3001-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
 _PIECE = re.compile(rf"(?P<alone>[{_ALONE}])|[^\W{_ALONE}]+|[^\w\s]")
 
 
