@@ -34,6 +34,11 @@ class FineTuned:
         from ldt.model import load, load_tokenizer, usable_length
 
         self.task, self.data = recipe.task, recipe.data
+        if self.task.command != "finetune":
+            raise ModelError(
+                f"{folder}: {self.task.name} has no answers; ldt finetune RECIPE "
+                f"model.path={folder} trains a model that has"
+            )
         self.device = find_device(device)
         if precision == "int8" and self.device.type != "cpu":
             raise UserError(f"--precision int8 runs on the CPU, not on {self.device}; bf16 does")

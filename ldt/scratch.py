@@ -23,6 +23,7 @@ from ldt.model.config import check_config
 from ldt.prepare import how_attention
 from ldt.problems import did_you_mean
 from ldt.recipe import Recipe
+from ldt.tasks.tokens import vocabulary_size
 from ldt.tokens import turn
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # in RoBERTa's order
@@ -114,7 +115,7 @@ def _from_folder(folder: str | Path):
         raise ModelError(f"{folder}: the tokenizer cannot be read: {what}") from error
     if tokenizer.pad_token_id is None:
         raise ModelError(f"{folder}: the tokenizer has no padding token")
-    config = LdtConfig(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id)
+    config = LdtConfig(vocab_size=vocabulary_size(tokenizer), pad_token_id=tokenizer.pad_token_id)
     return load_tokenizer(folder, config)
 
 
@@ -133,7 +134,7 @@ def new_config(recipe: Recipe, tokenizer) -> LdtConfig:
     check_keys(recipe, LdtConfig, _ELSEWHERE)
     pad = tokenizer.pad_token_id
     values = {
-        "vocab_size": len(tokenizer),
+        "vocab_size": vocabulary_size(tokenizer),
         "pad_token_id": pad,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,

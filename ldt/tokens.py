@@ -31,7 +31,7 @@ from ldt.console import say
 from ldt.corpus import Reader, Source, fingerprint
 from ldt.errors import DataError, ResourceError
 from ldt.sections import CorpusSection
-from ldt.tasks.tokens import token_parts
+from ldt.tasks.tokens import token_parts, vocabulary_size
 
 log = logging.getLogger("ldt")
 
@@ -133,7 +133,7 @@ def _tokenize(source: Source, data: CorpusSection, tokenizer, folder: Path, most
         say(f"{source.name}: tokenized up to document {done:,}, going on there")
     texts = islice(reader, done, most)
     documents = _encoded(texts, tokenizer, data.workers or os.cpu_count() or 1)
-    dtype = token_type(len(tokenizer))
+    dtype = token_type(vocabulary_size(tokenizer))
     number, last, told = len(shards), False, _Told(source.name, done)
     try:
         while not last:

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ldt.errors import RecipeError
-from ldt.tasks.tokens import special_id
+from ldt.tasks.tokens import special_id, vocabulary_size
 
 # Of the chosen tokens: hidden behind the mask token, and replaced by a random one; the rest stay
 # as they are. Devlin et al. 2019 (arXiv:1810.04805), section 3.1.
@@ -80,10 +80,10 @@ class Masker:
     def __init__(self, tokenizer, fraction: float = 0.15, whole_words: bool = False):
         self.fraction = fraction
         self.mask = special_id(tokenizer, "mask")
-        special = np.zeros(len(tokenizer), bool)
-        special[tokenizer.all_special_ids] = True
-        self.special = special
-        self.plain = np.flatnonzero(~special)  # what a random token is drawn from
+        known = sorted(tokenizer.get_vocab().values())
+        self.special = np.zeros(vocabulary_size(tokenizer), bool)
+        self.special[tokenizer.all_special_ids] = True
+        self.plain = np.setdiff1d(known, tokenizer.all_special_ids)  # random tokens are of these
         self.joins = word_joins(tokenizer) if whole_words else None
 
     def __call__(self, ids: np.ndarray, generator: np.random.Generator):
@@ -116,7 +116,7 @@ def word_joins(tokenizer) -> tuple[np.ndarray, np.ndarray]:
 
     Two neighbours belong to one word where both is so. WordPiece says it by its ``##``; entries of
     byte-level BPE and SentencePiece go on a word where they begin with a letter or digit instead
-    of the mark of a space, behind one that ends with a letter or digit.
+    of the mark of a space, behind one that ends with a letter or digit or is a space.
 
     Returns:
         Two arrays [vocabulary] of bool.
@@ -125,7 +125,7 @@ def word_joins(tokenizer) -> tuple[np.ndarray, np.ndarray]:
         RecipeError: a tokenizer of another kind.
     """
     kinds = _kinds(json.loads(tokenizer.backend_tokenizer.to_str()).get("decoder"))
-    opens, closes = np.zeros((2, len(tokenizer)), bool)
+    opens, closes = np.zeros((2, vocabulary_size(tokenizer)), bool)
     special = set(tokenizer.all_special_ids)
     for text, number in tokenizer.get_vocab().items():
         if number in special:
@@ -134,9 +134,11 @@ def word_joins(tokenizer) -> tuple[np.ndarray, np.ndarray]:
             opens[number], closes[number] = text.startswith("##"), True
         elif "ByteLevel" in kinds:
             letters = tokenizer.convert_tokens_to_string([text])
-            opens[number], closes[number] = _in_word(letters[:1]), _in_word(letters[-1:])
+            opens[number] = _in_word(letters[:1])
+            closes[number] = letters == " " or _in_word(letters[-1:])
         elif "Metaspace" in kinds:
-            opens[number], closes[number] = _in_word(text[:1]), _in_word(text[-1:])
+            opens[number] = _in_word(text[:1])
+            closes[number] = text == "▁" or _in_word(text[-1:])
         else:
             raise RecipeError(
                 "task: whole_words: the tokenizer marks no words; WordPiece, byte-level BPE and "

@@ -70,6 +70,11 @@ def tokenize_inside(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
     return ids, np.maximum(offsets - len(space), 0)
 
 
+def vocabulary_size(tokenizer) -> int:
+    """One more than the largest id; a vocabulary may have gaps."""
+    return max(tokenizer.get_vocab().values()) + 1
+
+
 def special_id(tokenizer, role: str) -> int:
     """Return the id of "cls" (else bos), "sep" (else eos), "pad" or "mask".
 
