@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
 from transformers import set_seed
 
 from ldt import checkpoint, runs
@@ -69,6 +70,8 @@ def pretrain(
         going_on = resume and (number == 0 or runs.read_run(place) is not None)
         job = CharacterTraining(own, rows)
         metrics = train(job, resume=going_on, overwrite=overwrite, dry_run=dry_run)
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            PartialState().wait_for_everyone()  # the next phase reads what one process writes
         rows.append(_row(len(rows) + 1, own, metrics))
     return metrics
 
@@ -95,11 +98,11 @@ def phases(recipe: Recipe) -> list[Recipe]:
             training = _without(training, "num_train_epochs") | {"max_steps": phase.steps}
         if phase.epochs:
             training = _without(training, "max_steps") | {"num_train_epochs": phase.epochs}
+        if phase.batch:
+            training = training | _accumulation(recipe, training, phase.batch, number)
         last = number == len(given) - 1
         folder = run if last else run / f"phase-{number + 1}"
         own = training | {"learning_rate": rate, "output_dir": str(folder)}
-        if phase.batch:
-            own |= _accumulation(recipe, training, phase.batch, number)
         if "warmup_steps" not in training and own.get("max_steps", 0) > 0:
             own["warmup_steps"] = min(math.ceil(WARMUP[0] * own["max_steps"]), WARMUP[1])
         changes = {"window": window}
@@ -236,6 +239,9 @@ class CharacterTraining(Job):
         recipe, task, seed = self.recipe, self.recipe.task, training["seed"]
         folder = newest or recipe.model.path
         known = load_alphabet(folder)[1] if folder else task.vocabulary
+        if folder and known.unit != task.vocabulary.removesuffix("s"):
+            where = recipe.where("task", "vocabulary")
+            raise RecipeError(f"{where}: {task.vocabulary}, {folder} is a model of {known.unit}s")
         alphabet, parts = part_texts(recipe.data, known)
         set_seed(seed)
         changes = {

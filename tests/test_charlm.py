@@ -2,7 +2,10 @@
 
 import json
 import math
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +29,7 @@ from ldt.sampling import Sampler, choose
 from ldt.tasks.charlm import Sampling, figures
 from ldt.trainer import Trainer
 
+ONE_LIBRARY = {"LDT_ONEDNN": "1", "OMP_NUM_THREADS": "1"}
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 
@@ -104,7 +108,7 @@ def test_a_phase_says_what_differs_and_the_rest_goes_on(recipe):
     assert [own.training["learning_rate"] for own in plan] == [0.5, 0.25, 0.125]
     assert [own.training.get("num_train_epochs") for own in plan] == [2, 2, None]
     assert [own.training.get("max_steps") for own in plan] == [None, None, 3]
-    assert plan[0].training["gradient_accumulation_steps"] == 2
+    assert [own.training["gradient_accumulation_steps"] for own in plan] == [2, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -229,6 +233,19 @@ def test_memory_of_transformer_xl_is_a_setting_of_the_same_model(recipe):
     pretrain(recipe("task.phases=[{steps: 2}]", "training.output_dir=runs/none"))
     one, other = weights("runs/memory"), weights("runs/none")
     assert not torch.equal(one["layers.0.wide.weight"], other["layers.0.wide.weight"])
+
+
+def test_two_processes_train_what_one_does(recipe):
+    same = ["model.config.hidden_dropout_prob=0", "training.per_device_train_batch_size=2"]
+    made = recipe(*same, "task.phases=[{steps: 3, batch: 4}, {}]")
+    pretrain(made)
+    Path("two.yaml").write_text(recipes.dump(made), "utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += ["-m", "ldt", "pretrain", "two.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | ONE_LIBRARY)
+    assert done.returncode == 0, done.stderr
+    for part in ("phase-1", ""):
+        torch.testing.assert_close(weights(f"runs/two/{part}"), weights(f"runs/r/{part}"))
 
 
 # -- figures

@@ -278,6 +278,8 @@ class LdtForCausalLM(PreTrainedModel):
         self.layers = nn.ModuleList(CausalLayer(config, index) for index in layers)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.decoder = Linear(config.hidden_size, config.vocab_size)
+        if config.tie_word_embeddings:  # so that the Trainer does not miss it in a checkpoint
+            self._keys_to_ignore_on_save = ["decoder.weight"]
         self.post_init()
 
     @classmethod
