@@ -250,7 +250,7 @@ task: {{name: multiple_choice}}
 model: {{path: {tiny_longformer}}}
 data: {{train: all.jsonl, eval: all.jsonl}}
 training:
-  num_train_epochs: 8
+  num_train_epochs: 4
   per_device_train_batch_size: 8
   gradient_accumulation_steps: 1
   learning_rate: 0.01
