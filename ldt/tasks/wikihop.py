@@ -31,10 +31,11 @@ _MORE = "80 and more"
 class WikiHop(Task):
     """One of the candidates of each question.
 
-    Encoding, head and shuffling are those of Beltagy et al. 2020 (arXiv:2004.05150, section 5 and
-    appendix C) and of the authors' scripts/wikihop.py. A candidate is scored at the [ent] in front
-    of it. Supports that do not fit are read in parts, question and candidates in front of each.
-    Training sees candidates and supports in a new order in every epoch.
+    Encoding, head and shuffling are those of Beltagy et al. 2020 (arXiv:2004.05150), as in the
+    authors' scripts/wikihop.py. A candidate is scored at the [ent] in front of it. Supports that do
+    not fit are read in parts, question and candidates in front of each; other than there, the last
+    part is as long as the others and overlaps the one before. Training sees candidates and supports
+    in a new order in every epoch.
 
     Question, candidates and supports are tokenized as the authors did, each with a space in front
     and without the spaces that tokenized text has around punctuation (`joined`): byte-level
