@@ -15,7 +15,7 @@ from ldt.model.separators import after_first, separators, words_of
 class LdtForCandidateRanking(LdtPreTrainedModel):
     """A score for each candidate of a row, read at one token each; ``logits`` are [b, candidates].
 
-    The head of Longformer's WikiHop (Beltagy et al. 2020, arXiv:2004.05150, section 5): a linear
+    The head of Longformer's WikiHop (Beltagy et al. 2020, arXiv:2004.05150): a linear
     layer without bias at the token in front of each candidate, candidates in front of the
     documents. A question whose documents do not fit one input has several rows, with the same
     candidates; its loss is that of the rows' mean (the paper), or of their sum (the authors' code),
