@@ -1,0 +1,81 @@
+"""Position tables other than the tiled one, and the check on a text."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from encoders import SMALL
+from safetensors.torch import load_file
+
+from ldt.convert import convert
+from ldt.errors import UserError
+from ldt.lengthen import interpolated_positions, random_positions
+
+POSITIONS = "embeddings.position_embeddings.weight"
+TEXT = "the party of the first part and the other party agree that this agreement ends\n" * 20
+
+
+def test_interpolated_positions_lie_between_those_of_the_source():
+    table = torch.tensor([9.0, 9.0, 0.0, 2.0, 4.0])[:, None]
+    found = interpolated_positions(table, 2, 2, 5)
+    assert found.flatten().tolist() == [9, 9, 0, 1, 2, 3, 4]
+    assert torch.equal(interpolated_positions(table, 2, 2, 3), table)
+    assert interpolated_positions(table[2:], 0, 1, 5).flatten().tolist() == [0, 0, 1, 2, 3, 4]
+
+
+def test_random_positions_go_on_behind_those_of_the_source():
+    table = 3 + 5 * torch.randn(18, 400)
+    found = random_positions(table, 2, 2, 64)
+    assert torch.equal(found[:18], table)
+    assert found[18:].mean() == pytest.approx(3, abs=0.2)
+    assert found[18:].std() == pytest.approx(5, abs=0.2)
+    assert torch.equal(found, random_positions(table, 2, 2, 64))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+@pytest.mark.parametrize("positions", ["interpolate", "random"])
+def test_the_proof_holds_for_every_position_table(kind, positions, make, tmp_path):
+    source = make(kind)
+    report = convert(source, tmp_path / "long", **SMALL, positions=positions)
+    assert report.ok
+    assert report.difference < 1e-5
+    length = report.source_length
+    said = {"interpolate": "interpolated", "random": f"the first {length} copied, the rest random"}
+    assert f"{length} -> 44 ({said[positions]})" in str(report)
+    new = load_file(tmp_path / "long" / "model.safetensors")[POSITIONS]
+    old = load_file(source / "model.safetensors")[POSITIONS]
+    assert torch.equal(new[-44], old[-length])
+    assert torch.allclose(new[-1], old[-1], atol=1e-4) == (positions == "interpolate")
+
+
+def test_a_report_counts_copied_and_created_tensors(make, tmp_path):
+    report = convert(make("roberta"), tmp_path / "long", **SMALL)
+    before = len(load_file(tmp_path / "roberta" / "model.safetensors"))
+    assert len(load_file(tmp_path / "long" / "model.safetensors")) == before + 12
+    assert report.created == 12  # weight and bias of three projections in two layers
+    assert report.copied == before - 1
+    assert "12 created" in str(report)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "longformer"])
+def test_a_check_scores_source_and_converted_model(kind, make, tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT)
+    source = make(kind, "ForMaskedLM")
+    report = convert(source, tmp_path / "long", **SMALL, check=str(tmp_path / "text.txt"))
+    names = [name for name, _ in report.scores]
+    length = report.source_length
+    assert names == [f"source at {length} tokens", f"converted at {length}", "converted at 44"]
+    before, after, long = (row for _, row in report.scores)
+    assert before.masked == after.masked == long.masked > 10
+    if kind == "longformer":  # a window of 8, which the source has too
+        assert before.loss == pytest.approx(after.loss, rel=1e-5)
+    assert before.loss == pytest.approx(after.loss, rel=0.2)
+    assert f"{before.bits_per_token:.3f} bits per token" in str(report)
+
+
+def test_a_check_needs_a_head_and_positions_a_known_name(make, tmp_path):
+    with pytest.raises(UserError, match="--check needs a masked-LM head; .* has none"):
+        convert(make("roberta"), tmp_path / "long", **SMALL, check="text.txt")
+    with pytest.raises(UserError, match="--positions must be one of tile, interpolate, random"):
+        convert(tmp_path / "roberta", tmp_path / "long", **SMALL, positions="tiles")
+    assert not Path(tmp_path / "long").exists()

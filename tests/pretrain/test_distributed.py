@@ -1,0 +1,100 @@
+"""Two processes over gloo: the same run as one, resuming, and the end of all when one is killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from training_runs import assert_same_run, weights
+
+from ldt.pretrain import pretrain
+from ldt.recipe import load
+
+SCRATCH = """
+task: {name: mlm}
+model:
+  config:
+    hidden_size: 16
+    num_hidden_layers: 2
+    num_attention_heads: 2
+    hidden_dropout_prob: 0.0
+    attention_probs_dropout_prob: 0.0
+  tokenizer: {vocab_size: 290}
+  window: 8
+data: {train: train.txt, eval: dev.txt, documents: line, max_length: 32, tokens_per_step: 128}
+training:
+  max_steps: 8
+  learning_rate: 0.01
+  eval_strategy: steps
+  save_steps: 2
+  save_total_limit: 9
+"""
+
+
+def launched(processes, *overrides):
+    """The command of a run, and its environment."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    where = ["--nproc-per-node", str(processes), "--master-port", str(port)]
+    command = [sys.executable, "-m", "torch.distributed.run", *where, "-m"]
+    environment = os.environ | {"LDT_ONEDNN": "1", "OMP_NUM_THREADS": "1"}
+    return [*command, "ldt", "pretrain", "r.yaml", *overrides], environment
+
+
+def run(processes, *overrides):
+    command, environment = launched(processes, *overrides)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture
+def place_of_runs(place):
+    Path("r.yaml").write_text(SCRATCH)
+    return place
+
+
+def largest_difference(one, other):
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    return max((first[name] - second[name]).abs().max().item() for name in first)
+
+
+def test_two_processes_train_as_one_end_together_and_resume_bit_by_bit(place_of_runs):
+    pretrain(load("r.yaml", ["training.output_dir=runs/one"], command="pretrain"))
+    done = run(2, "training.output_dir=runs/two")
+    assert largest_difference("runs/one", "runs/two") < 1e-5
+    assert done.stdout.count("bits_per_token") == 1
+    assert done.stderr.count("step 8/8") == 1
+
+    command, environment = launched(2, "training.max_steps=8", "training.output_dir=runs/killed")
+    started = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        deadline = time.monotonic() + 240
+        while not Path("runs/killed/checkpoint-2").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        workers = psutil.Process(started.pid).children()
+        assert len(workers) == 2
+        os.kill(workers[1].pid, signal.SIGKILL)
+        began = time.monotonic()
+        said = started.communicate(timeout=60)[1]
+        assert time.monotonic() - began < 60
+    finally:
+        started.kill()
+    assert started.returncode != 0
+    assert not any(worker.is_running() for worker in workers)
+    assert said.count("another process of this run has ended") == 1
+    assert "bug:" not in said
+
+    run(2, "training.output_dir=runs/killed", "--resume")
+    assert_same_run("runs/two", "runs/killed")
