@@ -1,6 +1,7 @@
 """Two processes over gloo: the same run as one, resuming, and the end of all when one is killed."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -68,7 +69,7 @@ def largest_difference(one, other):
     return max((first[name] - second[name]).abs().max().item() for name in first)
 
 
-def test_two_processes_train_as_one_end_together_and_resume_bit_by_bit(place_of_runs):
+def test_two_processes_train_as_one_end_together_and_resume_bit_by_bit(place_of_runs, caplog):
     pretrain(load("r.yaml", ["training.output_dir=runs/one"], command="pretrain"))
     done = run(2, "training.output_dir=runs/two")
     assert largest_difference("runs/one", "runs/two") < 1e-5
@@ -96,5 +97,9 @@ def test_two_processes_train_as_one_end_together_and_resume_bit_by_bit(place_of_
     assert said.count("another process of this run has ended") == 1
     assert "bug:" not in said
 
+    shutil.copytree("runs/killed", "runs/alone", ignore=shutil.ignore_patterns(".lock"))
+    pretrain(load("r.yaml", ["training.output_dir=runs/alone"], command="pretrain"), resume=True)
+    assert largest_difference("runs/one", "runs/alone") < 1e-5
+    assert "processes 2, now 1" in caplog.text
     run(2, "training.output_dir=runs/killed", "--resume")
     assert_same_run("runs/two", "runs/killed")
