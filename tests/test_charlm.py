@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from ldt.kernels import cpu
 from ldt.model import LdtForCausalLM
 from ldt.output import AnswerStream
 from ldt.reading import Example
-from ldt.sampling import Sampler, choose
+from ldt.sampling import Sampler, choose, next_logits
 from ldt.tasks.charlm import Sampling, figures
 from ldt.trainer import Trainer
 
@@ -357,6 +358,22 @@ def test_prompts_go_on_alike_for_one_seed_alone_or_together(sampler):
     assert together == continued(made, *lines, batch_tokens=1)
     assert together[0] != together[2]  # other draws for another line
     assert together != continued(made, *(line | {"seed": 1} for line in lines))
+
+
+def test_a_prompt_has_the_logits_that_it_has_alone(sampler):
+    made = sampler()
+    prompts = [made.alphabet.encode(text.encode(), "p") for text in ("the p", "party of first")]
+
+    def three(prompts):
+        added = [[] for _ in prompts]
+        for logits in islice(next_logits(made.model, prompts, added), 3):
+            for own, row in zip(added, logits, strict=True):
+                own.append(int(row.argmin()))
+            yield logits
+
+    alone = zip(*(three([prompt]) for prompt in prompts), strict=True)
+    for together, single in zip(three(prompts), alone, strict=True):
+        torch.testing.assert_close(together, torch.cat(single), rtol=1e-5, atol=1e-6)
 
 
 def test_without_temperature_the_most_probable_character_follows(sampler):
