@@ -36,33 +36,39 @@ def split(
 ) -> tuple[list[Example], list[Example]]:
     """Part a training set into one to train on and ``data.eval_fraction`` of it to evaluate on.
 
-    Classes (``task.stratum``) keep their proportions, and each keeps a document to train on. Both
-    parts keep the order of the whole. The same seed gives the same parts.
+    Classes (``task.stratum``) keep their proportions, and each keeps a document to train on; what
+    belongs together (``task.unit``) stays together. Both parts keep the order of the whole. The
+    same seed gives the same parts.
 
     Raises:
         DataError: too few documents for one on both sides.
     """
     generator = np.random.default_rng(seed)
-    strata: dict[Hashable, list[int]] = {}
-    for number, example in enumerate(examples):
-        strata.setdefault(task.stratum(example, data), []).append(number)
-    # Every 1/fraction-th document of all strata laid end to end, each shuffled.
-    groups = [generator.permutation(numbers) for numbers in strata.values()]
-    order = np.concatenate(groups) if groups else np.empty(0, int)
+    units: dict[Hashable, Example] = {}  # and the first example of each
+    strata: dict[Hashable, list[Hashable]] = {}
+    for example in examples:
+        unit = task.unit(example, data)
+        if units.setdefault(unit, example) is example:
+            strata.setdefault(task.stratum(example, data), []).append(unit)
+    # Every 1/fraction-th unit of all strata laid end to end, each shuffled.
+    groups = [
+        [group[place] for place in generator.permutation(len(group))] for group in strata.values()
+    ]
+    order = [unit for group in groups for unit in group]
     taken = np.diff(np.floor(np.arange(len(order) + 1) * data.eval_fraction + 0.5)) > 0
-    chosen = set(order[taken].tolist())
+    chosen = {unit for unit, taken in zip(order, taken, strict=True) if taken}
     for group in groups:
-        if chosen.issuperset(group.tolist()):
-            chosen.remove(group[0].item())
+        if chosen.issuperset(group):
+            chosen.remove(group[0])
     if not chosen:
         raise DataError(
             f"{data.train or 'the training set'}: data.eval_fraction={data.eval_fraction} of "
-            f"{len(examples):,} documents leaves none to evaluate on"
+            f"{len(units):,} documents leaves none to evaluate on"
         )
-    return (
-        [example for number, example in enumerate(examples) if number not in chosen],
-        [example for number, example in enumerate(examples) if number in chosen],
-    )
+    parts: tuple[list[Example], list[Example]] = [], []
+    for example in examples:
+        parts[task.unit(example, data) in chosen].append(example)
+    return parts
 
 
 def encode_all(

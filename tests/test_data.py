@@ -11,7 +11,7 @@ from ldt.errors import DataError
 from ldt.features import Collator
 from ldt.reading import Example, read
 from ldt.recipe import DataSection
-from ldt.tasks import Classification
+from ldt.tasks import Classification, Squad
 
 
 def examples(*labels):
@@ -83,6 +83,18 @@ def test_a_split_that_leaves_nothing_to_evaluate_on_is_a_data_error(labels, frac
     what = f"^t.jsonl: data.eval_fraction={fraction} of {len(labels)} documents leaves none"
     with pytest.raises(DataError, match=what):
         split(examples(*labels), Classification(), data, 0)
+
+
+def test_a_split_does_not_part_the_questions_on_a_text():
+    whole = [
+        Example({"context": f"text {n // 5}", "question": "?", "answers": []}, n, f"t.jsonl:{n}")
+        for n in range(50)
+    ]
+    train, dev = split(whole, Squad(), DataSection(eval_fraction=0.2), seed=0)
+    assert (len(train), len(dev)) == (40, 10)
+    texts = [{example.fields["context"] for example in part} for part in (train, dev)]
+    assert len(texts[1]) == 2
+    assert texts[0].isdisjoint(texts[1])
 
 
 def test_encode_all_numbers_the_documents_and_keeps_their_windows_together(tiny):

@@ -8,7 +8,7 @@ from ldt.model.encoder import LdtModel, LdtPreTrainedModel
 from ldt.model.layers import Linear
 from ldt.model.losses import cross_entropy
 from ldt.model.outputs import LdtHeadOutput, answered
-from ldt.model.rows import by_row
+from ldt.model.rows import by_row, share
 from ldt.model.separators import after_first, separators, words_of
 
 
@@ -194,8 +194,7 @@ class LdtForMultipleChoice(LdtPreTrainedModel):
 
 def _computed(run, documents, inputs):
     """``run`` on the rows, one at a time (`by_row`) where a question has several."""
-    several = documents is not None and int(documents.max()) + 1 < len(documents)
-    return by_row(run, *inputs) if several else run(*inputs)
+    return by_row(run, *inputs) if share(documents) else run(*inputs)
 
 
 def _exact(x):

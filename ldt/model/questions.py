@@ -7,7 +7,7 @@ import torch
 from ldt.model.encoder import LdtModel, LdtPreTrainedModel
 from ldt.model.layers import Linear
 from ldt.model.outputs import LdtQuestionAnsweringOutput, answered
-from ldt.model.rows import by_row
+from ldt.model.rows import by_row, share
 from ldt.model.separators import after_first, separators
 
 
@@ -57,8 +57,8 @@ class LdtForQuestionAnswering(LdtPreTrainedModel):
             start_positions, end_positions: [b] int64; or [b, spans], all right ones, -100 where
                 a row has fewer.
             documents: [b] int64 from 0, the document of each row; None: each is one of its own.
-                Where rows share one, they are run one by one in training, so that memory does
-                not grow with their number; hidden states and attentions are then not given.
+                Where rows share one, they are run one by one, so that memory does not grow with
+                their number; hidden states and attentions are then not given.
 
         Returns:
             `LdtQuestionAnsweringOutput`, or the tuple of what is not None in it. The loss is the
@@ -79,7 +79,7 @@ class LdtForQuestionAnswering(LdtPreTrainedModel):
             position_ids,
             inputs_embeds,
         )
-        if documents is not None and len(documents.unique()) < len(documents):
+        if share(documents):
             (start, end, real), rest = by_row(lambda *row: self._sides(*row)[0], *inputs), {}
         else:
             found, rest = self._sides(*inputs, output_attentions, output_hidden_states)

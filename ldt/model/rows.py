@@ -14,10 +14,9 @@ def runs_alone() -> bool:
 
 
 def by_row(run, *inputs):
-    """``run`` on each row alone, computed again in the backward pass.
+    """``run`` on each row alone; where a gradient is asked for, again in the backward pass.
 
-    The memory of training is that of the longest row, however many there are; the time is 4/3.
-    Where no gradient is asked for, or there is one row, all rows are run at once.
+    The memory is that of the longest row, however many there are; the time of training is 4/3.
 
     Args:
         run: takes ``inputs`` and returns a tuple of tensors [rows, …], of which no row depends on
@@ -27,9 +26,6 @@ def by_row(run, *inputs):
     Returns:
         What ``run`` returns for all rows.
     """
-    rows = next(len(given) for given in inputs if given is not None)
-    if rows == 1 or not torch.is_grad_enabled():
-        return run(*inputs)
 
     def alone(*inputs):
         before = _alone.set(True)
@@ -38,8 +34,17 @@ def by_row(run, *inputs):
         finally:
             _alone.reset(before)
 
-    parts = []
-    for row in range(rows):
+    again, parts = torch.is_grad_enabled(), []
+    for row in range(next(len(given) for given in inputs if given is not None)):
         here = [None if given is None else given[row : row + 1] for given in inputs]
-        parts.append(checkpoint(alone, *here, use_reentrant=False))
+        parts.append(checkpoint(alone, *here, use_reentrant=False) if again else run(*here))
     return tuple(torch.cat(part) for part in zip(*parts, strict=True))
+
+
+def share(documents):
+    """Whether two rows are of one document.
+
+    Args:
+        documents: [rows] int64, the document of each row; None: each is one of its own.
+    """
+    return documents is not None and len(documents.unique()) < len(documents)

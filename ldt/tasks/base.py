@@ -169,6 +169,11 @@ class Task(BaseModel, ABC):
         """What a split of the training set must keep in proportion; None for nothing."""
         return None
 
+    def unit(self, example: Example, data: "DataSection") -> Hashable:
+        """What a split must leave together, as the questions on one text; by default the example
+        alone."""
+        return example.id
+
     @abstractmethod
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None

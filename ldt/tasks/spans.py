@@ -8,7 +8,7 @@ the second number.
 """
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -53,6 +53,10 @@ class SpanTask(Task):
         from ldt.model import LdtForQuestionAnswering
 
         return LdtForQuestionAnswering
+
+    def unit(self, example: Example, data: "DataSection") -> Hashable:
+        """The document: questions on one are not parted."""
+        return text(example, self.path("context", data))
 
     def default_metric(self, config) -> str:
         """f1."""

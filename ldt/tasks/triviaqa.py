@@ -1,6 +1,6 @@
 """Questions on long documents, learnt from answers without a place; as in TriviaQA."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -73,6 +73,10 @@ class TriviaQA(SpanTask):
             DataError: there are no examples, or one without an answer.
         """
         self._look(examples, data, data.eval or "the evaluation set")
+
+    def unit(self, example: Example, data: "DataSection") -> Hashable:
+        """The question: its documents are not parted."""
+        return self.gold(example, data, None)["question"]
 
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
