@@ -104,8 +104,8 @@ def character_card(results: dict[str, Any], config, training: dict[str, Any]) ->
         f"# Language model of {unit}s\n",
         f"A causal model of {config.vocab_size} {unit}s: {config.num_hidden_layers} layers of "
         f"width {config.hidden_size}, windows {', '.join(f'{size:,}' for size in windows)} from "
-        f"the bottom to the top (half of each before a {unit}, none behind), trained by ldt on inputs "
-        f"of {results['max_length']:,} {unit}s ({results['parameters']:,} parameters).\n",
+        f"the bottom to the top (half of each before a {unit}, none behind), trained by ldt on "
+        f"inputs of {results['max_length']:,} {unit}s ({results['parameters']:,} parameters).\n",
         "## Use\n",
         "```\nldt predict --input prompts.jsonl --model .\n```\n",
         "## Results\n",
