@@ -1,10 +1,10 @@
 """Text as tokens on the disk: each document tokenized once, read from there in any order.
 
 Under ``data.cache`` lies a folder for each tokenizer and way to read, in it one for each source
-file, in it shards of some 64 million tokens: ``tokens.bin`` (uint16, or uint32 where the
-vocabulary asks for it), ``documents.npy`` and ``shard.json``. A shard is there whole or not at
-all, and what was done when a run was killed is not done again. A file that has changed (by size
-or time) is another source.
+file, in it shards of up to 64 million tokens or a million documents: ``tokens.bin`` (uint16, or
+uint32 where the vocabulary asks for it), ``documents.npy`` and ``shard.json``. A shard is there
+whole or not at all, and what was done when a run was killed is not done again. A file that has
+changed (by size or time) is another source.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ log = logging.getLogger("ldt")
 
 VERSION = 1  # of the files
 SHARD = 1 << 26  # tokens
+MOST = 1 << 20  # documents of a shard
 BLOCK = 1 << 20  # characters that a thread tokenizes at a time
 DOCUMENT = np.dtype([("tokens", "<i8"), ("bytes", "<i8"), ("fingerprint", "<u8")])
 _REPORT = 20.0  # seconds between two lines of progress
@@ -155,7 +156,7 @@ def _write_shard(target: Path, documents, dtype, reader: Reader, told: _Told) ->
     beside = checkpoint.temporary(target)
     beside.mkdir(parents=True)
     try:
-        rows, tokens = [], 0
+        rows, tokens, last = [], 0, True
         with (beside / "tokens.bin").open("wb") as file:
             for ids, size, print_ in documents:
                 file.write(np.concatenate(ids).astype(dtype).tobytes() if ids else b"")
@@ -163,9 +164,9 @@ def _write_shard(target: Path, documents, dtype, reader: Reader, told: _Told) ->
                 rows.append((count, size, print_))
                 tokens += count
                 told(count)
-                if tokens >= SHARD:
+                if tokens >= SHARD or len(rows) >= MOST:
+                    last = False
                     break
-            last = tokens < SHARD
         np.save(beside / "documents.npy", np.array(rows, DOCUMENT))
         kept = {"rejected": reader.rejected, "empty": reader.empty, "messages": reader.messages}
         row = {"documents": len(rows), "tokens": tokens, "type": dtype.str, "last": last, **kept}

@@ -35,6 +35,7 @@ def made(corpus, tokenizer, **changes):
 def test_a_store_gives_the_tokens_of_each_document(corpus, tokenizer, workers, monkeypatch):
     monkeypatch.setattr(module, "SHARD", 40)
     monkeypatch.setattr(module, "BLOCK", 50)
+    monkeypatch.setattr(module, "MOST", 9)
     store = made(corpus, tokenizer, workers=workers)
     texts = [text for text in TEXTS if text.strip()] + ["the other party"] * 40
     assert len(store) == len(texts)
@@ -47,7 +48,10 @@ def test_a_store_gives_the_tokens_of_each_document(corpus, tokenizer, workers, m
         assert store.sizes[number] == len(text.encode())
         assert store.fingerprints[number] == fingerprint(text)
     assert store.digest() == made(corpus, tokenizer).digest()
-    assert len(list(Path("cache").glob("*/b.txt.gz-*/0*"))) > 2
+    shards = [json.loads(file.read_text()) for file in Path("cache").glob("*/b.txt.gz-*/0*/*.json")]
+    assert len(shards) > 4
+    assert max(shard["documents"] for shard in shards) <= 9
+    assert [shard["last"] for shard in shards].count(True) == 1
 
 
 @pytest.mark.parametrize(("size", "kind"), [(65_536, "<u2"), (65_537, "<u4"), (250_002, "<u4")])
