@@ -47,7 +47,7 @@ def test_the_rows_see_as_much_in_another_order(module):
     assert paper["fixed"][0] == 230  # as printed
 
 
-def test_a_difference_shows_where_it_is_twice_its_error(module):
+def test_a_difference_shows_where_pairs_of_seeds_agree(module):
     bits = {
         "decreasing": [2.30, 2.41],
         "fixed": [2.10, 2.32],
