@@ -92,10 +92,9 @@ def pretraining_card(results: dict[str, Any], config, training: dict[str, Any]) 
 def character_card(results: dict[str, Any], config, training: dict[str, Any]) -> str:
     """A model card in Markdown of a character model; arguments are those of `card`."""
     unit = results["unit"]
-    sizes = [f"{item[key]:,}" for item in results["data"].values() for key in ("characters",)]
     rows = [
-        (name, _code(item["source"]), size, f"{item['bytes']:,}")
-        for (name, item), size in zip(results["data"].items(), sizes, strict=True)
+        (name, _code(item["source"]), f"{item['characters']:,}", f"{item['bytes']:,}")
+        for name, item in results["data"].items()
     ]
     windows = config.attention_window
     windows = windows if isinstance(windows, list) else [windows]
