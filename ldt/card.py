@@ -19,6 +19,7 @@ SHOWN = (  # of the training section, in this order, where set
     "early_stopping_patience",
     "seed",
 )
+UNNAMED = "LABEL_"  # transformers' names of a head's outputs that nobody named
 
 
 def card(results: dict[str, Any], config, training: dict[str, Any]) -> str:
@@ -30,6 +31,8 @@ def card(results: dict[str, Any], config, training: dict[str, Any]) -> str:
         training: the training section with its defaults.
     """
     labels = [str(name) for name in (config.id2label or {}).values()]
+    if all(name.startswith(UNNAMED) for name in labels):
+        labels = []
     problem = (results["problem"] or "").replace("_", " ")
     front = f"---\nlibrary_name: ldt\nbase_model: {json.dumps(results['base_model'])}\n---\n"
     parts = [

@@ -72,3 +72,9 @@ def test_without_an_evaluation_set_the_card_says_so():
     text = card(RESULTS | {"data": {"train": SET}, "table": []}, CONFIG, TRAINING)
     assert "There was no evaluation set." in text
     assert "too good" not in text
+
+
+def test_outputs_without_names_are_no_labels():
+    config = SimpleNamespace(**vars(CONFIG) | {"id2label": {0: "LABEL_0", 1: "LABEL_1"}})
+    assert "Labels:" in card(RESULTS, CONFIG, {})
+    assert "LABEL_" not in card(RESULTS, config, {})
