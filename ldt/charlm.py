@@ -20,6 +20,7 @@ from ldt.errors import ModelError, RecipeError, UserError
 from ldt.model import LdtCausalConfig, LdtForCausalLM
 from ldt.model.causal import check_causal, reaches, read_causal_config
 from ldt.model.config import layer_windows
+from ldt.prepare import how_attention
 from ldt.pretrain import Pretrainer, Sums
 from ldt.recipe import Recipe
 from ldt.report import pretraining_plan
@@ -131,9 +132,7 @@ def phases(recipe: Recipe) -> list[Recipe]:
 def _config(recipe: Recipe) -> LdtCausalConfig:
     """That of the first phase, whose vocabulary is not known yet."""
     model = recipe.model
-    changes = {"attention_backend": model.attention}
-    if model.window is not None:
-        changes["attention_window"] = model.window
+    changes = how_attention(recipe)
     if model.path is not None:
         return read_causal_config(model.path, **changes)
     if model.config is None:
@@ -244,11 +243,8 @@ class CharacterTraining(Job):
             raise RecipeError(f"{where}: {task.vocabulary}, {folder} is a model of {known.unit}s")
         alphabet, parts = part_texts(recipe.data, known)
         set_seed(seed)
-        changes = {
-            "attention_window": recipe.model.window,
-            "attention_backend": recipe.model.attention,
-        }
         if folder:
+            changes = how_attention(recipe)
             model = LdtForCausalLM.from_pretrained(folder, dtype="float32", **changes)
         else:
             config = _config(recipe)

@@ -46,8 +46,8 @@ def split(
     generator = np.random.default_rng(seed)
     units: dict[Hashable, Example] = {}  # and the first example of each
     strata: dict[Hashable, list[Hashable]] = {}
-    for example in examples:
-        unit = task.unit(example, data)
+    of = [task.unit(example, data) for example in examples]
+    for unit, example in zip(of, examples, strict=True):
         if units.setdefault(unit, example) is example:
             strata.setdefault(task.stratum(example, data), []).append(unit)
     # Every 1/fraction-th unit of all strata laid end to end, each shuffled.
@@ -66,8 +66,8 @@ def split(
             f"{len(units):,} documents leaves none to evaluate on"
         )
     parts: tuple[list[Example], list[Example]] = [], []
-    for example in examples:
-        parts[task.unit(example, data) in chosen].append(example)
+    for unit, example in zip(of, examples, strict=True):
+        parts[unit in chosen].append(example)
     return parts
 
 

@@ -10,7 +10,7 @@ from ldt.errors import ModelError, RecipeError, ResourceError, UserError
 from ldt.output import plural
 from ldt.reading import Example
 from ldt.recipe import Recipe
-from ldt.tasks.base import Feature, Outputs
+from ldt.tasks.base import Feature, Outputs, by_input
 
 log = logging.getLogger("ldt")
 
@@ -93,7 +93,7 @@ class FineTuned:
                 f"out of memory on {self.device} with {len(features)} windows of up to "
                 f"{longest:,} tokens; {advice}"
             ) from error
-        return [{name: found[name][row] for name in found} for row in range(len(features))]
+        return by_input(found, range(len(features)))
 
     def _run(self, inputs) -> Outputs:
         found = self.model(**inputs)

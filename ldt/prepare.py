@@ -103,6 +103,10 @@ def prepare(
         kept = [(number, train[number]) for number in dict.fromkeys(features["train"].documents)]
         encode = partial(task.encode, tokenizer=tokenizer, **how)
         items = Reshuffled(kept, partial(task.shuffle, data=data), encode, seed)
+    golds = {
+        name: [task.gold(example, data, config) for example in examples]
+        for name, examples in (("train", train), ("eval", evaluation))
+    }
     window = max(layer_windows(config))
     set_seed(seed)
     model = load(folder, task.head(), **changes)
@@ -117,17 +121,14 @@ def prepare(
         evaluation=features["eval"],
         evaluation_items=Items(features["eval"]) if task.together else features["eval"],
         examples=evaluation,
-        golds=[task.gold(example, data, config) for example in evaluation],
+        golds=golds["eval"],
         ids=[example.id for example in train],
         reports={
             name: length_report(found, max_length=max_length, window=window)
             for name, found in features.items()
             if len(found)
         },
-        labels={
-            "train": _count(task.gold(example, data, config) for example in train),
-            "eval": _count(task.gold(example, data, config) for example in evaluation),
-        },
+        labels={name: _count(found) for name, found in golds.items()},
         remarks=task.remarks(features["train"], left_out),
     )
 

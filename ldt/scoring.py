@@ -9,6 +9,7 @@ from ldt.errors import RecipeError, TrainingDiverged
 from ldt.prepare import Ready
 from ldt.progress import is_metric
 from ldt.recipe import Recipe
+from ldt.tasks.base import by_input
 from ldt.trainer import Trainer
 
 
@@ -29,7 +30,7 @@ class Scorer(TrainerCallback):
         found = by_name(self.task, prediction.predictions)
         answers, wrong = [], []
         for rows, example in zip(self.documents, self.ready.examples, strict=True):
-            outputs = [{name: values[row] for name, values in found.items()} for row in rows]
+            outputs = by_input(found, rows)
             if not all(np.isfinite(said).all() for output in outputs for said in output.values()):
                 wrong.append(str(example.id))
                 continue
@@ -67,7 +68,7 @@ def check_metric(recipe: Recipe, trainer: Trainer, ready: Ready) -> None:
     found = trainer.prediction_step(trainer.model, batch, prediction_loss_only=False)[1]
     arrays = found if isinstance(found, tuple) else (found,)
     found = by_name(recipe.task, tuple(values.float().cpu().numpy() for values in arrays))
-    outputs = [{name: values[row] for name, values in found.items()} for row in range(len(rows))]
+    outputs = by_input(found, range(len(rows)))
     answer = recipe.task.decode(outputs, ready.config, ready.examples[0], features)
     names = {*recipe.task.score([answer], ready.golds[:1], ready.config)[0], "loss"}
     wanted = trainer.args.metric_for_best_model.removeprefix("eval_")

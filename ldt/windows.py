@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -112,9 +113,9 @@ class Items(Sequence[list[Feature]]):
         """Is called by the Trainer's loader as an epoch begins."""
         self.epoch = epoch
 
+    @abstractmethod
     def rows(self, index: int) -> list[np.ndarray]:
         """The framed rows of an item, unmasked."""
-        raise NotImplementedError
 
     def __getitem__(self, index: int) -> list[Feature]:
         if not 0 <= index < len(self):

@@ -9,7 +9,7 @@ from ldt.model.layers import Linear
 from ldt.model.losses import cross_entropy
 from ldt.model.outputs import LdtHeadOutput, answered
 from ldt.model.rows import by_row, share
-from ldt.model.separators import after_first, separators, words_of
+from ldt.model.separators import after_first, before_first, separators, words_of
 
 
 class LdtForCandidateRanking(LdtPreTrainedModel):
@@ -65,8 +65,7 @@ class LdtForCandidateRanking(LdtPreTrainedModel):
         """
         there = self._there(positions, input_ids)
         if global_attention_mask is None:
-            real, separator = separators(self.config, input_ids, attention_mask)
-            global_attention_mask = real & ~after_first(separator, 0)
+            global_attention_mask = before_first(self.config, input_ids, attention_mask)
         inputs = input_ids, attention_mask, global_attention_mask, token_type_ids, positions
         (scores,) = _computed(self._scores, documents, inputs)
         logits = _exact(scores)

@@ -8,7 +8,7 @@ from ldt.model.encoder import LdtModel, LdtPreTrainedModel
 from ldt.model.layers import Linear
 from ldt.model.outputs import LdtQuestionAnsweringOutput, answered
 from ldt.model.rows import by_row, share
-from ldt.model.separators import after_first, separators
+from ldt.model.separators import before_first
 
 
 class LdtForQuestionAnswering(LdtPreTrainedModel):
@@ -69,8 +69,7 @@ class LdtForQuestionAnswering(LdtPreTrainedModel):
                 separator or there are no ``input_ids``.
         """
         if global_attention_mask is None:
-            real, separator = separators(self.config, input_ids, attention_mask)
-            global_attention_mask = real & ~after_first(separator, 0)
+            global_attention_mask = before_first(self.config, input_ids, attention_mask)
         inputs = (
             input_ids,
             attention_mask,

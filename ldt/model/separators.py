@@ -47,6 +47,13 @@ def separators(config, input_ids, attention_mask, choices=1):
     return real, separator
 
 
+def before_first(config, input_ids, attention_mask):
+    """[b, n] bool, the real tokens before the first separator of each row; raises as `separators`
+    does."""
+    real, separator = separators(config, input_ids, attention_mask)
+    return real & ~after_first(separator, 0)
+
+
 def after_first(separator, distance):
     """[b, n] bool: at least ``distance`` tokens after the first separator of the row."""
     position = torch.arange(separator.shape[1], device=separator.device)

@@ -104,6 +104,17 @@ def fit(
     return parts, {"truncated": True} if len(starts) > len(parts) else {}
 
 
+def by_input(found: Outputs, rows: Iterable[int]) -> list[Outputs]:
+    """What a head said of a batch, [rows, ...] by name, as one dict for each of the rows."""
+    return [{name: values[row] for name, values in found.items()} for row in rows]
+
+
+def named_labels(names: Sequence[str]) -> dict[str, Any]:
+    """id2label, label2id and num_labels of a config, for labels in the order of the outputs."""
+    numbers = {name: number for number, name in enumerate(names)}
+    return {"id2label": dict(enumerate(names)), "label2id": numbers, "num_labels": len(names)}
+
+
 class Task(BaseModel, ABC):
     """The fields of the ``task:`` section of a recipe, and what they do with text and answers.
 

@@ -12,7 +12,8 @@ from pydantic import Field
 from ldt.errors import DataError, RecipeError
 from ldt.reading import Example, field, kind, text
 from ldt.tasks import metrics
-from ldt.tasks.base import Feature, Outputs, Segment, Task, fit, join
+from ldt.tasks.base import Feature, Outputs, Segment, Task, fit, join, named_labels
+from ldt.tasks.numbers import logsumexp, softmax
 from ldt.tasks.tokens import special_id, tokenize
 
 if TYPE_CHECKING:
@@ -92,9 +93,7 @@ class Classification(Task):
                         )
             _warn_of_rare(counts, names)
         return {
-            "id2label": dict(enumerate(names)),
-            "label2id": {name: number for number, name in enumerate(names)},
-            "num_labels": len(names),
+            **named_labels(names),
             "problem_type": problem,
             "classifier_pooling": self.pooling,
         }
@@ -189,8 +188,7 @@ class Classification(Task):
         windows = np.array([output["logits"] for output in outputs], np.float64)
         merged, names = _MERGES[self.merge](windows), _names(config)
         if config.problem_type == SINGLE:
-            scores = np.exp(merged - merged.max())
-            scores /= scores.sum()
+            scores = softmax(merged)
             label = names[int(merged.argmax())]
         elif config.problem_type == MULTI:
             scores = 0.5 * (1 + np.tanh(merged / 2))  # the logistic function, without overflow
@@ -367,13 +365,8 @@ def _shown(value: Any) -> str:
     return repr(value)[:40] if isinstance(value, (str, int, float)) else kind(value)
 
 
-def _logsumexp(windows: np.ndarray) -> np.ndarray:
-    top = windows.max(0)
-    return top + np.log(np.exp(windows - top).sum(0))
-
-
 _MERGES = {
     "mean": lambda windows: windows.mean(0),
     "max": lambda windows: windows.max(0),
-    "logsumexp": _logsumexp,
+    "logsumexp": logsumexp,
 }

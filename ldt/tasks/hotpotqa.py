@@ -14,8 +14,9 @@ from ldt.errors import DataError
 from ldt.official import hotpotqa as official
 from ldt.reading import Example, field, text
 from ldt.tasks import paragraphs
-from ldt.tasks.base import Feature, Outputs, Segment, Task, join
+from ldt.tasks.base import Feature, Outputs, Segment, Task, join, named_labels
 from ldt.tasks.mentions import mentions
+from ldt.tasks.numbers import logistic, logsumexp, softmax
 from ldt.tasks.paragraphs import Paragraph
 from ldt.tasks.spans import aligned
 from ldt.tasks.tokens import marker_ids, special_id, tokenize
@@ -101,9 +102,7 @@ class HotpotQA(Task):
         """
         self._read_all(examples, data, data.train or "the training set")
         return {
-            "id2label": dict(enumerate(TYPES)),
-            "label2id": {name: number for number, name in enumerate(TYPES)},
-            "num_labels": len(TYPES),
+            **named_labels(TYPES),
             "evidence_weights": self.weights,
         }
 
@@ -208,7 +207,7 @@ class HotpotQA(Task):
         context = features[0]["context"]
         evidence = self._evidence(outputs, features)
         windows = sorted({window for window, _, _ in evidence}) or [0]
-        types = _softmax(np.mean([outputs[w]["type_logits"] for w in windows], 0, dtype=float))
+        types = softmax(np.mean([outputs[w]["type_logits"] for w in windows], 0, dtype=float))
         name, sure = TYPES[int(types.argmax())], types.max().item()
         answer = {"answer": name, "type": name, "score": sure}
         if name == "span":
@@ -332,7 +331,7 @@ class HotpotQA(Task):
         for window, (output, feature) in enumerate(zip(outputs, features, strict=True)):
             logits = output["sentence_logits"].astype(float)
             for row, (number, *_) in enumerate(feature["sentences"].tolist()):
-                own = window, row, _logistic(logits[row].item())
+                own = window, row, logistic(logits[row].item())
                 sentences.setdefault(number, []).append(own)
             for place, number in enumerate(feature["paragraphs"].tolist()):
                 titles[number] = output["paragraph_logits"][place].item()
@@ -370,7 +369,7 @@ class HotpotQA(Task):
             return {"answer": "", "score": 0.0}
         score, number, place, (start, end) = best
         title, sentences = features[0]["context"][number]
-        total = sum(_logsumexp(np.concatenate(side)) for side in (start_logits, end_logits))
+        total = sum(logsumexp(np.concatenate(side)) for side in (start_logits, end_logits))
         return {
             "answer": sentences[place][start:end],
             "score": float(np.exp(score - total)),
@@ -388,15 +387,3 @@ def _type(answer: str) -> int:
 
 def _means(scores: list[dict[str, float]]) -> dict[str, float]:
     return {name: sum(score[name] for score in scores) / len(scores) for name in scores[0]}
-
-
-def _logistic(logit: float) -> float:
-    return 0.5 * (1 + np.tanh(logit / 2).item())
-
-
-def _logsumexp(logits: np.ndarray) -> float:
-    return logits.max() + np.log(np.exp(logits - logits.max()).sum())
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    return np.exp(logits - _logsumexp(logits))

@@ -8,6 +8,7 @@ import numpy as np
 from ldt.errors import DataError, RecipeError
 from ldt.reading import Example, field, kind, text, texts
 from ldt.tasks.base import Feature, Outputs, Segment, Task, fit, join
+from ldt.tasks.numbers import softmax
 from ldt.tasks.tokens import special_id, tokenize
 
 if TYPE_CHECKING:
@@ -111,8 +112,7 @@ class MultipleChoice(Task):
         choices, windows = features[0]["texts"], features[0]["windows"]
         logits = np.array([said["logits"][0] for said in outputs], np.float64)
         merged = logits.reshape(len(choices), windows).mean(1)
-        scores = np.exp(merged - merged.max())
-        scores /= scores.sum()
+        scores = softmax(merged)
         best = int(merged.argmax())
         answer = {"answer": choices[best], "choice": best, "score": float(scores[best])}
         answer |= {"scores": scores.tolist(), "windows": windows}

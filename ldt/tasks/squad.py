@@ -1,6 +1,5 @@
 """Questions on documents whose answers have a place, or none; as in SQuAD 1.1 and 2.0."""
 
-import math
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -9,6 +8,7 @@ from ldt.errors import DataError
 from ldt.official import squad as rules
 from ldt.reading import Example, field, kind, text
 from ldt.tasks.base import Feature, Outputs
+from ldt.tasks.numbers import logistic
 from ldt.tasks.spans import Span, SpanTask, context_of, means
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Squad(SpanTask):
                 null = min(
                     sum(float(output[name][CLS]) for name in self.outputs) for output in outputs
                 )
-                found["no_answer"] = _logistic(null - spans[0][0])
+                found["no_answer"] = logistic(null - spans[0][0])
             if found["no_answer"] > threshold:
                 found["answer"] = ""
         return found | features[0]["flags"]
@@ -230,8 +230,3 @@ def _placed(answer: Any, context: str, where: str) -> tuple[Span, str]:
             f"{there!r} stands; it stands at {place:,} (answer_start counts code points from 0)"
         )
     return (start, start + len(said)), said
-
-
-def _logistic(x: float) -> float:
-    """1 / (1 + exp(-x)), exact where it is small and without overflow."""
-    return 1 / (1 + math.exp(-x)) if x > 0 else math.exp(x) / (1 + math.exp(x))

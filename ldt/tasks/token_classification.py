@@ -12,7 +12,8 @@ from ldt.errors import DataError
 from ldt.official import conll
 from ldt.official.conll import Entity
 from ldt.reading import Example, field, text
-from ldt.tasks.base import Feature, Outputs, Segment, Task, fit, join
+from ldt.tasks.base import Feature, Outputs, Segment, Task, fit, join, named_labels
+from ldt.tasks.numbers import softmax
 from ldt.tasks.tokens import special_id, tokenize_with_offsets
 from ldt.tasks.words import Words, sentences, spans
 
@@ -75,11 +76,7 @@ class TokenClassification(Task):
         if rare:
             log.warning("types with one entity to train on or none: %s", ", ".join(rare[:10]))
         names = ["O", *(f"{kind}-{name}" for name in types for kind in "BI")]
-        return {
-            "id2label": dict(enumerate(names)),
-            "label2id": {name: number for number, name in enumerate(names)},
-            "num_labels": len(names),
-        }
+        return named_labels(names)
 
     def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
         """Read the entities of all evaluation examples.
@@ -298,8 +295,7 @@ def _merged(
     numbers, chosen = np.unique(words[order, 0], return_index=True)
     chosen = order[chosen]
     logits = np.concatenate(logits).astype(float)[chosen]
-    scores = np.exp(logits - logits.max(1, keepdims=True))
-    return numbers, scores / scores.sum(1, keepdims=True), words[chosen, 2:]
+    return numbers, softmax(logits), words[chosen, 2:]
 
 
 def _by_sentence(sentences: Iterable[list[str]]) -> list[Entity]:

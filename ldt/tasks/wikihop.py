@@ -15,6 +15,7 @@ from ldt.errors import DataError
 from ldt.official import wikihop as official
 from ldt.reading import Example, field, text, texts
 from ldt.tasks.base import Feature, Outputs, Segment, Task, fit, join
+from ldt.tasks.numbers import softmax
 from ldt.tasks.tokens import marker_ids, special_id, tokenize
 
 if TYPE_CHECKING:
@@ -182,8 +183,7 @@ class WikiHop(Task):
         candidates = features[0]["candidates"]
         parts = np.stack([said["logits"][: len(candidates)] for said in outputs]).astype(np.float64)
         merged = parts.mean(0) if self.merge == "mean" else parts.sum(0)
-        scores = np.exp(merged - merged.max())
-        scores /= scores.sum()
+        scores = softmax(merged)
         best = [
             {"answer": candidates[place], "score": float(scores[place])}
             for place in np.argsort(-merged, kind="stable")[: self.n_best]
