@@ -63,6 +63,15 @@ def logger_as_before():
     log.setLevel(level)
 
 
+@pytest.fixture
+def one_library():
+    """A machine under load may take another library for each run, and add in another order."""
+    from ldt.kernels import cpu
+
+    with cpu.chosen(dict.fromkeys(("linear", "bmm"), torch.backends.mkldnn.is_available())):
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_data():
     """Folder of the data sets that are too large for the repository."""

@@ -22,7 +22,6 @@ from ldt.characters import load_alphabet
 from ldt.charlm import phases, pretrain
 from ldt.cli import main
 from ldt.errors import DataError, RecipeError, UserError
-from ldt.kernels import cpu
 from ldt.model import LdtForCausalLM
 from ldt.output import AnswerStream
 from ldt.reading import Example
@@ -34,15 +33,8 @@ ONE_LIBRARY = {"LDT_ONEDNN": "1", "OMP_NUM_THREADS": "1"}
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 
-@pytest.fixture(autouse=True)
-def one_library():
-    """A machine under load may take another library for each run, and add in another order."""
-    with cpu.chosen(dict.fromkeys(("linear", "bmm"), torch.backends.mkldnn.is_available())):
-        yield
-
-
 @pytest.fixture
-def recipe(tmp_path, monkeypatch):
+def recipe(tmp_path, monkeypatch, one_library):
     """Makes a recipe of two phases of 4 steps, on words in any order."""
     monkeypatch.chdir(tmp_path)
     generator = random.Random(0)

@@ -3,6 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from features_of import feature
 from rich.console import Console
 from transformers import AutoTokenizer, PretrainedConfig
 
@@ -19,17 +20,6 @@ def examples(*labels):
         Example({"text": "the party", "label": label}, number, f"train.jsonl:{number}")
         for number, label in enumerate(labels, start=1)
     ]
-
-
-def feature(length, document=0, marked=1, **extra):
-    mask = [1] * marked + [0] * (length - marked)
-    return {
-        "input_ids": list(range(40_000, 40_000 + length)),
-        "global_attention_mask": mask,
-        "document": document,
-        "tokens": length,
-        "flags": {},
-    } | extra
 
 
 @pytest.fixture(scope="module")

@@ -6,21 +6,11 @@ import tempfile
 import numpy as np
 import pytest
 import torch
+from features_of import feature
 
 from ldt.errors import ResourceError
 from ldt.features import Collator, Features, Items, Reshuffled
 from ldt.reading import Example
-
-
-def feature(length, document=0, marked=1, **extra):
-    mask = [1] * marked + [0] * (length - marked)
-    return {
-        "input_ids": list(range(40_000, 40_000 + length)),
-        "global_attention_mask": mask,
-        "document": document,
-        "tokens": length,
-        "flags": {},
-    } | extra
 
 
 def test_features_are_given_back_as_they_were_written_in_any_order():

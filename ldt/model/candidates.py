@@ -8,6 +8,7 @@ from ldt.model.encoder import LdtModel, LdtPreTrainedModel
 from ldt.model.layers import Linear
 from ldt.model.losses import cross_entropy
 from ldt.model.outputs import LdtHeadOutput, answered
+from ldt.model.packing import check_positions
 from ldt.model.rows import by_row, share
 from ldt.model.separators import after_first, before_first, separators, words_of
 
@@ -87,9 +88,7 @@ class LdtForCandidateRanking(LdtPreTrainedModel):
         """[b, candidates] bool: where there is a candidate."""
         if positions is None:
             raise ValueError("give positions [b, candidates], the token of each candidate")
-        if positions.device.type == "cpu" and (positions >= input_ids.shape[1]).any():
-            last, length = int(positions.max()), input_ids.shape[1]
-            raise ValueError(f"positions must be below the input's length {length}, got {last}")
+        check_positions(positions, input_ids.shape[1])
         return positions >= 0
 
 

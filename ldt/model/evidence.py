@@ -13,6 +13,7 @@ from ldt.model.heads import ClassificationHead
 from ldt.model.layers import Linear
 from ldt.model.losses import cross_entropy
 from ldt.model.outputs import answered
+from ldt.model.packing import check_positions
 from ldt.model.questions import span_loss
 
 
@@ -109,7 +110,9 @@ class LdtForEvidenceAnswering(LdtPreTrainedModel):
         """
         places = paragraph_positions, sentence_positions
         for positions in places:
-            _check(positions, input_ids.shape[1])
+            if positions is None:
+                raise ValueError("give paragraph_positions and sentence_positions, a token of each")
+            check_positions(positions, input_ids.shape[1])
         x, _, packing, _ = self.longformer(
             input_ids, attention_mask, global_attention_mask, token_type_ids, packed=True
         )
@@ -133,15 +136,6 @@ class LdtForEvidenceAnswering(LdtPreTrainedModel):
             loss = sum(weights.get(name, 1) * value for name, value in losses.items())
         output = LdtEvidenceOutput(loss, start, end, kind, paragraphs, sentences)
         return answered(self, output, return_dict)
-
-
-def _check(positions, length):
-    if positions is None:
-        raise ValueError("give paragraph_positions and sentence_positions, a token of each")
-    if positions.device.type == "cpu" and (positions >= length).any():
-        raise ValueError(
-            f"positions must be below the input's length {length}, got {int(positions.max())}"
-        )
 
 
 def _evidence_loss(logits, labels, positions):

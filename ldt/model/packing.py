@@ -108,6 +108,17 @@ def real_tokens(shape, attention_mask, device):
     return _checked("attention_mask", attention_mask, shape) != 0
 
 
+def check_positions(positions, length):
+    """Check positions [...] of tokens in an input; a negative one stands for none.
+
+    Raises:
+        ValueError: one lies at or behind ``length``; looked for on the CPU only: a GPU would wait.
+    """
+    if positions.device.type == "cpu" and (positions >= length).any():
+        last = int(positions.max())
+        raise ValueError(f"positions must be below the input's length {length}, got {last}")
+
+
 def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
     """The `Packing` of a batch of ``shape`` (b, n).
 

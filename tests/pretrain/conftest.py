@@ -8,7 +8,6 @@ import torch
 from transformers import AutoTokenizer
 
 from ldt import recipe as recipes
-from ldt.kernels import cpu
 from ldt.model import LdtConfig, LdtForMaskedLM
 
 WORDS = "the party of first part and other agree that this agreement ends".split()
@@ -18,15 +17,8 @@ def text(rng, size):
     return " ".join(rng.choice(WORDS) for _ in range(size))
 
 
-@pytest.fixture(autouse=True)
-def one_library():
-    """A machine under load may take another library for each run, and add in another order."""
-    with cpu.chosen(dict.fromkeys(("linear", "bmm"), torch.backends.mkldnn.is_available())):
-        yield
-
-
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(tmp_path, monkeypatch, one_library):
     """The current directory, with 24 lines of text to train on and 6 to evaluate on."""
     monkeypatch.chdir(tmp_path)
     rng = random.Random(0)

@@ -1,11 +1,9 @@
 from pathlib import Path
 
 import pytest
-import torch
 from training_runs import documents
 
 from ldt import recipe as recipes
-from ldt.kernels import cpu
 from ldt.train import finetune
 
 
@@ -13,15 +11,8 @@ class Stop(Exception):
     """What a test interrupts a run with."""
 
 
-@pytest.fixture(autouse=True)
-def one_library():
-    """A machine under load may take another library for each run, and add in another order."""
-    with cpu.chosen(dict.fromkeys(("linear", "bmm"), torch.backends.mkldnn.is_available())):
-        yield
-
-
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(tmp_path, monkeypatch, one_library):
     """The current directory, with documents to train on (12) and to evaluate on (7)."""
     monkeypatch.chdir(tmp_path)
     documents("train.jsonl", 12, 0)
