@@ -317,8 +317,9 @@ class Trainer(transformers.Trainer):
         return norm
 
     def _check_weights(self) -> None:
-        finite = [weight.isfinite().all() for weight in self.model.parameters()]
-        if not torch.stack(finite).all():
+        weights = (w.to_local() if hasattr(w, "to_local") else w for w in self.model.parameters())
+        finite = torch.stack([weight.isfinite().all() for weight in weights]).all()
+        if not self.accelerator.gather(finite).all():  # each process knows its own shard
             self._diverged("weights are not finite", self._batch)
 
     def _diverged(self, what: str, documents: list[int]) -> None:

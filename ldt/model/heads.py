@@ -23,6 +23,11 @@ class LMHead(nn.Module):
         self.decoder = Linear(config.hidden_size, config.vocab_size)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
+    @property
+    def weight(self):
+        """[vocabulary, width], the decoder's."""
+        return self.decoder.weight
+
     def forward(self, x):
         return self.decoder(self.layer_norm(gelu(self.dense(x))))
 

@@ -37,19 +37,20 @@ training:
 """
 
 
-def launched(processes, *overrides):
+def launched(processes, *overrides, program="ldt"):
     """The command of a run, and its environment."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     where = ["--nproc-per-node", str(processes), "--master-port", str(port)]
-    command = [sys.executable, "-m", "torch.distributed.run", *where, "-m"]
+    command = [sys.executable, "-m", "torch.distributed.run", *where, "-m", program]
     environment = os.environ | {"LDT_ONEDNN": "1", "OMP_NUM_THREADS": "1"}
-    return [*command, "ldt", "pretrain", "r.yaml", *overrides], environment
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    return [*command, "pretrain", "r.yaml", *overrides], environment
 
 
-def run(processes, *overrides):
-    command, environment = launched(processes, *overrides)
+def run(processes, *overrides, **kwargs):
+    command, environment = launched(processes, *overrides, **kwargs)
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
@@ -57,32 +58,15 @@ def run(processes, *overrides):
     return done
 
 
-@pytest.fixture
-def place_of_runs(place):
-    Path("r.yaml").write_text(SCRATCH)
-    return place
-
-
-def largest_difference(one, other):
-    first, second = weights(one), weights(other)
-    assert first.keys() == second.keys()
-    return max((first[name] - second[name]).abs().max().item() for name in first)
-
-
-def test_two_processes_train_as_one_end_together_and_resume_bit_by_bit(place_of_runs, caplog):
-    pretrain(load("r.yaml", ["training.output_dir=runs/one"], command="pretrain"))
-    done = run(2, "training.output_dir=runs/two")
-    assert largest_difference("runs/one", "runs/two") < 1e-5
-    assert done.stdout.count("bits_per_token") == 1
-    assert done.stderr.count("step 8/8") == 1
-
-    command, environment = launched(2, "training.max_steps=8", "training.output_dir=runs/killed")
+def kill(folder, *overrides, **kwargs):
+    """What two processes say of which one is killed after a checkpoint; both must end."""
+    command, environment = launched(2, f"training.output_dir={folder}", *overrides, **kwargs)
     started = subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     try:
         deadline = time.monotonic() + 240
-        while not Path("runs/killed/checkpoint-2").exists() and time.monotonic() < deadline:
+        while not Path(folder, "checkpoint-2").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         workers = psutil.Process(started.pid).children()
         assert len(workers) == 2
@@ -94,6 +78,30 @@ def test_two_processes_train_as_one_end_together_and_resume_bit_by_bit(place_of_
         started.kill()
     assert started.returncode != 0
     assert not any(worker.is_running() for worker in workers)
+    return said
+
+
+@pytest.fixture
+def place_of_runs(place):
+    """With a run by one process, runs/one."""
+    Path("r.yaml").write_text(SCRATCH)
+    pretrain(load("r.yaml", ["training.output_dir=runs/one"], command="pretrain"))
+    return place
+
+
+def largest_difference(one, other):
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    return max((first[name] - second[name]).abs().max().item() for name in first)
+
+
+def test_two_processes_train_as_one_end_together_and_resume_bit_by_bit(place_of_runs, caplog):
+    done = run(2, "training.output_dir=runs/two")
+    assert largest_difference("runs/one", "runs/two") < 1e-5
+    assert done.stdout.count("bits_per_token") == 1
+    assert done.stderr.count("step 8/8") == 1
+
+    said = kill("runs/killed")
     assert said.count("another process of this run has ended") == 1
     assert "bug:" not in said
 
@@ -103,3 +111,13 @@ def test_two_processes_train_as_one_end_together_and_resume_bit_by_bit(place_of_
     assert "processes 2, now 1" in caplog.text
     run(2, "training.output_dir=runs/killed", "--resume")
     assert_same_run("runs/two", "runs/killed")
+
+
+def test_two_processes_with_a_shard_each_train_as_one_and_resume(place_of_runs):
+    sharded = {"program": "fsdp_on_cpu"}
+    kill("runs/shards", "training.fsdp=full_shard", **sharded)
+    how = ["training.fsdp=full_shard", "training.output_dir=runs/shards", "--resume"]
+    done = run(2, *how, **sharded)
+    assert "resuming from step" in done.stderr
+    assert Path("runs/shards/checkpoint-8/pytorch_model_fsdp.bin").exists()
+    assert largest_difference("runs/one", "runs/shards") < 1e-5
