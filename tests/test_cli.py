@@ -421,8 +421,9 @@ def test_closed_streams_do_not_matter(redirection):
 
 def test_an_interrupt_from_the_keyboard_ends_with_130():
     code = (
-        "import sys, time, types\n"
+        "import signal, sys, time, types\n"
         "from ldt.cli import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores it
         "module = sys.modules['ldt.convert'] = types.ModuleType('ldt.convert')\n"
         "module.convert = lambda *_, **__: [print('ready', flush=True), time.sleep(60)]\n"
         "main(['convert', 'a'])\n"
