@@ -25,7 +25,6 @@ from ldt.model import LdtForMaskedLM, load, load_tokenizer
 
 ROOT = Path(__file__).parents[1]
 SHORT, LONG = 512, 4096
-WINDOW = 512
 # Of all runs: checkpoints to go on from, no evaluation on the way.
 SAVED = {
     "training.eval_strategy": "no",
@@ -70,7 +69,7 @@ def main(argv=None):
     train(folder, "source", "pretrain_small", source)
     for name, positions in (("tiled", "tile"), ("random", "random")):
         if not (folder / name).exists():
-            options = ("--max-length", LONG, "--window", WINDOW, "--positions", positions)
+            options = ("--max-length", LONG, "--positions", positions)
             ldt(folder, "convert", "runs/source", name, *options)
     further = FURTHER | {"data.train": data["train"], **steps}
     train(folder, "further", "pretrain", further)

@@ -40,6 +40,7 @@ from ldt.bench.setting import PASSES, Setting
 from ldt.checkpoint import write_whole
 from ldt.demo.contracts import CITY, FIRST, contract
 from ldt.model import LdtConfig, LdtForTokenClassification
+from ldt.scratch import begin_with_sines
 
 RESULT = Path(__file__).parent / "results" / "poolingformer.json"
 
@@ -150,8 +151,7 @@ def build(row, start=None):
     """A model of a row, of random weights or of those of ``start``, the state_dict of a `start`.
 
     The second level begins as ``ldt convert`` has it: its projections are copies of the first
-    level's. The position table of a random model begins as sines, from which distances are easily
-    learned.
+    level's. The position table of a random model begins as sines.
     """
     config = LdtConfig(
         vocab_size=len(Contracts(0).ids) + MASK + 1,
@@ -168,11 +168,7 @@ def build(row, start=None):
     )
     model = LdtForTokenClassification(config)
     if start is None:
-        table = model.longformer.embeddings.position_embeddings.weight.data
-        width = table.shape[1]
-        angles = torch.arange(len(table))[:, None] / 10000 ** (torch.arange(0, width, 2) / width)
-        scale = 2**0.5 * config.initializer_range
-        table.copy_(scale * torch.stack([angles.sin(), angles.cos()], -1).flatten(1))
+        begin_with_sines(config, model.longformer.embeddings.position_embeddings.weight)
     else:
         names = [n for n in model.state_dict() if row != "fresh" or "pooled." not in n]
         copies = {name: start.get(name.replace("pooled.", "")) for name in names}

@@ -78,7 +78,7 @@ def convert(
         typer.Option(
             min=2,
             metavar="TOKENS",
-            help="Reach of a token, both sides together; 512 if not given, poolingformer's 128.",
+            help="Reach, both sides together; else a long source's own, 512, poolingformer's 128.",
         ),
     ] = None,
     positions: Annotated[

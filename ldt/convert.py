@@ -47,8 +47,8 @@ class Report:
         kind: the source's model_type.
         layers, width, parameters: size of the converted model.
         source_length, max_length: longest input before and now, in tokens.
-        window: tokens in reach on both sides together.
-        source_windows: those of the source's layers; empty if its attention is full, and then
+        windows: of the layers, in tokens, both sides together.
+        source_windows: those of the source; empty if its attention is full, and then
             the global projections are copies of the local ones.
         second_level: what it is and in which layers; empty if there is none.
         head: whether the masked-LM head is kept, or why not.
@@ -67,7 +67,7 @@ class Report:
     parameters: int
     source_length: int
     max_length: int
-    window: int
+    windows: list[int]
     source_windows: list[int]
     second_level: str
     head: str
@@ -90,9 +90,10 @@ class Report:
 
     def lines(self) -> list[str]:
         """The report as text, the proof and the next command last."""
-        window, projections = f"{self.window} tokens, both sides together", "copies of the local"
+        window = f"{_sizes(self.windows)} tokens, both sides together"
+        projections = "copies of the local"
         if self.source_windows:
-            window += f" (source: {', '.join(map(str, sorted(set(self.source_windows))))})"
+            window += f" (source: {_sizes(self.source_windows)})"
             projections = "the source's"
         facts = {
             "model": f"{self.kind}, {self.layers} layers of width {self.width}, "
@@ -172,7 +173,8 @@ def convert(
             Poolingformer ``<last part of source>-poolingformer-<max_length>``.
         architecture: a name in `WINDOWS`.
         max_length: longest input of the result, in tokens, special tokens included.
-        window: tokens in reach on both sides together, in every layer; None: as `WINDOWS` says.
+        window: tokens in reach on both sides together, in every layer; None: as `WINDOWS` says,
+            and where a Longformer is lengthened those that its layers have.
         positions: how the position table becomes long: ``tile`` repeats it, as in the paper;
             ``interpolate`` stretches it, ``random`` draws the new rows (to compare with).
         second_level: for a Poolingformer: keys of `LdtConfig` that begin with ``pooling`` and their
@@ -192,8 +194,7 @@ def convert(
     """
     if architecture not in WINDOWS:
         raise UserError(f"--architecture must be {' or '.join(WINDOWS)}, got {architecture}")
-    window = WINDOWS[architecture] if window is None else window
-    if window < 2 or window % 2:
+    if window is not None and (window < 2 or window % 2):
         raise UserError(f"--window must be even and at least 2, got {window}")
     if positions not in POSITION_TABLES:
         names = ", ".join(POSITION_TABLES)
@@ -222,7 +223,10 @@ def convert(
     if architecture == "poolingformer":
         layers = upper_middle_layers(found.config.num_hidden_layers)
         pooling = {"pooling_layers": layers, "pooling_gate": True} | (second_level or {})
-    config = long_config(found, tokenizer, max_length, window, pooling)
+    windows = [window or WINDOWS[architecture]] * found.config.num_hidden_layers
+    if window is None and found.windows and architecture == "longformer":
+        windows = found.windows
+    config = long_config(found, tokenizer, max_length, windows, pooling)
     weights = long_weights(found, config, positions)
     partial = place.with_name(place.name + ".partial")
     try:
@@ -239,7 +243,7 @@ def convert(
             parameters=sum(tensor.numel() for tensor in weights.values()),
             source_length=found.length,
             max_length=max_length,
-            window=window,
+            windows=windows,
             second_level=_second_level(config),
             head=found.head_note,
             source_windows=found.windows,
@@ -247,7 +251,9 @@ def convert(
             positions=positions,
             copied=len(found.encoder) + len(found.head) - 1,
             created=len(weights) - len(found.encoder) - len(found.head),
-            checks=prove(found, _load(found, partial), max_length, window, positions == "tile"),
+            checks=prove(
+                found, _load(found, partial), max_length, min(windows), positions == "tile"
+            ),
             scores=[],
         )
         if not report.ok:
@@ -389,6 +395,10 @@ def _writing(target):
         full = isinstance(error, SafetensorError) or error.errno in (errno.ENOSPC, errno.EDQUOT)
         kind = ResourceError if full else UserError
         raise kind(f"{target}: cannot be written: {error}") from error
+
+
+def _sizes(windows):
+    return ", ".join(map(str, sorted(set(windows))))
 
 
 def _shown(path):

@@ -12,11 +12,12 @@ _LOCAL = ("query", "key", "value")
 _SPECIAL = ("bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id")
 
 
-def long_config(source, tokenizer, max_length, window, pooling):
+def long_config(source, tokenizer, max_length, windows, pooling):
     """The LdtConfig of the converted model; special ids that its config lacks are the tokenizer's.
 
     Args:
         source: `ldt.source.Source`.
+        windows: of the layers.
         pooling: keys of the second level that are not the defaults.
     """
     special = {}
@@ -28,7 +29,7 @@ def long_config(source, tokenizer, max_length, window, pooling):
         **special,
         **pooling,
         max_position_embeddings=source.config.pad_token_id + 1 + max_length,
-        attention_window=[window] * source.config.num_hidden_layers,
+        attention_window=windows,
         architectures=[head_class(source).__name__],
         dtype="float32",
     )

@@ -24,7 +24,7 @@ from ldt.prepare import how_attention, longest_input
 from ldt.progress import is_metric
 from ldt.recipe import Recipe
 from ldt.report import describe_corpus
-from ldt.scratch import new_config, new_tokenizer
+from ldt.scratch import begin_with_sines, new_config, new_tokenizer
 from ldt.settings import arguments
 from ldt.tasks.mlm import figures
 from ldt.tokens import TokenStore, build
@@ -156,6 +156,8 @@ class Pretraining(Job):
             model = load(newest or self.folder, head, **how_attention(self.recipe))
         else:
             model = head(self.config)
+            table = model.longformer.embeddings.position_embeddings.weight
+            begin_with_sines(self.config, table)
             copy_local_to_global(model)
         if task.trainable == "positions":
             model.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""A model from scratch: its tokenizer, trained or taken from a folder, and its config."""
+"""A model from scratch: its tokenizer, trained or taken from a folder, its config and positions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import torch
 from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoTokenizer, RobertaTokenizer
 
@@ -19,6 +20,7 @@ from ldt.console import say
 from ldt.corpus import Reader, Source, drawn, fingerprint
 from ldt.errors import ModelError, RecipeError
 from ldt.model import LdtConfig, load_tokenizer
+from ldt.model.causal import sinusoids
 from ldt.model.config import check_config
 from ldt.prepare import how_attention
 from ldt.problems import did_you_mean
@@ -151,6 +153,21 @@ def new_config(recipe: Recipe, tokenizer) -> LdtConfig:
     except (ValueError, TypeError) as error:
         raise RecipeError(f"{recipe.where('model', 'config')}: {_line(error)}") from error
     return config
+
+
+@torch.no_grad()
+def begin_with_sines(config: LdtConfig, table: torch.Tensor) -> None:
+    """Make the position embeddings of a new model sines, as large as its random weights.
+
+    Distances are the same at all positions of sines (Vaswani et al. 2017, section 3.5), so what is
+    learned of neighbours at one position serves at all others from the first step on; of random
+    rows each has to be learned by itself.
+
+    Args:
+        table: [positions, width], changed in place.
+    """
+    found = sinusoids(torch.arange(len(table)), table.shape[1])
+    table.copy_(2**0.5 * config.initializer_range * found)
 
 
 def check_keys(recipe: Recipe, config: type, elsewhere: dict[str, str]) -> None:

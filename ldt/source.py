@@ -267,7 +267,7 @@ def prove(source, model, max_length, window, tiled=True) -> list[Check]:
         source: `Source`.
         model: the converted one, of ldt's class with the source's head or pooler.
         max_length: its longest input.
-        window: tokens in reach on both sides together, in all its layers.
+        window: tokens in reach on both sides together, in the layer where it is smallest.
         tiled: whether the position table repeats the source's; if not, the source is run with the
             rows of the converted model, and the proof says nothing of them.
 

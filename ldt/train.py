@@ -133,7 +133,7 @@ def train(
             finished = runs.check_use(run, wanted, resume=resume, overwrite=overwrite)
         elif resume:
             finished = (runs.read_run(run) or {}).get("finished", False)
-        if finished:
+        if finished and (run / runs.RESULTS).is_file():
             say(f"{run}: this run is finished, there is nothing left to do")
             return json.loads((run / runs.RESULTS).read_text(encoding="utf-8"))["metrics"]
         newest = None

@@ -337,8 +337,6 @@ class Trainer(transformers.Trainer):
         more = f" and {len(ids) - MOST_NAMED} more" if len(ids) > MOST_NAMED else ""
         return ", ".join(ids[:MOST_NAMED]) + more
 
-    # -- the rest
-
     @contextmanager
     def _signals(self) -> Iterator[None]:
         """Note the first SIGINT or SIGTERM; leave at the second."""

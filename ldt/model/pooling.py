@@ -1,7 +1,10 @@
 """Poolingformer's second level: attention to pooled cells of a larger window."""
 
+from functools import partial
+
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from ldt.attention import pooled_attention
 from ldt.model.linear import Linear
@@ -99,8 +102,14 @@ class SecondLevel(nn.Module):
         """
         read = first.flatten(1) if self.reads_first_level else x
         own = (self.query, self.key, self.value) if hasattr(self, "query") else shared
+        second = partial(self._second, own, documents, how)
+        if self.training and torch.is_grad_enabled():
+            return first + checkpoint(second, read, use_reentrant=False, preserve_rng_state=False)
+        return first + second(read)
+
+    def _second(self, own, documents, how, read):
         q, k, v = (project(read).unflatten(1, (self.heads, -1)) for project in own)
         second = pooled_attention(q, k, v, self.weight, documents, **self.pattern, **how)
-        if self.gate is not None:
-            second = second * (GATE_SCALE * self.gate).to(second.dtype)[:, None]
-        return first + second
+        if self.gate is None:
+            return second
+        return second * (GATE_SCALE * self.gate).to(second.dtype)[:, None]

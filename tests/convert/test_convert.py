@@ -81,6 +81,20 @@ def test_an_ldt_model_is_a_source_too(make, tmp_path):
     assert "4 tokens, both sides together (source: 8)" in str(report)
 
 
+def test_a_long_source_keeps_its_windows_unless_others_are_asked_for(make, tmp_path):
+    once, again = tmp_path / "once", tmp_path / "again"
+    convert(make("roberta"), once, **SMALL)
+    config = json.loads((once / "config.json").read_text())
+    windows = config["attention_window"] = [8, *config["attention_window"][1:-1], 4]
+    (once / "config.json").write_text(json.dumps(config))
+    report = convert(once, again, max_length=100)
+    assert report.ok
+    assert "4, 8 tokens, both sides together (source: 4, 8)" in str(report)
+    assert LdtConfig.from_pretrained(again).attention_window == windows
+    convert(once, again, max_length=100, window=6, overwrite=True)
+    assert LdtConfig.from_pretrained(again).attention_window == [6] * len(windows)
+
+
 @pytest.mark.parametrize("max_length", [16, 17, 31, 32, 100])
 def test_positions_repeat_the_source_in_blocks_of_its_own_length(max_length, make, tmp_path):
     folder = make("roberta")
