@@ -50,7 +50,8 @@ def test_a_recipe_trains_a_step(path, tiny_longformer, tmp_path, monkeypatch):
     if said.model.path is not None:
         overrides["model.path"] = tiny_longformer
     elif kind == "pretrain":
-        overrides["model.config"] = said.model.config | {"hidden_size": 16, "num_attention_heads": 2}
+        small = {"hidden_size": 16, "num_attention_heads": 2}
+        overrides["model.config"] = said.model.config | small
         overrides["model.tokenizer"] = {"vocab_size": 300}
     if said.data.eval:
         overrides["data.eval"] = data

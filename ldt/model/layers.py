@@ -124,7 +124,6 @@ class SelfAttention(nn.Module):
         if output_attentions:
             probs = band_probabilities(q, k, documents, **self.pattern)
         out = band_attention(q, k, v, documents, **self.pattern, **how)
-        del q, k, v  # room for the second level's
         unused = _parameters(*self._global())
         if documents.is_global is not None:
             out = fill_global_rows(out, x, *map(_weights, self._global()), documents, **how)

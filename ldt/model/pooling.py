@@ -64,6 +64,9 @@ class SecondLevel(nn.Module):
     size: Adam moves each number by about the learning rate in a step, and with rates of 3e-5 a
     factor would stay near zero for thousands of steps.
 
+    In training this level is computed again in the backward pass, so what it keeps is its input,
+    which the first level keeps anyway, and the sum of both.
+
     Parameters: ``query``, ``key``, ``value`` (not with `pooling_share_weights`), ``weight`` of the
     pooling, ``gate`` [heads] (with `pooling_gate`).
     """
