@@ -58,6 +58,38 @@ def test_macro_f1_of_yes_and_no_follows_from_the_row_of_yes(monkeypatch):
         assert module.yes_and_no(row, 83) == pytest.approx(expected)
 
 
+def test_questions_are_trained_once_at_both_lengths_and_other_rows_stay(tmp_path, monkeypatch):
+    module, commands = load("questions", monkeypatch), []
+
+    def ldt(folder, command, *arguments):
+        commands.append((command, *map(str, arguments)))
+        if command == "convert":
+            (folder / arguments[1]).mkdir()
+            return
+        said = dict(argument.split("=") for argument in map(str, arguments[1:]))
+        f1 = float(said["data.max_length"]) / 100 + float(said["training.seed"])
+        found = {"metrics": {"eval_f1": f1}, "data": {"eval": {"documents": 7}}, "epochs": 3.0}
+        found |= {"seconds": 1.0, "versions": {"device": "cpu"}}
+        run = folder / said["training.output_dir"]
+        run.mkdir(parents=True)
+        (run / "metrics.json").write_text(json.dumps(found))
+
+    monkeypatch.setattr(module, "ldt", ldt)
+    file = tmp_path / "questions.json"
+    file.write_text(json.dumps({"nq_triviaqa": {}}))
+    arguments = [str(tmp_path), "--only", "cuad_qa", "--seeds", "2", "--json", str(file)]
+    module.main(arguments)
+    found = json.loads(file.read_text())
+    assert set(found) == {"nq_triviaqa", "cuad_qa"}
+    assert {length: row["seeds"] for length, row in found["cuad_qa"].items()} == {
+        "512": [5.12, 6.12],
+        "4096": [40.96, 41.96],
+    }
+    assert [command[0] for command in commands] == ["convert", *["finetune"] * 4]
+    module.main(arguments)
+    assert len(commands) == 5
+
+
 def test_the_cpu_comparison_measures_time_and_memory_and_keeps_other_cases(tmp_path, monkeypatch):
     module = load("encoder_cpu", monkeypatch)
     cases = {
