@@ -6,7 +6,7 @@ Trains what FOLDER/runs does not have yet, an interrupted run goes on: a model f
 recipes/pretrain_small.yaml; converted to 4,096 tokens with tiled and with random positions; the
 tiled one trained on, all of it and the new positions only. All five are scored on the same hidden
 words of the evaluation set. Writes results/mlm.json. Beltagy et al. 2020 (arXiv:2004.05150),
-table 5. Some 45 minutes of a CPU core.
+table 5. Some 40 minutes of a CPU core.
 """
 
 import argparse

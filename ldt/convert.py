@@ -203,7 +203,8 @@ def convert(
         raise UserError(f"--max-length must be at least 1, got {max_length}")
     folder = find_source(source)
     if target is None:
-        name = folder.resolve().name if Path(source).expanduser().is_dir() else Path(source).name
+        local = Path(source).expanduser().is_dir()
+        name = Path(os.path.abspath(folder)).name if local else Path(source).name
         kind = "" if architecture == "longformer" else f"-{architecture}"
         target = f"{name}{kind}-{max_length}"
     target = Path(target).expanduser()
