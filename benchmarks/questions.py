@@ -73,7 +73,7 @@ def passages(folder):
         asked |= {item["Question"] for item in json.loads(text)["Data"]}
     lines = []
     for file in sorted((folder / "data" / "nq_open").glob("*.jsonl.gz")):
-        for line in gzip.decompress(file.read_bytes()).decode("utf-8").splitlines():
+        for line in gzip.decompress(file.read_bytes()).splitlines():
             row = json.loads(line)
             if row["question"] not in asked:
                 row["context"] = next(part["text"] for part in row.pop("ctxs") if part["isgold"])
