@@ -19,8 +19,9 @@ What came out (results/multihop.json, three seeds): one hop 100 in all seeds wit
 projections, 83 (72 to 100) with shared ones, 33 without global attention, which is guessing. Two
 hops 63 (45 to 78), 60 (33 to 97) and 32: the order of the paper in the means; but separate
 projections win by 34 points with one seed and lose by 19 and 4 with the others, so on two hops the
-projections differ less than the seeds, and training is not at its end. Learning rate, size of the first weights and the share of one hop were
-chosen by trials with separate projections, which may favour these.
+projections differ less than the seeds, and training is not at its end. Learning rate, size of the
+first weights and the share of one hop were chosen by trials with separate projections, which may
+favour these.
 
     python benchmarks/multihop.py [--steps 2500] [--seeds 3]
 """
