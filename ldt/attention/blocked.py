@@ -317,10 +317,10 @@ class _Work:
 
     def gather(self, x, block):
         """[heads, keys, dim] of the block's keys."""
-        slab = x[block.keys]
-        if block.extra is not None:
-            slab = torch.cat([x[block.extra], slab])
-        return slab.transpose(0, 1)
+        slab = x[block.keys].transpose(0, 1)
+        if block.extra is None:
+            return slab.contiguous()
+        return torch.cat([x[block.extra].transpose(0, 1), slab], 1)
 
     def keys(self, block):
         return self.gather(self.k, block)
@@ -334,7 +334,7 @@ class _Work:
 
     def probs(self, block):
         """[heads, b, keys] softmax of the block's scores, in scratch memory."""
-        queries = self.q[block.rows].transpose(0, 1)
+        queries = self.q[block.rows].transpose(0, 1).contiguous()
         keys = self.keys(block)
         heads, b, n = queries.shape[0], *block.shape
         scores = self.scratch[0, : heads * b * n].view(heads, b, n)

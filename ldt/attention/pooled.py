@@ -29,7 +29,8 @@ def pooled_attention(
     """Attention of every token to pooled keys and values, in a window wider than the first level's.
 
     Args:
-        q, k, v: [total, heads, dim].
+        q, k, v: [total, heads, dim], or functions that return them. q is asked for last, and can
+            have the memory of k and v.
         weight: of the pooling, see `pooled_reference.pool`; None for mean and max.
         documents: where the documents lie; none shares a cell with another.
         pooling: a name in `POOLINGS`.
@@ -46,12 +47,23 @@ def pooled_attention(
     """
     check(pooling, size, stride, window)
     if torch.compiler.is_compiling():
+        q, k, v = map(_given, (q, k, v))
         return ops.pooled(
             q, k, v, weight, documents, pooling, size, stride, window, dropout, seed, backend
         )
-    module, cells = _module(backend, q), Cells(documents, size, stride)
-    keys, values = module.pool(pooling, k, v, weight, cells)
-    return module.cell_attention(q, keys, values, cells, window=window, dropout=dropout, seed=seed)
+    cells = Cells(documents, size, stride)
+    keys, values = _pool(backend, pooling, _given(k), _given(v), weight, cells)
+    q = _given(q)
+    attend = _module(backend, q).cell_attention
+    return attend(q, keys, values, cells, window=window, dropout=dropout, seed=seed)
+
+
+def _given(x):
+    return x() if callable(x) else x
+
+
+def _pool(backend, pooling, k, v, weight, cells):
+    return _module(backend, k).pool(pooling, k, v, weight, cells)
 
 
 def check(pooling, size, stride, window):

@@ -4,6 +4,7 @@ from contextlib import nullcontext
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -18,6 +19,8 @@ from ldt.model.config import layer_dilations, layer_windows
 from ldt.model.linear import Linear
 from ldt.model.pooling import SecondLevel
 from ldt.model.rows import runs_alone
+
+CHUNK = 1024  # tokens; from 256 on the feed-forward network of a CPU takes the same time for each
 
 
 class _Touch(torch.autograd.Function):
@@ -117,24 +120,38 @@ class SelfAttention(nn.Module):
 
     def forward(self, x, documents, output_attentions=False):
         """[total, width] -> the same, and both kinds of probabilities (or None) when asked for,
-        those of the first level."""
-        q, k, v = (self._split(project(x)) for project in self._local())
+        those of the first level.
+
+        Where gradients are wanted, two levels are computed again in the backward pass, so that they
+        keep ``x`` alone and need less memory than one level of a large window.
+        """
+        if self.pooled is not None and torch.is_grad_enabled():
+            out = checkpoint(self._levels, x, documents, use_reentrant=False)
+        else:
+            out = self._levels(x, documents)
+        return out, *(self._probabilities(x, documents) if output_attentions else (None, None))
+
+    def _levels(self, x, documents):
         how = self._how(x)
-        probs = global_probs = None
-        if output_attentions:
-            probs = band_probabilities(q, k, documents, **self.pattern)
-        out = band_attention(q, k, v, documents, **self.pattern, **how)
+        # Nothing here holds on to the projections: the second level needs their memory.
+        heads = (self._split(project(x)) for project in self._local())
+        out = band_attention(*heads, documents, **self.pattern, **how)
         unused = _parameters(*self._global())
         if documents.is_global is not None:
             out = fill_global_rows(out, x, *map(_weights, self._global()), documents, **how)
             # Folding leaves the key's bias out: it adds the same to all scores of a row.
             unused = [self.key_global.bias]
-            if output_attentions:
-                q = self._split(self.query_global(x.index_select(0, documents.global_index)))
-                global_probs = global_probabilities(q, x, _weights(self.key_global), documents)
         if self.pooled is not None:
             out = self.pooled(out, x, documents, self._local(), **self._how(x))
-        return touch(out.flatten(1), *unused), probs, global_probs
+        return touch(out.flatten(1), *unused)
+
+    def _probabilities(self, x, documents):
+        q, k = (self._split(project(x)) for project in (self.query, self.key))
+        local = band_probabilities(q, k, documents, **self.pattern)
+        if documents.is_global is None:
+            return local, None
+        q = self._split(self.query_global(x.index_select(0, documents.global_index)))
+        return local, global_probabilities(q, x, _weights(self.key_global), documents)
 
     def global_rows(self, x, documents):
         """[globals, width], the rows of `forward` at the global tokens alone."""
@@ -227,14 +244,25 @@ class LdtLayer(GradientCheckpointingLayer):
         ``globals_only`` gives [globals, width], the rows of the global tokens alone.
         """
         x, *probs = self.attention(x, documents, output_attentions, globals_only)
-        parts = x.split(self.chunk) if self.chunk else [x]
-        parts = [self._feed_forward(part) for part in parts]
-        return torch.cat(parts) if self.chunk else parts[0], *probs
+        chunk = self.chunk or _chunk(x)
+        if not chunk or len(x) <= chunk:
+            return self._feed_forward(x), *probs
+        return torch.cat([self._feed_forward(part) for part in x.split(chunk)]), *probs
 
     def _feed_forward(self, x):
         active, again = self.intermediate(x)
         with nullcontext() if self.gradient_checkpointing else not_saved(active, again):
             return self.output(active, x)
+
+
+def _chunk(x):
+    """Tokens that go through a feed-forward network together, 0: all.
+
+    On a CPU a part is as fast as the whole, and where nothing is kept for a backward pass its wide
+    activations are the largest thing in memory.
+    """
+    free = x.device.type == "cpu" and not torch.is_grad_enabled()
+    return CHUNK if free and not torch.compiler.is_compiling() else 0
 
 
 class Encoder(nn.Module):

@@ -4,7 +4,6 @@ from functools import partial
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from ldt.attention import pooled_attention
 from ldt.model.linear import Linear
@@ -64,9 +63,6 @@ class SecondLevel(nn.Module):
     size: Adam moves each number by about the learning rate in a step, and with rates of 3e-5 a
     factor would stay near zero for thousands of steps.
 
-    In training this level is computed again in the backward pass, so what it keeps is its input,
-    which the first level keeps anyway, and the sum of both.
-
     Parameters: ``query``, ``key``, ``value`` (not with `pooling_share_weights`), ``weight`` of the
     pooling, ``gate`` [heads] (with `pooling_gate`).
     """
@@ -105,14 +101,11 @@ class SecondLevel(nn.Module):
         """
         read = first.flatten(1) if self.reads_first_level else x
         own = (self.query, self.key, self.value) if hasattr(self, "query") else shared
-        second = partial(self._second, own, documents, how)
-        if self.training and torch.is_grad_enabled():
-            return first + checkpoint(second, read, use_reentrant=False, preserve_rng_state=False)
-        return first + second(read)
+        heads = (partial(self._heads_of, project, read) for project in own)
+        second = pooled_attention(*heads, self.weight, documents, **self.pattern, **how)
+        if self.gate is not None:
+            second = second * (GATE_SCALE * self.gate).to(second.dtype)[:, None]
+        return first + second
 
-    def _second(self, own, documents, how, read):
-        q, k, v = (project(read).unflatten(1, (self.heads, -1)) for project in own)
-        second = pooled_attention(q, k, v, self.weight, documents, **self.pattern, **how)
-        if self.gate is None:
-            return second
-        return second * (GATE_SCALE * self.gate).to(second.dtype)[:, None]
+    def _heads_of(self, project, x):
+        return project(x).unflatten(1, (self.heads, -1))

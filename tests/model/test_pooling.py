@@ -105,8 +105,8 @@ def test_mix_and_weight_sharing_are_what_the_config_says(reads, shared, monkeypa
     seen = []
 
     def spy(*args, **how):
-        seen.extend(args[:3])
-        return torch.zeros_like(args[0])
+        seen.extend(project() for project in args[:3])
+        return torch.zeros_like(seen[0])
 
     monkeypatch.setattr("ldt.model.pooling.pooled_attention", spy)
     x, docs = torch.randn(20, 16), Documents(torch.tensor([0, 20]))
@@ -209,6 +209,23 @@ def test_a_second_level_that_is_missing_or_without_a_place_is_refused(tmp_path):
     reconfigured(tmp_path, pooling_layers=[1], pooling_size=7)
     with pytest.raises(ModelError, match="weights of another shape: .*pooled.weight"):
         load(tmp_path, LdtModel)
+
+
+def test_two_levels_keep_nothing_for_the_backward_pass_but_their_input():
+    first, second = (layer.attention.self for layer in model().encoder.layer[:2])
+    x, docs = torch.randn(20, 16, requires_grad=True), Documents(torch.tensor([0, 20]))
+    kept = {}
+    for attention in (first, second):
+        own = {x.data_ptr(), *(p.data_ptr() for p in attention.parameters())}
+
+        def pack(saved, own=own, kept=kept.setdefault(attention, [])):
+            kept.extend([saved.shape] if saved.data_ptr() not in own else [])
+            return saved
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+            attention(x, docs)
+    assert first.pooled is None and len(kept[first]) >= 3  # its query, key and value
+    assert not kept[second]
 
 
 def test_gradient_checkpointing_changes_no_gradient():
