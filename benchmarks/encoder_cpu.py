@@ -28,6 +28,7 @@ from ldt.bench.measure import machine, medians
 from ldt.bench.memory import FreshProcesses
 from ldt.bench.setting import Setting
 from ldt.kernels import cpu
+from ldt.model.precision import lower
 
 RESULT = Path(__file__).parent / "results" / "cpu-encoder.json"
 PEERS = ("longformer", "roberta", "modernbert")
@@ -46,6 +47,7 @@ class Case:
     seconds: tuple = ()
     memory: tuple = ()
     dtype: str = "fp32"
+    precision: str = "fp32"  # of ldt, as ldt predict has it; int8 meets the peers' dtype
     lengths: tuple = ()  # of the documents; default: one of ``tokens``
 
     @property
@@ -64,6 +66,7 @@ CASES = {
     "forward-4096-bf16": Case("forward", 4096, 4, (2.7, 3.8), dtype="bf16"),
     "forward-8192-bf16": Case("forward", 8192, 2, (4.0, 6.5), dtype="bf16"),
     "training-4096-bf16": Case("training", 4096, 3, (3.0, 2.8), dtype="bf16"),
+    "forward-4096-int8": Case("forward", 4096, 4, (5,), precision="int8"),
     "mix": Case("forward", 2048, 2, (10, 5), lengths=tuple(int(2048 * part) for part in MIX)),
 }
 
@@ -74,19 +77,22 @@ def compare(case, rounds, processes):
     runs = {}
     for name in names:
         model = encoders.build(name, case.tokens, case.setting)
+        if name == "ldt" and case.precision != "fp32":
+            lower(model, case.precision)
         batch = encoders.inputs(name, case.lengths or [case.tokens], case.setting)
         runs[name] = lambda m=model, b=batch: encoders.step(m, b, case.kind)
     seconds = medians(runs, rounds)
     row = {
         "pass": case.kind,
         "dtype": case.dtype,
+        "precision": case.precision,
         "tokens": case.lengths or case.tokens,
         "layers": case.layers,
         "rounds": rounds,
         "seconds": seconds,
         "times_faster": {name: seconds[name] / seconds["ldt"] for name in PEERS},
     }
-    if not case.lengths:
+    if not case.lengths and case.precision == "fp32":
         what = case.tokens, case.kind, case.setting
         mib = {name: processes.peak_mib(name, *what) for name in names}
         row["mib"] = mib
