@@ -20,7 +20,7 @@ from ldt.model.linear import Linear
 from ldt.model.pooling import SecondLevel
 from ldt.model.rows import runs_alone
 
-CHUNK = 1024  # tokens; from 256 on the feed-forward network of a CPU takes the same time for each
+CHUNK = 1024  # tokens of a part, see `_chunk`; from 256 on each takes the same time
 
 
 class _Touch(torch.autograd.Function):

@@ -265,6 +265,19 @@ def test_feed_forward_chunks_change_nothing():
     assert torch.allclose(model(**inputs).last_hidden_state, expected, atol=1e-6)
 
 
+def test_inference_on_a_cpu_feeds_parts_and_training_the_whole(monkeypatch):
+    monkeypatch.setattr("ldt.model.layers.CHUNK", 5)
+    model = ldt_model("Model")
+    fed = []
+    model.encoder.layer[0].output.register_forward_hook(lambda _, args, out: fed.append(len(out)))
+    inputs = {"input_ids": torch.randint(5, 40, (1, 12))}
+    expected = model(**inputs).last_hidden_state
+    with torch.no_grad():
+        found = model(**inputs).last_hidden_state
+    assert fed == [12, 5, 5, 2]
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
 def test_new_tokens_can_be_added():
     model = ldt_model("ForMaskedLM")
     model.resize_token_embeddings(44)
