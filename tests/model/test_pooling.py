@@ -212,20 +212,24 @@ def test_a_second_level_that_is_missing_or_without_a_place_is_refused(tmp_path):
 
 
 def test_two_levels_keep_nothing_for_the_backward_pass_but_their_input():
-    first, second = (layer.attention.self for layer in model().encoder.layer[:2])
+    one, two = (layer.attention.self for layer in model().encoder.layer[:2])
     x, docs = torch.randn(20, 16, requires_grad=True), Documents(torch.tensor([0, 20]))
-    kept = {}
-    for attention in (first, second):
-        own = {x.data_ptr(), *(p.data_ptr() for p in attention.parameters())}
 
-        def pack(saved, own=own, kept=kept.setdefault(attention, [])):
-            kept.extend([saved.shape] if saved.data_ptr() not in own else [])
-            return saved
+    def kept(attention):
+        given = {x.data_ptr(), *(p.data_ptr() for p in attention.parameters())}
+        saved = []
 
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+        def pack(part):
+            saved.append(part)
+            return part
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda part: part):
             attention(x, docs)
-    assert first.pooled is None and len(kept[first]) >= 3  # its query, key and value
-    assert not kept[second]
+        return [part.shape for part in saved if part.data_ptr() not in given]
+
+    assert one.pooled is None
+    assert len(kept(one)) >= 3  # its query, key and value
+    assert not kept(two)
 
 
 def test_gradient_checkpointing_changes_no_gradient():
