@@ -193,7 +193,9 @@ def read_config(folder, **changes):
     found = _config_json(folder)
     if "num_labels" in changes and "id2label" not in changes:
         found = {key: value for key, value in found.items() if key not in ("id2label", "label2id")}
-    return _from_dict(found | changes, folder)[0]
+    config = _from_dict(found | changes, folder)[0]
+    _check(config, folder)
+    return config
 
 
 def weight_files(folder):
@@ -261,10 +263,7 @@ def _read(file):
 
 def _load(cls, folder, config, args, kwargs, new_head):
     """A model and transformers' loading info, after the check that nothing of it is amiss."""
-    try:
-        check_config(config)
-    except ValueError as error:
-        raise ModelError(f"{folder}: {error}") from error
+    _check(config, folder)
     same_class = _kind(cls.__name__) in map(_kind, config.architectures or ())
     state_dict = read_weights(folder)
     with quiet():
@@ -294,6 +293,13 @@ def _load(cls, folder, config, args, kwargs, new_head):
     if unused:
         logger.info("%s: not used: %s", folder, _some(unused))
     return model, info
+
+
+def _check(config, folder):
+    try:
+        check_config(config)
+    except ValueError as error:
+        raise ModelError(f"{folder}: {error}") from error
 
 
 def _check_keys(folder, state_dict, info, new_head):

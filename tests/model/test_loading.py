@@ -18,6 +18,7 @@ from ldt.model import (
     LdtModel,
     load,
 )
+from ldt.model.loading import read_config
 
 
 def cls_of(head):
@@ -216,6 +217,13 @@ def test_a_loaded_model_does_not_live_in_its_file(folder):
         f.seek(4096)
         f.write(b"\0" * (file.stat().st_size - 4096))
     assert torch.equal(model.encoder.layer[0].output.dense.weight, before)
+
+
+def test_numbers_of_a_config_that_do_not_go_together_are_told_before_anything_uses_them(folder):
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"attention_window": [4, 4, 4]}))
+    with pytest.raises(ModelError, match="one for each of the 2 layers, got 3 numbers"):
+        read_config(folder)
 
 
 def test_config_changes_must_be_fields_of_the_config(folder):
