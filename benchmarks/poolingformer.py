@@ -12,12 +12,13 @@ then train on all distances; depth, width, data and steps are equal, windows a q
 paper's. Each run is kept in FOLDER and not trained again.
 
 The row ``cost`` is measured at the paper's windows, with the base width and random weights: the
-models take turns, and memory is that of a fresh process over its loaded model. Writes
-results/poolingformer.json and a picture beside it (needs matplotlib).
+models take turns, and memory is that of a fresh process over its loaded model, the median of three,
+with huge pages for all. Writes results/poolingformer.json and a picture beside it (needs matplotlib).
 """
 
 import argparse
 import json
+import os
 import random
 import re
 import statistics
@@ -27,6 +28,8 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read by torch at its first allocation
 
 import torch
 from rich.console import Console
@@ -279,7 +282,8 @@ def cost(rounds):
             seconds = medians(runs, rounds)
             for row, (name, window) in COSTS.items():
                 setting = replace(COST, window=window)
-                mib = processes.peak_mib(name, COST_TOKENS, kind, setting)
+                what = name, COST_TOKENS, kind, setting
+                mib = statistics.median(processes.peak_mib(*what) for _ in range(3))
                 found.setdefault(row, {})[kind] = {"seconds": seconds[row], "mib": mib}
     for row in found.values():
         for kind in PASSES:
