@@ -12,8 +12,9 @@ then train on all distances; depth, width, data and steps are equal, windows a q
 paper's. Each run is kept in FOLDER and not trained again.
 
 The row ``cost`` is measured at the paper's windows, with the base width and random weights: the
-models take turns, and memory is that of a fresh process over its loaded model, the median of three,
-with huge pages for all. Writes results/poolingformer.json and a picture beside it (needs matplotlib).
+models take turns, with huge pages for all, and memory is that of a fresh process over its loaded
+model, the median of three. Writes results/poolingformer.json and a picture beside it (needs
+matplotlib).
 """
 
 import argparse
