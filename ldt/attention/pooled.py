@@ -63,6 +63,7 @@ def _given(x):
 
 
 def _pool(backend, pooling, k, v, weight, cells):
+    # A call of its own: k and v are let go when it returns.
     return _module(backend, k).pool(pooling, k, v, weight, cells)
 
 
