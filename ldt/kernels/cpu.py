@@ -19,8 +19,9 @@ def fast_matmul(x):
 
     MKL, torch's default in float32, holds its AVX-512 code back on CPUs of other makers; oneDNN
     does not. A probe at first use decides, or the environment variable LDT_ONEDNN (0: never, 1:
-    always). The two add in another order, so bit-identical runs need the same choice: `chosen`. The
-    switch is a process-wide torch setting, restored at exit, so other threads may briefly see it.
+    always); a CPU with AMX, where oneDNN would round to bfloat16, keeps the default. The two add in
+    another order, so bit-identical runs need the same choice: `chosen`. The switch is a
+    process-wide torch setting, restored at exit, so other threads may briefly see it.
     """
     return onednn() if _applies(x) and _pays("bmm") else nullcontext()
 
@@ -89,7 +90,7 @@ def onednn():
     """Context in which float32 products run on oneDNN."""
     settings = torch.backends.mkldnn.matmul
     before = settings.fp32_precision
-    # A CPU without AMX still computes in float32 under this setting; `_pays` checks that.
+    # A CPU without AMX still computes in float32 under this setting; `_pays` refuses the others.
     settings.fp32_precision = "bf16"
     try:
         yield
@@ -100,11 +101,13 @@ def onednn():
 @cache
 def _pays(kind):
     """Whether oneDNN is faster than the default and as exact, measured once (about 20 ms)."""
+    if not torch.backends.mkldnn.is_available() or torch.cpu._is_amx_tile_supported():
+        return False
     if kind in _chosen:
         return _chosen[kind]
     asked = os.environ.get("LDT_ONEDNN")
-    if asked in ("0", "1") or not torch.backends.mkldnn.is_available():
-        return asked == "1" and torch.backends.mkldnn.is_available()
+    if asked in ("0", "1"):
+        return asked == "1"
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         if kind == "linear":

@@ -13,6 +13,12 @@ def choice(request, monkeypatch):
     cpu._pays.cache_clear()
 
 
+def amx(there, monkeypatch):
+    """Whether the CPU has AMX, as the module under test sees it."""
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: there)
+    cpu._pays.cache_clear()
+
+
 @pytest.mark.parametrize("shape", [(7, 16), (2, 5, 16), (0, 16)])
 def test_linear_equals_torch_with_all_gradients(choice, shape):
     x, weight, bias = torch.randn(shape), torch.randn(8, 16), torch.randn(8)
@@ -27,7 +33,15 @@ def test_linear_equals_torch_with_all_gradients(choice, shape):
         torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5)
 
 
-def test_the_process_setting_is_restored_even_after_an_error(choice):
+def test_with_amx_float32_is_never_rounded_though_asked_for(choice, monkeypatch):
+    amx(True, monkeypatch)
+    assert cpu.choices() == {"linear": False, "bmm": False}
+    with cpu.chosen({"linear": True, "bmm": True}):
+        assert cpu.choices() == {"linear": False, "bmm": False}
+
+
+def test_the_process_setting_is_restored_even_after_an_error(choice, monkeypatch):
+    amx(False, monkeypatch)
     settings = torch.backends.mkldnn.matmul
     before = settings.fp32_precision
     inside = []
@@ -45,6 +59,7 @@ def test_the_process_setting_is_restored_even_after_an_error(choice):
 
 def test_the_probe_refuses_a_library_that_is_fast_but_inexact(monkeypatch):
     monkeypatch.delenv("LDT_ONEDNN", raising=False)
+    amx(False, monkeypatch)
 
     class Setting:
         fp32_precision = "ieee"
