@@ -77,7 +77,7 @@ def compare(case, rounds, processes):
     runs = {}
     for name in names:
         model = encoders.build(name, case.tokens, case.setting)
-        if name == "ldt" and case.precision != "fp32":
+        if name == "ldt":
             lower(model, case.precision)
         batch = encoders.inputs(name, case.lengths or [case.tokens], case.setting)
         runs[name] = lambda m=model, b=batch: encoders.step(m, b, case.kind)
