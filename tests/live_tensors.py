@@ -1,4 +1,4 @@
-"""The most bytes of tensors that live at one time while something runs on the CPU."""
+"""The tensors that live at one time while something runs on the CPU, and their bytes."""
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -20,7 +20,11 @@ class LiveTensors(TorchDispatchMode):
             if isinstance(tensor, torch.Tensor):
                 storage = tensor.untyped_storage()
                 self._storages[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        self.peak = max(self.peak, sum(self.sizes()))
+        return found
+
+    def sizes(self):
+        """Bytes of each tensor that was computed within and lives now."""
         kept = {key: item for key, item in self._storages.items() if not item[0].expired()}
         self._storages = kept
-        self.peak = max(self.peak, sum(size for _, size in kept.values()))
-        return found
+        return [size for _, size in kept.values()]

@@ -70,7 +70,7 @@ def test_questions_are_trained_once_at_both_lengths_and_other_rows_stay(tmp_path
             (folder / arguments[1] / "config.json").touch()
             return
         said = dict(argument.split("=") for argument in map(str, arguments[1:]))
-        f1 = float(said["data.max_length"]) / 100 + float(said["training.seed"])
+        f1 = float(said.get("data.max_length", 0)) / 100 + float(said.get("training.seed", 0))
         found = {"metrics": {"eval_f1": f1}, "data": {"eval": {"documents": 7}}, "epochs": 3.0}
         found |= {"seconds": 1.0, "versions": {"device": "cpu"}}
         run = folder / said["training.output_dir"]
@@ -78,6 +78,7 @@ def test_questions_are_trained_once_at_both_lengths_and_other_rows_stay(tmp_path
         (run / "metrics.json").write_text(json.dumps(found))
 
     monkeypatch.setattr(module.commands, "ldt", ldt)
+    monkeypatch.setattr(module, "passages", lambda folder: commands.append(("passages",)))
     file = tmp_path / "questions.json"
     file.write_text(json.dumps({"nq_triviaqa": {}}))
     arguments = [str(tmp_path), "--only", "cuad_qa", "--seeds", "2", "--json", str(file)]
@@ -88,22 +89,26 @@ def test_questions_are_trained_once_at_both_lengths_and_other_rows_stay(tmp_path
         "512": [5.12, 6.12],
         "4096": [40.96, 41.96],
     }
-    assert [command[0] for command in commands] == ["convert", *["finetune"] * 4]
+    assert [command[0] for command in commands] == ["convert", "passages", *["finetune"] * 5]
+    strides = [argument for command in commands for argument in command if "stride" in argument]
+    assert strides == [f"data.stride={overlap}" for overlap in (32, 32, 256, 256)]
     module.main(arguments)
-    assert len(commands) == 5
+    assert len(commands) == 7
 
 
 def test_single_passages_come_first_and_none_of_the_questions_to_come(tmp_path, monkeypatch):
     module, commands = load("questions", monkeypatch), []
     monkeypatch.setattr(module.commands, "ldt", lambda folder, *said: commands.append(said[0]))
-    for folder in ("nq/qa", "nq_open"):
+    for folder in ("nq/qa", "nq_open", "nq_wikihop_format"):
         (tmp_path / "data" / folder).mkdir(parents=True)
     for part in ("train", "dev"):
         text = json.dumps({"Data": [{"Question": f"who {part}s?"}]})
         (tmp_path / f"data/nq/qa/wikipedia-{part}.json").write_text(text)
+        with gzip.open(tmp_path / f"data/nq_wikihop_format/{part}.json.gz", "wt") as file:
+            json.dump([{"query": f"what {part}s?"}], file)
     contexts = [{"text": "another", "isgold": False}, {"text": "the one", "isgold": True}]
     with gzip.open(tmp_path / "data/nq_open/some.jsonl.gz", "wt") as file:
-        for question in ("who devs?", "who else?"):
+        for question in ("who devs?", "who trains?", "what devs?", "what trains?", "who else?"):
             row = {"question": question, "answers": ["one"], "ctxs": contexts}
             file.write(json.dumps(row) + "\n")
     module.make(tmp_path, "./runs/nq_open")

@@ -19,9 +19,9 @@ def fast_matmul(x):
 
     MKL, torch's default in float32, holds its AVX-512 code back on CPUs of other makers; oneDNN
     does not. A probe at first use decides, or the environment variable LDT_ONEDNN (0: never, 1:
-    always); a CPU with AMX, where oneDNN would round to bfloat16, keeps the default. The two add in
-    another order, so bit-identical runs need the same choice: `chosen`. The switch is a
-    process-wide torch setting, restored at exit, so other threads may briefly see it.
+    always); where oneDNN would round to bfloat16, as on a CPU with AMX, the default stays even so.
+    The two add in another order, so bit-identical runs need the same choice: `chosen`. The switch
+    is a process-wide torch setting, restored at exit, so other threads may briefly see it.
     """
     return onednn() if _applies(x) and _pays("bmm") else nullcontext()
 
@@ -90,7 +90,7 @@ def onednn():
     """Context in which float32 products run on oneDNN."""
     settings = torch.backends.mkldnn.matmul
     before = settings.fp32_precision
-    # A CPU without AMX still computes in float32 under this setting; `_pays` refuses the others.
+    # A CPU without AMX still computes in float32 under this setting; `_pays` refuses where not.
     settings.fp32_precision = "bf16"
     try:
         yield
@@ -100,40 +100,35 @@ def onednn():
 
 @cache
 def _pays(kind):
-    """Whether oneDNN is faster than the default and as exact, measured once (about 20 ms)."""
-    if not torch.backends.mkldnn.is_available() or torch.cpu._is_amx_tile_supported():
+    """Whether oneDNN is as exact as the default and faster, measured once (about 20 ms)."""
+    wanted = _chosen.get(kind, {"0": False, "1": True}.get(os.environ.get("LDT_ONEDNN")))
+    if wanted is False or not torch.backends.mkldnn.is_available():
         return False
-    if kind in _chosen:
-        return _chosen[kind]
-    asked = os.environ.get("LDT_ONEDNN")
-    if asked in ("0", "1"):
-        return asked == "1"
-    generator = torch.Generator().manual_seed(0)
+    run, exact = _probe(kind)
     with torch.no_grad():
-        if kind == "linear":
-            x = torch.randn(512, 768, generator=generator)
-            w = torch.randn(768, 768, generator=generator)
-            exact = x.double() @ w.double().T
-
-            def run():
-                return F.linear(x, w)
-        else:
-            q = torch.randn(128, 12, 64, generator=generator).transpose(0, 1)
-            k = torch.randn(640, 12, 64, generator=generator).transpose(0, 1)
-            exact = q.double() @ k.double().transpose(1, 2)
-
-            def run():
-                return torch.bmm(q, k.transpose(1, 2))
-
+        error = (run() - exact).abs().max()
+        with onednn():
+            rounded = (run() - exact).abs().max() > EXACT * error
+        if rounded or wanted:
+            return not rounded
         plain, other = [], []
-        for _ in range(6):  # the first round warms up
+        for _ in range(5):
             plain.append(_seconds(run))
             with onednn():
                 other.append(_seconds(run))
-        error = (run() - exact).abs().max()
-        with onednn():
-            other_error = (run() - exact).abs().max()
-    return bool(min(other[1:]) * GAIN < min(plain[1:]) and other_error <= EXACT * error)
+    return min(other) * GAIN < min(plain)
+
+
+def _probe(kind):
+    """A product of a kind, of the size of a layer's: as a function, and its exact result."""
+    generator = torch.Generator().manual_seed(0)
+    if kind == "linear":
+        x = torch.randn(512, 768, generator=generator)
+        w = torch.randn(768, 768, generator=generator)
+        return lambda: F.linear(x, w), x.double() @ w.double().T
+    q = torch.randn(128, 12, 64, generator=generator).transpose(0, 1)
+    k = torch.randn(640, 12, 64, generator=generator).permute(1, 2, 0)
+    return lambda: torch.bmm(q, k), q.double() @ k.double()
 
 
 def _seconds(run):

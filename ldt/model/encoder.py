@@ -7,6 +7,7 @@ from ldt.model.config import LdtConfig, check_config, usable_length
 from ldt.model.layers import Embeddings, Encoder, Pooler, touch
 from ldt.model.outputs import LdtModelOutput
 from ldt.model.packing import pack
+from ldt.model.recompute import recomputing
 
 
 class LdtPreTrainedModel(PreTrainedModel):
@@ -149,21 +150,23 @@ class LdtModel(LdtPreTrainedModel):
         short = read == "first" and packing.first_is_global and not output_attentions
         short = short and hidden is None
         probs, global_probs = [], []
-        for layer in self.encoder.layer[: -1 if short else None]:
-            x, local, everywhere = layer(x, packing.documents, output_attentions=output_attentions)
-            if hidden is not None:
-                hidden.append(x)
-            if output_attentions:
-                probs.append(packing.unpack(local).transpose(1, 2))
-                if everywhere is not None:
-                    global_probs.append(packing.unpack_global_probabilities(everywhere))
+        documents, layers = packing.documents, self.encoder.layer
+        with recomputing():
+            for layer in layers[: -1 if short else None]:
+                x, local, everywhere = layer(x, documents, output_attentions=output_attentions)
+                if hidden is not None:
+                    hidden.append(x)
+                if output_attentions:
+                    probs.append(packing.unpack(local).transpose(1, 2))
+                    if everywhere is not None:
+                        global_probs.append(packing.unpack_global_probabilities(everywhere))
+            if short:
+                x, *_ = layers[-1](x, packing.first_documents(), globals_only=True)
         rest = {
             "hidden_states": tuple(map(packing.unpack, hidden)) if hidden is not None else None,
             "attentions": tuple(probs) if output_attentions else None,
             "global_attentions": tuple(global_probs) if global_probs else None,
         }
-        if short:
-            x, *_ = self.encoder.layer[-1](x, packing.first_documents(), globals_only=True)
         pooled = None
         if read == "first" or self.pooler is not None:
             first = x if short else packing.first(x)

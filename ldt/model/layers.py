@@ -1,7 +1,5 @@
 """The encoder's parts on packed tokens: embeddings, self-attention, layers, pooler."""
 
-from contextlib import nullcontext
-
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -18,7 +16,7 @@ from ldt.attention import (
 from ldt.model.config import layer_dilations, layer_windows
 from ldt.model.linear import Linear
 from ldt.model.pooling import SecondLevel
-from ldt.model.rows import runs_alone
+from ldt.model.recompute import layer_norm, recomputed
 
 CHUNK = 1024  # tokens of a part, see `_chunk`; from 256 on each takes the same time
 
@@ -50,27 +48,6 @@ def touch(x, *parameters):
     if not torch.is_grad_enabled():
         return x
     return _Touch.apply(x, *parameters)
-
-
-def not_saved(x, again):
-    """Context in which operations do not keep ``x`` for their backward pass.
-
-    They call ``again()`` there, which must give the same tensor from others that are kept anyway.
-    Where all is computed again (`ldt.model.rows`) it does nothing: of hooks for saved tensors only
-    the innermost act, so these would keep what the outer ones mean to drop.
-    """
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or runs_alone():
-        return nullcontext()
-    place, shape = x.data_ptr(), x.shape
-
-    def pack(saved):
-        same = saved.data_ptr() == place and saved.shape == shape
-        return again if same else saved
-
-    def unpack(kept):
-        return kept if isinstance(kept, torch.Tensor) else kept()
-
-    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
 
 class Embeddings(nn.Module):
@@ -195,7 +172,7 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, x, residual):
-        return self.LayerNorm(self.dropout(self.dense(x)) + residual)
+        return layer_norm(self.LayerNorm, self.dropout(self.dense(x)) + residual)
 
 
 class Attention(nn.Module):
@@ -223,9 +200,9 @@ class Intermediate(nn.Module):
         self.activation = ACT2FN[config.hidden_act]
 
     def forward(self, x):
-        """The activations, and a function that computes them again."""
+        """[total, width] -> [total, wide width]."""
         wide = self.dense(x)
-        return self.activation(wide), lambda: self.activation(wide.detach())
+        return recomputed(self.activation(wide), lambda: self.activation(wide.detach()))
 
 
 class LdtLayer(GradientCheckpointingLayer):
@@ -250,9 +227,7 @@ class LdtLayer(GradientCheckpointingLayer):
         return torch.cat([self._feed_forward(part) for part in x.split(chunk)]), *probs
 
     def _feed_forward(self, x):
-        active, again = self.intermediate(x)
-        with nullcontext() if self.gradient_checkpointing else not_saved(active, again):
-            return self.output(active, x)
+        return self.output(self.intermediate(x), x)
 
 
 def _chunk(x):

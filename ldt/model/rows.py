@@ -1,16 +1,7 @@
 """Rows of a batch that belong to one document, such as the windows of a long one."""
 
-from contextvars import ContextVar
-
 import torch
 from torch.utils.checkpoint import checkpoint
-
-_alone = ContextVar("_alone", default=False)
-
-
-def runs_alone() -> bool:
-    """Whether a row runs alone, so that what its backward pass needs is computed again anyway."""
-    return _alone.get()
 
 
 def by_row(run, *inputs):
@@ -27,17 +18,10 @@ def by_row(run, *inputs):
         What ``run`` returns for all rows.
     """
 
-    def alone(*inputs):
-        before = _alone.set(True)
-        try:
-            return run(*inputs)
-        finally:
-            _alone.reset(before)
-
     again, parts = torch.is_grad_enabled(), []
     for row in range(next(len(given) for given in inputs if given is not None)):
         here = [None if given is None else given[row : row + 1] for given in inputs]
-        parts.append(checkpoint(alone, *here, use_reentrant=False) if again else run(*here))
+        parts.append(checkpoint(run, *here, use_reentrant=False) if again else run(*here))
     return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
 

@@ -8,14 +8,34 @@ from ldt.kernels import cpu
 @pytest.fixture(params=["0", "1"])
 def choice(request, monkeypatch):
     monkeypatch.setenv("LDT_ONEDNN", request.param)
+    monkeypatch.setattr(cpu, "EXACT", float("inf"))  # whatever this CPU makes of it
     cpu._pays.cache_clear()
     yield request.param
     cpu._pays.cache_clear()
 
 
-def amx(there, monkeypatch):
-    """Whether the CPU has AMX, as the module under test sees it."""
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: there)
+@pytest.fixture
+def product(monkeypatch):
+    """Sets what float32 products come out as where oneDNN is taken: "exact" or "rounded"."""
+
+    class Setting:
+        fp32_precision = "ieee"
+
+    plain = F.linear
+
+    def linear(x, w):
+        if Setting.fp32_precision == "bf16" and linear.comes_out == "rounded":
+            return plain(x.bfloat16(), w.bfloat16()).float()
+        return plain(x, w)
+
+    def comes_out(what):
+        linear.comes_out = what
+        cpu._pays.cache_clear()
+
+    monkeypatch.setattr(torch.backends.mkldnn, "matmul", Setting)
+    monkeypatch.setattr(cpu.F, "linear", linear)
+    comes_out("exact")
+    yield comes_out
     cpu._pays.cache_clear()
 
 
@@ -33,15 +53,18 @@ def test_linear_equals_torch_with_all_gradients(choice, shape):
         torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5)
 
 
-def test_with_amx_float32_is_never_rounded_though_asked_for(choice, monkeypatch):
-    amx(True, monkeypatch)
-    assert cpu.choices() == {"linear": False, "bmm": False}
-    with cpu.chosen({"linear": True, "bmm": True}):
-        assert cpu.choices() == {"linear": False, "bmm": False}
+@pytest.mark.parametrize("choice", ["0", "1"])
+def test_float32_is_never_rounded_though_asked_for(choice, product, monkeypatch):
+    monkeypatch.setenv("LDT_ONEDNN", choice)
+    assert cpu.choices()["linear"] == (choice == "1")
+    with cpu.chosen({"linear": True}):
+        assert cpu.choices()["linear"]
+        product("rounded")
+        assert not cpu.choices()["linear"]
+    assert not cpu.choices()["linear"]
 
 
-def test_the_process_setting_is_restored_even_after_an_error(choice, monkeypatch):
-    amx(False, monkeypatch)
+def test_the_process_setting_is_restored_even_after_an_error(choice):
     settings = torch.backends.mkldnn.matmul
     before = settings.fp32_precision
     inside = []
@@ -57,28 +80,11 @@ def test_the_process_setting_is_restored_even_after_an_error(choice, monkeypatch
     assert settings.fp32_precision == before
 
 
-def test_the_probe_refuses_a_library_that_is_fast_but_inexact(monkeypatch):
+@pytest.mark.parametrize("faster", [False, True])
+def test_the_probe_takes_a_library_that_is_faster_and_exact(faster, product, monkeypatch):
     monkeypatch.delenv("LDT_ONEDNN", raising=False)
-    amx(False, monkeypatch)
-
-    class Setting:
-        fp32_precision = "ieee"
-
-    real = torch.nn.functional.linear
-
-    def rounded(x, w):
-        if Setting.fp32_precision == "bf16":
-            return real(x.bfloat16(), w.bfloat16()).float()
-        return real(x, w)
-
-    seconds = iter([2.0, 1.0] * 6)
+    seconds = iter([2.0, 1.0 if faster else 1.9] * 10)
     monkeypatch.setattr(cpu, "_seconds", lambda run: next(seconds))
-    monkeypatch.setattr(torch.backends.mkldnn, "matmul", Setting)
-    monkeypatch.setattr(cpu.F, "linear", rounded)
-    cpu._pays.cache_clear()
+    assert cpu._pays("linear") == faster
+    product("rounded")
     assert not cpu._pays("linear")
-    monkeypatch.setattr(cpu.F, "linear", real)
-    seconds = iter([2.0, 1.0] * 6)
-    cpu._pays.cache_clear()
-    assert cpu._pays("linear")
-    cpu._pays.cache_clear()

@@ -1,5 +1,8 @@
+from collections import Counter
+
 import pytest
 import torch
+from live_tensors import LiveTensors
 from longformers import HEADS, PAD, batch, ldt_config, ldt_model
 from torch.nn import functional as F
 
@@ -315,22 +318,47 @@ def test_reading_the_last_layer_only_at_the_first_tokens_changes_nothing(
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_activations_are_not_kept_for_the_backward_pass(checkpointing):
+def test_what_is_computed_again_is_not_kept_for_the_backward_pass(checkpointing):
     model = ldt_model("Model", intermediate_size=512).train()
     if checkpointing:
         model.gradient_checkpointing_enable()
-    sizes = {}
-
-    def pack(x):
-        sizes[x.data_ptr()] = x.shape
-        return x
-
     inputs = batch(40)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+    with LiveTensors() as live:
+        out = model(**inputs)
+    wide, narrow = (160 * numbers * 4 for numbers in (512, model.config.hidden_size))
+    sizes = Counter(live.sizes())
+    # Of each layer what goes into the activation, not what comes out; with checkpointing neither.
+    assert sizes[wide] == (0 if checkpointing else 2)
+    # Of each layer queries, keys, values, what attention gives and both sums, none of their
+    # normalised forms, with checkpointing its input; of the embeddings both; and the output.
+    assert sizes[narrow] == (1 if checkpointing else 2 * 6) + 2 + 1
+    del out
+
+
+def test_hooks_for_saved_tensors_around_a_model_see_all_it_keeps():
+    model, inputs, seen = ldt_model("Model", intermediate_size=512).train(), batch(40), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: seen.append(x.shape) or x, lambda x: x):
         model(**inputs)
-    wide = [shape for shape in sizes.values() if shape == (160, 512)]
-    # What goes into each activation, and not what comes out; with checkpointing neither.
-    assert len(wide) == (0 if checkpointing else 2)
+    assert seen.count((160, 512)) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_computing_again_changes_no_bit_of_a_gradient(dtype):
+    model = ldt_model("ForSequenceClassification").train()
+    inputs = batch(21, "mixed", "some")
+
+    def run():
+        torch.manual_seed(0)
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            loss = model(**inputs, labels=torch.tensor([0, 1, 0, 1])).loss
+        model.zero_grad()
+        loss.backward()
+        return gradients(model)
+
+    ours = run()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
+        kept = run()
+    assert all(torch.equal(ours[name], kept[name]) for name in kept)
 
 
 @pytest.mark.parametrize("globals_", ["none", "some"])

@@ -1,0 +1,82 @@
+"""Tensors that the backward pass computes again, from others that are kept anyway."""
+
+import weakref
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+
+import torch
+from torch.nn import functional as F
+
+_known = ContextVar("_known", default=None)  # address of a storage -> its tensor, how it is made
+
+
+def recomputing():
+    """Context in which operations do not keep what `recomputed` marks for their backward pass.
+
+    It does nothing within other hooks for saved tensors, such as those of gradient checkpointing or
+    `torch.autograd.graph.save_on_cpu`: only the innermost act, and these would keep what the others
+    mean to drop or move.
+    """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return nullcontext()
+    others = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return _recomputing() if others is None else nullcontext()
+
+
+@contextmanager
+def _recomputing():
+    known = {}
+
+    def pack(saved):
+        x, again = known.get(saved.untyped_storage().data_ptr(), (None, None))
+        if x is None or x() is None:
+            return saved
+        return again, (saved.shape, saved.stride(), saved.storage_offset())
+
+    def unpack(kept):
+        if isinstance(kept, torch.Tensor):
+            return kept
+        again, view = kept
+        return again().as_strided(*view)
+
+    before = _known.set(known)
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            yield
+    finally:
+        _known.reset(before)
+        known.clear()  # the graph holds on to ``pack``, and would to all that it knows
+
+
+def recomputed(x, again):
+    """``x``; in `recomputing`, ``again()`` stands for it and its views in the backward pass.
+
+    Args:
+        x: contiguous, with a storage of its own, not changed in place afterwards.
+        again: gives the same numbers from tensors that are kept anyway; it must not hold on to x.
+    """
+    known = _now()
+    if known is not None:
+        known[x.untyped_storage().data_ptr()] = weakref.ref(x), again
+    return x
+
+
+def layer_norm(norm, x):
+    """``norm(x)`` of a torch.nn.LayerNorm; only x, the sum it normalises, is kept of the two."""
+    out = norm(x)
+    if _now() is None:
+        return out
+    dtype, shape, eps = out.dtype, norm.normalized_shape, norm.eps
+    # Copies: sharded training takes a layer's weights away before the next one's backward pass.
+    weight, bias = norm.weight.detach().clone(), norm.bias.detach().clone()
+
+    def again():
+        with torch.no_grad():
+            return F.layer_norm(x.detach().to(dtype), shape, weight, bias, eps)
+
+    return recomputed(out, again)
+
+
+def _now():
+    """What `recomputing` knows, None outside of it."""
+    return None if torch.compiler.is_compiling() else _known.get()
