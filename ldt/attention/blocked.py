@@ -260,7 +260,7 @@ class Blocked(torch.autograd.Function):
         q, k, v, query, table = ctx.saved_tensors
         blocks, _, drop = ctx.rest
         work = _Work(q, k, v, *ctx.rest, query, table)
-        dq, dk, dv = (x.new_zeros(x.shape) for x in (q, k, v))
+        dq, dk, dv = q.new_zeros(q.shape), _Sum(k), _Sum(v)
         dquery, dtable = (x if x is None else x.new_zeros(x.shape) for x in (query, table))
         with fast_matmul(q):
             for block in blocks:
@@ -277,27 +277,45 @@ class Blocked(torch.autograd.Function):
                     mask = work.kept(block, probs)
                     part.mul_(mask)
                     given = mask.mul_(probs)
-                _add(dv, block, torch.bmm(given.transpose(1, 2), up))
+                dv.add(block, torch.bmm(given.transpose(1, 2), up))
                 torch._softmax_backward_data(part, probs, -1, probs.dtype, grad_input=part)
                 queries = q[block.rows].transpose(0, 1) * work.scale
-                _add(dk, block, torch.bmm(part.transpose(1, 2), queries))
+                dk.add(block, torch.bmm(part.transpose(1, 2), queries))
                 rows = torch.bmm(part, work.keys(block)).mul_(work.scale)
                 dq[block.rows] = rows.transpose(0, 1)
                 if table is not None:
                     far = work.by_offset(part, block).mul_(work.scale)  # [heads, b, offsets]
                     dquery[block.rows] = torch.bmm(far, table).transpose(0, 1)
                     dtable += torch.bmm(far.transpose(1, 2), query[block.rows].transpose(0, 1))
-        return dq, dk, dv, None, None, None, dquery, dtable
+        return dq, dk.total(), dv.total(), None, None, None, dquery, dtable
 
 
-def _add(total, block, part):
-    """Adds part [heads, keys, dim] to the block's keys in total [tokens, heads, dim]."""
-    part = part.transpose(0, 1)
-    x = 0
-    if block.extra is not None:
-        x = len(block.extra)
-        total.index_add_(0, block.extra, part[:x])
-    total[block.keys] += part[x:]
+class _Sum:
+    """What blocks add to the gradient of their keys, the global ones of a document apart: those
+    get something from every block, in half precision exactly."""
+
+    def __init__(self, like):
+        self._keys = like.new_zeros(like.shape)
+        self._extra = {}  # id of a block's extra -> the tokens, and their sum
+
+    def add(self, block, part):
+        """``part`` [heads, keys, dim] of a block's keys."""
+        part, x = part.transpose(0, 1), 0
+        if block.extra is not None:
+            x = len(block.extra)
+            if id(block.extra) not in self._extra:
+                wide = torch.promote_types(part.dtype, torch.float32)
+                self._extra[id(block.extra)] = block.extra, part[:x].to(wide, copy=True)
+            else:
+                self._extra[id(block.extra)][1].add_(part[:x])
+        self._keys[block.keys] += part[x:]
+
+    def total(self):
+        """[tokens, heads, dim]."""
+        if self._extra:
+            tokens, sums = map(torch.cat, zip(*self._extra.values(), strict=True))
+            self._keys.index_add_(0, tokens, sums.to(self._keys.dtype))
+        return self._keys
 
 
 class _Work:
