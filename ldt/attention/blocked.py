@@ -291,8 +291,8 @@ class Blocked(torch.autograd.Function):
 
 
 class _Sum:
-    """What blocks add to the gradient of their keys, the global ones of a document apart: those
-    get something from every block, in half precision exactly."""
+    """What blocks add to the gradient of their keys; apart, and in float32 at least, to that of a
+    document's global keys, which every block adds to."""
 
     def __init__(self, like):
         self._keys = like.new_zeros(like.shape)

@@ -90,7 +90,7 @@ def onednn():
     """Context in which float32 products run on oneDNN."""
     settings = torch.backends.mkldnn.matmul
     before = settings.fp32_precision
-    # A CPU without AMX still computes in float32 under this setting; `_pays` refuses where not.
+    # A CPU without AMX computes in float32 under this setting; `_pays` refuses one that does not.
     settings.fp32_precision = "bf16"
     try:
         yield

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 import torch
 from torch.nn import functional as F
 
-_known = ContextVar("_known", default=None)  # address of a storage -> its tensor, how it is made
+_known = ContextVar("_known", default=None)  # address of a storage -> its tensor, and `again`
 
 
 def recomputing():
@@ -28,10 +28,10 @@ def _recomputing():
     known = {}
 
     def pack(saved):
-        x, again = known.get(saved.untyped_storage().data_ptr(), (None, None))
-        if x is None or x() is None:
+        entry = known.get(saved.untyped_storage().data_ptr())
+        if entry is None:
             return saved
-        return again, (saved.shape, saved.stride(), saved.storage_offset())
+        return entry[1], (saved.shape, saved.stride(), saved.storage_offset())
 
     def unpack(kept):
         if isinstance(kept, torch.Tensor):
@@ -57,7 +57,9 @@ def recomputed(x, again):
     """
     known = _now()
     if known is not None:
-        known[x.untyped_storage().data_ptr()] = weakref.ref(x), again
+        place = x.untyped_storage().data_ptr()
+        # With x goes what it is made of, and its place may be another tensor's.
+        known[place] = weakref.ref(x, lambda _: known.pop(place, None)), again
     return x
 
 

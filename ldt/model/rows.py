@@ -17,7 +17,6 @@ def by_row(run, *inputs):
     Returns:
         What ``run`` returns for all rows.
     """
-
     again, parts = torch.is_grad_enabled(), []
     for row in range(next(len(given) for given in inputs if given is not None)):
         here = [None if given is None else given[row : row + 1] for given in inputs]

@@ -335,6 +335,18 @@ def test_what_is_computed_again_is_not_kept_for_the_backward_pass(checkpointing)
     del out
 
 
+def test_with_checkpointing_a_layer_costs_its_input_alone():
+    inputs, peaks = batch(40), []
+    for layers in (2, 2, 6):  # the first one warms up
+        changes = {"num_hidden_layers": layers, "attention_window": 8, "intermediate_size": 512}
+        model = ldt_model("Model", **changes).train()
+        model.gradient_checkpointing_enable()
+        with LiveTensors() as live:
+            model(**inputs)
+        peaks.append(live.peak - sum(p.nbytes for p in model.parameters()))
+    assert peaks[2] - peaks[1] < 4 * 1.5 * 160 * model.config.hidden_size * 4
+
+
 def test_hooks_for_saved_tensors_around_a_model_see_all_it_keeps():
     model, inputs, seen = ldt_model("Model", intermediate_size=512).train(), batch(40), []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: seen.append(x.shape) or x, lambda x: x):
