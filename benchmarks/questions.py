@@ -21,6 +21,7 @@ import commands
 from rich.console import Console
 from rich.table import Table
 
+from ldt import json_file
 from ldt.checkpoint import write_whole
 from ldt.recipe import load
 
@@ -31,12 +32,12 @@ SHORT = 512
 
 def train(folder, name, length, seed):
     """The metrics.json of a recipe's run at a length, trained unless it is there."""
-    run = Path("runs", f"{name}-{length}-{seed}")
+    run, own = Path("runs", f"{name}-{length}-{seed}"), recipe(name)
     if not commands.is_trained(folder, run):
-        make(folder, recipe(name).model.path)
+        make(folder, own.model.path)
     changes = {"data.max_length": length, "training.seed": seed, "training.save_total_limit": 1}
-    data = recipe(name).data
-    changes["data.stride"] = data.stride * length // data.max_length  # the same share of each
+    share = own.data.stride / own.data.max_length  # of a window, that the next one reads too
+    changes["data.stride"] = round(share * length)
     commands.train(folder, run, name, changes)
     return json.loads((folder / run / "metrics.json").read_text("utf-8"))
 
@@ -60,10 +61,10 @@ def passages(folder):
     """data/nq_open.jsonl: questions with the passage of the answer, none of the other sets."""
     asked = set()
     for part in ("train", "dev"):
-        text = (folder / f"data/nq/qa/wikipedia-{part}.json").read_text("utf-8")
-        asked |= {item["Question"] for item in json.loads(text)["Data"]}
-        packed = (folder / f"data/nq_wikihop_format/{part}.json.gz").read_bytes()
-        asked |= {item["query"] for item in json.loads(gzip.decompress(packed))}
+        trivia = json_file.read(str(folder / f"data/nq/qa/wikipedia-{part}.json"))
+        asked |= {item["Question"] for item in trivia.value["Data"]}
+        hop = json_file.read(str(folder / f"data/nq_wikihop_format/{part}.json.gz"))
+        asked |= {item["query"] for item in hop.value}
     lines = []
     for file in sorted((folder / "data" / "nq_open").glob("*.jsonl.gz")):
         for line in gzip.decompress(file.read_bytes()).splitlines():
