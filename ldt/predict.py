@@ -31,7 +31,7 @@ from ldt.errors import (
     UserError,
 )
 from ldt.finetuned import FineTuned
-from ldt.formats import FORMATS, read
+from ldt.formats import FORMATS, LINES, read
 from ldt.opening import opened
 from ldt.output import AnswerFile, AnswerStream, Rejects, plural
 from ldt.recipe import Recipe
@@ -110,6 +110,7 @@ def predict(
             stack.enter_context(_sigterm_raises())
             folder = find_model(model)
             recipe = read_recipe(folder, n_best, evidence=evidence, text=text, id=id)
+            trained_on = recipe.data.format
             recipe.data = recipe.data.model_copy(update={"format": format})
             sink = _open_sink(output, folder, recipe, precision, resume, stack)
             answerer = _answerer(recipe)(folder, recipe, device, precision)
@@ -133,7 +134,12 @@ def predict(
             return _interrupted("SIGINT", EXIT_SIGINT, sink)
         except _TerminatedError:
             return _interrupted("SIGTERM", EXIT_SIGTERM, sink)
-        except (DataError, ModelError, ResourceError):
+        except DataError as error:
+            _say_kept("", sink)
+            if format is None and trained_on not in (None, *LINES):
+                raise DataError(f"{error}; trained with --format {trained_on}") from error
+            raise
+        except (ModelError, ResourceError):
             _say_kept("", sink)
             raise
     _say_summary(counts, rejects, answerer.max_length)

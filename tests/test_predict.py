@@ -193,6 +193,16 @@ def test_a_recipe_that_asks_for_more_than_the_model_takes_is_refused(fine_tuned,
         predict(write(tmp_path / "docs.jsonl", lines_of(1)), model=str(run))
 
 
+def test_input_of_another_layout_gets_the_one_of_the_training(fine_tuned, tmp_path):
+    run = shutil.copytree(fine_tuned, tmp_path / "run")
+    (run / "recipe.yaml").write_text(RECIPE.replace("{train", "{format: squad, train"))
+    source = write(tmp_path / "dev.json", [json.dumps([{"title": "Warsaw", "paragraphs": []}])])
+    with pytest.raises(DataError, match=r"item 1: no field .*; trained with --format squad"):
+        predict(source, model=str(run))
+    with pytest.raises(DataError, match="it has 'title', 'paragraphs'$"):
+        predict(source, model=str(run), format="jsonl")
+
+
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_a_lower_precision_says_how_far_its_answers_are_off(
     fine_tuned, tmp_path, caplog, precision
