@@ -1,9 +1,11 @@
 """Matrix products on the CPU by whichever library is faster there, at equal exactness."""
 
 import os
+import platform
 import time
 from contextlib import contextmanager, nullcontext
 from functools import cache
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +20,9 @@ def fast_matmul(x):
     """Context in which batched products of tensors like ``x`` run on the faster library.
 
     MKL, torch's default in float32, holds its AVX-512 code back on CPUs of other makers; oneDNN
-    does not. A probe at first use decides, or the environment variable LDT_ONEDNN (0: never, 1:
-    always); where oneDNN would round to bfloat16, as on a CPU with AMX, the default stays even so.
+    does not. There `linear` takes oneDNN; for batched products, and elsewhere, a probe at first use
+    decides. Before both goes the environment variable LDT_ONEDNN (0: never, 1: always). Where
+    oneDNN would round to bfloat16, as on a CPU with AMX, the default stays even so.
     The two add in another order, so bit-identical runs need the same choice: `chosen`. The switch
     is a process-wide torch setting, restored at exit, so other threads may briefly see it.
     """
@@ -100,7 +103,7 @@ def onednn():
 
 @cache
 def _pays(kind):
-    """Whether oneDNN is as exact as the default and faster, measured once (about 20 ms)."""
+    """Whether oneDNN is as exact as the default and faster, told or measured once (20 ms)."""
     wanted = _chosen.get(kind, {"0": False, "1": True}.get(os.environ.get("LDT_ONEDNN")))
     if wanted is False or not torch.backends.mkldnn.is_available():
         return False
@@ -109,14 +112,22 @@ def _pays(kind):
         error = (run() - exact).abs().max()
         with onednn():
             rounded = (run() - exact).abs().max() > EXACT * error
-        if rounded or wanted:
-            return not rounded
+        if rounded or wanted or (kind == "linear" and _held_back()):
+            return not rounded  # not timed: a busy machine would make of the same seed other bits
         plain, other = [], []
         for _ in range(5):
             plain.append(_seconds(run))
             with onednn():
                 other.append(_seconds(run))
     return min(other) * GAIN < min(plain)
+
+
+def _held_back():
+    """Whether MKL leaves AVX-512 of this CPU unused, which it does if Intel has not made it."""
+    about = Path("/proc/cpuinfo")
+    maker = about.read_text() if about.exists() else platform.processor()
+    has_it = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return has_it and torch.backends.mkl.is_available() and "GenuineIntel" not in maker
 
 
 def _probe(kind):

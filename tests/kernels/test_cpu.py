@@ -83,8 +83,33 @@ def test_the_process_setting_is_restored_even_after_an_error(choice):
 @pytest.mark.parametrize("faster", [False, True])
 def test_the_probe_takes_a_library_that_is_faster_and_exact(faster, product, monkeypatch):
     monkeypatch.delenv("LDT_ONEDNN", raising=False)
+    monkeypatch.setattr(cpu, "_held_back", lambda: False)
     seconds = iter([2.0, 1.0 if faster else 1.9] * 10)
     monkeypatch.setattr(cpu, "_seconds", lambda run: next(seconds))
     assert cpu._pays("linear") == faster
     product("rounded")
     assert not cpu._pays("linear")
+
+
+def test_where_mkl_is_held_back_linear_takes_onednn_whatever_the_clock_says(product, monkeypatch):
+    monkeypatch.delenv("LDT_ONEDNN", raising=False)
+    monkeypatch.setattr(cpu, "_held_back", lambda: True)
+    seconds = iter([1.0, 2.0] * 5)  # bmm is timed
+    monkeypatch.setattr(cpu, "_seconds", lambda run: next(seconds))
+    assert cpu.choices() == {"linear": True, "bmm": False}
+    product("rounded")
+    assert not cpu._pays("linear")
+
+
+def test_mkl_is_held_back_on_avx512_that_intel_has_not_made(monkeypatch):
+    monkeypatch.setattr(cpu.Path, "exists", lambda path: True)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+
+    def held_back(maker, capability):
+        monkeypatch.setattr(cpu.Path, "read_text", lambda path: f"vendor_id\t: {maker}\n")
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+        return cpu._held_back()
+
+    assert held_back("AuthenticAMD", "AVX512")
+    assert not held_back("AuthenticAMD", "AVX2")
+    assert not held_back("GenuineIntel", "AVX512")
