@@ -324,8 +324,8 @@ def test_what_would_take_too_long_is_not_run():
     )
     assert blocked.rounds == loop.rounds == 3
     assert (sdpa.seconds, sdpa.rounds) == (None, 0)
-    assert sdpa.why_no_time == "took 0.30 s at 16 tokens, here it would be over --limit 0.5"
-    assert longformer.why_no_time.startswith("took 9.0 s at 16 tokens, ")
+    assert sdpa.why_no_time == "took 300 ms at 16 tokens, here it would be over --limit 0.5 s"
+    assert longformer.why_no_time.startswith("took 9,000 ms at 16 tokens, ")
     assert before["blocked"] == (blocked.seconds, 32)
     assert before["sdpa"] == (0.3, 16)
 

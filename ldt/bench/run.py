@@ -138,8 +138,8 @@ def compare(names, tokens, kind, setting, rounds, limit, before, peak):
     for name, row in rows.items():
         seconds, length = before.get(name, (0, 1))
         if seconds * tokens / length > limit:
-            took = f"{seconds:#.2g} s at {length:,} tokens"
-            row.why_no_time = f"took {took}, here it would be over --limit {limit:g}"
+            took = f"{table.milliseconds(seconds)} ms at {length:,} tokens"
+            row.why_no_time = f"took {took}, here it would be over --limit {limit:g} s"
         else:
             run, row.why_no_time = attempt(name, tokens, kind, setting, given)
             if run:
