@@ -61,7 +61,9 @@ def test_a_split_leaves_every_class_a_document_to_train_on():
         assert 3 <= len(dev) <= 6
 
 
-@pytest.mark.parametrize("labels", [[0.5 + n for n in range(10)], [["a"], []] * 5])
+@pytest.mark.parametrize(
+    "labels", [[0.5 + n for n in range(10)], [f"{n}.5" for n in range(10)], [["a"], []] * 5]
+)
 def test_a_split_without_classes_is_of_the_asked_size(labels):
     train, dev = split(examples(*labels), Classification(), DataSection(eval_fraction=0.3), 0)
     assert (len(train), len(dev)) == (7, 3)

@@ -128,6 +128,8 @@ class Classification(Task):
         if isinstance(data.label, list) or self.problem not in (None, "single_label"):
             return None
         value = field(example, data.label)
+        if isinstance(value, str) and self.problem is None and _is_decimal(value):
+            return None  # `learn` will ask what it is meant to be
         return str(value) if isinstance(value, (str, int)) else None
 
     def encode(
@@ -288,7 +290,7 @@ def _infer(found: list[tuple[Any, str]], path: str | list[str]) -> str:
             f"{other}: label {path!r} is {kinds[other]}, at {one} {kinds[one]}; they must be alike"
         )
     if set(first) == {"str"} and all(_is_number(value) for value, _ in found):
-        decimal = next((value for value, _ in found if not value.strip("+- ").isdigit()), None)
+        decimal = next((value for value, _ in found if _is_decimal(value)), None)
         if decimal is not None:
             raise DataError(
                 f"{found[0][1]}: labels such as {decimal!r} are numbers as text; "
@@ -337,6 +339,10 @@ def _is_number(value: str) -> bool:
         return math.isfinite(float(value))
     except ValueError:
         return False
+
+
+def _is_decimal(value: str) -> bool:
+    return _is_number(value) and not value.strip("+- ").isdigit()
 
 
 def _warn_of_rare(counts: Counter, names: list[str]) -> None:
