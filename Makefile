@@ -18,7 +18,7 @@ demo: $(READY) $(WEIGHTS) ## Long documents at 512 tokens and at full length, ab
 	@$(BIN)/python -m ldt.demo
 
 test: $(READY) $(WEIGHTS) ## All tests; no GPU and no network needed
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: $(READY) ## Style: ruff check and ruff format
 	@$(BIN)/ruff check .
