@@ -124,14 +124,10 @@ def _pays(kind):
 
 def _held_back():
     """Whether MKL leaves AVX-512 of this CPU unused, which it does if Intel has not made it."""
+    about = Path("/proc/cpuinfo")
+    maker = about.read_text() if about.exists() else platform.processor()
     has_it = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return has_it and torch.backends.mkl.is_available() and "GenuineIntel" not in about()
-
-
-def about():
-    """What the system says of the CPU: all of /proc/cpuinfo, or a line where there is none."""
-    file = Path("/proc/cpuinfo")
-    return file.read_text() if file.exists() else platform.processor()
+    return has_it and torch.backends.mkl.is_available() and "GenuineIntel" not in maker
 
 
 def _probe(kind):
