@@ -31,6 +31,7 @@ class FineTuned:
 
     def __init__(self, folder: Path, recipe: Recipe, device: str = "auto", precision: str = "fp32"):
         from ldt.features import Collator
+        from ldt.kernels.cpu import has_bfloat16
         from ldt.model import load, load_tokenizer, usable_length
 
         self.task, self.data = recipe.task, recipe.data
@@ -42,6 +43,11 @@ class FineTuned:
         self.device = find_device(device)
         if precision == "int8" and self.device.type != "cpu":
             raise UserError(f"--precision int8 runs on the CPU, not on {self.device}; bf16 does")
+        if precision == "bf16" and self.device.type == "cpu" and not has_bfloat16():
+            log.warning(
+                "--precision bf16: this CPU has no instructions for bfloat16 and takes longer than "
+                "in fp32; int8 is faster"
+            )
         self._asked = precision  # what the model turns into after its first batch
         self.model = load(folder, self.task.head())
         if self.model.new_weights:

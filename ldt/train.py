@@ -146,6 +146,11 @@ def train(
         trainer = job.trainer(ready, training, target, first)
         if first:
             job.describe(ready, trainer, run)
+            if trainer.args.bf16 and trainer.args.device.type == "cpu" and not cpu.has_bfloat16():
+                log.warning(
+                    "training.bf16: this CPU has no instructions for bfloat16 and takes many times "
+                    "longer than with training.bf16=false"
+                )
         if dry_run:
             say("dry run: nothing is trained and nothing written")
             return {}

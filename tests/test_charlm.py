@@ -22,6 +22,7 @@ from ldt.characters import load_alphabet
 from ldt.charlm import phases, pretrain
 from ldt.cli import main
 from ldt.errors import DataError, RecipeError, UserError
+from ldt.kernels import cpu
 from ldt.model import LdtForCausalLM
 from ldt.output import AnswerStream
 from ldt.reading import Example
@@ -218,6 +219,16 @@ def test_a_dry_run_writes_nothing(recipe, capsys):
     said = capsys.readouterr().err
     assert "train: " in said
     assert "the first input begins" in said
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_bf16_on_a_cpu_without_it_is_warned_of(recipe, monkeypatch, caplog, native):
+    monkeypatch.setattr(cpu, "has_bfloat16", lambda: native)
+    pretrain(recipe("training.bf16=true", "training.use_cpu=true"), dry_run=True)
+    pretrain(recipe("training.use_cpu=true"), dry_run=True)
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == (not native)
+    assert all("with training.bf16=false" in warning for warning in warnings)
 
 
 def test_memory_of_transformer_xl_is_a_setting_of_the_same_model(recipe):

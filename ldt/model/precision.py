@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from ldt.kernels.cpu import has_bfloat16, largest_int8
 from ldt.model.layers import LdtLayer, Linear
 
 PRECISIONS = ("fp32", "bf16", "int8")
@@ -12,7 +13,8 @@ class Int8Linear(nn.Module):
     """A linear layer with weights of 8 bits, one scale an output; inputs get one scale a row.
 
     The products are exact sums of integers; only the rounding of both factors differs from the
-    float layer. No gradients.
+    float layer. Where the CPU would cut such sums off (`largest_int8`), weights have 7 bits. No
+    gradients.
 
     Args:
         linear: the float layer.
@@ -24,7 +26,7 @@ class Int8Linear(nn.Module):
     def __init__(self, linear: nn.Linear):
         super().__init__()
         weight = linear.weight.detach().float()
-        scale = _scale(weight)
+        scale = _scale(weight, largest_int8())
         self.register_buffer("weight", (weight / scale).round().to(torch.int8).T)
         self.register_buffer("scale", scale.squeeze(1))
         self.register_buffer("bias", linear.bias.detach().float())
@@ -32,15 +34,16 @@ class Int8Linear(nn.Module):
     def forward(self, x):
         """[..., in] -> [..., out]."""
         rows = x.flatten(0, -2).float()
-        scale = _scale(rows)
+        scale = _scale(rows, 127)
         total = torch._int_mm((rows / scale).round_().to(torch.int8), self.weight)
         out = total.float().mul_(scale).mul_(self.scale).add_(self.bias)
         return out.to(x.dtype).unflatten(0, x.shape[:-1])
 
 
-def _scale(rows):
-    """[n, 1], what the largest entry of each row is divided by to become 127."""
-    return rows.abs().amax(1, keepdim=True).clamp(min=1e-30) / 127
+def _scale(rows, largest):
+    """[n, 1], what the largest entry of each row is divided by to become ``largest``."""
+    high = torch.maximum(rows.amax(1, keepdim=True), -rows.amin(1, keepdim=True))
+    return high.clamp(min=1e-30) / largest
 
 
 def lower(model, precision):
@@ -48,7 +51,8 @@ def lower(model, precision):
 
     Args:
         precision: a name in `PRECISIONS`. ``bf16`` turns all weights and activations; ``int8`` the
-            products of the layers, on the CPU, but not those of the global projections.
+            products of the layers, on the CPU, but not those of the global projections. The rest
+            is then in bf16 where the CPU has instructions for it, else in fp32.
 
     Raises:
         ValueError: int8 on another device.
@@ -60,17 +64,20 @@ def lower(model, precision):
             raise ValueError(
                 f"int8 runs on the CPU, the model is on {model.device}; bf16 runs there"
             )
-        for layer in model.modules():
-            if isinstance(layer, LdtLayer):
-                _to_int8(layer)
+        layers = [layer for layer in model.modules() if isinstance(layer, LdtLayer)]
+        found = [place for layer in layers for place in _int8_linears(layer)]
+        if has_bfloat16():
+            model.to(torch.bfloat16)
+        for module, name, linear in found:
+            setattr(module, name, linear)
     elif precision != "fp32":
         raise ValueError(f"precision must be {', '.join(PRECISIONS)}, got {precision!r}")
 
 
-def _to_int8(layer):
-    own = layer.attention.self
-    modules = own, layer.attention.output, layer.intermediate, layer.output
+def _int8_linears(layer):
+    """(module, name, `Int8Linear` that is to stand there) of a layer's projections."""
+    modules = layer.attention.self, layer.attention.output, layer.intermediate, layer.output
     for module in modules:
         for name, child in module.named_children():
             if isinstance(child, Linear) and not name.endswith("_global"):
-                setattr(module, name, Int8Linear(child))
+                yield module, name, Int8Linear(child)
