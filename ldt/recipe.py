@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
@@ -292,7 +292,7 @@ def _exists(name):
 
 
 def _training_types():
-    """The type of every training key; of ``Enum | str``, the Enum."""
+    """The type of every training key; of ``Enum | str``, the Enum; ``bf16`` may be "auto"."""
     from dataclasses import fields
 
     from transformers import TrainingArguments
@@ -303,7 +303,7 @@ def _training_types():
         branches = typing.get_args(hint)
         if any(isinstance(branch, type) and issubclass(branch, Enum) for branch in branches):
             types[name] = typing.Union[tuple(b for b in branches if b is not str)]  # noqa: UP007
-    return types | OWN_TRAINING_KEYS
+    return types | OWN_TRAINING_KEYS | {"bf16": bool | Literal["auto"]}
 
 
 def _check_training(training, problems):

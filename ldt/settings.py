@@ -10,6 +10,7 @@ from typing import Any
 from transformers import TrainingArguments
 
 from ldt.errors import RecipeError
+from ldt.kernels.cpu import has_bfloat16
 from ldt.recipe import OWN_TRAINING_KEYS, Recipe, check_training
 
 DOCUMENTS_A_STEP = 8  # where the recipe does not say how many batches make a step
@@ -44,7 +45,8 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     """The training section with ldt's defaults filled in; settings of settings are the same.
 
     Besides `DEFAULTS`: 8 inputs a step over all processes; evaluation and saving go together,
-    after each epoch or however one of them is set; the best weights are loaded at the end.
+    after each epoch or however one of them is set; the best weights are loaded at the end; bf16
+    "auto" is true where the device has instructions for it.
 
     Raises:
         RecipeError: keys that are wrong, or ask for evaluation where there is nothing to evaluate.
@@ -55,6 +57,8 @@ def settings(recipe: Recipe) -> dict[str, Any]:
         if given.get(key, value) != value:
             raise RecipeError(f"{recipe.where('training', key)}: is always {value!r}; leave it out")
     found = DEFAULTS | given
+    if found.get("bf16") == "auto":
+        found["bf16"] = _multiplies_bfloat16(found)
     together = found["per_device_train_batch_size"] * int(os.environ.get("WORLD_SIZE", "1"))
     wanted = _accumulation(recipe, together)
     if found.setdefault("gradient_accumulation_steps", wanted) != wanted and _tokens_a_step(recipe):
@@ -128,6 +132,15 @@ def arguments(
     except (ValueError, TypeError, ImportError) as error:
         what = str(error).strip().split("\n")[0]
         raise RecipeError(f"{recipe.where('training')}: {what}") from error
+
+
+def _multiplies_bfloat16(training: dict[str, Any]) -> bool:
+    """Whether the device of a training has instructions for bfloat16."""
+    import torch
+
+    if torch.cuda.is_available() and not training.get("use_cpu"):
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return has_bfloat16()
 
 
 def _fixed(recipe: Recipe) -> dict[str, Any]:

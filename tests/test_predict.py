@@ -221,17 +221,14 @@ def test_a_lower_precision_says_how_far_its_answers_are_off(
     assert np.abs(np.subtract(*scores)).max() < 0.1
 
 
-@pytest.mark.parametrize(
-    ("precision", "native"), [("bf16", False), ("bf16", True), ("fp32", False)]
-)
+@pytest.mark.parametrize(("kind", "native"), [("bf16", False), ("bf16", True), ("fp32", False)])
 def test_bf16_on_a_cpu_without_it_is_warned_of(
-    fine_tuned, tmp_path, monkeypatch, caplog, precision, native
+    fine_tuned, tmp_path, monkeypatch, caplog, kind, native
 ):
     monkeypatch.setattr(cpu, "has_bfloat16", lambda: native)
     docs = write(tmp_path / "docs.jsonl", lines_of(1))
-    to = {"output": str(tmp_path / "a"), "device": "cpu", "precision": precision}
-    predict(docs, model=str(fine_tuned), **to)
-    assert ("int8 is faster" in caplog.text) == (precision == "bf16" and not native)
+    predict(docs, model=str(fine_tuned), output=str(tmp_path / "a"), device="cpu", precision=kind)
+    assert ("int8 is faster" in caplog.text) == (kind == "bf16" and not native)
 
 
 def test_no_device_of_that_name_is_told(fine_tuned, tmp_path):

@@ -113,7 +113,7 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(folder):
         "r.yaml:13: max_windows: unknown key, did you mean 'data.max_windows'?",
         "r.yaml:15: training: lr: unknown key, did you mean 'learning_rate'?",
         "r.yaml:16: training: seed: expected an integer, got 'x'",
-        "r.yaml:17: training: bf16: expected true or false, got 'no'",
+        "r.yaml:17: training: bf16: expected true or false or 'auto', got 'no'",
         "r.yaml:18: training: eval_strategy: expected 'no', 'steps' or 'epoch', got 'epochs'",
         "r.yaml:19: training: early_stopping_patience: expected greater than or equal to 1, got 0",
         "training.epochs=2e0: unknown key, did you mean 'num_train_epochs'?",

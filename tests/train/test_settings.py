@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 from ldt.errors import RecipeError
 from ldt.settings import settings
@@ -47,3 +48,26 @@ def test_settings_that_cannot_work_are_named(recipe, training, without, what):
         made.data.eval = None
     with pytest.raises(RecipeError, match=what):
         settings(made)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cpu", "use_cpu", "found"),
+    [
+        (None, True, None, True),
+        (None, False, None, False),
+        (True, False, None, True),
+        (False, True, None, False),
+        (True, False, True, False),
+    ],
+)
+def test_bf16_auto_is_what_the_device_has_instructions_for(
+    recipe, monkeypatch, gpu, cpu, use_cpu, found
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu is not None)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: gpu)
+    monkeypatch.setattr("ldt.settings.has_bfloat16", lambda: cpu)
+    made = recipe()
+    made.training = {"bf16": "auto"} | ({} if use_cpu is None else {"use_cpu": use_cpu})
+    assert settings(made)["bf16"] is found
+    made.training = {"bf16": True}
+    assert settings(made)["bf16"] is True
