@@ -68,6 +68,12 @@ OWN_TRAINING_KEYS = {
     "early_stopping_threshold": Annotated[float, Field(ge=0)],
 }
 
+# Further values than the annotations of TrainingArguments have.
+WIDER_TYPES = {
+    "bf16": bool | Literal["auto"],  # see `ldt.settings`
+    "fsdp": bool | str | None,  # its documentation has true
+}
+
 
 def load(path: str | Path, overrides: Iterable[str] = (), command: str | None = None) -> Recipe:
     """Read a recipe.
@@ -292,7 +298,7 @@ def _exists(name):
 
 
 def _training_types():
-    """The type of every training key; of ``Enum | str``, the Enum; ``bf16`` may be "auto"."""
+    """The type of every training key; of ``Enum | str``, the Enum."""
     from dataclasses import fields
 
     from transformers import TrainingArguments
@@ -303,7 +309,7 @@ def _training_types():
         branches = typing.get_args(hint)
         if any(isinstance(branch, type) and issubclass(branch, Enum) for branch in branches):
             types[name] = typing.Union[tuple(b for b in branches if b is not str)]  # noqa: UP007
-    return types | OWN_TRAINING_KEYS | {"bf16": bool | Literal["auto"]}
+    return types | WIDER_TYPES | OWN_TRAINING_KEYS
 
 
 def _check_training(training, problems):

@@ -382,7 +382,7 @@ def test_training_arguments_of_every_kind_pass():
             **{"eval_strategy": "epoch", "save_strategy": "no", "optim": "adamw_torch"},
             **{"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 2}},
             **{"report_to": [], "data_seed": None, "output_dir": "runs/x", "logging_steps": 10},
-            **{"early_stopping_patience": 3, "early_stopping_threshold": 0.01},
+            **{"early_stopping_patience": 3, "early_stopping_threshold": 0.01, "fsdp": True},
         }
     )
 

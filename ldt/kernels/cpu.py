@@ -66,7 +66,7 @@ class _Linear(torch.autograd.Function):
 def has_bfloat16():
     """Whether this CPU has instructions for bfloat16, which is slower than float32 without."""
     found = getattr(torch.cpu, "get_capabilities", dict)()
-    native = any(found.get(name) for name in ("amx_bf16", "avx512_bf16"))
+    native = any(found.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))  # Intel, AMD, ARM
     return native and torch.backends.mkldnn.is_available()
 
 

@@ -113,3 +113,22 @@ def test_mkl_is_held_back_on_avx512_that_intel_has_not_made(monkeypatch):
     assert held_back("AuthenticAMD", "AVX512")
     assert not held_back("AuthenticAMD", "AVX2")
     assert not held_back("GenuineIntel", "AVX512")
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "library", "found"),
+    [
+        ({"avx2": True, "avx512_bf16": False, "amx_bf16": False}, True, False),
+        ({"avx512_bf16": True, "amx_bf16": False}, True, True),
+        ({"bf16": True}, True, True),
+        ({"bf16": True}, False, False),  # torch then has no product that uses it
+        (None, True, False),  # a torch that does not tell
+    ],
+)
+def test_bfloat16_needs_instructions_and_a_library(monkeypatch, capabilities, library, found):
+    if capabilities is None:
+        monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    else:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: library)
+    assert bool(cpu.has_bfloat16()) == found

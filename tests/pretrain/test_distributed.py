@@ -115,8 +115,8 @@ def test_two_processes_train_as_one_end_together_and_resume_bit_by_bit(place_of_
 
 def test_two_processes_with_a_shard_each_train_as_one_and_resume(place_of_runs):
     sharded = {"program": "fsdp_on_cpu"}
-    kill("runs/shards", "training.fsdp=full_shard", **sharded)
-    how = ["training.fsdp=full_shard", "training.output_dir=runs/shards", "--resume"]
+    kill("runs/shards", "training.fsdp=true", **sharded)
+    how = ["training.fsdp=true", "training.output_dir=runs/shards", "--resume"]
     done = run(2, *how, **sharded)
     assert "resuming from step" in done.stderr
     assert Path("runs/shards/checkpoint-8/pytorch_model_fsdp.bin").exists()
