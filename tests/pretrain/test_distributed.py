@@ -121,7 +121,7 @@ def test_two_processes_with_a_shard_each_train_as_one_and_resume(place_of_runs):
     sharded = {"program": "fsdp_on_cpu"}
     kill("runs/shards", "training.fsdp=true", **sharded)
     how = ["training.fsdp=true", "training.output_dir=runs/shards", "--resume"]
-    # FSDP over gloo, which no user gets, crashed twice in a hundred runs; then it is resumed again.
+    # FSDP over gloo, which no user gets, crashed once in a hundred runs; then it is resumed again.
     done = run(2, *how, crashes=1, **sharded)
     assert "resuming from step" in done.stderr
     assert Path("runs/shards/checkpoint-8/pytorch_model_fsdp.bin").exists()
