@@ -71,7 +71,7 @@ OWN_TRAINING_KEYS = {
 # Further values than the annotations of TrainingArguments have.
 WIDER_TYPES = {
     "bf16": bool | Literal["auto"],  # see `ldt.settings`
-    "fsdp": bool | str | None,  # its documentation has true
+    "fsdp": bool | str | None,  # true is what its documentation says
 }
 
 

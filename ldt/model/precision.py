@@ -66,7 +66,7 @@ def lower(model, precision):
             )
         layers = [layer for layer in model.modules() if isinstance(layer, LdtLayer)]
         found = [place for layer in layers for place in _int8_linears(layer)]
-        if has_bfloat16():
+        if has_bfloat16():  # after the weights were quantised, before their scales are part of it
             model.to(torch.bfloat16)
         for module, name, linear in found:
             setattr(module, name, linear)
