@@ -30,7 +30,8 @@ class Documents:
         is_global: [total] bool, True where a token attends to its whole document and is
             attended to by all of it; None where there is no such token. Never True at a hole.
         total: number of tokens; None reads it from ``cu_seqlens``.
-        globals: number of global tokens; None counts them.
+        globals: number of global tokens; None counts them. A tensor [] on the host in graphs of
+            torch.compile, which hand it to the operators.
 
     What is given need not be read from the device, so a forward pass does not wait for it.
     """
@@ -39,7 +40,7 @@ class Documents:
     keep: torch.Tensor | None = None
     is_global: torch.Tensor | None = None
     total: int | None = None
-    globals: int | None = None
+    globals: int | torch.Tensor | None = None
 
     def __post_init__(self):
         if self.total is None:

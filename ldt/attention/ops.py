@@ -8,7 +8,7 @@ import torch
 
 from ldt.attention.documents import Documents
 
-_DOCUMENTS = "Tensor cu_seqlens, Tensor? keep, Tensor? is_global"
+_DOCUMENTS = "Tensor cu_seqlens, Tensor? keep, Tensor? is_global, Tensor? globals"
 _REST = "float dropout, Tensor? seed, str backend"
 _BAND = f"Tensor q, Tensor k, Tensor v, {_DOCUMENTS}, int window, int[] dilation, bool causal"
 _WEIGHTS = "Tensor wq, Tensor bq, Tensor wk, Tensor bk, Tensor wv, Tensor bv"
@@ -17,48 +17,67 @@ _POOLED = (
     f"Tensor q, Tensor k, Tensor v, Tensor weight, {_DOCUMENTS}, "
     "str pooling, int size, int stride, int window"
 )
+_DEVICES = ["cpu", "cuda"]
+# A CUDA graph would go on with the numbers of the batch that it was captured with.
+_TAGS = (torch.Tag.cudagraph_unsafe,)
 
-torch.library.define("ldt::band", f"({_BAND}, {_REST}) -> Tensor")
-torch.library.define("ldt::band_backward", f"(Tensor grad, {_BAND}, {_REST}) -> Tensor[]")
-torch.library.define("ldt::fill_global_rows", f"({_ROWS}, {_REST}) -> Tensor")
-torch.library.define(
-    "ldt::fill_global_rows_backward", f"(Tensor grad, {_ROWS}, {_REST}) -> Tensor[]"
-)
-torch.library.define("ldt::pooled", f"({_POOLED}, {_REST}) -> Tensor")
-torch.library.define("ldt::pooled_backward", f"(Tensor grad, {_POOLED}, {_REST}) -> Tensor[]")
+
+def count_globals(is_global):
+    """[] int64 on the host, how often a mask [total] is True: a wait for the device, the only one
+    where `Documents` are given the count."""
+    return torch.ops.ldt.count_globals(is_global)
 
 
 def band(q, k, v, documents, window, dilation, causal, dropout, seed, backend):
     """`ldt.attention.band_attention` as one operator."""
-    where = documents.cu_seqlens, documents.keep, documents.is_global
     return torch.ops.ldt.band(
-        q, k, v, *where, window, list(dilation), causal, dropout, _tensor(seed), backend
+        q, k, v, *_where(documents), window, list(dilation), causal, dropout, _tensor(seed), backend
     )
 
 
 def fill_global_rows(out, x, query, key, value, documents, dropout, seed, backend):
     """`ldt.attention.fill_global_rows` as one operator."""
-    where = documents.cu_seqlens, documents.keep, documents.is_global
     return torch.ops.ldt.fill_global_rows(
-        out, x, *query, *key, *value, *where, dropout, _tensor(seed), backend
+        out, x, *query, *key, *value, *_where(documents), dropout, _tensor(seed), backend
     )
 
 
 def pooled(q, k, v, weight, documents, pooling, size, stride, window, dropout, seed, backend):
     """`ldt.attention.pooled.pooled_attention` as one operator."""
-    where = documents.cu_seqlens, documents.keep, documents.is_global
     weight = q.new_empty(0) if weight is None else weight
     return torch.ops.ldt.pooled(
-        q, k, v, weight, *where, pooling, size, stride, window, dropout, _tensor(seed), backend
+        q,
+        k,
+        v,
+        weight,
+        *_where(documents),
+        pooling,
+        size,
+        stride,
+        window,
+        dropout,
+        _tensor(seed),
+        backend,
     )
 
 
-def _tensor(seed):
-    """A seed as the operators take it: they know no numbers without bounds."""
-    return seed if isinstance(seed, torch.Tensor) else torch.full((), seed, dtype=torch.long)
+def _where(documents):
+    globals = None if documents.is_global is None else documents.globals
+    globals = None if globals is None else _tensor(globals)
+    return documents.cu_seqlens, documents.keep, documents.is_global, globals
 
 
-def _run_band(q, k, v, cu_seqlens, keep, is_global, window, dilation, causal, *rest):
+def _documents(total, cu_seqlens, keep, is_global, globals):
+    globals = None if globals is None else int(globals)
+    return Documents(cu_seqlens, keep, is_global, total=total, globals=globals)
+
+
+def _tensor(number):
+    """A number as the operators take it: they know none without bounds, or that only runs know."""
+    return number if isinstance(number, torch.Tensor) else torch.full((), number, dtype=torch.long)
+
+
+def _run_band(q, k, v, cu_seqlens, keep, is_global, globals, window, dilation, causal, *rest):
     from ldt import attention
 
     dropout, seed, backend = rest
@@ -66,7 +85,7 @@ def _run_band(q, k, v, cu_seqlens, keep, is_global, window, dilation, causal, *r
         q,
         k,
         v,
-        Documents(cu_seqlens, keep, is_global, total=len(q)),
+        _documents(len(q), cu_seqlens, keep, is_global, globals),
         window=window,
         dilation=tuple(dilation),
         causal=causal,
@@ -76,7 +95,7 @@ def _run_band(q, k, v, cu_seqlens, keep, is_global, window, dilation, causal, *r
     )
 
 
-def _run_rows(out, x, wq, bq, wk, bk, wv, bv, cu_seqlens, keep, is_global, *rest):
+def _run_rows(out, x, wq, bq, wk, bk, wv, bv, cu_seqlens, keep, is_global, globals, *rest):
     from ldt import attention
 
     dropout, seed, backend = rest
@@ -86,14 +105,16 @@ def _run_rows(out, x, wq, bq, wk, bk, wv, bv, cu_seqlens, keep, is_global, *rest
         (wq, bq),
         (wk, bk),
         (wv, bv),
-        Documents(cu_seqlens, keep, is_global, total=len(x)),
+        _documents(len(x), cu_seqlens, keep, is_global, globals),
         dropout=dropout,
         seed=0 if seed is None else seed,
         backend=backend,
     )
 
 
-def _run_pooled(q, k, v, weight, cu_seqlens, keep, is_global, pooling, size, stride, *rest):
+def _run_pooled(
+    q, k, v, weight, cu_seqlens, keep, is_global, globals, pooling, size, stride, *rest
+):
     from ldt.attention.pooled import pooled_attention
 
     window, dropout, seed, backend = rest
@@ -102,7 +123,7 @@ def _run_pooled(q, k, v, weight, cu_seqlens, keep, is_global, pooling, size, str
         k,
         v,
         weight if len(weight) else None,
-        Documents(cu_seqlens, keep, is_global, total=len(q)),
+        _documents(len(q), cu_seqlens, keep, is_global, globals),
         pooling=pooling,
         size=size,
         stride=stride,
@@ -127,9 +148,12 @@ def _gradients(run, count):
     return backward
 
 
-def _register(name, run, count):
-    """Implementation, shapes and gradients of the operator ``name`` and of its backward."""
-    devices = ["cpu", "cuda"]
+def _register(name, schema, run, count):
+    """The operator ``name`` and its backward: implementations, shapes, gradients."""
+    torch.library.define(f"ldt::{name}", f"({schema}, {_REST}) -> Tensor", tags=_TAGS)
+    torch.library.define(
+        f"ldt::{name}_backward", f"(Tensor grad, {schema}, {_REST}) -> Tensor[]", tags=_TAGS
+    )
 
     def forward(*arguments):
         with torch.no_grad():
@@ -153,13 +177,22 @@ def _register(name, run, count):
         operator = getattr(torch.ops.ldt, f"{name}_backward")
         return *operator(grad.contiguous(), *inputs), *[None] * (len(inputs) - count)
 
-    torch.library.impl(f"ldt::{name}", devices, forward)
-    torch.library.impl(f"ldt::{name}_backward", devices, _gradients(run, count))
+    torch.library.impl(f"ldt::{name}", _DEVICES, forward)
+    torch.library.impl(f"ldt::{name}_backward", _DEVICES, _gradients(run, count))
     torch.library.register_fake(f"ldt::{name}", shape)
     torch.library.register_fake(f"ldt::{name}_backward", backward_shapes)
     torch.library.register_autograd(f"ldt::{name}", differentiate, setup_context=setup_context)
 
 
-_register("band", _run_band, 3)
-_register("fill_global_rows", _run_rows, 8)
-_register("pooled", _run_pooled, 4)
+def _register_count():
+    torch.library.define("ldt::count_globals", "(Tensor is_global) -> Tensor", tags=_TAGS)
+    torch.library.impl("ldt::count_globals", _DEVICES, lambda mask: mask.sum().cpu())
+    torch.library.register_fake(
+        "ldt::count_globals", lambda mask: torch.empty((), dtype=torch.long, device="cpu")
+    )
+
+
+_register("band", _BAND, _run_band, 3)
+_register("fill_global_rows", _ROWS, _run_rows, 8)
+_register("pooled", _POOLED, _run_pooled, 4)
+_register_count()

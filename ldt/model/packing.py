@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from ldt.attention import Documents
 from ldt.attention.documents import places
+from ldt.attention.ops import count_globals
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +123,8 @@ def check_positions(positions, length):
 def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
     """The `Packing` of a batch of ``shape`` (b, n).
 
-    Reads from the device once, how many tokens there are of each kind; not at all without masks,
-    nor while compiling, when padding stays in as holes.
+    Reads from the device once, how many tokens there are of each kind; not at all without masks.
+    While compiling padding stays in as holes.
 
     Args:
         attention_mask: [b, n] bool, int or float: 0 at padding, 1 at real tokens, 2 at real tokens
@@ -149,7 +150,9 @@ def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
     is_global = is_global & keep
     if torch.compiler.is_compiling():
         keep = None if attention_mask is None else keep.flatten()
-        return Packing(Documents(cu_seqlens, keep, is_global.flatten(), total=b * n), shape)
+        is_global = is_global.flatten()
+        globals = count_globals(is_global)
+        return Packing(Documents(cu_seqlens, keep, is_global, b * n, globals), shape)
 
     some = keep.any(1)
     first = keep.int().argmax(1)

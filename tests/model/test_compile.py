@@ -4,7 +4,8 @@ import pytest
 import torch
 from longformers import HEADS, batch, ldt_model
 
-from ldt.attention import Documents, band_attention
+from ldt.attention import Documents, band_attention, documents
+from ldt.model.packing import pack
 
 LABELS = {
     "ForMaskedLM": {"labels": torch.randint(0, 40, (4, 21))},
@@ -38,6 +39,35 @@ def test_one_graph_serves_every_length_batch_and_set_of_global_tokens():
         ):
             inputs = batch(n, padding, globals_)
             close(fast(**inputs).last_hidden_state, model(**inputs).last_hidden_state)
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["masks", "packing"])
+def test_global_tokens_are_counted_once_and_not_at_all_where_that_was_done_before(
+    monkeypatch, before
+):
+    counts, graphs, places = [], [], documents.places
+    monkeypatch.setattr(
+        documents, "places", lambda mask, count: counts.append(count) or places(mask, count)
+    )
+    model = ldt_model("Model").double().eval()
+    torch.compiler.reset()
+    fast = torch.compile(
+        model, fullgraph=True, dynamic=True, backend=lambda graph, _: graphs.append(graph) or graph
+    )
+    for n, padding, globals_ in ((21, "mixed", "some"), (33, "left", "one")):
+        inputs = batch(n, padding, globals_)
+        masks = inputs["attention_mask"], inputs["global_attention_mask"]
+        packing = pack((4, n), *masks)
+        with torch.no_grad():
+            close(
+                fast(**inputs, packing=packing if before else None).last_hidden_state,
+                model(**inputs, packing=packing).last_hidden_state,
+            )
+        # A count of None waits for the device.
+        assert set(counts) == {int((masks[0].bool() & masks[1].bool()).sum())}
+        counts.clear()
+    asked = [str(node.target) for node in graphs[0].graph.nodes].count("ldt.count_globals")
+    assert asked == (0 if before else 1)
 
 
 @pytest.mark.parametrize("head", LABELS)
