@@ -157,7 +157,7 @@ def source_config(folder):
     """
     try:
         found, _ = PreTrainedConfig.get_config_dict(str(folder), local_files_only=True)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:  # TypeError: a list
         raise ModelError(f"{folder / 'config.json'}: not a table of keys and values") from error
     if not isinstance(found, dict):
         raise ModelError(f"{folder / 'config.json'}: not a table of keys and values")

@@ -135,3 +135,9 @@ def reconfigured(folder, **changes):
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     return folder
+
+
+def checkpoint_layers(model):
+    """Have the layers computed again in the backward pass, as transformers calls it by version."""
+    enable = getattr(model, "activation_checkpointing_enable", None)  # from 5.23 on
+    (enable or model.gradient_checkpointing_enable)()

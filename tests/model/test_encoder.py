@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 import torch
 from live_tensors import LiveTensors
-from longformers import HEADS, PAD, batch, ldt_config, ldt_model
+from longformers import HEADS, PAD, batch, checkpoint_layers, ldt_config, ldt_model
 from torch.nn import functional as F
 
 from ldt.model import LdtModel
@@ -185,7 +185,7 @@ def test_gradient_checkpointing_changes_no_gradient(head):
     found = []
     for checkpointing in (False, True):
         if checkpointing:
-            model.activation_checkpointing_enable()
+            checkpoint_layers(model)
             assert model.base_model.encoder.layer[0].gradient_checkpointing
         model.zero_grad()
         torch.manual_seed(7)

@@ -4,7 +4,15 @@ import pytest
 import torch
 import transformers
 from cells import POOLINGS
-from longformers import HEADS, PAD, batch, ldt_config, ldt_model, reconfigured
+from longformers import (
+    HEADS,
+    PAD,
+    batch,
+    checkpoint_layers,
+    ldt_config,
+    ldt_model,
+    reconfigured,
+)
 from torch.nn import functional as F
 
 import ldt.attention.pooled
@@ -225,7 +233,8 @@ def test_two_levels_keep_nothing_for_the_backward_pass_but_their_input():
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda part: part):
             attention(x, docs)
-        return [part.shape for part in saved if part.data_ptr() not in given]
+        # torch 2.11 saves an empty tensor for a checkpoint.
+        return [part.shape for part in saved if len(part) and part.data_ptr() not in given]
 
     assert one.pooled is None
     assert len(kept(one)) >= 3  # its query, key and value
@@ -238,7 +247,7 @@ def test_gradient_checkpointing_changes_no_gradient():
     found = []
     for checkpointing in (False, True):
         if checkpointing:
-            made.activation_checkpointing_enable()
+            checkpoint_layers(made)
         made.zero_grad()
         torch.manual_seed(7)
         state(made, batch(21, "mixed", "some")).pow(2).sum().backward()
