@@ -16,13 +16,15 @@ from pathlib import Path
 import torch
 
 CAPABILITIES = (80, 90)
+OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
 
 
 def compile_launches(*names):
     """One dictionary per kernel, call and compute capability, of the named functions of launches.
 
     Each has: call, kernel, capability, warps, stages, registers (of a thread), spilled (bytes of a
-    thread), shared (bytes of a program), wgmma (whether Hopper's matrix units are used).
+    thread), shared (bytes of a program), wgmma (whether Hopper's matrix units are used), fused
+    (whether the launch itself asks for products and sums in one instruction).
     """
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     tests = Path(__file__).parent
@@ -36,7 +38,7 @@ def compile_launches(*names):
 
 def as_table(rows):
     """The dictionaries of `compile_launches` as lines for people."""
-    columns = [name for name in rows[0] if name != "wgmma"]
+    columns = [name for name in rows[0] if name not in ("wgmma", "fused")]
     lines = [columns] + [[str(row[name]) for name in columns] for row in rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     return "\n".join(
@@ -84,7 +86,7 @@ def compiled(kernel, args, kwargs, capability):
     result = triton.compile(
         ASTSource(kernel, signature, constants, attributes),
         target=GPUTarget("cuda", capability, 32),
-        options={name: kwargs[name] for name in ("num_warps", "num_stages") if name in kwargs},
+        options={name: kwargs[name] for name in OPTIONS if name in kwargs},
     )
     usage = _usage(result.asm["cubin"])
     return {
@@ -96,6 +98,7 @@ def compiled(kernel, args, kwargs, capability):
         "spilled": usage["STACK"] + usage["LOCAL"],
         "shared": result.metadata.shared,
         "wgmma": "wgmma" in result.asm["ptx"],
+        "fused": kwargs.get("enable_fp_fusion", False),
     }
 
 

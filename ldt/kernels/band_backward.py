@@ -13,7 +13,7 @@ import triton.language as tl
 from ldt.kernels.band_pattern import LOG2E, reach, silent_from, take
 from ldt.kernels.band_tiles import GLOBAL_KEYS, GLOBALS, KEYS, QUERIES, key
 from ldt.kernels.dropout import kept, least
-from ldt.kernels.tiles import cast, dot, load_rows, padded, rows, store_rows
+from ldt.kernels.tiles import OPTIONS, cast, dot, load_rows, padded, rows, store_rows
 
 PIECE = 256  # tokens, at least, of a piece of a document that global keys meet
 PROGRAMS = 4096  # enough of them to fill any GPU: no more pieces than that needs
@@ -67,7 +67,7 @@ def backward(grad, q, k, v, out, lse, tables, band, query_codes=None, key_codes=
     )  # fmt: skip
     _pieces[count, heads](
         parts, dk, dv, tables.global_index, last, count, pieces, *out.stride()[:2],
-        **dims, PIECES=triton.next_power_of_2(pieces),
+        **dims, PIECES=triton.next_power_of_2(pieces), **OPTIONS,
     )  # fmt: skip
     return dq, dk, dv
 

@@ -29,7 +29,7 @@ QUERIES = {
 KEYS = {
     (9, 2, 64): (Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
     (9, 2, 128): (Tile(64, 64, 8, 2), Tile(64, 32, 8, 2)),
-    (8, 2, 64): (Tile(32, 64, 4, 3), Tile(32, 64, 4, 3)),
+    (8, 2, 64): (Tile(32, 64, 4, 2), Tile(32, 64, 4, 2)),
     (8, 2, 128): (Tile(32, 64, 8, 2), Tile(32, 64, 8, 2)),
 }
 GLOBAL_KEYS = {
@@ -38,7 +38,7 @@ GLOBAL_KEYS = {
     for dims in (64, 128)
 }
 for generation in (8, 9):
-    FORWARD[generation, 4, 64] = (Tile(64, 32, 4, 2),) * 2
+    FORWARD[generation, 4, 64] = (Tile(64, 32, 4, 2), Tile(64, 32, 8, 2))
     FORWARD[generation, 4, 128] = (Tile(64, 32, 8, 2),) * 2
     QUERIES[generation, 4, 64] = (Tile(32, 32, 8, 1),) * 2
     QUERIES[generation, 4, 128] = (Tile(16, 16, 8, 1),) * 2

@@ -11,4 +11,5 @@ FORWARD, QUERIES, KEYS = dict(band_tiles.FORWARD), dict(band_tiles.QUERIES), dic
 for generation in (8, 9):
     FORWARD[generation, 4, 64] = (Tile(64, 32, 8, 2),) * 2
     FORWARD[generation, 4, 128] = (Tile(64, 16, 8, 2),) * 2
-    KEYS[generation, 4, 64] = (Tile(32, 16, 4, 1),) * 2
+    KEYS[generation, 4, 64] = (Tile(32, 16, 4, 2),) * 2
+KEYS[8, 2, 64] = (Tile(32, 64, 4, 2), Tile(32, 64, 4, 3))

@@ -4,6 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
+from ldt.kernels.tiles import OPTIONS
+
 _M1, _M2 = tl.constexpr(0x7FEB352D), tl.constexpr(-0x7B935975)  # as in ldt.attention.dropout
 
 
@@ -23,7 +25,8 @@ def token_codes(documents, heads, seed):
         seed = torch.full((), seed % 2**32, dtype=torch.int64, device=place.device)
     codes = torch.empty(2, heads, len(place), dtype=torch.int32, device=place.device)
     grid = triton.cdiv(len(place), 1024), heads, 2
-    _codes[grid](codes, place, documents.cu_seqlens, seed, len(place), heads, BLOCK=1024)
+    given = codes, place, documents.cu_seqlens, seed, len(place), heads
+    _codes[grid](*given, BLOCK=1024, **OPTIONS)
     return codes.unbind(0)
 
 

@@ -12,7 +12,7 @@ import torch
 import triton
 
 from ldt.kernels.pool_kernels import collect, filters, scores, spread
-from ldt.kernels.tiles import check, padded, rows
+from ldt.kernels.tiles import OPTIONS, check, padded, rows
 
 PARTS = 128  # sums, at most, that the gradient of a weight is split into
 
@@ -98,7 +98,7 @@ class _Pool(torch.autograd.Function):
 def shape(dim):
     """How the kernels are launched for heads of ``dim`` dims: the most rows that do not spill."""
     rows = 32 if dim <= 64 else 16
-    return {"DIM": dim, "BLOCK_D": padded(dim), "ROWS": rows, "num_warps": 4}
+    return {"DIM": dim, "BLOCK_D": padded(dim), "ROWS": rows, "num_warps": 4} | OPTIONS
 
 
 def forward(k, v, weight, pooling, tables, keep=True):

@@ -15,7 +15,7 @@ from ldt.kernels.dropout import least, token_codes
 from ldt.kernels.rows_backward import pull, push
 from ldt.kernels.rows_kernels import attend, merge
 from ldt.kernels.rows_plan import plan
-from ldt.kernels.tiles import Tile, check, padded
+from ldt.kernels.tiles import OPTIONS, Tile, check, padded
 from ldt.kernels.tiles import rows as _rows
 
 HEAD = 128  # dims of a head at most
@@ -102,7 +102,7 @@ def tiles(width, itemsize, rows):
     if itemsize == 4:  # products without matrix units: small, or they spill
         if width > HEAD:
             return Tiles(Tile(16, 16, 8, 2), Tile(16, 16, 8, 1), 32)
-        return Tiles(Tile(32 if many else 16, 32, 8, 1), Tile(16, 32, 8, 1), 32)
+        return Tiles(Tile(32 if many else 16, 32, 8, 1), Tile(16, 32, 8, 2), 32)
     if width > HEAD:
         columns = 16 if many and width > 768 else 32
         return Tiles(Tile(32 if many else 16, columns, 8, 2), Tile(16, 32, 8, 2), 128)
@@ -203,6 +203,7 @@ class Call:
         merge[len(self.plan.tiles) * rows, self.heads, triton.cdiv(self.width, chunk)](
             *(part, stats, self.plan.tiles, out, lse, weight, len(self.plan.items), self.count),
             *(factor, self.width, chunk, rows, ITEMS),
+            **OPTIONS,
         )
 
     def grid(self, table):

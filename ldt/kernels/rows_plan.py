@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from ldt.kernels.tiles import OPTIONS
+
 PROGRAMS = 512  # programs, at least, that a long document is split into: four a multiprocessor
 PIECE = 64  # tokens, at least, of a piece; a multiple of every tile's columns
 
@@ -46,6 +48,7 @@ def plan(documents, *, per, heads, rows, columns):
     _fill[triton.cdiv(max(sizes), 32), 3](
         *(documents.cu_seqlens, documents.cu_globals, *tables, count, *sizes, programs),
         **{"PER": per, "ROWS": rows, "COLUMNS": columns, "LENGTH": PIECE, "BLOCK": 32},
+        **OPTIONS,
     )
     return Plan(*tables)
 

@@ -24,6 +24,10 @@ def test_no_kernel_spills_registers(results):
     assert [row for row in results if row["spilled"]] == []
 
 
+def test_every_launch_asks_for_products_and_sums_in_one_instruction(results):
+    assert [row for row in results if not row["fused"]] == []
+
+
 def test_shared_memory_is_within_the_limit(results):
     assert [row for row in results if row["shared"] > SHARED[row["capability"]]] == []
 
