@@ -16,7 +16,7 @@ from ldt.attention import (
 from ldt.model.config import layer_dilations, layer_windows
 from ldt.model.linear import Linear
 from ldt.model.pooling import SecondLevel
-from ldt.model.recompute import layer_norm, recomputed
+from ldt.model.recompute import cast_once, layer_norm, recomputed
 
 CHUNK = 1024  # tokens of a part, see `_chunk`; from 256 on each takes the same time
 
@@ -111,11 +111,12 @@ class SelfAttention(nn.Module):
     def _levels(self, x, documents):
         how = self._how(x)
         # Nothing here holds on to the projections: the second level needs their memory.
-        heads = (self._split(project(x)) for project in self._local())
+        given = cast_once(x)
+        heads = (self._split(project(given())) for project in self._local())
         out = band_attention(*heads, documents, **self.pattern, **how)
         unused = _parameters(*self._global())
         if documents.is_global is not None:
-            out = fill_global_rows(out, x, *map(_weights, self._global()), documents, **how)
+            out = fill_global_rows(out, given(), *map(_weights, self._global()), documents, **how)
             # Folding leaves the key's bias out: it adds the same to all scores of a row.
             unused = [self.key_global.bias]
         if self.pooled is not None:
@@ -201,7 +202,7 @@ class Intermediate(nn.Module):
 
     def forward(self, x):
         """[total, width] -> [total, wide width]."""
-        wide = self.dense(x)
+        wide = self.dense(cast_once(x)())
         return recomputed(self.activation(wide), lambda: self.activation(wide.detach()))
 
 

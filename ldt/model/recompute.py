@@ -7,7 +7,26 @@ from contextvars import ContextVar
 import torch
 from torch.nn import functional as F
 
-_known = ContextVar("_known", default=None)  # address of a storage -> its tensor, and `again`
+_known = ContextVar("_known", default=None)  # address of a storage -> its tensor, and `_Again`
+
+
+class _Again:
+    """What is computed again, once for all operations that keep it."""
+
+    def __init__(self, make):
+        self.make = make
+        self.keepers = 0
+        self._left = 0  # of them that have not asked yet
+        self._found = None
+
+    def __call__(self):
+        if self._found is None:
+            self._found, self._left = self.make(), self.keepers
+        found = self._found
+        self._left -= 1
+        if not self._left:
+            self._found = None
+        return found
 
 
 def recomputing():
@@ -31,6 +50,7 @@ def _recomputing():
         entry = known.get(saved.untyped_storage().data_ptr())
         if entry is None:
             return saved
+        entry[1].keepers += 1
         return entry[1], (saved.shape, saved.stride(), saved.storage_offset())
 
     def unpack(kept):
@@ -59,8 +79,40 @@ def recomputed(x, again):
     if known is not None:
         place = x.untyped_storage().data_ptr()
         # With x goes what it is made of, and its place may be another tensor's.
-        known[place] = weakref.ref(x, lambda _: known.pop(place, None)), again
+        known[place] = weakref.ref(x, lambda _: known.pop(place, None)), _Again(again)
     return x
+
+
+class _As(torch.autograd.Function):
+    """``low``, which is ``x`` in another dtype."""
+
+    @staticmethod
+    def forward(ctx, x, low):
+        ctx.dtype = x.dtype
+        return low.view_as(low)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.to(ctx.dtype), None
+
+
+def cast_once(x):
+    """A function that gives x for a product, under autocast in its dtype.
+
+    Autocast itself casts x for each product anew, and each keeps its copy for the backward pass.
+    Here they share one, which is computed again where x is. What is called for each of them has its
+    gradients added in x's dtype, as there.
+    """
+    device = x.device.type
+    dtype = torch.get_autocast_dtype(device)
+    casts = torch.is_autocast_enabled(device) and x.dtype not in (dtype, torch.float64)
+    if not casts or torch.compiler.is_compiling():
+        return lambda: x
+    low = x.detach().to(dtype)
+    known = (_now() or {}).get(x.untyped_storage().data_ptr())
+    if known is not None:
+        low = recomputed(low, lambda: known[1].make().to(dtype))
+    return lambda: _As.apply(x, low)
 
 
 def layer_norm(norm, x):

@@ -373,6 +373,47 @@ def test_computing_again_changes_no_bit_of_a_gradient(dtype):
     assert all(torch.equal(ours[name], kept[name]) for name in kept)
 
 
+@pytest.mark.parametrize("globals_", ["none", "one"])
+def test_what_autocast_casts_is_cast_once_and_not_kept(globals_, monkeypatch):
+    model = ldt_model("Model", attention_window=8).train()
+    inputs, narrow = batch(40, "none", globals_), 160 * model.config.hidden_size * 2
+
+    def run(low=True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=low), LiveTensors() as live:
+            out = model(**inputs).last_hidden_state
+        kept = sum(live.sizes())
+        model.zero_grad()
+        out.square().sum().backward()
+        return kept, torch.cat([x.flatten() for x in gradients(model).values()])
+
+    exact, (kept, ours) = run(low=False)[1], run()
+    monkeypatch.setattr("ldt.model.layers.cast_once", lambda x: lambda: x)
+    each, theirs = run()
+    if globals_ == "none":
+        assert torch.equal(ours, theirs)
+    assert (ours - exact).norm() < 1.02 * (theirs - exact).norm()
+    # Autocast keeps copies for query, key, value, two for the global rows, and one for the wide
+    # half of the feed-forward network. The first layer's input cannot be computed again, and for
+    # the other three inputs the weight and bias of a normalisation are kept.
+    copies = 2 * (4 if globals_ == "none" else 6) - 1
+    assert each - kept == copies * narrow - 3 * 2 * model.config.hidden_size * 4
+
+
+def test_what_many_operations_kept_is_computed_again_once(monkeypatch):
+    model, calls = ldt_model("Model").train(), []
+    out = model(**batch(21)).last_hidden_state
+    real = torch.nn.functional.layer_norm
+    monkeypatch.setattr(
+        "ldt.model.recompute.F.layer_norm", lambda *args: calls.append(1) or real(*args)
+    )
+    gradient = torch.autograd.grad(out.sum(), model.parameters(), retain_graph=True)
+    # Before the feed-forward network of each layer, and before the attention of the second.
+    assert len(calls) == 3
+    again = torch.autograd.grad(out.sum(), model.parameters())
+    assert len(calls) == 6
+    assert all(map(torch.equal, gradient, again))
+
+
 @pytest.mark.parametrize("globals_", ["none", "some"])
 def test_the_fused_kernels_give_the_encoder_of_the_definition(globals_):
     fused = ldt_model("Model", attention_backend="triton").train()
