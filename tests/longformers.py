@@ -137,6 +137,11 @@ def reconfigured(folder, **changes):
     return folder
 
 
+def gradients(model):
+    """{name: gradient} of the parameters."""
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
 def checkpoint_layers(model):
     """Have the layers computed again in the backward pass, as transformers calls it by version."""
     enable = getattr(model, "activation_checkpointing_enable", None)  # from 5.23 on
