@@ -45,20 +45,8 @@ def fill_global_rows(out, x, query, key, value, documents, dropout, seed, backen
 def pooled(q, k, v, weight, documents, pooling, size, stride, window, dropout, seed, backend):
     """`ldt.attention.pooled.pooled_attention` as one operator."""
     weight = q.new_empty(0) if weight is None else weight
-    return torch.ops.ldt.pooled(
-        q,
-        k,
-        v,
-        weight,
-        *_where(documents),
-        pooling,
-        size,
-        stride,
-        window,
-        dropout,
-        _tensor(seed),
-        backend,
-    )
+    how = pooling, size, stride, window, dropout, _tensor(seed), backend
+    return torch.ops.ldt.pooled(q, k, v, weight, *_where(documents), *how)
 
 
 def _where(documents):

@@ -100,13 +100,15 @@ def cast_once(x):
     """A function that gives x for a product, under autocast in its dtype.
 
     Autocast itself casts x for each product anew, and each keeps its copy for the backward pass.
-    Here they share one, which is computed again where x is. What is called for each of them has its
-    gradients added in x's dtype, as there.
+    Here they share one, which is computed again where x is. The gradients of what is called for
+    each product are added in x's dtype, as there.
     """
     device = x.device.type
-    dtype = torch.get_autocast_dtype(device)
-    casts = torch.is_autocast_enabled(device) and x.dtype not in (dtype, torch.float64)
+    casts = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     if not casts or torch.compiler.is_compiling():
+        return lambda: x
+    dtype = torch.get_autocast_dtype(device)
+    if x.dtype in (dtype, torch.float64):
         return lambda: x
     low = x.detach().to(dtype)
     known = (_now() or {}).get(x.untyped_storage().data_ptr())
