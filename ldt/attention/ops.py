@@ -5,6 +5,7 @@ and the backend stay inside. The backward operators compute the forward pass ane
 """
 
 import torch
+from torch import library
 
 from ldt.attention.documents import Documents
 
@@ -138,8 +139,8 @@ def _gradients(run, count):
 
 def _register(name, schema, run, count):
     """The operator ``name`` and its backward: implementations, shapes, gradients."""
-    torch.library.define(f"ldt::{name}", f"({schema}, {_REST}) -> Tensor", tags=_TAGS)
-    torch.library.define(
+    library.define(f"ldt::{name}", f"({schema}, {_REST}) -> Tensor", tags=_TAGS)
+    library.define(
         f"ldt::{name}_backward", f"(Tensor grad, {schema}, {_REST}) -> Tensor[]", tags=_TAGS
     )
 
@@ -165,17 +166,17 @@ def _register(name, schema, run, count):
         operator = getattr(torch.ops.ldt, f"{name}_backward")
         return *operator(grad.contiguous(), *inputs), *[None] * (len(inputs) - count)
 
-    torch.library.impl(f"ldt::{name}", _DEVICES, forward)
-    torch.library.impl(f"ldt::{name}_backward", _DEVICES, _gradients(run, count))
-    torch.library.register_fake(f"ldt::{name}", shape)
-    torch.library.register_fake(f"ldt::{name}_backward", backward_shapes)
-    torch.library.register_autograd(f"ldt::{name}", differentiate, setup_context=setup_context)
+    library.impl(f"ldt::{name}", _DEVICES, forward)
+    library.impl(f"ldt::{name}_backward", _DEVICES, _gradients(run, count))
+    library.register_fake(f"ldt::{name}", shape)
+    library.register_fake(f"ldt::{name}_backward", backward_shapes)
+    library.register_autograd(f"ldt::{name}", differentiate, setup_context=setup_context)
 
 
 def _register_count():
-    torch.library.define("ldt::count_globals", "(Tensor is_global) -> Tensor", tags=_TAGS)
-    torch.library.impl("ldt::count_globals", _DEVICES, lambda mask: mask.sum().cpu())
-    torch.library.register_fake(
+    library.define("ldt::count_globals", "(Tensor is_global) -> Tensor", tags=_TAGS)
+    library.impl("ldt::count_globals", _DEVICES, lambda mask: mask.sum().cpu())
+    library.register_fake(
         "ldt::count_globals", lambda mask: torch.empty((), dtype=torch.long, device="cpu")
     )
 
