@@ -51,8 +51,7 @@ def pooled(q, k, v, weight, documents, pooling, size, stride, window, dropout, s
 
 
 def _where(documents):
-    globals = None if documents.is_global is None else documents.globals
-    globals = None if globals is None else _tensor(globals)
+    globals = None if documents.is_global is None else _tensor(documents.globals)
     return documents.cu_seqlens, documents.keep, documents.is_global, globals
 
 
@@ -63,7 +62,9 @@ def _documents(total, cu_seqlens, keep, is_global, globals):
 
 def _tensor(number):
     """A number as the operators take it: they know none without bounds, or that only runs know."""
-    return number if isinstance(number, torch.Tensor) else torch.full((), number, dtype=torch.long)
+    if number is None or isinstance(number, torch.Tensor):
+        return number
+    return torch.full((), number, dtype=torch.long)
 
 
 def _run_band(q, k, v, cu_seqlens, keep, is_global, globals, window, dilation, causal, *rest):
@@ -173,15 +174,12 @@ def _register(name, schema, run, count):
     library.register_autograd(f"ldt::{name}", differentiate, setup_context=setup_context)
 
 
-def _register_count():
-    library.define("ldt::count_globals", "(Tensor is_global) -> Tensor", tags=_TAGS)
-    library.impl("ldt::count_globals", _DEVICES, lambda mask: mask.sum().cpu())
-    library.register_fake(
-        "ldt::count_globals", lambda mask: torch.empty((), dtype=torch.long, device="cpu")
-    )
-
-
 _register("band", _BAND, _run_band, 3)
 _register("fill_global_rows", _ROWS, _run_rows, 8)
 _register("pooled", _POOLED, _run_pooled, 4)
-_register_count()
+
+library.define("ldt::count_globals", "(Tensor is_global) -> Tensor", tags=_TAGS)
+library.impl("ldt::count_globals", _DEVICES, lambda mask: mask.sum().cpu())
+library.register_fake(
+    "ldt::count_globals", lambda mask: torch.empty((), dtype=torch.long, device="cpu")
+)
