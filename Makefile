@@ -15,7 +15,7 @@ help: ## This list
 setup: $(READY) $(WEIGHTS) ## The environment alone, in .venv
 
 demo: $(READY) $(WEIGHTS) ## Long documents at 512 tokens and at full length, about 5 minutes on 2 cores
-	@$(BIN)/python -m ldt.demo
+	@$(BIN)/python examples/demo/demo.py
 
 test: $(READY) $(WEIGHTS) ## All tests; no GPU and no network needed
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)

@@ -18,8 +18,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from ldt.charlm import pretrain
-from ldt.recipe import load
+from ldt.recipe.recipe import load
+from ldt.training.char_lm import pretrain
 
 ROOT = Path(__file__).parents[1]
 # recipe, overrides, steps, windows from the bottom to the top, gaps of the last row

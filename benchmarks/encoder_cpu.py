@@ -25,11 +25,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from ldt.attention import matmul
 from ldt.bench import encoders
 from ldt.bench.measure import machine, medians
 from ldt.bench.memory import FreshProcesses
 from ldt.bench.setting import Setting
-from ldt.kernels import cpu
 from ldt.model.precision import lower
 
 RESULT = Path(__file__).parent / "results" / "cpu-encoder.json"
@@ -121,7 +121,7 @@ def onednn_gain():
     x, weight = torch.randn(4096, 768), torch.randn(768, 768)
 
     def onednn():
-        with cpu.onednn():
+        with matmul.onednn():
             torch.nn.functional.linear(x, weight)
 
     runs = {"default": lambda: torch.nn.functional.linear(x, weight), "onednn": onednn}

@@ -284,8 +284,8 @@ def reach(sizes):
 
 def tune(sizes):
     """Seconds of the band and of a second level for other tiles of their kernels, sorted."""
-    from ldt.kernels import band_tiles, cells_tiles
-    from ldt.kernels.tiles import Tile
+    from ldt.attention.triton import band_tiles, cells_tiles
+    from ldt.attention.triton.tiles import Tile
 
     candidates = [
         Tile(rows, columns, warps, stages)
@@ -327,11 +327,13 @@ def tune(sizes):
 
 def finetune(sizes):
     """Train a small classifier on contracts whose deciding clause stands far behind token 512."""
+    sys.path.append(str(Path(__file__).parents[1] / "examples" / "demo"))
+    from contracts import contracts
+    from demo import make_small, write
+
     from ldt.convert import convert
-    from ldt.demo.__main__ import make_small, write
-    from ldt.demo.contracts import contracts
-    from ldt.recipe import load
-    from ldt.train import finetune
+    from ldt.recipe.recipe import load
+    from ldt.training.finetune import finetune
 
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         documents = contracts(range(sizes.documents), 0)

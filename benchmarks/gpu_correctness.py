@@ -4,8 +4,9 @@ from functools import partial
 
 import torch
 
-from ldt.attention import BACKENDS, POOLED, POOLINGS, Documents, pooled_reference, reference
-from ldt.attention.cells import Cells
+from ldt.attention import BACKENDS, POOLED, POOLINGS, Documents, reference
+from ldt.attention.pooled import reference as pooled_reference
+from ldt.attention.pooled.cells import Cells
 
 # lengths, window, dim of a head, and what else the pattern has
 CASES = (

@@ -32,7 +32,10 @@ from pathlib import Path
 
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read by torch at its first allocation
 
+sys.path.append(str(Path(__file__).parents[1] / "examples" / "demo"))
+
 import torch
+from contracts import CITY, FIRST, contract
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file, save_file
@@ -41,10 +44,9 @@ from ldt.bench import encoders, plot
 from ldt.bench.measure import machine, medians
 from ldt.bench.memory import FreshProcesses
 from ldt.bench.setting import PASSES, Setting
-from ldt.checkpoint import write_whole
-from ldt.demo.contracts import CITY, FIRST, contract
+from ldt.files import write_whole
 from ldt.model import LdtConfig, LdtForTokenClassification
-from ldt.scratch import begin_with_sines
+from ldt.training.from_scratch import begin_with_sines
 
 RESULT = Path(__file__).parent / "results" / "poolingformer.json"
 

@@ -21,9 +21,9 @@ import commands
 from rich.console import Console
 from rich.table import Table
 
-from ldt import json_file
-from ldt.checkpoint import write_whole
-from ldt.recipe import load
+from ldt.data import json_file
+from ldt.files import write_whole
+from ldt.recipe.recipe import load
 
 ROOT = Path(__file__).parents[1]
 RECIPES = {"nq_wikihop": "accuracy", "nq_triviaqa": "f1", "cuad_qa": "f1"}  # and the metric

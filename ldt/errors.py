@@ -3,6 +3,9 @@
 An error is one line: where, what was found, what would do.
 """
 
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+
 EXIT_OK = 0
 EXIT_BUG = 1
 EXIT_USAGE = 2
@@ -50,3 +53,26 @@ class TrainingDiverged(UserError):
     """A loss or gradient that is not finite."""
 
     exit_code = EXIT_DIVERGED
+
+
+def plural(number: int, noun: str) -> str:
+    """``1 answer``, ``1,200 answers``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def did_you_mean(name: str, names: Iterable[str], show: Callable[[str], str] = str) -> str:
+    """``, did you mean 'path'?`` with the nearest of the names, or nothing.
+
+    Near is also what has the name in it (``epochs``: ``num_train_epochs``) or as its initials
+    (``lr``: ``learning_rate``). `show` turns a name into what is printed.
+    """
+    names = list(names)
+    whole = name.lower().replace("-", "_")
+    initials = ["".join(word[:1] for word in other.split("_")) for other in names]
+    near = (
+        [other for other, short in zip(names, initials, strict=True) if whole == short]
+        or get_close_matches(whole, names, n=1, cutoff=0.75)
+        or [other for other in names if len(whole) > 3 and whole in other]
+        or get_close_matches(whole, names, n=1)
+    )
+    return f", did you mean {show(near[0])!r}?" if near else ""

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytest_plugins = ["pretraining"]
+
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
@@ -66,9 +68,9 @@ def logger_as_before():
 @pytest.fixture
 def one_library():
     """A machine under load may take another library for each run, and add in another order."""
-    from ldt.kernels import cpu
+    from ldt.attention import matmul
 
-    with cpu.chosen(dict.fromkeys(("linear", "bmm"), torch.backends.mkldnn.is_available())):
+    with matmul.chosen(dict.fromkeys(("linear", "bmm"), torch.backends.mkldnn.is_available())):
         yield
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ldt import cli, errors, failure
+from ldt import cli, errors
 from ldt.attention import BACKENDS
 from ldt.bench.operations import PEERS
+from ldt.cli import failures
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -160,4 +161,4 @@ def test_the_exit_codes_are_those_of_the_program():
         int(code) for row in re.findall(r"^\| ([\d, ]+) \|", table, re.M) for code in row.split(",")
     }
     codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
-    assert listed == codes | {failure.EXIT_SIGPIPE}
+    assert listed == codes | {failures.EXIT_SIGPIPE}

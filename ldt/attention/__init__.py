@@ -5,12 +5,12 @@ from importlib.util import find_spec
 
 import torch
 
-from ldt.attention import blocked, fused, loop, ops, reference
+from ldt.attention import blocked, loop, ops, reference, triton
 from ldt.attention.documents import Documents
+from ldt.attention.matmul import linear
 from ldt.attention.pooled import POOLED, POOLINGS, pooled_attention
 from ldt.attention.probabilities import band_probabilities, global_probabilities
 from ldt.attention.reference import per_head
-from ldt.kernels.cpu import linear
 
 __all__ = [
     "BACKENDS",
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 # Each has band_attention and global_rows as reference.py defines them.
-BACKENDS = {"reference": reference, "loop": loop, "blocked": blocked, "triton": fused}
+BACKENDS = {"reference": reference, "loop": loop, "blocked": blocked, "triton": triton}
 RELATIVE = ("reference", "blocked")  # of them know relative positions
 
 
@@ -104,10 +104,10 @@ def choose(device, dtype, dim=64):
     """(name, why) of the backend `auto` takes for tensors of this device, dtype and head width."""
     if torch.device(device).type != "cuda":
         return "blocked", f"the fast one on {torch.device(device).type}"
-    if dtype not in fused.DTYPES:
+    if dtype not in triton.DTYPES:
         return "blocked", f"{str(dtype).removeprefix('torch.')} has no kernel"
-    if dim > fused.LARGEST:
-        return "blocked", f"heads of more than {fused.LARGEST} dims have no kernel"
+    if dim > triton.LARGEST:
+        return "blocked", f"heads of more than {triton.LARGEST} dims have no kernel"
     if not _has_triton():
         return "blocked", "the package triton is not installed"
     return "triton", "fused kernels on CUDA"

@@ -13,8 +13,8 @@ import torch
 
 from ldt.attention.documents import Documents
 from ldt.attention.dropout import dropout_mask, kept, token_codes
+from ldt.attention.matmul import fast_matmul, linear
 from ldt.attention.reference import per_head
-from ldt.kernels.cpu import fast_matmul, linear
 
 BLOCK = 128  # queries at a time; 96 to 192 are equally fast, below that the loop shows
 ALIGN = 16  # global keys in front of a slab are padded to this many: unaligned rows are slow

@@ -3,8 +3,8 @@
 from importlib.util import find_spec
 
 from ldt.bench.table import KINDS, PEERS, label, machine_line, pattern_line
-from ldt.checkpoint import temporary
 from ldt.errors import UserError
+from ldt.files import temporary
 
 SUFFIXES = (".png", ".svg", ".pdf")
 # Colours that people tell apart who see no red or no green (Okabe and Ito).

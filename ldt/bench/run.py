@@ -13,9 +13,9 @@ from ldt.bench import encoders, operations, plot, table
 from ldt.bench.measure import cuda_peak_mib, in_turn, machine
 from ldt.bench.memory import FreshProcesses
 from ldt.bench.setting import PASSES, Setting
-from ldt.checkpoint import write_whole
-from ldt.console import say, stdout
+from ldt.cli.console import say, stdout
 from ldt.errors import UserError
+from ldt.files import write_whole
 
 log = logging.getLogger("ldt")
 

@@ -14,18 +14,17 @@ from transformers import (
     RobertaTokenizer,
 )
 
-from ldt.model.candidates import LdtForCandidateRanking, LdtForMultipleChoice
-from ldt.model.causal import LdtCausalConfig, LdtForCausalLM
+from ldt.model.char_lm.config import LdtCausalConfig
+from ldt.model.char_lm.model import LdtForCausalLM
 from ldt.model.config import LdtConfig, usable_length
-from ldt.model.encoder import LdtModel, LdtPreTrainedModel
-from ldt.model.evidence import LdtForEvidenceAnswering
-from ldt.model.heads import (
-    LdtForMaskedLM,
-    LdtForSequenceClassification,
-    LdtForTokenClassification,
-)
+from ldt.model.encoders.longformer import LdtModel, LdtPreTrainedModel
+from ldt.model.heads.classification import LdtForSequenceClassification
+from ldt.model.heads.evidence import LdtForEvidenceAnswering
+from ldt.model.heads.masked_lm import LdtForMaskedLM
+from ldt.model.heads.ranking import LdtForCandidateRanking, LdtForMultipleChoice
+from ldt.model.heads.spans import LdtForQuestionAnswering
+from ldt.model.heads.tokens import LdtForTokenClassification
 from ldt.model.loading import check_folder, load, load_tokenizer
-from ldt.model.questions import LdtForQuestionAnswering
 
 __all__ = [
     "LdtCausalConfig",

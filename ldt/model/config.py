@@ -42,14 +42,15 @@ class LdtConfig(LongformerConfig):
         no_answer_threshold: probability above which a question has no answer in its document; None
             where the model was taught an answer to every question.
         window_merge: how the scores of a candidate in the inputs of one document become one.
-        evidence_weights: of the losses that `ldt.model.evidence.LdtForEvidenceAnswering` sums up; 1
+        evidence_weights: of the losses that `ldt.model.heads.evidence.LdtForEvidenceAnswering`
+            sums up; 1
             where one is not named.
         pooling_layers: numbers of the layers, from 0 on, that have a second level; by default none.
             `upper_middle_layers` are those of the paper.
         pooling_window: tokens in reach of the second level on both sides together, the paper's 512.
             The paper's 128 of the first level is `attention_window`.
         pooling: what makes a cell's key and value of those of its tokens: ``ldconv``, ``mean``,
-            ``max`` or ``conv``, see `ldt.attention.pooled_reference.pool`.
+            ``max`` or ``conv``, see `ldt.attention.pooled.reference.pool`.
         pooling_size: tokens in a cell, the paper's kernel.
         pooling_stride: tokens from the start of a cell to that of the next.
         pooling_input: what the second level reads: ``first_level``, the output of the first; or

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from ldt.kernels.cpu import linear
+from ldt.attention.matmul import linear
 
 
 class Linear(nn.Linear):

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from ldt.kernels.cpu import has_bfloat16, largest_int8
+from ldt.attention.matmul import has_bfloat16, largest_int8
 from ldt.model.layers import LdtLayer, Linear
 
 PRECISIONS = ("fp32", "bf16", "int8")

@@ -1,10 +1,10 @@
 """What a recipe's ``task.name`` can be."""
 
 from ldt.tasks.base import Segment, Task, join
-from ldt.tasks.charlm import CharacterLM
+from ldt.tasks.char_lm import CharacterLM
 from ldt.tasks.classification import Classification
 from ldt.tasks.hotpotqa import HotpotQA
-from ldt.tasks.mlm import MaskedLM
+from ldt.tasks.masked_lm import MaskedLM
 from ldt.tasks.multiple_choice import MultipleChoice
 from ldt.tasks.squad import Squad
 from ldt.tasks.token_classification import TokenClassification

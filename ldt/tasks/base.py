@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from ldt.errors import DataError, RecipeError, UserError
-from ldt.reading import Example
+from ldt.data.records import Example
+from ldt.errors import UserError
 
 if TYPE_CHECKING:
-    from ldt.recipe import DataSection
+    from ldt.data.options import DataSection
+from ldt.data.features import Feature
 
-Feature = dict[str, Any]
 Outputs = dict[str, np.ndarray]  # of one input, by name
 
 
@@ -63,47 +63,6 @@ def join(
     return feature
 
 
-def fit(
-    length: int, room: int, example: Example, data: "DataSection"
-) -> tuple[list[tuple[int, int]], dict[str, bool]]:
-    """Return which parts of a document go into the model, each into one input.
-
-    Windows follow each other every ``room - data.stride`` tokens; the last one ends where the
-    document ends, so that it is as long as the others and shares more with the one before.
-
-    Args:
-        length: tokens of the document, without special ones.
-        room: tokens of it that one input holds.
-        example: for messages.
-        data: its overflow, stride and max_windows.
-
-    Returns:
-        Pairs (start, end) in order, at least one, also for an empty document; and flags for the
-        answer: ``truncated`` when a part of the document goes unread.
-
-    Raises:
-        RecipeError: no room, or a stride that leaves none.
-        DataError: the document is too long and ``data.overflow`` is "error".
-    """
-    if room < 1 or data.stride >= room:
-        raise RecipeError(
-            f"data: max_length leaves {room} tokens for the document, stride is {data.stride}; "
-            "it must be smaller"
-        )
-    if length <= room:
-        return [(0, length)], {}
-    if data.overflow == "error":
-        raise DataError(
-            f"{example.where}: document {example.id!r} has {length:,} tokens, {room:,} fit; "
-            "data.overflow=windows reads it in parts, truncate its beginning"
-        )
-    if data.overflow == "truncate":
-        return [(0, room)], {"truncated": True}
-    starts = [*range(0, length - room, room - data.stride), length - room]
-    parts = [(start, start + room) for start in starts[: data.max_windows]]
-    return parts, {"truncated": True} if len(starts) > len(parts) else {}
-
-
 def by_input(found: Outputs, rows: Iterable[int]) -> list[Outputs]:
     """What a head said of a batch, [rows, ...] by name, as one dict for each of the rows."""
     return [{name: values[row] for name, values in found.items()} for row in rows]
@@ -124,7 +83,7 @@ class Task(BaseModel, ABC):
     read) and ``flags`` (what the answer must say about the input); ``windows``, the number of parts
     the document is read in, where that is not the number of its features. Other keys are the task's
     own; arrays among them, as the offsets of the tokens, are kept on the disk
-    (`ldt.features.Features`).
+    (`ldt.data.features.Features`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -154,7 +113,7 @@ class Task(BaseModel, ABC):
         return self
 
     def path(self, name: str, data: "DataSection") -> str:
-        """The dotted path in the user's files of a field of this task, for `ldt.reading.field`."""
+        """The path of a field of this task in the user's files, for `ldt.data.records.field`."""
         if name == self.document and data.text is not None:
             return data.text
         return data.fields.get(name, name)

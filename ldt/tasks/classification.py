@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from ldt.data.chunking import fit
+from ldt.data.features import Feature
+from ldt.data.records import Example, field, kind, text
+from ldt.data.tokenization import special_id, tokenize
 from ldt.errors import DataError, RecipeError
-from ldt.reading import Example, field, kind, text
-from ldt.tasks import metrics
-from ldt.tasks.base import Feature, Outputs, Segment, Task, fit, join, named_labels
-from ldt.tasks.numbers import logsumexp, softmax
-from ldt.tasks.tokens import special_id, tokenize
+from ldt.metrics import classification
+from ldt.metrics.numbers import logsumexp, softmax
+from ldt.tasks.base import Outputs, Segment, Task, join, named_labels
 
 if TYPE_CHECKING:
-    from ldt.recipe import DataSection
+    from ldt.data.options import DataSection
 
 log = logging.getLogger("ldt")
 
@@ -218,16 +220,16 @@ class Classification(Task):
             raise DataError("no documents to score")
         found = [answer["label"] for answer in answers]
         if config.problem_type == REGRESSION:
-            return metrics.number_metrics(np.array(golds), np.array(found)), []
+            return classification.number_metrics(np.array(golds), np.array(found)), []
         names = _names(config)
         golds, found = _indicators(golds, names), _indicators(found, names)
-        table = metrics.class_table(golds, found)
+        table = classification.class_table(golds, found)
         rows = [
             {"class": name} | {key: column[number].item() for key, column in table.items()}
             for number, name in enumerate(names)
         ]
         every = config.problem_type == MULTI
-        return metrics.class_metrics(golds, found, all_classes=every), rows
+        return classification.class_metrics(golds, found, all_classes=every), rows
 
     def default_metric(self, config) -> str:
         """macro_f1, or mse of a regression."""

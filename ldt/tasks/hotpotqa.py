@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
+from ldt.data.features import Feature
+from ldt.data.records import Example, field, text
+from ldt.data.tokenization import marker_ids, special_id, tokenize
 from ldt.errors import DataError
-from ldt.official import hotpotqa as official
-from ldt.reading import Example, field, text
-from ldt.tasks import paragraphs
-from ldt.tasks.base import Feature, Outputs, Segment, Task, join, named_labels
-from ldt.tasks.mentions import mentions
-from ldt.tasks.numbers import logistic, logsumexp, softmax
-from ldt.tasks.paragraphs import Paragraph
-from ldt.tasks.spans import aligned
-from ldt.tasks.tokens import marker_ids, special_id, tokenize
+from ldt.metrics.numbers import logistic, logsumexp, softmax
+from ldt.metrics.rules import hotpotqa as official
+from ldt.tasks.base import Outputs, Segment, Task, join, named_labels
+from ldt.tasks.text import paragraphs
+from ldt.tasks.text.alignment import aligned
+from ldt.tasks.text.mentions import mentions
+from ldt.tasks.text.paragraphs import Paragraph
 
 if TYPE_CHECKING:
-    from ldt.recipe import DataSection
+    from ldt.data.options import DataSection
 
 TYPES = ("span", "yes", "no")  # of answers, in the order of the head
 WEIGHTS = ("span", "type", "paragraphs", "sentences")
@@ -38,7 +39,7 @@ class HotpotQA(Task):
     Input and head are those of Beltagy et al. 2020 (arXiv:2004.05150, appendix D), with the tokens
     that the authors name (allenai/longformer, issues 78 and 141). The answer is predicted in one
     stage; the paper's second one, which first drops paragraphs, is left out. Where the answer is a
-    span, all its mentions in the supporting sentences are right (`ldt.tasks.mentions`).
+    span, all its mentions in the supporting sentences are right (`ldt.tasks.text.mentions`).
 
     Paragraphs that do not fit one input are read in several, whole, the question in front of each;
     ``data.stride`` has no part in it. The kind of the answer is learnt from the inputs that have

@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from ldt.data.chunking import fit
+from ldt.data.features import Feature
+from ldt.data.records import Example, field, kind, text, texts
+from ldt.data.tokenization import special_id, tokenize
 from ldt.errors import DataError, RecipeError
-from ldt.reading import Example, field, kind, text, texts
-from ldt.tasks.base import Feature, Outputs, Segment, Task, fit, join
-from ldt.tasks.numbers import softmax
-from ldt.tasks.tokens import special_id, tokenize
+from ldt.metrics.numbers import softmax
+from ldt.tasks.base import Outputs, Segment, Task, join
 
 if TYPE_CHECKING:
-    from ldt.recipe import DataSection
+    from ldt.data.options import DataSection
 
 
 class MultipleChoice(Task):

@@ -4,15 +4,17 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from ldt.data.features import Feature
+from ldt.data.records import Example, field, kind, text
 from ldt.errors import DataError
-from ldt.official import squad as rules
-from ldt.reading import Example, field, kind, text
-from ldt.tasks.base import Feature, Outputs
-from ldt.tasks.numbers import logistic
-from ldt.tasks.spans import Span, SpanTask, context_of, means
+from ldt.metrics.numbers import logistic
+from ldt.metrics.rules import squad as rules
+from ldt.tasks.base import Outputs
+from ldt.tasks.span_task import SpanTask, context_of, means
+from ldt.tasks.text.alignment import Span
 
 if TYPE_CHECKING:
-    from ldt.recipe import DataSection
+    from ldt.data.options import DataSection
 
 CLS = 0  # where an input without the answer points to
 UNSETTLED = 0.5  # "no answer" where it scores higher than every span

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from ldt.data.chunking import fit
+from ldt.data.features import Feature
+from ldt.data.records import Example, field, text
+from ldt.data.tokenization import special_id, tokenize_with_offsets
 from ldt.errors import DataError
-from ldt.official import conll
-from ldt.official.conll import Entity
-from ldt.reading import Example, field, text
-from ldt.tasks.base import Feature, Outputs, Segment, Task, fit, join, named_labels
-from ldt.tasks.numbers import softmax
-from ldt.tasks.tokens import special_id, tokenize_with_offsets
-from ldt.tasks.words import Words, sentences, spans
+from ldt.metrics.numbers import softmax
+from ldt.metrics.rules import conll
+from ldt.metrics.rules.conll import Entity
+from ldt.tasks.base import Outputs, Segment, Task, join, named_labels
+from ldt.tasks.text.words import Words, sentences, spans
 
 if TYPE_CHECKING:
-    from ldt.recipe import DataSection
+    from ldt.data.options import DataSection
 
 log = logging.getLogger("ldt")
 

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ldt import pages
+from ldt.data import evidence
+from ldt.data.features import Feature
+from ldt.data.records import Example, kind, text
 from ldt.errors import DataError
-from ldt.official import triviaqa as rules
-from ldt.reading import Example, kind, text
-from ldt.tasks.base import Feature, Outputs
-from ldt.tasks.mentions import mentions
-from ldt.tasks.spans import SpanTask, context_of, given, means
+from ldt.metrics.rules import triviaqa as rules
+from ldt.tasks.base import Outputs
+from ldt.tasks.span_task import SpanTask, context_of, given, means
+from ldt.tasks.text.mentions import mentions
 
 if TYPE_CHECKING:
-    from ldt.recipe import DataSection
+    from ldt.data.options import DataSection
 
 
 class TriviaQA(SpanTask):
@@ -26,7 +27,8 @@ class TriviaQA(SpanTask):
     set); ``answers``, all names of the answer, or one as text; where a question has several
     documents ``question_id``; ``verified`` (true or false) for figures of these questions alone.
 
-    Every mention of a name in the document is a right answer (`ldt.tasks.mentions`). All windows of
+    Every mention of a name in the document is a right answer (`ldt.tasks.text.mentions`). All
+    windows of
     a document share one loss.
 
     Args:
@@ -237,7 +239,7 @@ class TriviaQA(SpanTask):
             raise DataError(f"{example.where}: context_file is {kind(name)}, expected a path")
         if data.evidence is None:
             return Path(name)
-        return pages.inside(Path(data.evidence).resolve(), name, example.where)
+        return evidence.inside(Path(data.evidence).resolve(), name, example.where)
 
 
 def _better(answer: dict, other: dict) -> bool:

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from ldt.data.chunking import fit
+from ldt.data.features import Feature
+from ldt.data.records import Example, field, text, texts
+from ldt.data.tokenization import marker_ids, special_id, tokenize
 from ldt.errors import DataError
-from ldt.official import wikihop as official
-from ldt.reading import Example, field, text, texts
-from ldt.tasks.base import Feature, Outputs, Segment, Task, fit, join
-from ldt.tasks.numbers import softmax
-from ldt.tasks.tokens import marker_ids, special_id, tokenize
+from ldt.metrics.numbers import softmax
+from ldt.metrics.rules import wikihop as official
+from ldt.tasks.base import Outputs, Segment, Task, join
 
 if TYPE_CHECKING:
-    from ldt.recipe import DataSection
+    from ldt.data.options import DataSection
 
 log = logging.getLogger("ldt")
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ldt import attention
-from ldt.attention import Documents, band_attention, choose, fused
-from ldt.kernels import tiles
+from ldt.attention import Documents, band_attention, choose, triton
+from ldt.attention.triton import tiles
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_auto_does_without_triton(monkeypatch):
 
 
 def test_what_the_kernels_take_is_what_auto_gives_them():
-    assert (fused.DTYPES, fused.LARGEST) == (tiles.DTYPES, tiles.LARGEST)
+    assert (triton.DTYPES, triton.LARGEST) == (tiles.DTYPES, tiles.LARGEST)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from patterns import batches, dropouts, same
 
-from ldt.attention import Documents, pooled_blocked, pooled_reference
-from ldt.attention.cells import Cells
-from ldt.attention.pooled import POOLED, pooled_attention
+from ldt.attention import Documents
+from ldt.attention.pooled import POOLED, blocked, pooled_attention, reference
+from ldt.attention.pooled.cells import Cells
 
 HEADS, DIM = 2, 3
 SIZES = [(5, 4), (4, 4), (2, 3), (1, 1), (6, 2)]  # overlap, meet, leave gaps, tokens, much overlap
@@ -64,9 +64,9 @@ def test_pooling_and_attention_are_what_the_docstrings_say(pooling, size, stride
     cells = Cells(docs, size, stride)
     assert int(cells.valid.sum()) == len(by_hand)
     assert cells.start[cells.valid].tolist() == [start for _, start, _ in by_hand]
-    keys, values = pooled_reference.pool(pooling, k, v, weight, cells)
+    keys, values = reference.pool(pooling, k, v, weight, cells)
     assert not keys[~cells.valid].any()
-    out = pooled_reference.cell_attention(q, keys, values, cells, window=window)
+    out = reference.cell_attention(q, keys, values, cells, window=window)
     for h in range(HEADS):
         table = [pooled_by_hand(pooling, k, v, weight, cell, size, h) for cell in by_hand]
         torch.testing.assert_close(keys[cells.valid, h], torch.stack([key for key, _ in table]))
@@ -117,7 +117,7 @@ def test_blocked_equals_the_definition_with_all_gradients(
     how = {"window": window, "dropout": dropout, "seed": seed}
     expected, ours = (
         pooled(module, docs, generator.set_state(state), pooling, *cell, **how)
-        for module in (pooled_reference, pooled_blocked)
+        for module in (reference, blocked)
     )
     assert same(ours, expected)
 
@@ -130,16 +130,16 @@ def test_documents_shorter_than_a_cell_and_rows_of_holes_are_exact(pooling):
     docs = Documents(borders, keep)
     found = [
         pooled(module, docs, torch.Generator().manual_seed(0), pooling, 5, 4, window=8)
-        for module in (pooled_reference, pooled_blocked)
+        for module in (reference, blocked)
     ]
     assert same(*found)
     out = found[0][0]
     assert out[keep].all()
     assert not out[~keep].any()
-    short = pooled(pooled_blocked, docs, torch.Generator().manual_seed(0), pooling, 5, 4, window=2)
+    short = pooled(blocked, docs, torch.Generator().manual_seed(0), pooling, 5, 4, window=2)
     assert not short[0][:1].any()  # the centre of its only cell is 2 tokens away
     keep = torch.zeros(13, dtype=torch.bool)
-    for module in (pooled_reference, pooled_blocked):
+    for module in (reference, blocked):
         for x in pooled(
             module, Documents(borders, keep), torch.Generator(), pooling, 5, 4, window=8
         ):
@@ -172,8 +172,8 @@ def test_low_precision_is_about_as_close_as_the_dense_definition(dtype, pooling)
         generator = torch.Generator().manual_seed(0)
         return pooled(module, docs, generator, pooling, 5, 4, dtype, dim=16, window=64)
 
-    exact = run(pooled_reference, torch.float64)
-    dense, ours = run(pooled_reference, dtype), run(pooled_blocked, dtype)
+    exact = run(reference, torch.float64)
+    dense, ours = run(reference, dtype), run(blocked, dtype)
     for true, a, b in zip(exact, ours, dense, strict=True):
         assert a.dtype == dtype
         error, allowed = ((x.double() - true).abs().max() for x in (a, b))
@@ -186,7 +186,7 @@ def test_memory_for_probabilities_does_not_grow_with_the_length():
     sizes = []
     for length in (1000, 4000):
         docs = Documents(torch.tensor([0, length]))
-        blocks = list(pooled_blocked._blocks(Cells(docs, 5, 4), 64, torch.float64))
+        blocks = list(blocked._blocks(Cells(docs, 5, 4), 64, torch.float64))
         sizes.append(max(queries * cells for queries, cells in (b.shape for b in blocks)))
     assert sizes[0] == sizes[1] <= 128 * (128 + 64 + 8) / 4
 
@@ -257,10 +257,10 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_seeded_fault_is_caught(fault):
     old, new = FAULTS[fault]
-    source = inspect.getsource(pooled_blocked)
+    source = inspect.getsource(blocked)
     assert source.count(old) == 1 or fault == "the centre is another token"
     mutant = types.ModuleType("mutant")
-    mutant.__dict__["__name__"] = pooled_blocked.__name__
+    mutant.__dict__["__name__"] = blocked.__name__
     exec(compile(source.replace(old, new), "mutant", "exec"), mutant.__dict__)
     generator = torch.Generator().manual_seed(0)
     keep = torch.rand(400, generator=generator) < 0.7
@@ -271,9 +271,7 @@ def test_a_seeded_fault_is_caught(fault):
     caught = []
     for pooling, cell, window in (("ldconv", (6, 4), 16), ("mean", (5, 4), 16), ("max", (5, 4), 2)):
         how = {"window": window, "dropout": 0.3 * (pooling == "mean"), "seed": 5}
-        expected = pooled(
-            pooled_reference, docs, torch.Generator().manual_seed(0), pooling, *cell, **how
-        )
+        expected = pooled(reference, docs, torch.Generator().manual_seed(0), pooling, *cell, **how)
         try:
             ours = pooled(mutant, docs, torch.Generator().manual_seed(0), pooling, *cell, **how)
         except (IndexError, RuntimeError):

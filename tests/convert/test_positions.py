@@ -8,8 +8,8 @@ from encoders import SMALL
 from safetensors.torch import load_file
 
 from ldt.convert import convert
+from ldt.convert.lengthen import interpolated_positions, random_positions
 from ldt.errors import UserError
-from ldt.lengthen import interpolated_positions, random_positions
 
 POSITIONS = "embeddings.position_embeddings.weight"
 TEXT = "the party of the first part and the other party agree that this agreement ends\n" * 20

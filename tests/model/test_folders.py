@@ -10,12 +10,7 @@ from longformers import reconfigured, to_bin, to_shards
 from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
 from ldt.errors import ModelError
-from ldt.model import (
-    LdtModel,
-    check_folder,
-    load,
-    load_tokenizer,
-)
+from ldt.model import LdtModel, check_folder, load, load_tokenizer
 from ldt.model.loading import find_folder
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from longformers import batch, ldt_model
 
-from ldt.kernels.cpu import largest_int8
+from ldt.attention.matmul import largest_int8
 from ldt.model import precision
 from ldt.model.layers import Linear
 from ldt.model.precision import Int8Linear, lower

@@ -4,12 +4,7 @@ import pytest
 import torch
 
 from ldt.errors import ModelError
-from ldt.model import (
-    LdtConfig,
-    LdtModel,
-    load,
-    load_tokenizer,
-)
+from ldt.model import LdtConfig, LdtModel, load, load_tokenizer
 
 
 def test_the_tokenizer_comes_with_the_usable_length(whole):

@@ -6,12 +6,14 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from ldt.data import tokenization
+from ldt.data.chunking import fit
+from ldt.data.records import Example, read
+from ldt.data.tokenization import special_id, tokenize
 from ldt.errors import DataError, ModelError, RecipeError
-from ldt.reading import Example, read
-from ldt.recipe import DataSection
-from ldt.tasks import TASKS, tokens
-from ldt.tasks.base import Segment, Task, fit, join
-from ldt.tasks.tokens import special_id, tokenize
+from ldt.recipe.recipe import DataSection
+from ldt.tasks import TASKS
+from ldt.tasks.base import Segment, Task, join
 
 EXAMPLE = Example({}, "d", "train.jsonl:17")
 
@@ -80,7 +82,7 @@ def test_tokenize_gives_known_ids(shared_data):
 
 @pytest.mark.parametrize("piece", [24, 100])
 def test_pieces_give_the_ids_of_the_whole_text_whatever_is_in_it(real, monkeypatch, piece):
-    monkeypatch.setattr(tokens, "PIECE", piece)
+    monkeypatch.setattr(tokenization, "PIECE", piece)
     parts = ["a", "b", "the", "'s", "'", " ", " ", " ", "  ", "\n", "\t", "\n\n", "。", "漢字", "é"]
     parts += [
         "e\u0301",
@@ -99,7 +101,7 @@ def test_pieces_give_the_ids_of_the_whole_text_whatever_is_in_it(real, monkeypat
     cut = 0
     for _ in range(500):
         text = "".join(generator.choice(parts) for _ in range(80))
-        pieces = list(tokens._pieces(text))
+        pieces = list(tokenization._pieces(text))
         assert "".join(pieces) == text
         cut += len(pieces) > 1
         assert tokenize(real, text) == whole(real, text)
@@ -112,16 +114,16 @@ def test_pieces_give_the_ids_of_whole_contracts(real, shared_data):
     )
     for text in [*found[::12], found[-1]]:
         assert tokenize(real, text) == whole(real, text)
-    assert len(list(tokens._pieces(found[-1]))) > 10
+    assert len(list(tokenization._pieces(found[-1]))) > 10
 
 
 def test_pieces_are_bounded_even_without_spaces():
-    pieces = list(tokens._pieces("x" * 1_000_000))
-    assert max(map(len, pieces)) == tokens.LONGEST_WORD
+    pieces = list(tokenization._pieces("x" * 1_000_000))
+    assert max(map(len, pieces)) == tokenization.LONGEST_WORD
     assert sum(map(len, pieces)) == 1_000_000
     word = "x" * 100_000  # a word that is longer than a piece is still whole
-    assert list(tokens._pieces(f"{word} {word}")) == [word, " " + word]
-    assert max(map(len, tokens._pieces("word " * 10_000))) <= tokens.PIECE
+    assert list(tokenization._pieces(f"{word} {word}")) == [word, " " + word]
+    assert max(map(len, tokenization._pieces("word " * 10_000))) <= tokenization.PIECE
 
 
 def test_a_word_of_a_million_characters_is_tokenized(real):
@@ -160,8 +162,8 @@ def test_a_vocabulary_that_holds_special_tokens_as_words_gives_unknown_for_them(
     special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, **special)
     assert 1 in whole(tokenizer, "a</s>b")  # which is why
-    tokens = tokenizer.convert_ids_to_tokens(tokenize(tokenizer, "a</s>b"))
-    assert tokens == ["▁", "a", "<unk>", "b"]
+    tokenization = tokenizer.convert_ids_to_tokens(tokenize(tokenizer, "a</s>b"))
+    assert tokenization == ["▁", "a", "<unk>", "b"]
 
 
 def test_bos_and_eos_stand_in_for_cls_and_sep(tiny):

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer, PretrainedConfig
 
-from ldt import evaluate as evaluation
-from ldt import recipe as recipes
-from ldt.data import marked_tokens
+from ldt import metrics as evaluation
+from ldt.data.records import Example
 from ldt.errors import DataError, ModelError, RecipeError
+from ldt.inference.predict import predict
 from ldt.model.vocabulary import add_tokens
-from ldt.predict import predict
-from ldt.reading import Example
-from ldt.recipe import DataSection
+from ldt.recipe import recipe as recipes
+from ldt.recipe.recipe import DataSection
 from ldt.tasks import HotpotQA
-from ldt.train import finetune
+from ldt.training.finetune import finetune
+from ldt.training.summary import marked_tokens
 
 FILM = ("Ed Wood (film)", ["Ed Wood is a 1994 film.", " It stars Johnny Depp, and Depp only."])
 MAN = ("Scott Derrickson", ["Scott Derrickson (born 1966) is American.", ""])

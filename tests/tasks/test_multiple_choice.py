@@ -6,16 +6,16 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PretrainedConfig
 
-from ldt import recipe
-from ldt.data import encode_all, length_report
+from ldt.data.collate import Collator
+from ldt.data.records import Example
 from ldt.errors import DataError, RecipeError, UserError
-from ldt.features import Collator
+from ldt.inference.predict import predict
 from ldt.model import load
-from ldt.predict import predict
-from ldt.reading import Example
-from ldt.recipe import DataSection
+from ldt.recipe import recipe
+from ldt.recipe.recipe import DataSection
 from ldt.tasks import MultipleChoice
-from ldt.train import finetune
+from ldt.training.finetune import encode_all, finetune
+from ldt.training.summary import length_report
 
 CONFIG = PretrainedConfig()
 

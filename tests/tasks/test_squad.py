@@ -7,16 +7,16 @@ import pytest
 from span_pins import crc, said
 from transformers import AutoTokenizer
 
-from ldt import json_file
+from ldt.data import json_file
+from ldt.data.formats import squad as layout
+from ldt.data.records import Example
 from ldt.errors import DataError
-from ldt.evaluate import evaluate
-from ldt.formats import squad as layout
+from ldt.inference.predict import predict
+from ldt.metrics import evaluate
 from ldt.model import load as load_model
-from ldt.predict import predict
-from ldt.reading import Example
-from ldt.recipe import DataSection, load
+from ldt.recipe.recipe import DataSection, load
 from ldt.tasks import Squad
-from ldt.train import finetune
+from ldt.training.finetune import finetune
 
 ALWAYS = SimpleNamespace(no_answer_threshold=None)
 MAYBE = SimpleNamespace(no_answer_threshold=0.5)

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer, PretrainedConfig
 
-from ldt import recipe as recipes
+from ldt.data.records import Example
 from ldt.errors import DataError
-from ldt.official import conll
-from ldt.predict import predict
-from ldt.reading import Example
-from ldt.recipe import DataSection
+from ldt.inference.predict import predict
+from ldt.metrics.rules import conll
+from ldt.recipe import recipe as recipes
+from ldt.recipe.recipe import DataSection
 from ldt.tasks import TokenClassification
-from ldt.train import finetune
+from ldt.training.finetune import finetune
 
 SENTENCES = [["EU", "rejects", "German", "call", "."], ["Peter", "Blackburn"]]
 TAGS = [["B-ORG", "O", "B-MISC", "O", "O"], ["B-PER", "I-PER"]]

@@ -7,16 +7,15 @@ import pytest
 from span_pins import crc, said
 from transformers import AutoTokenizer
 
-from ldt import json_file
-from ldt.data import encode_all
+from ldt.data import json_file
+from ldt.data.formats import triviaqa as layout
+from ldt.data.records import Example
 from ldt.errors import DataError
-from ldt.evaluate import evaluate
-from ldt.formats import triviaqa as layout
-from ldt.predict import predict
-from ldt.reading import Example
-from ldt.recipe import DataSection, load
+from ldt.inference.predict import predict
+from ldt.metrics import evaluate
+from ldt.recipe.recipe import DataSection, load
 from ldt.tasks import TriviaQA
-from ldt.train import finetune
+from ldt.training.finetune import encode_all, finetune
 
 ANY = SimpleNamespace()  # a config, which the task does not look at
 

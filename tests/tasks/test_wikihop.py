@@ -7,18 +7,19 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PretrainedConfig
 
-from ldt import evaluate, recipe
+from ldt import metrics as evaluate
+from ldt.data.collate import Collator
+from ldt.data.formats import read
+from ldt.data.records import Example
 from ldt.errors import DataError, ModelError
-from ldt.features import Collator
-from ldt.formats import read
+from ldt.inference.predict import predict
 from ldt.model import LdtModel, load, load_tokenizer
 from ldt.model.vocabulary import add_tokens, draw_embeddings
-from ldt.predict import predict
-from ldt.reading import Example
-from ldt.recipe import DataSection
+from ldt.recipe import recipe
+from ldt.recipe.recipe import DataSection
 from ldt.tasks import WikiHop
 from ldt.tasks.wikihop import joined
-from ldt.train import finetune
+from ldt.training.finetune import finetune
 
 CONFIG = PretrainedConfig()
 approx = pytest.approx

@@ -1,0 +1,91 @@
+"""Attention to pooled cells over packed documents. An implementation is a name in `POOLED`."""
+
+import torch
+
+from ldt.attention import ops, triton
+from ldt.attention.pooled import blocked, reference
+from ldt.attention.pooled.cells import Cells
+
+# Each has pool and cell_attention as pooled_reference.py defines them.
+POOLED = {"reference": reference, "blocked": blocked, "triton": triton}
+
+POOLINGS = ("ldconv", "mean", "max", "conv")  # as `pooled_reference.pool` defines them
+
+
+def pooled_attention(
+    q,
+    k,
+    v,
+    weight,
+    documents,
+    *,
+    pooling,
+    size,
+    stride,
+    window,
+    dropout=0.0,
+    seed=0,
+    backend="auto",
+):
+    """Attention of every token to pooled keys and values, in a window wider than the first level's.
+
+    Args:
+        q, k, v: [total, heads, dim], or functions that return them. q is asked for last, and can
+            have the memory of k and v.
+        weight: of the pooling, see `pooled_reference.pool`; None for mean and max.
+        documents: where the documents lie; none shares a cell with another.
+        pooling: a name in `POOLINGS`.
+        size, stride: of the `Cells`, in tokens.
+        window: tokens in reach on both sides together, see `pooled_reference.cell_attention`.
+        dropout, seed: as in `reference.band_attention`.
+        backend: a name in `POOLED`; `auto` takes the fastest.
+
+    Returns:
+        [total, heads, dim]; zeros at holes, at global tokens, and where no cell is in reach.
+
+    Raises:
+        ValueError: a number or name that has no meaning.
+    """
+    check(pooling, size, stride, window)
+    if torch.compiler.is_compiling():
+        q, k, v = map(_given, (q, k, v))
+        return ops.pooled(
+            q, k, v, weight, documents, pooling, size, stride, window, dropout, seed, backend
+        )
+    cells = Cells(documents, size, stride)
+    keys, values = _pool(backend, pooling, _given(k), _given(v), weight, cells)
+    q = _given(q)
+    attend = _module(backend, q).cell_attention
+    return attend(q, keys, values, cells, window=window, dropout=dropout, seed=seed)
+
+
+def _given(x):
+    return x() if callable(x) else x
+
+
+def _pool(backend, pooling, k, v, weight, cells):
+    # A call of its own: k and v are let go when it returns.
+    return _module(backend, k).pool(pooling, k, v, weight, cells)
+
+
+def check(pooling, size, stride, window):
+    """Raise a ValueError that names the key of the config, unless all of them have a meaning."""
+    if pooling not in POOLINGS:
+        raise ValueError(f"pooling must be {', '.join(POOLINGS)}, got {pooling!r}")
+    for name, value in (("pooling_size", size), ("pooling_stride", stride)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if window < 2 or window % 2:
+        raise ValueError(f"pooling_window must be even and at least 2, got {window}")
+
+
+def _module(backend, q):
+    if backend == "auto":
+        from ldt.attention import choose
+
+        backend = choose(q.device, q.dtype, q.shape[-1])[0]
+    if backend not in POOLED:
+        raise ValueError(
+            f"attention backend {backend!r} has no pooled level; auto, {', '.join(POOLED)} have"
+        )
+    return POOLED[backend]

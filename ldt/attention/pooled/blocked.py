@@ -1,0 +1,160 @@
+"""The second level in time and memory linear in the length, on any device."""
+
+from functools import lru_cache
+
+import torch
+from torch.nn import functional as F
+
+from ldt.attention.blocked import BLOCK, Block, Blocked, Dropout, true_places
+from ldt.attention.pooled.cells import Cells
+
+
+def pool(pooling, k, v, weight, cells: Cells):
+    """`pooled_reference.pool` by strided views of the tokens, one for each place in a cell."""
+    holes = None if cells.documents.keep is None else ~cells.documents.keep[:, None, None]
+    if pooling == "max":
+        return _max(k, holes, cells), _max(v, holes, cells)
+    if holes is not None:
+        k, v = k.masked_fill(holes, 0), v.masked_fill(holes, 0)
+    if pooling == "conv":
+        weight = weight.unsqueeze(1)  # [2, 1, heads, dim, size]
+        return *_Weighted.apply(weight[0], cells, k), *_Weighted.apply(weight[1], cells, v)
+    inside = cells.inside[:, None]  # [cells, 1, size]
+    wide = torch.promote_types(k.dtype, torch.float32)
+    if pooling == "mean":
+        share = inside.to(wide) / inside.sum(-1, keepdim=True).clamp(min=1)
+    else:
+        token, there = cells.tokens((cells.size - 1) // 2)
+        centre = v.index_select(0, token).masked_fill(~there[:, None, None], 0)
+        scores = torch.einsum("chd,hsd->chs", centre, weight.to(v.dtype)).to(wide)
+        share = scores.masked_fill(~inside, torch.finfo(wide).min).softmax(-1)
+    return _Weighted.apply(share[:, :, None], cells, k, v)
+
+
+def cell_attention(q, k, v, cells: Cells, *, window, dropout=0.0, seed=0):
+    """`pooled_reference.cell_attention`, a block of queries and the cells they reach at a time."""
+    documents = cells.documents
+    key = ("cell blocks", cells.size, cells.stride, window, q.dtype)
+    blocks = documents.cached(key, lambda: list(_blocks(cells, window, q.dtype)))
+    drop = None
+    if dropout:
+        rows = torch.arange(documents.total, device=q.device)
+        heads = torch.arange(q.shape[1], device=q.device)
+        drop = Dropout(documents, rows, cells.tokens(0)[0], heads, dropout, seed)
+    return Blocked.apply(q, k, v, blocks, None, drop)
+
+
+def _blocks(cells, window, dtype):
+    """The `Block`s of all documents: tokens as queries, rows of the table of cells as keys."""
+    begin, end = cells.reach(window)
+    before = F.pad(cells.valid.cumsum(0), (1, 0))
+    silent = before[begin] == before[end]  # no cell in reach
+    if cells.documents.silent is not None:
+        silent = silent | cells.documents.silent
+    for row, first, last in cells.spans:
+        count = -(-(last - first) // cells.stride)
+        for start in range(first, last, BLOCK):
+            stop = min(start + BLOCK, last)
+            low = max(cells.lowest(start - first, window), 0)
+            high = min(cells.highest(stop - 1 - first, window) + 1, count)
+            muted = true_places(silent[start:stop])
+            if low >= high or (muted is not None and len(muted) == stop - start):
+                continue
+            keys = slice(row + low, row + high)
+            place = start - first - low * cells.stride  # of the first query, from the first cell on
+            shape = stop - start, high - low
+            edges = _edges(cells.size, cells.stride, window, place, shape, dtype, begin.device)
+            hidden = true_places(~cells.valid[keys])
+            yield Block(slice(start, stop), keys, hidden=hidden, muted=muted, edges=edges)
+
+
+@lru_cache(maxsize=64)
+def _edges(size, stride, window, place, shape, dtype, device):
+    """(first column, [queries, columns] to add to the scores) left and right of what all see."""
+    query, cell = (torch.arange(n, device=device) for n in shape)
+    outside = (2 * (cell * stride - place - query[:, None]) + size - 1).abs() > window
+    seen = (~outside.any(0)).nonzero().squeeze(1).tolist() or [shape[1]]
+    parts = slice(0, seen[0]), slice(seen[-1] + 1, shape[1])
+    bias = outside.to(dtype) * (torch.finfo(dtype).min / 4)
+    return tuple((part.start, bias[:, part]) for part in parts if part.start < part.stop)
+
+
+class _Weighted(torch.autograd.Function):
+    """Sums over the places of each cell of weight times token, of all ``tokens`` in one pass."""
+
+    @staticmethod
+    def forward(ctx, weight, cells, *tokens):
+        """[cells, heads, dim] of each of the [total, heads, dim]; the weight is [cells or 1, heads
+        or 1, dim or 1, size]. A place behind the document's end adds nothing."""
+        ctx.save_for_backward(weight, *tokens)
+        ctx.cells = cells
+        wide = torch.promote_types(tokens[0].dtype, torch.float32)
+        sums = [x.new_zeros(cells.count, *x.shape[1:], dtype=wide) for x in tokens]
+        for offset, lane in enumerate(cells.lanes):
+            for rows, places in lane:
+                part = _part(weight, rows, offset)
+                for total, x in zip(sums, tokens, strict=True):
+                    total[rows].addcmul_(x[places], part)
+        return tuple(total.to(x.dtype) for total, x in zip(sums, tokens, strict=True))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, *grads):
+        weight, *tokens = ctx.saved_tensors
+        own = torch.zeros_like(weight) if ctx.needs_input_grad[0] else None
+        others = [torch.zeros_like(x) for x in tokens]
+        for offset, lane in enumerate(ctx.cells.lanes):
+            for rows, places in lane:
+                part = _part(weight, rows, offset)
+                for other, x, grad in zip(others, tokens, grads, strict=True):
+                    up = grad[rows]
+                    other[places].addcmul_(up, part)
+                    if own is not None:
+                        place = _part(own, rows, offset)
+                        place += (x[places] * up).sum_to_size(part.shape)
+        return own, None, *others
+
+
+def _part(weight, rows, offset):
+    """A view of the weights of one place, in the cells of ``rows``."""
+    return (weight if len(weight) == 1 else weight[rows])[..., offset]
+
+
+def _max(x, holes, cells):
+    if holes is None:
+        return _Max.apply(x, cells)
+    found = _Max.apply(x.masked_fill(holes, torch.finfo(x.dtype).min), cells)
+    return found.masked_fill(~cells.valid[:, None, None], 0)
+
+
+class _Max(torch.autograd.Function):
+    """The largest value of each feature in each cell; its first place gets the gradient."""
+
+    @staticmethod
+    def forward(ctx, x, cells):
+        """[cells, heads, dim] of [total, heads, dim]; zeros in rows without a cell."""
+        found = x.new_zeros(cells.count, *x.shape[1:])
+        place = torch.zeros_like(found, dtype=torch.int16) if ctx.needs_input_grad[0] else None
+        for offset, lane in enumerate(cells.lanes):
+            for rows, places in lane:
+                best, new = found[rows], x[places]
+                if not offset:
+                    best.copy_(new)
+                    continue
+                if place is not None:
+                    place[rows].masked_fill_(new > best, offset)
+                torch.maximum(best, new, out=best)
+        ctx.save_for_backward(place)
+        ctx.rest = x.shape, cells
+        return found
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        (place,) = ctx.saved_tensors
+        shape, cells = ctx.rest
+        dx = grad.new_zeros(shape)
+        for offset, lane in enumerate(cells.lanes):
+            for rows, places in lane:
+                dx[places] += grad[rows] * (place[rows] == offset)
+        return dx, None

@@ -1,0 +1,53 @@
+"""Attention by the Triton kernels: CUDA, or the CPU under TRITON_INTERPRET=1 (slow, for tests).
+
+Triton is imported on first use, so the package works where it is not installed.
+"""
+
+import torch
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # that the kernels take
+LARGEST = 128  # dims of a head
+
+
+def band_attention(q, k, v, documents, **arguments):
+    """`reference.band_attention`, forward and backward in fused kernels.
+
+    Raises:
+        ValueError: tensors that no kernel takes, and the backend that does.
+    """
+    from ldt.attention.triton import band
+
+    return band.band_attention(q, k, v, documents, **arguments)
+
+
+def global_rows(q, x, key, value, documents, **arguments):
+    """`reference.global_rows`, forward and backward in fused kernels.
+
+    Raises:
+        ValueError: tensors that no kernel takes, and the backend that does.
+    """
+    from ldt.attention.triton import rows
+
+    return rows.global_rows(q, x, key, value, documents, **arguments)
+
+
+def pool(pooling, k, v, weight, cells):
+    """`pooled_reference.pool`, keys and values in one pass, forward and backward.
+
+    Raises:
+        ValueError: tensors that no kernel takes, and the backend that does.
+    """
+    from ldt.attention.triton import pooling as kernels
+
+    return kernels.pool(pooling, k, v, weight, cells)
+
+
+def cell_attention(q, k, v, cells, **arguments):
+    """`pooled_reference.cell_attention`, forward and backward in fused kernels.
+
+    Raises:
+        ValueError: tensors that no kernel takes, and the backend that does.
+    """
+    from ldt.attention.triton import cells as kernels
+
+    return kernels.cell_attention(q, k, v, cells, **arguments)

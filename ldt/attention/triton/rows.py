@@ -1,0 +1,219 @@
+"""The global rows in Triton: few queries, all keys of their document, forward and backward.
+
+`reference.global_rows` on CUDA. Where few tokens are global, the projections of the document are
+folded away: the key weight goes into the queries, which then meet the layer's input itself, and the
+value weight is applied to what they gathered. Else the document is projected as usual.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+import triton
+
+from ldt.attention.triton.dropout import least, token_codes
+from ldt.attention.triton.rows_backward import pull, push
+from ldt.attention.triton.rows_kernels import attend, merge
+from ldt.attention.triton.rows_plan import plan
+from ldt.attention.triton.tiles import OPTIONS, Tile, check, padded
+from ldt.attention.triton.tiles import rows as _rows
+
+HEAD = 128  # dims of a head at most
+WIDEST = {2: 1024, 4: 768}  # bytes of a number -> columns whose sums fit a program's registers
+ITEMS = 16  # parts that `merge` reads at a time
+
+
+def global_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
+    """`reference.global_rows` without a score in memory, no wait for the device, no atomics.
+
+    Args:
+        q: [globals, heads, dim], queries of the tokens at ``documents.global_index``; those past
+            ``documents.cu_globals[-1]`` stand for nothing and gather nothing.
+        x: [total, width]. key, value: (weight [heads * dim, width], bias [heads * dim]).
+        documents, dropout, seed: as in the definition.
+
+    Returns:
+        [globals, heads, dim].
+
+    Raises:
+        ValueError: tensors that are not on CUDA, of float64 or of several dtypes.
+    """
+    run = folded_rows if folds(q, x, documents) else plain_rows
+    return run(q, x, key, value, documents, dropout=dropout, seed=seed)
+
+
+def folds(q, x, documents):
+    """Whether folding costs no more than the projections: rows a document, on average, <= width."""
+    few = len(q) * q.shape[1] <= x.shape[1] * (len(documents.cu_seqlens) - 1)
+    return few and x.shape[1] <= WIDEST.get(q.itemsize, 0)
+
+
+def folded_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
+    """`global_rows` in O(globals * heads * length * width): the document is not projected."""
+    heads, dim = q.shape[1:]
+    width = x.shape[1]
+    folded = torch.einsum("ghd,hdw->ghw", q * dim**-0.5, key[0].view(heads, dim, width))
+    folded, x = folded.reshape(-1, 1, width), x.to(folded.dtype)  # they differ under autocast
+    check(folded[..., :0], x[:, :0])  # of any width
+    context, weight = _Rows.apply(folded, x[:, None], None, documents, heads, 1.0, dropout, seed)
+    context = context.view(-1, heads, width)
+    out = torch.einsum("ghw,hdw->ghd", context, value[0].view(heads, dim, width))
+    return _biased(out, value[1], weight)
+
+
+def plain_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
+    """`global_rows` with keys and values of the whole document: O(length * width**2)."""
+    k, v = (F.linear(x, weight).view(-1, *q.shape[1:]) for weight, _ in (key, value))
+    check(q, k, v)
+    out, weight = _Rows.apply(q, k, v, documents, 1, q.shape[2] ** -0.5, dropout, seed)
+    return _biased(out, value[1], weight)
+
+
+def _biased(out, bias, weight):
+    """Adds the value bias [heads * dim], as often as a row's probabilities add up to.
+
+    Nobody adds the key bias: it raises all scores of a row alike, which the softmax undoes.
+    """
+    bias = bias.view(out.shape[1:]).to(out.dtype)
+    return out + (bias if weight is None else weight.view(*out.shape[:2], 1).to(out.dtype) * bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How the kernels cut their work; programs of both directions own the same rows.
+
+    Args:
+        rows: of `attend` and `pull`, whose programs own rows.
+        blocks: of `push`, whose programs own columns, which are tokens.
+        chunk: columns of rows and tokens that are multiplied at a time.
+    """
+
+    rows: Tile
+    blocks: Tile
+    chunk: int
+
+
+def tiles(width, itemsize, rows):
+    """`Tiles` for a width, bytes of a number, and rows of a document on average.
+
+    All sums of a tile live in registers, and its tokens in shared memory.
+    """
+    many = rows > 16
+    if itemsize == 4:  # products without matrix units: small, or they spill
+        if width > HEAD:
+            return Tiles(Tile(16, 16, 8, 2), Tile(16, 16, 8, 1), 32)
+        return Tiles(Tile(32 if many else 16, 32, 8, 1), Tile(16, 32, 8, 2), 32)
+    if width > HEAD:
+        columns = 16 if many and width > 768 else 32
+        return Tiles(Tile(32 if many else 16, columns, 8, 2), Tile(16, 32, 8, 2), 128)
+    if many:
+        return Tiles(Tile(64, 64, 8, 2), Tile(32, 64, 8, 2), 128)
+    return Tiles(Tile(16, 64, 4, 2), Tile(16, 64, 4, 2), 128)
+
+
+class _Rows(torch.autograd.Function):
+    """Softmax attention of rows q [rows, heads, width] over k, v [total, heads, width].
+
+    v None stands for k. Returns the output and [rows, heads] float32, the sums of the rows'
+    probabilities after dropout; None without.
+    """
+
+    @staticmethod
+    def forward(ctx, q, k, v, documents, per, scale, dropout, seed):
+        call = Call(q, k, v, documents, per, scale, dropout, seed)
+        out, weight, lse = call.forward()
+        ctx.save_for_backward(q, k, v, out, weight, lse)
+        ctx.rest = documents, per, scale, dropout, seed
+        return out.to(q.dtype), weight
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad, weight_grad):
+        q, k, v, *found = ctx.saved_tensors
+        dq, dk, dv = Call(q, k, v, *ctx.rest).backward(grad, weight_grad, *found)
+        return dq, dk, dv, None, None, None, None, None
+
+
+class Call:
+    """One pass: what its kernels share."""
+
+    def __init__(self, q, k, v, documents, per, scale, dropout, seed):
+        self.q, self.k, self.v = q, k, v = _rows(q), _rows(k), None if v is None else _rows(v)
+        self.count, self.heads, self.width = q.shape
+        self.documents, self.scale, self.dropout = documents, scale, dropout
+        keep = documents.keep
+        self.keep = None if keep is None else keep.view(torch.uint8)
+        rows = self.count / (len(documents.cu_seqlens) - 1)
+        self.tiles = cut = tiles(self.width, q.itemsize, rows)
+        shape = {"rows": cut.rows.rows, "columns": cut.blocks.columns}
+        shape |= {"per": per, "heads": self.heads}
+        key = "rows", *shape.values()
+        self.plan = documents.cached(key, lambda: plan(documents, **shape))
+        self.codes = token_codes(documents, self.heads * per, seed) if dropout else (None, None)
+        chunk = min(cut.chunk, padded(self.width))
+        self.sizes = {"WIDTH": self.width, "CHUNK": chunk, "PER": per}
+
+    def forward(self):
+        stats = self.parts(3)
+        part = self.parts(self.width)
+        q, k, v = self.q, self.k, self.v
+        attend[self.grid(self.plan.items)](
+            *(q, k, v, self.keep, *self.codes, self.documents.global_index),
+            *(self.plan.items, part, stats, *self.strides(q, k, k if v is None else v)),
+            *(self.documents.total, self.scale, least(self.dropout)),
+            **self.sizes,
+            **self.tiles.rows.launch,
+        )
+        out = q.new_zeros(q.shape, dtype=torch.float32)
+        lse = q.new_empty(self.heads, self.count, dtype=torch.float32)
+        weight = torch.zeros_like(lse) if self.dropout else None
+        self.merge(part, stats, out, lse, weight, 1 / (1 - self.dropout))
+        return out, None if weight is None else weight.T, lse
+
+    def backward(self, grad, weight_grad, out, weight, lse):
+        grad, q, k, v = _rows(grad), self.q, self.k, self.v
+        delta = (grad * out).sum(2)
+        if weight is not None:
+            delta += weight_grad * weight
+            weight_grad = weight_grad.T.contiguous()
+        shared = (
+            *(q, k, v, grad, lse, delta.T.contiguous(), weight_grad),
+            *(self.keep, *self.codes, self.documents.global_index),
+        )
+        rest = (
+            *self.strides(q, k, k if v is None else v, grad),
+            *(self.count, self.documents.total, self.scale),
+            *(1 / (1 - self.dropout), least(self.dropout)),
+        )
+        part = self.parts(self.width)
+        pull[self.grid(self.plan.items)](
+            *shared, self.plan.items, part, *rest, **self.sizes, **self.tiles.rows.launch
+        )
+        dq = q.new_zeros(q.shape)
+        self.merge(part, None, dq, None, None, self.scale)
+        dk = k.new_empty(k.shape)
+        dv = None if v is None else v.new_empty(v.shape)
+        push[self.grid(self.plan.blocks)](
+            *shared, self.plan.blocks, dk, dv, *rest, **self.sizes, **self.tiles.blocks.launch
+        )
+        return dq, dk, dv
+
+    def merge(self, part, stats, out, lse, weight, factor):
+        rows, chunk = self.tiles.rows.rows, min(HEAD, padded(self.width))
+        merge[len(self.plan.tiles) * rows, self.heads, triton.cdiv(self.width, chunk)](
+            *(part, stats, self.plan.tiles, out, lse, weight, len(self.plan.items), self.count),
+            *(factor, self.width, chunk, rows, ITEMS),
+            **OPTIONS,
+        )
+
+    def grid(self, table):
+        return len(table), self.heads
+
+    def parts(self, size):
+        """Float32 memory of ``size`` numbers for each row of each item."""
+        return self.q.new_empty(
+            size * len(self.plan.items) * self.heads * self.tiles.rows.rows, dtype=torch.float32
+        )
+
+    def strides(self, *tensors):
+        return [stride for x in tensors for stride in x.stride()[:2]]

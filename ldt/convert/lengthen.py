@@ -1,0 +1,122 @@
+"""Config and weights of a long model, made of those of a short one."""
+
+import torch
+from torch.nn import functional as F
+
+from ldt.convert.source import FIELDS, POSITIONS
+from ldt.model import LdtConfig, LdtForMaskedLM, LdtModel, usable_length
+from ldt.model.config import check_config
+from ldt.model.pooling import SecondLevel
+
+_LOCAL = ("query", "key", "value")
+_SPECIAL = ("bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id")
+
+
+def long_config(source, tokenizer, max_length, windows, pooling):
+    """The LdtConfig of the converted model; special ids that its config lacks are the tokenizer's.
+
+    Args:
+        source: `ldt.convert.source.Source`.
+        windows: of the layers.
+        pooling: keys of the second level that are not the defaults.
+    """
+    special = {}
+    for name in _SPECIAL:
+        value = getattr(source.config, name, None)
+        special[name] = getattr(tokenizer, name, None) if value is None else value
+    config = LdtConfig(
+        **{field: getattr(source.config, field) for field in FIELDS},
+        **special,
+        **pooling,
+        max_position_embeddings=source.config.pad_token_id + 1 + max_length,
+        attention_window=windows,
+        architectures=[head_class(source).__name__],
+        dtype="float32",
+    )
+    check_config(config)
+    return config
+
+
+def long_weights(source, config, positions="tile"):
+    """{name: tensor} of the converted model, under the names of the class that it is saved as.
+
+    Args:
+        source: `ldt.convert.source.Source`.
+        config: of the converted model.
+        positions: a name in `POSITION_TABLES`.
+    """
+    leading = source.config.pad_token_id + 1
+    prefix = "longformer." if source.head else ""
+    weights = dict(source.head)
+    for name, tensor in source.encoder.items():
+        if name == POSITIONS:
+            make = POSITION_TABLES[positions]
+            tensor = make(tensor, source.first, leading, usable_length(config))
+        weights[prefix + name] = tensor
+        stem, _, kind = name.rpartition(".")
+        twin = f"{stem}_global.{kind}"
+        if stem.endswith(tuple(f".self.{part}" for part in _LOCAL)) and twin not in source.encoder:
+            weights[prefix + twin] = tensor.clone()
+    for layer in config.pooling_layers:
+        stem = f"encoder.layer.{layer}.attention.self."
+        for name, start in SecondLevel(config).state_dict().items():
+            weights[f"{prefix}{stem}pooled.{name}"] = source.encoder.get(stem + name, start).clone()
+    return weights
+
+
+def long_positions(table, first, leading, max_length):
+    """Repeat the rows of a position table that texts use, up to a length.
+
+    Args:
+        table: [rows, width].
+        first: row of the first token of a text.
+        leading: rows before that of the first token in the new table; the source's own, or zeros
+            where it has fewer.
+
+    Returns:
+        [leading + max_length, width]
+    """
+    rows = first + torch.arange(max_length) % (len(table) - first)
+    return torch.cat([_leading(table, first, leading), table[rows]])
+
+
+def interpolated_positions(table, first, leading, max_length):
+    """Stretch the rows of a position table that texts use over a length, linearly.
+
+    Arguments and result are those of `long_positions`. The first and the last row are the
+    source's; every other one lies between two of it.
+    """
+    used = table[first:].T[None]
+    rows = F.interpolate(used, size=max_length, mode="linear", align_corners=True)[0].T
+    return torch.cat([_leading(table, first, leading), rows])
+
+
+def random_positions(table, first, leading, max_length):
+    """The source's rows, and behind them random ones of the same mean and deviation.
+
+    Arguments and result are those of `long_positions`. It is what the paper compares with
+    (table 5); the same source gives the same rows.
+    """
+    used = table[first:]
+    generator = torch.Generator().manual_seed(0)
+    new = torch.randn(max_length - len(used), table.shape[1], generator=generator)
+    return torch.cat([_leading(table, first, leading), used, used.mean() + used.std() * new])
+
+
+def _leading(table, first, leading):
+    """The rows before that of the first token."""
+    start = table.new_zeros(leading, table.shape[1])
+    start[:first] = table[:first]
+    return start
+
+
+POSITION_TABLES = {
+    "tile": long_positions,
+    "interpolate": interpolated_positions,
+    "random": random_positions,
+}
+
+
+def head_class(source):
+    """The class of ldt that the converted model is saved as."""
+    return LdtForMaskedLM if source.head else LdtModel

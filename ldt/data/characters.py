@@ -1,0 +1,299 @@
+"""Text as characters or bytes: vocabulary, numbers, and the inputs of a character model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from ldt.data.features import Feature
+from ldt.data.options import CharacterSection
+from ldt.data.streams import opened
+from ldt.errors import DataError, ModelError
+
+NO_LABEL = -100  # losses ignore it
+CHUNK = 1 << 24  # bytes decoded at a time
+
+
+@dataclass(frozen=True)
+class Alphabet:
+    """Which characters a model knows, in the order of their ids.
+
+    Args:
+        letters: the characters by code point; None: the 256 bytes.
+    """
+
+    letters: str | None
+
+    @classmethod
+    def of_text(cls, raw: bytes, name: str, vocabulary: str) -> Alphabet:
+        """That of a text.
+
+        Args:
+            raw: the text.
+            name: of its file, for messages.
+            vocabulary: ``characters`` or ``bytes``.
+
+        Raises:
+            DataError: characters of a text that is not UTF-8.
+        """
+        if vocabulary == "bytes":
+            return cls(None)
+        found = set()
+        for points in _code_points(raw, name):
+            found.update(np.unique(points).tolist())
+        return cls("".join(map(chr, sorted(found))))
+
+    @classmethod
+    def of_tokenizer(cls, tokenizer) -> Alphabet:
+        """That of a tokenizer made by `tokenizer`."""
+        entries = tokenizer.get_vocab()
+        if isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel):
+            return cls(None)
+        return cls("".join(sorted(entries, key=entries.get)))
+
+    @property
+    def unit(self) -> str:
+        """What one entry is."""
+        return "byte" if self.letters is None else "character"
+
+    def __len__(self) -> int:
+        return 256 if self.letters is None else len(self.letters)
+
+    def encode(self, raw: bytes, name: str) -> np.ndarray:
+        """The ids of a text: [n] of the smallest type that holds them.
+
+        Raises:
+            DataError: it has a character that the alphabet lacks, or is not UTF-8.
+        """
+        if self.letters is None:
+            return np.frombuffer(raw, np.uint8)
+        points = np.array([ord(letter) for letter in self.letters])
+        ids = np.full(0x110000, -1, np.int32)
+        ids[points] = np.arange(len(points))
+        parts = []
+        for found in _code_points(raw, name):
+            part = ids[found]
+            unknown = np.flatnonzero(part < 0)
+            if len(unknown):
+                letter = chr(int(found[unknown[0]]))
+                raise DataError(
+                    f"{name}: the character {letter!r} (U+{ord(letter):04X}) is none of the "
+                    f"{len(self)} of the training text; task.vocabulary=bytes knows all text"
+                )
+            parts.append(part.astype(np.min_scalar_type(len(points) - 1)))
+        return np.concatenate(parts) if parts else np.empty(0, np.uint8)
+
+    def bytes_of(self, ids: np.ndarray) -> int:
+        """Bytes of a text in UTF-8."""
+        if self.letters is None:
+            return len(ids)
+        sizes = np.array([len(letter.encode(errors="surrogatepass")) for letter in self.letters])
+        return int(np.bincount(ids, minlength=len(sizes)) @ sizes)
+
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """The same as a tokenizer of transformers, without special tokens."""
+        if self.letters is None:
+            # ByteLevel writes each byte as a letter, in this order.
+            letters = [chr(byte) for byte in range(256)]
+            plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+            others = [byte for byte in range(256) if byte not in plain]
+            for place, byte in enumerate(others):
+                letters[byte] = chr(256 + place)
+            model = models.BPE({letter: byte for byte, letter in enumerate(letters)}, [])
+            made = Tokenizer(model)
+            made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+            made.decoder = decoders.ByteLevel()
+        else:
+            vocabulary = {letter: number for number, letter in enumerate(self.letters)}
+            made = Tokenizer(models.WordLevel(vocabulary, unk_token=""))
+            made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+            made.decoder = decoders.Fuse()
+        return PreTrainedTokenizerFast(
+            tokenizer_object=made, clean_up_tokenization_spaces=False, model_max_length=1 << 30
+        )
+
+
+def load_alphabet(folder: str | Path):
+    """(tokenizer, `Alphabet`) of a model's folder.
+
+    Raises:
+        ModelError: there is no tokenizer of characters or bytes.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+        alphabet = Alphabet.of_tokenizer(tokenizer)
+    except Exception as error:  # the tokenizers library raises plain Exceptions
+        what = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelError(f"{folder}: the tokenizer cannot be read: {what}") from error
+    if len(alphabet) != len(tokenizer):
+        raise ModelError(f"{folder}: the tokenizer is none of characters or bytes")
+    return tokenizer, alphabet
+
+
+def read_text(names: str | Sequence[str]) -> bytes:
+    """Files laid end to end, unpacked.
+
+    Raises:
+        UserError: there is no such file.
+        DataError: it is damaged, or of a packing that cannot be read.
+    """
+    parts = []
+    for name in [names] if isinstance(names, str) else names:
+        with opened(name) as file:
+            try:
+                parts.append(file.stream.read())
+            except (OSError, EOFError) as error:
+                raise DataError(f"{name}: damaged: {error}") from None
+    return b"".join(parts)
+
+
+def part_texts(data: CharacterSection, alphabet: Alphabet | str):
+    """The text of a recipe by part: train, and eval and test where it has them.
+
+    Args:
+        data: the section.
+        alphabet: of a model, or ``characters`` or ``bytes``: then the training text makes it.
+
+    Returns:
+        The alphabet, and {part: [n] ids}.
+
+    Raises:
+        UserError: there is no such file.
+        DataError: text that cannot be read with this alphabet, or too little.
+    """
+    raw, name = read_text(data.train), str(data.train)
+    if isinstance(alphabet, str):
+        alphabet = Alphabet.of_text(raw, name, alphabet)
+    ids = alphabet.encode(raw, name)
+    total, parts = len(ids), {}
+    for part in ("test", "eval"):  # from the end of the text
+        source, fraction = getattr(data, part), getattr(data, f"{part}_fraction")
+        if source is not None:
+            parts[part] = alphabet.encode(read_text(source), str(source))
+        elif fraction is not None:
+            end = len(ids) - round(fraction * total)
+            ids, parts[part] = ids[:end], ids[end:]
+    parts["train"] = ids
+    for part, found in parts.items():
+        if len(found) < 2:
+            raise DataError(
+                f"{getattr(data, part) or data.train}: {len(found)} {alphabet.unit}s to {part} on, "
+                "2 are needed"
+            )
+    return alphabet, dict(reversed(parts.items()))
+
+
+def _code_points(raw: bytes, name: str):
+    """Yield the code points of a text in UTF-8, in arrays."""
+    start = 0
+    while start < len(raw):
+        end = min(start + CHUNK, len(raw))
+        while end < len(raw) and raw[end] & 0xC0 == 0x80:  # inside of a character
+            end += 1
+        part = raw[start:end]
+        if part.isascii():
+            yield np.frombuffer(part, np.uint8)
+        else:
+            try:
+                text = part.decode()
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{name}: not UTF-8 at byte {start + error.start:,}; "
+                    "task.vocabulary=bytes reads text in any encoding"
+                ) from None
+            yield np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        start = end
+
+
+class Stretches(Sequence[Feature]):
+    """A text in pieces of one length to train on, each begun elsewhere in every epoch.
+
+    Where an epoch's pieces begin depends on seed and epoch alone, so a run that is resumed sees the
+    same.
+
+    Args:
+        ids: [n] of the text, 2 or more.
+        length: of a piece; the whole text where it is shorter.
+        seed: of the run.
+    """
+
+    def __init__(self, ids: np.ndarray, length: int, seed: int):
+        self.ids, self.length, self.seed = ids, min(length, len(ids)), seed
+        self._count = max(1, (len(ids) - self.length + 1) // self.length)
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Is called by the Trainer's loader as an epoch begins."""
+        spare = min(len(self.ids) - self._count * self.length, self.length - 1)
+        generator = np.random.default_rng((self.seed, epoch))
+        self._first = int(generator.integers(spare + 1))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Feature:
+        """input_ids and labels [length]; all but the first are predicted."""
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        start = self._first + index * self.length
+        return _piece(self.ids, start, start + self.length, start + 1, index)
+
+
+class Overlapping(Sequence[Feature]):
+    """A text in overlapping sequences, so that every character is predicted from many before it.
+
+    Of the first sequence all but the first character are scored, of the others the last ``step``;
+    each character once, and the first of the text never.
+
+    Args:
+        ids: [n] of the text, 2 or more.
+        length: of a sequence.
+        step: characters of it that are scored, fewer than ``length``.
+
+    Source: Beltagy et al. 2020 (arXiv:2004.05150), section 4.2: sequences of 32,256, a step of 512.
+    """
+
+    def __init__(self, ids: np.ndarray, length: int, step: int):
+        self.ids, self.length, self.step = ids, length, step
+
+    def __len__(self) -> int:
+        return 1 + -(-max(len(self.ids) - self.length, 0) // self.step)
+
+    def __getitem__(self, index: int) -> Feature:
+        """input_ids and labels [length], -100 where nothing is scored."""
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        scored = self.length + (index - 1) * self.step if index else 1
+        end = min(self.length + index * self.step, len(self.ids))
+        return _piece(self.ids, max(0, end - self.length), end, scored, index)
+
+
+def _piece(ids: np.ndarray, start: int, end: int, scored: int, number: int) -> Feature:
+    shown = ids[start:end].astype(np.int64)
+    labels = shown.copy()
+    labels[: scored - start] = NO_LABEL
+    return {"input_ids": shown, "labels": labels, "document": number}
+
+
+def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    """input_ids, labels and attention_mask [rows, longest] int64, filled up on the right."""
+    longest = max(len(feature["input_ids"]) for feature in features)
+    batch = {
+        "input_ids": torch.zeros(len(features), longest, dtype=torch.long),
+        "labels": torch.full((len(features), longest), NO_LABEL),
+        "attention_mask": torch.zeros(len(features), longest, dtype=torch.long),
+    }
+    for row, feature in enumerate(features):
+        size = len(feature["input_ids"])
+        batch["input_ids"][row, :size] = torch.from_numpy(feature["input_ids"])
+        batch["labels"][row, :size] = torch.from_numpy(feature["labels"])
+        batch["attention_mask"][row, :size] = 1
+    return batch

@@ -1,0 +1,248 @@
+"""Plain text and tables as documents to pretrain on: which files, and what is in them."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ldt.data import records, streams
+from ldt.data.options import CorpusSection
+from ldt.errors import DataError, UserError
+
+TABLES = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")  # suffixes
+TEXTS = ("txt", "text", "md")  # what is read of a folder, besides tables
+_KEPT = 5  # messages of what was left out
+
+
+class Source(NamedTuple):
+    """A file or a set of the hub; ``format`` is ``text`` or that of a table, None told by
+    content."""
+
+    name: str
+    format: str | None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file as it lies there; 0 of a set of the hub."""
+        return 0 if self.name.startswith("hf:") else os.stat(self.name).st_size
+
+    def key(self) -> str:
+        """Tells whether the source is the one that it was: by path, size and time of change."""
+        if self.name.startswith("hf:"):
+            found = self.name
+        else:
+            there = os.stat(self.name)
+            found = f"{os.path.abspath(self.name)}\0{there.st_size}\0{there.st_mtime_ns}"
+        return hashlib.sha256(found.encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+def sources(names: str | list[str], format: str | None = None) -> list[Source]:
+    """The files that ``data.train`` or ``data.eval`` stands for, each once, in order of name.
+
+    Args:
+        names: files, folders, patterns, or sets of the hub.
+        format: of all of them, as `CorpusSection.format`.
+
+    Raises:
+        UserError: a name that stands for no file.
+    """
+    found = []
+    for name in [names] if isinstance(names, str) else names:
+        if name.startswith("hf:"):
+            found.append(Source(name, None))
+            continue
+        if os.path.isdir(name):
+            files = [str(path) for path in sorted(Path(name).rglob("*")) if _is_text(path, format)]
+            wanted = f"*.{format}" if format else f"*.{', *.'.join((*TEXTS, *TABLES))}"
+            if not files:
+                raise UserError(f"{name}: no text in this folder; looked for {wanted}, also packed")
+        elif os.path.exists(name) or not glob.has_magic(name):
+            files = [name]  # reading says what is wrong with it
+        else:
+            files = sorted(file for file in glob.glob(name, recursive=True) if os.path.isfile(file))
+            if not files:
+                raise UserError(f"{name}: no file has such a name")
+        found += [Source(file, format or _format(file)) for file in files]
+    for source in found:
+        if not source.name.startswith("hf:") and not os.path.isfile(source.name):
+            with streams.opened(source.name):  # raises
+                pass
+    return list(dict.fromkeys(found))
+
+
+def _is_text(path: Path, format: str | None) -> bool:
+    if path.name.startswith(".") or not path.is_file():
+        return False
+    end = records.suffix(path.name)
+    return end in ((*TEXTS, *TABLES) if format in (None, "text") else (format,))
+
+
+def _format(name: str) -> str:
+    end = records.suffix(name)
+    return {"ndjson": "jsonl", "json": "jsonl"}.get(end, end) if end in TABLES else "text"
+
+
+@dataclass
+class Reader:
+    """The documents of a source; after the iteration, what was left out.
+
+    Iterating yields texts that are not blank. ``rejected`` counts documents (or lines, or the rest
+    of a damaged file) that could not be read, ``empty`` blank documents.
+
+    Args:
+        source: what to read.
+        data: how; its `on_error` says whether the first fault is raised.
+    """
+
+    source: Source
+    data: CorpusSection
+    rejected: int = 0
+    empty: int = 0
+    messages: list[str] = field(default_factory=list)  # of the first that were rejected
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the texts.
+
+        Raises:
+            UserError: there is no such file.
+            DataError: what cannot be read, with its place; a file without any document.
+        """
+        self.rejected, self.empty, self.messages = 0, 0, []
+        some = False
+        try:
+            for text in self._plain() if self.source.format == "text" else self._table():
+                some = True
+                if text.strip():
+                    yield text
+                else:
+                    self.empty += 1
+        except DataError as error:
+            self._reject(error)
+            some = True
+        if not some and not self.rejected:
+            self._reject(DataError(f"{self.source.name}: empty, there is no document in it"))
+
+    def _reject(self, error: DataError, raw: bytes = b"") -> None:
+        if self.data.on_error == "stop":
+            raise DataError(f"{error}; data.on_error=skip leaves such text out") from error
+        self.rejected += 1
+        if len(self.messages) < _KEPT:
+            self.messages.append(str(error))
+
+    def _table(self) -> Iterator[str]:
+        format = None if self.source.format == "parquet" else self.source.format
+        limit = self.data.max_document_bytes
+        for example in records.read(
+            self.source.name,
+            id_field="",
+            format=format,
+            on_error=self._reject,
+            max_line_bytes=limit,
+        ):
+            try:
+                yield records.text(example, self.data.text)
+            except DataError as error:
+                self._reject(error)
+
+    def _plain(self) -> Iterator[str]:
+        """Documents of plain text; one with a bad or too long part is left out as a whole."""
+        whole = self.data.documents == "file"
+        lines = records.lines(
+            self.source.name,
+            on_error=None if whole else self._reject,
+            max_line_bytes=self.data.max_document_bytes,
+        )
+        if self.data.documents == "line":
+            for line in lines:
+                if line.raw.strip():
+                    yield from self._decoded([line])
+            return
+        block, size = [], 0
+        for line in lines:
+            if not whole and not line.raw.strip():
+                yield from self._decoded(block)
+                block, size = [], 0
+                continue
+            size += len(line.raw)
+            if size <= self.data.max_document_bytes:
+                block.append(line)
+            elif whole:
+                raise DataError(
+                    f"{self.source.name}: a document of more than "
+                    f"{self.data.max_document_bytes:,} bytes (data.max_document_bytes); "
+                    "data.documents=line or blank_line parts a file"
+                )
+            elif block:
+                what = f"a document of more than {self.data.max_document_bytes:,} bytes"
+                self._reject(DataError(f"{self.source.name}:{block[0].number}: {what}"))
+                block = []
+        yield from self._decoded(block)
+
+    def _decoded(self, lines: list[records.Line]) -> Iterator[str]:
+        """The text of a block of lines, or nothing."""
+        if not lines:
+            return
+        raw = b"".join(line.raw for line in lines)
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError as error:
+            number = lines[0].number + raw.count(b"\n", 0, error.start)
+            what = records.not_utf8(raw, error, lines[0].offset)
+            self._reject(DataError(f"{self.source.name}:{number}: {what}"))
+        else:
+            yield text if self.data.documents == "file" else text.rstrip("\r\n")
+
+
+def fingerprint(text: str) -> int:
+    """64 bits of a document's content: equal texts have equal ones."""
+    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def drawn(fingerprints: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """Which documents a split takes out, by content and seed alone.
+
+    Args:
+        fingerprints: [documents] uint64.
+        fraction: expected share.
+
+    Returns:
+        [documents] bool. Documents of the same content are on one side, whatever else there is.
+    """
+    x = fingerprints.astype(np.uint64) ^ np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)  # the end of splitmix64
+    return x < np.uint64(int(fraction * 2**64))
+
+
+def split(
+    fingerprints: np.ndarray, fraction: float, seed: int, where: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the documents to train on and to evaluate on; both are there.
+
+    Raises:
+        DataError: fewer than two different documents.
+    """
+    taken = drawn(fingerprints, fraction, seed)
+    different = np.unique(fingerprints)
+    if len(different) < 2:
+        raise DataError(
+            f"{where}: {len(different)} different document, a split into training and evaluation "
+            "needs 2; data.documents=line or blank_line parts plain text into documents, "
+            "data.eval names another file"
+        )
+    if taken.all() or not taken.any():  # move the documents with the first of the fingerprints
+        taken ^= fingerprints == different[0]
+    return np.flatnonzero(~taken), np.flatnonzero(taken)
+
+
+def total_size(found: Iterable[Source]) -> int:
+    """Bytes of all sources."""
+    return sum(source.size for source in found)

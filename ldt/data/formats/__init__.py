@@ -1,0 +1,61 @@
+"""The layouts of published data sets as examples. A layout is a name in `FORMATS`.
+
+An example has the fields of the task that the layout belongs to, as a JSON line would have them.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from ldt.data import json_file, records
+from ldt.data.formats import conll, hotpotqa, squad, triviaqa, wikihop
+from ldt.data.json_file import JsonFile
+from ldt.data.records import Example, OnError
+
+if TYPE_CHECKING:
+    from ldt.data.options import DataSection
+
+LINES = ("jsonl", "csv", "tsv", "parquet")  # read one by one, in constant memory
+_WHOLE: dict[str, Callable[[JsonFile, "DataSection"], Iterator[Example]]] = {
+    "hotpotqa": hotpotqa.read,
+    "squad": squad.read,
+    "triviaqa": triviaqa.read,
+    "wikihop": wikihop.read,
+}
+_STREAMED: dict[str, Callable[[str, "DataSection"], Iterator[Example]]] = {
+    "conll": conll.read,  # not JSON; a document at a time
+}
+FORMATS = (*LINES, *_STREAMED, *_WHOLE)
+
+
+def read(
+    source: str,
+    data: "DataSection",
+    *,
+    on_error: OnError | None = None,
+    max_line_bytes: int = 256 << 20,
+) -> Iterator[Example]:
+    """Yield the examples of ``source`` in order.
+
+    Args:
+        source: as `ldt.data.records.read` takes it; published layouts are read whole into memory.
+        data: its format, id and what else the layout wants.
+        on_error, max_line_bytes: of lines, as in `ldt.data.records.read`. What is wrong with a
+            published layout is always raised.
+
+    Raises:
+        UserError: there is no such file, or an option is missing.
+        DataError: the file is damaged or of another layout.
+    """
+    if data.format in _STREAMED:
+        yield from _STREAMED[data.format](source, data)
+        return
+    if data.format in _WHOLE:
+        yield from _WHOLE[data.format](json_file.read(source), data)
+        return
+    yield from records.read(
+        source,
+        id_field=data.id,
+        format=None if data.format == "parquet" else data.format,
+        on_error=on_error,
+        max_line_bytes=max_line_bytes,
+    )

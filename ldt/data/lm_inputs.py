@@ -1,0 +1,302 @@
+"""Tokens as inputs of a masked LM: windows over joined documents, or whole documents; masked."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from torch.utils.data import IterableDataset, get_worker_info
+
+from ldt.data.collate import Collator
+from ldt.data.corpus import Reader, Source
+from ldt.data.features import Feature
+from ldt.data.masking import Masker
+from ldt.data.options import CorpusSection
+from ldt.data.token_store import TokenStore, token_arrays
+from ldt.data.tokenization import special_id
+from ldt.errors import DataError
+
+log = logging.getLogger("ldt")
+
+SHUFFLED = 1024  # items of a stream among which the next one is drawn
+
+
+class Frame(NamedTuple):
+    """What stands around and between texts: ids of the first and last token, and of the
+    separator."""
+
+    first: int
+    last: int
+    separator: int
+
+    @classmethod
+    def of(cls, tokenizer) -> Frame:
+        """``[first] text [last]``, documents joined by ``last``, as in RoBERTa.
+
+        Raises:
+            ModelError: the tokenizer lacks them.
+        """
+        last = special_id(tokenizer, "sep")
+        return cls(special_id(tokenizer, "cls"), last, last)
+
+    def around(self, ids: np.ndarray) -> np.ndarray:
+        """[n] -> [n + 2] int64."""
+        framed = np.empty(len(ids) + 2, np.int64)
+        framed[0], framed[1:-1], framed[-1] = self.first, ids, self.last
+        return framed
+
+
+def masked(row: np.ndarray, masker: Masker, generator, see_all: bool, number: int) -> Feature:
+    """The feature of a framed row, a mask drawn for it.
+
+    Args:
+        row: [n] ids.
+        see_all: whether the first token has global attention.
+        number: of the item, for messages.
+    """
+    shown, labels = masker(row, generator)
+    everywhere = np.zeros(len(row), np.uint8)
+    everywhere[0] = see_all
+    return {
+        "input_ids": shown,
+        "labels": labels,
+        "global_attention_mask": everywhere,
+        "document": number,
+    }
+
+
+class Items(Sequence[list[Feature]]):
+    """What a batch is made of: each item is a list of rows. Masks depend on seed, epoch and number.
+
+    Args:
+        store: the tokens.
+        documents: numbers of those that are used, in order.
+        frame: special tokens.
+        masker: draws the masks.
+        max_length: most tokens of an item, with special ones.
+        seed: of the masks.
+        see_all: whether the first token of a row has global attention.
+        fixed: the same masks in every epoch, and one row an item: for evaluation.
+    """
+
+    def __init__(
+        self,
+        store: TokenStore,
+        documents: np.ndarray,
+        frame: Frame,
+        masker: Masker,
+        *,
+        max_length: int,
+        seed: int,
+        see_all: bool = False,
+        fixed: bool = False,
+    ):
+        self.store, self.documents, self.frame, self.masker = store, documents, frame, masker
+        self.room, self.max_length = max_length - 2, max_length
+        self.seed, self.see_all, self.fixed = seed, see_all, fixed
+        self.epoch = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the text, without special ones."""
+        return int(self.store.lengths[self.documents].sum())
+
+    @property
+    def size(self) -> int:
+        """Bytes of the text."""
+        return int(self.store.sizes[self.documents].sum())
+
+    def set_epoch(self, epoch: int) -> None:
+        """Is called by the Trainer's loader as an epoch begins."""
+        self.epoch = epoch
+
+    @abstractmethod
+    def rows(self, index: int) -> list[np.ndarray]:
+        """The framed rows of an item, unmasked."""
+
+    def __getitem__(self, index: int) -> list[Feature]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        key = (self.seed, index) if self.fixed else (self.seed, self.epoch, index)
+        generator = np.random.default_rng(key)
+        return [
+            masked(row, self.masker, generator, self.see_all, index) for row in self.rows(index)
+        ]
+
+
+class FullSentences(Items):
+    """Windows over the documents laid end to end, a separator behind each.
+
+    Every window is full but the last, which has what is left. Liu et al. 2019 (arXiv:1907.11692),
+    section 4.2.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._ends = np.cumsum(self.store.lengths[self.documents] + 1)
+
+    def __len__(self) -> int:
+        total = int(self._ends[-1]) - 1 if len(self._ends) else 0  # no separator at the end
+        return -(-total // self.room)
+
+    def rows(self, index):
+        start = index * self.room
+        end = min(start + self.room, int(self._ends[-1]) - 1)
+        return [self.frame.around(self.stretch(start, end))]
+
+    def stretch(self, start: int, end: int) -> np.ndarray:
+        """Ids from ``start`` to ``end`` of all documents laid end to end."""
+        parts = []
+        place = int(np.searchsorted(self._ends, start, side="right"))
+        while start < end:
+            behind = int(self._ends[place])
+            length = int(self.store.lengths[self.documents[place]])
+            inside = start - (behind - length - 1)
+            ids = self.store.tokens(self.documents[place], inside, inside + end - start)
+            parts += [ids, [self.frame.separator]] if inside + end - start > length else [ids]
+            start, place = behind, place + 1
+        return np.concatenate(parts)
+
+
+class WholeDocuments(Items):
+    """Rows that hold one document, or a part of a longer one; an item has as many rows in a row as
+    go into ``max_length`` tokens together. Rows do not see each other."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        rows, item, used = [], [], 0
+        for place, length in enumerate(self.store.lengths[self.documents].tolist()):
+            for start in range(0, length, self.room):
+                size = min(self.room, length - start) + 2
+                if not used or self.fixed or used + size > self.max_length:
+                    item.append(len(rows))
+                    used = 0
+                rows.append((place, start))
+                used += size
+        self._rows = np.array(rows, np.int64).reshape(-1, 2)
+        self._items = np.array([*item, len(rows)], np.int64)
+
+    def __len__(self) -> int:
+        return len(self._items) - 1
+
+    def rows(self, index):
+        first, behind = self._items[index : index + 2]
+        return [
+            self.frame.around(self.store.tokens(self.documents[place], start, start + self.room))
+            for place, start in self._rows[first:behind]
+        ]
+
+
+PACKINGS: dict[str, type[Items]] = {"full_sentences": FullSentences, "document": WholeDocuments}
+
+
+class Stream(IterableDataset):
+    """Items made while they are read, again and again without end; nothing is on the disk.
+
+    Each of ``parts`` readers (processes, times the loader's workers) takes every so many-th
+    document, and gives its items in an order drawn among the next 1,024. In memory are these, and
+    one document.
+
+    Args:
+        found: the sources.
+        data: how they are read.
+        tokenizer: of the model.
+        masker: draws the masks.
+        max_length: most tokens of an item, with special ones.
+        seed: of masks and order.
+        part, parts: number of this process, and how many there are.
+        see_all: whether the first token of a row has global attention.
+    """
+
+    def __init__(
+        self,
+        found: Sequence[Source],
+        data: CorpusSection,
+        tokenizer,
+        masker: Masker,
+        *,
+        max_length: int,
+        seed: int,
+        part: int = 0,
+        parts: int = 1,
+        see_all: bool = False,
+    ):
+        super().__init__()
+        self.found, self.data, self.tokenizer, self.masker = found, data, tokenizer, masker
+        self.frame, self.max_length, self.seed = Frame.of(tokenizer), max_length, seed
+        self.part, self.parts, self.see_all = part, parts, see_all
+
+    def __iter__(self) -> Iterator[list[Feature]]:
+        worker = get_worker_info()
+        part, parts = self.part, self.parts
+        if worker is not None:
+            part, parts = part * worker.num_workers + worker.id, parts * worker.num_workers
+        packed = self._joined if self.data.packing == "full_sentences" else self._apart
+        generator = np.random.default_rng((self.seed, part))
+        waiting: list[list[np.ndarray]] = []
+        for number, rows in enumerate(packed(self._documents(part, parts))):
+            waiting.append(rows)
+            if len(waiting) == SHUFFLED:
+                place = int(generator.integers(SHUFFLED))
+                waiting[place], waiting[-1] = waiting[-1], waiting[place]
+                yield [
+                    masked(row, self.masker, generator, self.see_all, number)
+                    for row in waiting.pop()
+                ]
+
+    def _documents(self, part: int, parts: int) -> Iterator[np.ndarray]:
+        """The tokens of this part's documents, over and over."""
+        told = False
+        while True:
+            number = rejected = 0
+            for source in self.found:
+                reader = Reader(source, self.data)
+                for text in reader:
+                    if number % parts == part:
+                        arrays = token_arrays(self.tokenizer, text)
+                        yield np.concatenate(arrays) if arrays else np.empty(0, np.uint32)
+                    number += 1
+                rejected += reader.rejected
+            if number <= part:
+                raise DataError(
+                    f"data.train: {number:,} documents for {parts:,} readers (processes, times "
+                    "training.dataloader_num_workers); each needs one"
+                )
+            if rejected and part == 0 and not told:
+                log.warning("%d documents of the stream could not be read", rejected)
+            told = True
+
+    def _joined(self, documents) -> Iterator[list[np.ndarray]]:
+        """Windows across the borders of documents."""
+        room, left = self.max_length - 2, np.empty(0, np.int64)
+        for ids in documents:
+            left = np.concatenate([left, ids, [self.frame.separator]])
+            whole = len(left) // room * room
+            for start in range(0, whole, room):
+                yield [self.frame.around(left[start : start + room])]
+            left = left[whole:]
+
+    def _apart(self, documents) -> Iterator[list[np.ndarray]]:
+        """Rows of one document each, as many as go into an item."""
+        room, rows, used = self.max_length - 2, [], 0
+        for ids in documents:
+            for start in range(0, len(ids), room):
+                row = self.frame.around(ids[start : start + room])
+                if rows and used + len(row) > self.max_length:
+                    yield rows
+                    rows, used = [], 0
+                rows.append(row)
+                used += len(row)
+
+
+class Rows:
+    """Collates items, which are lists of rows, to one batch of all rows."""
+
+    def __init__(self, pad_token_id: int):
+        self.collate = Collator(pad_token_id)
+
+    def __call__(self, items: Sequence[list[Feature]]):
+        return self.collate([row for item in items for row in item])

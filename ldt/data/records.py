@@ -1,0 +1,446 @@
+"""Files, pipes and hub data sets to examples, one at a time and in constant memory.
+
+What is read: JSONL and JSON arrays, CSV, TSV and Parquet, each told by content or suffix; gzip,
+bz2 and xz by content whatever the suffix. JSON is read strictly (``ldt.data.strict_json``). Raw
+control
+characters, NUL and U+2028 inside strings are kept.
+
+Ids are not compared here, which would take memory per record: see ``ldt.training.finetune.unique``.
+"""
+
+import csv
+import difflib
+import itertools
+import lzma
+import os
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NamedTuple
+
+from ldt.data import streams
+from ldt.data.strict_json import Decoder
+from ldt.errors import DataError
+
+OnError = Callable[[DataError, bytes], None]
+
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
+_BOM = b"\xef\xbb\xbf"
+_KEPT_OF_LONG_LINE = 1024
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+@dataclass(slots=True)
+class Example:
+    """One record of the user's data.
+
+    ``where`` ("train.jsonl:17") opens every message about it; ``id`` is the number of its line (of
+    its row in Parquet, of the item in a JSON array) where the record has none.
+    """
+
+    fields: dict[str, Any]
+    id: str | int
+    where: str
+
+
+def read(
+    source: str | os.PathLike,
+    *,
+    id_field: str = "id",
+    format: str | None = None,
+    on_error: OnError | None = None,
+    max_line_bytes: int = 256 << 20,
+) -> Iterator[Example]:
+    """Yield the records of ``source`` in order, with the memory of one record.
+
+    Args:
+        source: a path, "-" for standard input, or "hf:owner/name[:split]" (split "train" where none
+            is given), the only form that may use the network.
+        id_field: where a record has its id, text or a whole number; a dotted path as in ``field``.
+            Where it is missing, null or empty, the id is the number of the record, from 1.
+        format: "jsonl" (JSON arrays too), "csv" or "tsv"; None tells it by suffix and content.
+            Parquet is always told by content.
+        on_error: None raises at the first bad record. Else it is called with the error and the
+            record's bytes (only the first 1,024 of a line that is too long, none for Parquet and
+            hub sets), and reading goes on.
+        max_line_bytes: a longer line is rejected without being held in memory. A JSON array is
+            read whole and may have this size in all.
+
+    Raises:
+        UserError: there is no such file, it is a folder, or standard input is a terminal.
+        DataError: "train.jsonl:17: what is wrong". Damage that ends a file (cut-off gzip, UTF-16,
+            a broken JSON array) is raised whether or not there is an ``on_error``.
+    """
+    if format not in (None, "jsonl", *_DELIMITERS):
+        raise ValueError(f"format must be jsonl, csv or tsv, got {format!r}")
+    source = os.fspath(source)
+    if source.startswith("hf:"):
+        reader = _Reader(source, None, None, id_field, on_error, max_line_bytes)
+        yield from reader.table(_hub_rows(source), "cannot be read (offline, or no such set?)")
+        return
+    with streams.opened(source) as (name, stream, packed):
+        reader = _Reader(name, stream, packed, id_field, on_error, max_line_bytes)
+        if packed == "parquet" and source == "-":
+            raise DataError("stdin: Parquet is read from its end; save it to a file first")
+        elif packed == "parquet":
+            yield from reader.table(_parquet_rows(source), "damaged Parquet")
+        else:
+            yield from reader.records(format)
+
+
+def lines(source: str, *, on_error: OnError | None = None, max_line_bytes: int) -> Iterator["Line"]:
+    """Yield the lines of a text file, unpacked, without a byte order mark; arguments and errors
+    are those of `read`."""
+    with streams.opened(source) as (name, stream, packed):
+        yield from _Reader(name, stream, packed, "", on_error, max_line_bytes).lines()
+
+
+def field(example: Example, path: str) -> Any:
+    """Return the value at a dotted path, as "clauses.Audit Rights"; an exact key wins.
+
+    Raises:
+        DataError: there is none; the message names the nearest, or all there are.
+    """
+    found, value = _find(example.fields, path)
+    if found:
+        return value
+    names = _names(example.fields)
+    near = difflib.get_close_matches(path, names, n=1)
+    shown = ", ".join(map(repr, names[:12])) + (", …" if len(names) > 12 else "")
+    hint = f"did you mean {near[0]!r}?" if near else f"it has {shown or 'none at all'}"
+    raise DataError(f"{example.where}: no field {path!r}; {hint}")
+
+
+def text(example: Example, path: str) -> str:
+    """Return the text at a dotted path; it may be empty.
+
+    Raises:
+        DataError: there is no such field, or it holds something else than text.
+    """
+    value = field(example, path)
+    if not isinstance(value, str):
+        raise DataError(f"{example.where}: field {path!r} is {kind(value)}, expected text")
+    return value
+
+
+def texts(example: Example, path: str) -> list[str]:
+    """Return the list of texts at a dotted path; it may be empty, and so may be texts in it.
+
+    Raises:
+        DataError: there is no such field, or it holds something else.
+    """
+    values = field(example, path)
+    if not isinstance(values, list):
+        raise DataError(
+            f"{example.where}: field {path!r} is {kind(values)}, expected a list of texts"
+        )
+    for number, value in enumerate(values, 1):
+        if not isinstance(value, str):
+            raise DataError(
+                f"{example.where}: field {path!r}: {kind(value)} in place {number:,}, expected text"
+            )
+    return values
+
+
+def kind(value: Any) -> str:
+    """Name the type of a JSON value for a message: "null", "a number", "a list" …"""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    for types, name in (
+        ((int, float), "a number"),
+        (str, "text"),
+        (list, "a list"),
+        (dict, "an object"),
+    ):
+        if isinstance(value, types):
+            return name
+    return f"a {type(value).__name__}"
+
+
+class Line(NamedTuple):
+    """A line of a file as it stands there."""
+
+    number: int  # from 1
+    offset: int  # of its first byte in the file, unpacked
+    raw: bytes  # with its line end
+
+
+class _Reader:
+    """One open source, and what its messages need."""
+
+    def __init__(
+        self,
+        name: str,
+        stream: BinaryIO | None,
+        packed: str | None,
+        id_field: str,
+        on_error: OnError | None,
+        limit: int,
+    ):
+        self.name = name
+        self.stream = stream
+        self.packed = packed  # the name of the compression
+        self.id_field = id_field
+        self.on_error = on_error
+        self.limit = limit
+
+    def reject(self, where: str, what: str, raw: bytes) -> None:
+        error = DataError(f"{where}: {what}")
+        if self.on_error is None:
+            raise error
+        self.on_error(error, raw)
+
+    def example(self, value: Any, number: int, where: str, raw: bytes) -> Iterator[Example]:
+        """Yield the example of a decoded record, or nothing when it is rejected."""
+        if not isinstance(value, dict):
+            self.reject(where, f'{kind(value)}, expected an object such as {{"text": "…"}}', raw)
+            return
+        found = _find(value, self.id_field)[1]
+        if found is None or found == "":
+            found = number
+        if isinstance(found, bool) or not isinstance(found, (str, int)):
+            what = f"field {self.id_field!r} is {kind(found)}, expected text or a whole number"
+            self.reject(where, what, raw)
+            return
+        yield Example(value, found, where)
+
+    def records(self, format: str | None) -> Iterator[Example]:
+        lines = self.lines()
+        first = next((line for line in lines if line.raw.strip()), None)
+        if first is None:
+            return
+        lines = itertools.chain([first], lines)
+        start = first.raw.lstrip()[:1]
+        told = format or ("jsonl" if start == b"{" else suffix(self.name))
+        if told in _DELIMITERS:
+            yield from self.rows(lines, _DELIMITERS[told])
+        elif start == b"[":
+            yield from self.items(first)
+        else:
+            yield from self.objects(lines)
+
+    def table(self, rows: Iterator[dict], what: str) -> Iterator[Example]:
+        for number, row in _numbered(rows, self.name, what):
+            yield from self.example(row, number, f"{self.name}:{number}", b"")
+
+    def lines(self) -> Iterator[Line]:
+        number = offset = 0
+        while raw := self.take(self.limit + 1, number + 1, offset):
+            number += 1
+            size = len(raw)
+            if number == 1 and _is_utf16(raw):
+                raise DataError(
+                    f"{self.name}: looks like UTF-16, expected UTF-8; iconv -f UTF-16 -t UTF-8 "
+                    "FILE turns it into that"
+                )
+            if size > self.limit:
+                start = raw[:_KEPT_OF_LONG_LINE]
+                while raw and not raw.endswith(b"\n"):
+                    raw = self.take(1 << 20, number, offset + size)
+                    size += len(raw)
+                what = f"a line of {size:,} bytes; at most {self.limit:,} are read in one"
+                self.reject(f"{self.name}:{number}", what, start)
+            elif number == 1 and raw.startswith(_BOM):
+                yield Line(number, len(_BOM), raw[len(_BOM) :])
+            else:
+                yield Line(number, offset, raw)
+            offset += size
+
+    def take(self, size: int, number: int, offset: int) -> bytes:
+        try:
+            return self.stream.readline(size)
+        except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+            where = f"{self.name}:{number}: cannot read on, {offset:,} bytes into the lines"
+            what = f"the {self.packed} data are damaged or cut off" if self.packed else "the file"
+            raise DataError(f"{where}: {what} ({error})") from error
+
+    def objects(self, lines: Iterable[Line]) -> Iterator[Example]:
+        decoder = Decoder()
+        for number, offset, raw in lines:
+            if not raw.strip():
+                continue
+            where = f"{self.name}:{number}"
+            try:
+                text = raw.decode().strip(" \t\r\n")
+                value, end = decoder.decode(text)
+            except ValueError as error:
+                what = str(error)
+                if _is_cut_off(raw, error):
+                    what = (
+                        f"the last line breaks off (bytes {offset:,} to {offset + len(raw):,} of "
+                        "the file); was its writer stopped?"
+                    )
+                elif isinstance(error, UnicodeDecodeError):
+                    what = not_utf8(raw, error, offset)
+                elif text == "{":
+                    what += "; each line must be one whole object: jq -c . FILE makes such lines"
+                self.reject(where, what, raw)
+            else:
+                if end < len(text):
+                    decoder.problems.append(f"text after the object, at column {end + 1}")
+                if decoder.problems:
+                    self.reject(where, decoder.problems[0], raw)
+                else:
+                    yield from self.example(value, number, where, raw)
+
+    def items(self, first: Line) -> Iterator[Example]:
+        """A JSON array: the file whole in memory, one decoded item at a time."""
+        raw = first.raw + self.stream.read(self.limit + 1 - len(first.raw))
+        if len(raw) > self.limit:
+            raise DataError(
+                f"{self.name}: a JSON array of more than {self.limit:,} bytes; it is read whole, "
+                "one object a line is not: jq -c '.[]' FILE > FILE.jsonl"
+            )
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError as error:
+            number = first.number + raw.count(b"\n", 0, error.start)
+            what = not_utf8(raw, error, first.offset)
+            raise DataError(f"{self.name}:{number}: {what}") from None
+        decoder = Decoder()
+        at = _SPACE.match(text, text.index("[") + 1).end()
+        for number in itertools.count(1):
+            if number == 1 and text[at : at + 1] == "]":
+                break
+            where = f"{self.name}: item {number}"
+            try:
+                value, end = decoder.decode(text, at)
+            except ValueError as error:
+                raise DataError(f"{where}: {error}") from None
+            item = text[at:end].encode(errors="replace")
+            if decoder.problems:
+                self.reject(where, decoder.problems[0], item)
+            else:
+                yield from self.example(value, number, where, item)
+            at = _SPACE.match(text, end).end()
+            if text[at : at + 1] == "]":
+                break
+            if text[at : at + 1] != ",":
+                raise DataError(f"{where}: expected , or ] after it; is the file cut off?")
+            at = _SPACE.match(text, at + 1).end()
+        if text[at + 1 :].strip():
+            raise DataError(f"{self.name}: text after the JSON array's closing ]")
+
+    def rows(self, lines: Iterable[Line], delimiter: str) -> Iterator[Example]:
+        """CSV with a header; a quoted cell may span lines. Every value is text."""
+        taken: list[Line] = []  # the lines of the current row
+
+        def decoded():
+            for line in lines:
+                taken.append(line)
+                yield line.raw.decode(errors="surrogateescape")
+
+        csv.field_size_limit(max(csv.field_size_limit(), min(self.limit, sys.maxsize)))
+        reader = csv.reader(decoded(), delimiter=delimiter, strict=True)
+        header: list[str] | None = None
+        while True:
+            taken.clear()
+            try:
+                cells, what = next(reader), None
+            except StopIteration:
+                return
+            except csv.Error as error:
+                cells, what = [], f"not CSV: {error}"
+            if not cells and not what:
+                continue
+            number, raw = taken[0].number, b"".join(line.raw for line in taken)
+            where = f"{self.name}:{number}"
+            try:
+                raw.decode()
+            except UnicodeDecodeError as error:
+                what = not_utf8(raw, error, taken[0].offset)
+            if header is None:
+                if what or len(set(cells)) < len(cells):
+                    raise DataError(f"{where}: {what or 'a name stands twice in the header'}")
+                header = cells
+                continue
+            if taken[-1].number - number >= len(taken):
+                what = "a line of this row is too long"
+            if not what and len(cells) != len(header):
+                what = f"{len(cells)} cells, the header has {len(header)}"
+            if what:
+                self.reject(where, what, raw)
+            else:
+                yield from self.example(dict(zip(header, cells, strict=True)), number, where, raw)
+
+
+def _parquet_rows(path: str) -> Iterator[dict]:
+    import pyarrow.parquet
+
+    with pyarrow.parquet.ParquetFile(path, memory_map=True) as file:
+        for batch in file.iter_batches(batch_size=64):
+            yield from batch.to_pylist()
+
+
+def _hub_rows(source: str) -> Iterator[dict]:
+    import datasets
+
+    name, _, split = source.removeprefix("hf:").partition(":")
+    yield from datasets.load_dataset(name, split=split or "train", streaming=True)
+
+
+def _numbered(rows: Iterator[dict], source: str, what: str) -> Iterator[tuple[int, dict]]:
+    """Count rows from 1; whatever goes wrong in getting one is a DataError of one line.
+
+    The libraries below raise dozens of unrelated classes, so all are caught.
+    """
+    for number in itertools.count(1):
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except Exception as error:
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            place = f"{source}:{number}" if number > 1 else source
+            raise DataError(f"{place}: {what}: {first}") from error
+        yield number, row
+
+
+def suffix(name: str) -> str:
+    """The suffix under a compression's, without its point: "csv" for "a.csv.gz"."""
+    stem, end = os.path.splitext(name.lower())
+    if end in (".gz", ".bz2", ".xz"):
+        end = os.path.splitext(stem)[1]
+    return end.removeprefix(".")
+
+
+def _is_utf16(raw: bytes) -> bool:
+    return raw.startswith((b"\xff\xfe", b"\xfe\xff")) or (len(raw) > 1 and raw[:2].count(0) == 1)
+
+
+def not_utf8(raw: bytes, error: UnicodeDecodeError, offset: int) -> str:
+    place = offset + error.start
+    return f"not UTF-8: byte 0x{raw[error.start]:02x} at byte offset {place:,} of the file"
+
+
+def _is_cut_off(raw: bytes, error: ValueError) -> bool:
+    """Whether a line that could not be decoded looks like the first part of an object."""
+    if raw.endswith(b"\n") or not raw.lstrip().startswith(b"{"):
+        return False
+    if isinstance(error, UnicodeDecodeError):
+        return error.reason == "unexpected end of data"
+    return not raw.rstrip().endswith(b"}") or getattr(error, "at_end", False)
+
+
+def _find(node: Any, path: str) -> tuple[bool, Any]:
+    if not isinstance(node, dict):
+        return False, None
+    if path in node:
+        return True, node[path]
+    for point in (at for at, letter in enumerate(path) if letter == "."):
+        found, value = _find(node.get(path[:point]), path[point + 1 :])
+        if found:
+            return True, value
+    return False, None
+
+
+def _names(fields: dict, prefix: str = "", depth: int = 3) -> list[str]:
+    """The dotted names of all fields, those of objects inside included."""
+    names = []
+    for key, value in fields.items():
+        names.append(prefix + str(key))
+        if isinstance(value, dict) and depth > 1:
+            names += _names(value, f"{prefix}{key}.", depth - 1)
+    return names

@@ -1,0 +1,313 @@
+"""Text as tokens on the disk: each document tokenized once, read from there in any order.
+
+Under ``data.cache`` lies a folder for each tokenizer and way to read, in it one for each source
+file, in it shards of up to 64 million tokens or a million documents: ``tokens.bin`` (uint16, or
+uint32 where the vocabulary asks for it), ``documents.npy`` and ``shard.json``. A shard is there
+whole or not at all, and what was done when a run was killed is not done again. A file that has
+changed (by size or time) is another source.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import logging
+import os
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from ldt import files
+from ldt.cli.console import say
+from ldt.data.corpus import Reader, Source, fingerprint
+from ldt.data.options import CorpusSection
+from ldt.data.tokenization import token_parts, vocabulary_size
+from ldt.errors import DataError, ResourceError
+
+log = logging.getLogger("ldt")
+
+VERSION = 1  # of the files
+SHARD = 1 << 26  # tokens
+MOST = 1 << 20  # documents of a shard
+BLOCK = 1 << 20  # characters that a thread tokenizes at a time
+DOCUMENT = np.dtype([("tokens", "<i8"), ("bytes", "<i8"), ("fingerprint", "<u8")])
+_REPORT = 20.0  # seconds between two lines of progress
+
+
+def token_type(vocabulary: int) -> np.dtype:
+    """The smallest type that holds every id of a vocabulary of that size."""
+    return np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
+
+
+def build(
+    found: Sequence[Source], data: CorpusSection, tokenizer, most: int | None = None
+) -> TokenStore:
+    """Tokenize what is not tokenized yet, and open all of it.
+
+    Processes that build the same store take turns: the first does the work.
+
+    Args:
+        found: the sources, in the order of the store.
+        data: how they are read; where the store is.
+        tokenizer: a fast one.
+        most: documents that are read of a source; None for all.
+
+    Raises:
+        DataError: text that cannot be read, with its place, unless ``data.on_error`` skips it.
+        ResourceError: the disk is full.
+        UserError: the store cannot be written.
+    """
+    folder = Path(data.cache) / _key(tokenizer, data, most)
+    folders = [folder / f"{Path(source.name).name[:40]}-{source.key()}" for source in found]
+    for source, place in zip(found, folders, strict=True):
+        if not _complete(place):
+            with turn(place):
+                _tokenize(source, data, tokenizer, place, most)
+    return TokenStore(folders, data)
+
+
+def _key(tokenizer, data: CorpusSection, most: int | None) -> str:
+    """Names what the tokens depend on beside the source."""
+    parts = {
+        "version": VERSION,
+        "tokenizer": tokenizer.backend_tokenizer.to_str(),
+        "special": sorted(tokenizer.all_special_ids),
+        "most": most,
+        **data.model_dump(include={"format", "text", "documents", "max_document_bytes"}),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def turn(folder: Path) -> Iterator[None]:
+    """The right to write in a folder, waited for."""
+    while True:
+        lock = files.Lock(folder)
+        try:
+            lock.__enter__()
+            break
+        except files.Busy:
+            time.sleep(0.2)
+    try:
+        yield
+    finally:
+        lock.__exit__()
+
+
+def _shards(folder: Path) -> list[dict]:
+    """What the finished shards of a source say of themselves, in order."""
+    found = []
+    for number in range(1 << 20):
+        try:
+            found.append(json.loads((folder / f"{number:06}" / "shard.json").read_text("utf-8")))
+        except FileNotFoundError:
+            return found
+        except ValueError:
+            raise DataError(f"{folder}: damaged; remove the folder, and it is made again") from None
+    return found
+
+
+def _complete(folder: Path) -> bool:
+    shards = _shards(folder)
+    return bool(shards) and shards[-1]["last"]
+
+
+def _tokenize(source: Source, data: CorpusSection, tokenizer, folder: Path, most) -> None:
+    """Make the shards of a source that are missing."""
+    shards = _shards(folder)
+    if shards and shards[-1]["last"]:  # another process was here first
+        return
+    for path in folder.glob("*.tmp-*"):
+        shutil.rmtree(path, ignore_errors=True)
+    reader = Reader(source, data)
+    done = sum(shard["documents"] for shard in shards)
+    if done:
+        say(f"{source.name}: tokenized up to document {done:,}, going on there")
+    texts = islice(reader, done, most)
+    documents = _encoded(texts, tokenizer, data.workers or os.cpu_count() or 1)
+    dtype = token_type(vocabulary_size(tokenizer))
+    number, last, told = len(shards), False, _Told(source.name, done)
+    try:
+        while not last:
+            last = _write_shard(folder / f"{number:06}", documents, dtype, reader, told)
+            number += 1
+    except OSError as error:
+        if not files.is_write_error(error):
+            raise
+        raise ResourceError(
+            f"{folder}: cannot be written: {error.strerror or error}; data.cache names another "
+            "folder, what is done is kept"
+        ) from error
+    finally:
+        documents.close()
+
+
+def _write_shard(target: Path, documents, dtype, reader: Reader, told: _Told) -> bool:
+    """Write a shard, whole or not at all; whether it is the last one of its source."""
+    beside = files.temporary(target)
+    beside.mkdir(parents=True)
+    try:
+        rows, tokens, last = [], 0, True
+        with (beside / "tokens.bin").open("wb") as file:
+            for ids, size, print_ in documents:
+                file.write(np.concatenate(ids).astype(dtype).tobytes() if ids else b"")
+                count = sum(map(len, ids))
+                rows.append((count, size, print_))
+                tokens += count
+                told(count)
+                if tokens >= SHARD or len(rows) >= MOST:
+                    last = False
+                    break
+        np.save(beside / "documents.npy", np.array(rows, DOCUMENT))
+        kept = {"rejected": reader.rejected, "empty": reader.empty, "messages": reader.messages}
+        row = {"documents": len(rows), "tokens": tokens, "type": dtype.str, "last": last, **kept}
+        (beside / "shard.json").write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
+        for path in (*beside.iterdir(), beside):
+            files.flush(path)
+        beside.rename(target)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return last
+
+
+class _Told:
+    """Says now and then how far tokenizing is."""
+
+    def __init__(self, name: str, documents: int):
+        self.name, self.documents, self.tokens = name, documents, 0
+        self.began = self.last = time.monotonic()
+
+    def __call__(self, tokens: int) -> None:
+        self.documents += 1
+        self.tokens += tokens
+        now = time.monotonic()
+        if now - self.last > _REPORT:
+            self.last = now
+            rate = self.tokens / (now - self.began)
+            say(f"{self.name}: tokenizing, {self.documents:,} documents, {rate:,.0f} tokens/s")
+
+
+def _encoded(
+    texts: Iterable[str], tokenizer, workers: int
+) -> Iterator[tuple[list[np.ndarray], int, int]]:
+    """Arrays of ids, bytes and fingerprint of each text, in order, by several threads.
+
+    The tokenizer works outside of Python's lock. No more than a block of text for each thread, and
+    as much again, is in memory.
+    """
+    own = threading.local()
+
+    def encode(block: list[str]):
+        if not hasattr(own, "tokenizer"):
+            own.tokenizer = copy.deepcopy(tokenizer)  # it keeps settings while it works
+        return [
+            (
+                token_arrays(own.tokenizer, text),
+                len(text.encode(errors="surrogatepass")),
+                fingerprint(text),
+            )
+            for text in block
+        ]
+
+    waiting = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            for block in _blocks(texts):
+                waiting.append(pool.submit(encode, block))
+                if len(waiting) > 2 * workers:
+                    yield from waiting.popleft().result()
+            while waiting:
+                yield from waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def token_arrays(tokenizer, text: str) -> list[np.ndarray]:
+    """The ids of a text, special tokens neither around nor inside, in pieces of uint32.
+
+    A long text does not become one Python list, which takes ten times the memory.
+    """
+    return [np.array(ids, np.uint32) for ids in token_parts(tokenizer, text)]
+
+
+def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
+    block, size = [], 0
+    for text in texts:
+        block.append(text)
+        size += len(text)
+        if size >= BLOCK:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+class TokenStore:
+    """Documents as tokens, mapped into memory.
+
+    Attributes:
+        lengths: [documents] int64, tokens without special ones.
+        sizes: [documents] int64, bytes in UTF-8.
+        fingerprints: [documents] uint64, see `ldt.data.corpus.fingerprint`.
+        rejected, empty: documents that could not be read, and blank ones.
+        messages: of the first that could not be read.
+    """
+
+    def __init__(self, folders: Sequence[Path], data: CorpusSection):
+        """Open the folders of sources that `build` made.
+
+        Raises:
+            DataError: something was left out of it, and ``data.on_error`` is ``stop``.
+        """
+        self._files, rows, self.rejected, self.empty = [], [], 0, 0
+        self.messages: list[str] = []
+        for folder in folders:
+            shards = _shards(folder)
+            for number, shard in enumerate(shards):
+                place = folder / f"{number:06}"
+                self._files.append((place / "tokens.bin", shard["type"]))
+                rows.append(np.load(place / "documents.npy"))
+            self.rejected += shards[-1]["rejected"]
+            self.empty += shards[-1]["empty"]
+            self.messages += shards[-1]["messages"]
+        if self.rejected and data.on_error == "stop":
+            raise DataError(f"{self.messages[0]}; data.on_error=skip leaves such text out")
+        documents = np.concatenate(rows)
+        self.lengths = np.ascontiguousarray(documents["tokens"])
+        self.sizes = np.ascontiguousarray(documents["bytes"])
+        self.fingerprints = np.ascontiguousarray(documents["fingerprint"])
+        starts = [np.cumsum(part["tokens"]) - part["tokens"] for part in rows]
+        self._starts = np.concatenate(starts)
+        self._shard = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
+        self._maps: dict[int, np.ndarray] = {}
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getstate__(self):
+        return self.__dict__ | {"_maps": {}}  # a mapped file would be copied
+
+    def tokens(self, document: int, start: int = 0, end: int | None = None) -> np.ndarray:
+        """Ids of a document, or of a part of it: read-only."""
+        length = int(self.lengths[document])
+        end = length if end is None else min(end, length)
+        shard, offset = int(self._shard[document]), int(self._starts[document])
+        if shard not in self._maps:
+            path, kind = self._files[shard]
+            empty = not path.stat().st_size
+            self._maps[shard] = np.empty(0, kind) if empty else np.memmap(path, kind, "r")
+        return self._maps[shard][offset + start : offset + end]
+
+    def digest(self) -> str:
+        """Tells whether two stores hold the same documents in the same order."""
+        return hashlib.sha256(self.fingerprints.tobytes() + self.lengths.tobytes()).hexdigest()

@@ -1,0 +1,157 @@
+"""A character model that continues prompts, as `answering.Answerer`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+
+from ldt.data.characters import load_alphabet
+from ldt.data.features import Feature
+from ldt.data.records import Example, text
+from ldt.errors import DataError, ModelError, UserError
+from ldt.inference.predictor import find_device
+from ldt.recipe.problems import explain
+from ldt.recipe.recipe import Recipe
+from ldt.tasks.base import Outputs
+from ldt.tasks.char_lm import Sampling
+
+
+class Sampler:
+    """A character model with its recipe's way to sample.
+
+    Args:
+        folder: of the model.
+        recipe: that it was trained by.
+        device: a torch device, or "auto".
+        precision: "fp32".
+
+    Raises:
+        ModelError: the folder cannot be used.
+        UserError: there is no such device, or it is to compute in another precision.
+    """
+
+    def __init__(self, folder: Path, recipe: Recipe, device: str = "auto", precision: str = "fp32"):
+        if precision != "fp32":
+            raise UserError(f"--precision {precision}: a character model samples in fp32")
+        self.task, self.data = recipe.task, recipe.data
+        self.max_length = recipe.data.max_length  # of training; a prompt may be longer
+        self.tokenizer, self.alphabet = load_alphabet(folder)
+        model = recipe.task.head().from_pretrained(
+            folder, dtype="float32", attention_backend=recipe.model.attention
+        )
+        self.model = model.to(find_device(device)).eval()
+
+    def encode(self, example: Example) -> list[Feature]:
+        """The prompt, and how it is to be continued.
+
+        Raises:
+            DataError: no prompt, an empty one, or one with a character that the model lacks; a
+                wrong value of a field of `Sampling`.
+        """
+        prompt = text(example, self.data.text)
+        if not prompt:
+            raise DataError(f"{example.where}: {self.data.text!r} is empty; a prompt begins a text")
+        ids = self.alphabet.encode(prompt.encode(errors="surrogatepass"), example.where)
+        sampling = self._sampling(example)
+        name = hashlib.sha256(str(example.id).encode(errors="surrogatepass")).digest()
+        draws = np.random.default_rng((sampling.seed, int.from_bytes(name[:8], "little")))
+        return [
+            {
+                "input_ids": ids,
+                "document": 0,
+                "tokens": len(ids),
+                "flags": {},
+                "sampling": sampling,
+                "draws": draws.random(sampling.length),
+            }
+        ]
+
+    def _sampling(self, example: Example) -> Sampling:
+        own = {key: example.fields[key] for key in Sampling.model_fields if key in example.fields}
+        try:
+            return Sampling.model_validate(self.task.sampling.model_dump() | own)
+        except ValidationError as error:
+            keys, what = next(iter(explain(error, own)))
+            raise DataError(f"{example.where}: {'.'.join(map(str, keys))}: {what}") from None
+
+    def outputs(self, features: list[Feature]) -> list[Outputs]:
+        """What is added to each prompt: {"added": [length] ids}.
+
+        Raises:
+            ModelError: logits that are not finite.
+        """
+        added = [[] for _ in features]
+        steps = max(feature["sampling"].length for feature in features)
+        prompts = [feature["input_ids"] for feature in features]
+        for place, logits in zip(
+            range(steps), next_logits(self.model, prompts, added), strict=False
+        ):
+            for row, feature in enumerate(features):
+                if place < feature["sampling"].length:
+                    draw = feature["draws"][place]
+                    added[row].append(choose(logits[row], feature["sampling"], draw))
+                else:
+                    added[row].append(0)  # goes on with the others, and is cut off
+        return [
+            {"added": np.array(ids[: feature["sampling"].length])}
+            for ids, feature in zip(added, features, strict=True)
+        ]
+
+    def decode(
+        self, outputs: list[Outputs], example: Example, features: list[Feature]
+    ) -> dict[str, Any]:
+        """``text``: the prompt with what was added to it."""
+        ids = [*features[0]["input_ids"].tolist(), *outputs[0]["added"].tolist()]
+        return {"text": self.tokenizer.decode(ids)}
+
+
+def next_logits(model, prompts: Sequence[np.ndarray], added: list[list[int]]) -> Iterator:
+    """Yield the logits [prompts, vocabulary] float64 after the prompts and what is added to them.
+
+    Args:
+        model: an LdtForCausalLM in evaluation mode.
+        prompts: ids, of any lengths.
+        added: ids of each prompt, to which the caller adds one before the next logits.
+
+    Raises:
+        ModelError: they are not finite.
+    """
+    longest = max(map(len, prompts))
+    ids = torch.zeros(len(prompts), longest, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, longest - len(prompt) :] = torch.from_numpy(prompt.astype(np.int64))
+        mask[row, longest - len(prompt) :] = 1
+    past = None
+    while True:
+        with torch.inference_mode():
+            if past is None:
+                out = model(ids.to(model.device), mask.to(model.device), use_cache=True)
+            else:
+                last = torch.tensor([own[-1:] for own in added], device=model.device)
+                out = model(last, past_key_values=past)
+        past, logits = out.past_key_values, out.logits[:, -1].double().cpu()
+        if not logits.isfinite().all():
+            raise ModelError(
+                "the model's logits are not finite; its weights are damaged or its training "
+                "diverged"
+            )
+        yield logits
+
+
+def choose(logits: torch.Tensor, sampling: Sampling, draw: float) -> int:
+    """The id that is drawn from logits [vocabulary] by a number ``draw`` in [0, 1)."""
+    if not sampling.temperature:
+        return int(logits.argmax())
+    kept = torch.arange(len(logits))
+    if sampling.top_k is not None and sampling.top_k < len(logits):
+        kept = logits.topk(sampling.top_k).indices
+    up_to = (logits[kept] / sampling.temperature).softmax(0).cumsum(0)
+    place = int(torch.searchsorted(up_to, draw * up_to[-1], right=True))
+    return int(kept[min(place, len(kept) - 1)])

@@ -1,0 +1,149 @@
+"""A fine-tuned model with its task and tokenizer. Torch is imported when one is made."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ldt.data.features import Feature
+from ldt.data.records import Example
+from ldt.errors import ModelError, RecipeError, ResourceError, UserError, plural
+from ldt.recipe.recipe import Recipe
+from ldt.tasks.base import Outputs, by_input
+
+log = logging.getLogger("ldt")
+
+
+class FineTuned:
+    """A fine-tuned model with its task and tokenizer, as `answering.Answerer`.
+
+    Args:
+        folder: of the model.
+        recipe: that it was trained by.
+        device: a torch device, or "auto".
+        precision: a name in `ldt.model.precision.PRECISIONS`.
+
+    Raises:
+        ModelError: the folder cannot be used, or its weights are not those of the recipe's task.
+        UserError: there is no such device, or it does not have the precision.
+    """
+
+    def __init__(self, folder: Path, recipe: Recipe, device: str = "auto", precision: str = "fp32"):
+        from ldt.attention.matmul import has_bfloat16
+        from ldt.data.collate import Collator
+        from ldt.model import load, load_tokenizer, usable_length
+
+        self.task, self.data = recipe.task, recipe.data
+        if self.task.command != "finetune":
+            raise ModelError(
+                f"{folder}: {self.task.name} has no answers; ldt finetune RECIPE "
+                f"model.path={folder} trains a model that has"
+            )
+        self.device = find_device(device)
+        if precision == "int8" and self.device.type != "cpu":
+            raise UserError(f"--precision int8 runs on the CPU, not on {self.device}; bf16 does")
+        if precision == "bf16" and self.device.type == "cpu" and not has_bfloat16():
+            log.warning(
+                "--precision bf16: this CPU has no instructions for bfloat16 and takes longer than "
+                "in fp32; int8 is faster"
+            )
+        self._asked = precision  # what the model turns into after its first batch
+        self.model = load(folder, self.task.head())
+        if self.model.new_weights:
+            raise ModelError(
+                f"{folder}: not fine-tuned for {self.task.name}: there are no weights for "
+                f"{', '.join(self.model.new_weights)}; ldt finetune RECIPE model.path={folder} "
+                "trains them"
+            )
+        self.config = self.model.config
+        self.tokenizer = load_tokenizer(folder, self.config)
+        self.collate = Collator(self.config.pad_token_id)
+        self.max_length = self.data.max_length or usable_length(self.config)
+        if self.max_length > usable_length(self.config):
+            raise RecipeError(
+                f"{recipe.where('data', 'max_length')}: {self.max_length:,} tokens, the model "
+                f"takes {usable_length(self.config):,}"
+            )
+        self.model.to(self.device)
+
+    def encode(self, example: Example) -> list[Feature]:
+        """The windows of a document."""
+        return self.task.encode(example, self.tokenizer, data=self.data, max_length=self.max_length)
+
+    def outputs(self, features: list[Feature]) -> list[Outputs]:
+        """What the head says of each window, in float32, by the names of `Task.outputs`.
+
+        Raises:
+            ResourceError: the memory does not hold the batch.
+        """
+        import torch
+
+        try:
+            inputs = self.collate(features)
+            inputs = {key: values.to(self.device) for key, values in inputs.items()}
+            with torch.inference_mode():
+                found = self._run(inputs)
+                if self._asked != "fp32":
+                    found = self._lowered(inputs, exact=found)
+        except (RuntimeError, MemoryError) as error:
+            if isinstance(error, RuntimeError) and "memory" not in str(error).lower():
+                raise
+            longest = max(len(feature["input_ids"]) for feature in features)
+            advice = (
+                f"--batch-tokens {longest * max(1, len(features) // 2)} takes less"
+                if len(features) > 1
+                else "a shorter data.max_length takes less"
+            )
+            raise ResourceError(
+                f"out of memory on {self.device} with {len(features)} windows of up to "
+                f"{longest:,} tokens; {advice}"
+            ) from error
+        return by_input(found, range(len(features)))
+
+    def _run(self, inputs) -> Outputs:
+        found = self.model(**inputs)
+        return {name: found[name].float().cpu().numpy() for name in self.task.outputs}
+
+    def _lowered(self, inputs, exact: Outputs) -> Outputs:
+        """The same in the precision asked for, which the model has from now on."""
+        from ldt.model.precision import lower
+
+        lower(self.model, self._asked)
+        found = self._run(inputs)
+        for name, values in exact.items():
+            real = values > np.finfo(np.float32).min  # not padding
+            same = int((found[name].argmax(1) == values.argmax(1)).sum())
+            log.info(
+                f"{self._asked} against fp32 on the first {plural(len(values), 'window')}: the "
+                f"highest of the {name} is the same in {same}; they are "
+                f"{np.abs(found[name] - values)[real].max():.2g} off at most, and range from "
+                f"{values[real].min():.2g} to {values[real].max():.2g}"
+            )
+        self._asked = "fp32"
+        return found
+
+    def decode(
+        self, outputs: list[Outputs], example: Example, features: list[Feature]
+    ) -> dict[str, Any]:
+        """The answer for one document."""
+        return self.task.decode(outputs, self.config, example, features)
+
+
+def find_device(name: str):
+    """The torch device of that name; "auto" is the GPU if there is one.
+
+    Raises:
+        UserError: there is none.
+    """
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"--device {name}: cannot be used: {reason}") from None
+    return device

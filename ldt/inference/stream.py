@@ -1,0 +1,331 @@
+"""Documents in, answers out: in order, in batches by length, in constant memory. No torch here.
+
+Documents are collected until `LOOKAHEAD_BATCHES` batches of tokens or `LOOKAHEAD_DOCUMENTS` of
+them wait, or until a pipe pauses. Their windows are sorted by length and run in batches; the
+answers leave as one group, in the order of the input. Which documents form a group depends on the
+documents alone (pauses aside), and a run is resumed at the start of a group, so it forms the same
+batches and writes the same bytes.
+"""
+
+import queue
+import threading
+import time
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from ldt.data.records import Example, OnError
+from ldt.errors import DataError, ModelError, UserError, plural
+from ldt.inference.answer_file import AnswerFile, AnswerStream, rounded
+
+LOOKAHEAD_BATCHES = 4
+LOOKAHEAD_DOCUMENTS = 256
+PATIENCE = 0.05  # seconds that a pipe may pause before what waits is answered
+QUEUED = 4  # records that a thread reads ahead of a pipe's reader
+
+Feature = dict[str, Any]
+Refuse = Callable[[DataError, Example], None]
+_NOTHING = object()
+
+
+class Answerer(Protocol):
+    """What a fine-tuned model does for a document."""
+
+    def encode(self, example: Example) -> list[Feature]:
+        """Its windows; DataError when it cannot be used."""
+
+    def outputs(self, features: list[Feature]) -> list[dict[str, np.ndarray]]:
+        """What the head says of windows of any documents, run as one batch; one dict a window."""
+
+    def decode(
+        self, outputs: list[dict[str, np.ndarray]], example: Example, features: list[Feature]
+    ) -> dict[str, Any]:
+        """The answer, flags included, from what the head says of the windows of one document."""
+
+
+@dataclass
+class Counts:
+    """What a run did; ``long`` counts documents that did not fit one input."""
+
+    documents: int = 0
+    windows: int = 0
+    tokens: int = 0
+    long: int = 0
+    resumed: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def rate(self) -> str:
+        """Documents, windows, tokens and their speed, for people."""
+        seconds = time.monotonic() - self.started
+        return (
+            f"{plural(self.documents, 'document')}, {plural(self.windows, 'window')}, "
+            f"{plural(self.tokens, 'token')} in {seconds:.1f} s "
+            f"({self.tokens / max(seconds, 1e-9):,.0f} tokens/s)"
+        )
+
+
+def answer_all(
+    records: Iterable[Example | None],
+    model: Answerer,
+    sink: AnswerFile | AnswerStream,
+    *,
+    batch_tokens: int,
+    refuse: Refuse | None = None,
+    progress: Callable[[Counts], None] = lambda counts: None,
+) -> Counts:
+    """Write the answer of every record to ``sink``.
+
+    Args:
+        records: examples, and None where the input pauses.
+        batch_tokens: most tokens of a batch, padding included; a longer window is run alone.
+        refuse: is called with a record that cannot be used, and why; None raises.
+        progress: is called after every batch.
+
+    Raises:
+        DataError: a record cannot be used. The answers before it are written.
+        UserError: the answers that ``sink`` has already are not those of these records.
+        ModelError: the model's numbers are not finite.
+    """
+    group = _Group(model, sink, batch_tokens, progress)
+    seen = SeenIds()
+    done = sink.done()
+    expected = next(done, _NOTHING)
+    try:
+        for example in records:
+            if example is None:
+                group.flush()
+                continue
+            try:
+                if not seen.add(example.id):
+                    raise DataError(f"{example.where}: id {example.id!r} came before")
+                if example.id == expected:
+                    group.counts.resumed += 1
+                    expected = next(done, _NOTHING)
+                    continue
+                features = model.encode(example)
+            except DataError as error:
+                if refuse is None:
+                    raise
+                refuse(error, example)
+                continue
+            if expected is not _NOTHING:
+                raise UserError(_other_input(sink, expected, f"{example.id!r} ({example.where})"))
+            group.add(example, features)
+    except DataError:
+        group.flush()
+        raise
+    group.flush()
+    if expected is not _NOTHING:
+        raise UserError(_other_input(sink, expected, "its end"))
+    return group.counts
+
+
+def _other_input(sink, expected, found):
+    return (
+        f"{sink.partial}: after {expected!r} was answered the input has {found} in its place; "
+        "resume with the same input, or remove the file to start again"
+    )
+
+
+class _Group:
+    """Documents that wait for their answers."""
+
+    def __init__(self, model, sink, batch_tokens, progress):
+        self.model = model
+        self.sink = sink
+        self.batch_tokens = batch_tokens
+        self.progress = progress
+        self.counts = Counts()
+        self.documents: list[tuple[Example, list[Feature]]] = []
+        self.tokens = 0
+
+    def add(self, example: Example, features: list[Feature]) -> None:
+        self.documents.append((example, features))
+        self.tokens += sum(len(feature["input_ids"]) for feature in features)
+        full = self.tokens >= LOOKAHEAD_BATCHES * self.batch_tokens
+        if full or len(self.documents) >= LOOKAHEAD_DOCUMENTS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Answer and write what waits."""
+        if not self.documents:
+            return
+        rows = iter(self._outputs([f for _, features in self.documents for f in features]))
+        answers = []
+        for example, features in self.documents:
+            outputs = [next(rows) for _ in features]
+            if not all(np.isfinite(found).all() for row in outputs for found in row.values()):
+                raise ModelError(
+                    f"{example.where}: the model answers with numbers that are not finite; its "
+                    "weights are damaged or its training diverged"
+                )
+            answer = rounded(self.model.decode(outputs, example, features))
+            answers.append({"id": example.id, **answer})
+            answers[-1].setdefault("windows", len(features))
+        self.sink.write(answers)
+        self.counts.documents += len(answers)
+        self.counts.long += sum(_is_long(answer) for answer in answers)
+        self.documents, self.tokens = [], 0
+
+    def _outputs(self, features):
+        """What the head says of each window, in the order of the windows."""
+        lengths = [len(feature["input_ids"]) for feature in features]
+        rows: list[Any] = [None] * len(features)
+        for batch in batches(lengths, self.batch_tokens):
+            found = self.model.outputs([features[i] for i in batch])
+            for index, row in zip(batch, found, strict=True):
+                rows[index] = row
+            self.counts.windows += len(batch)
+            self.counts.tokens += sum(lengths[i] for i in batch)
+            self.progress(self.counts)
+        return rows
+
+
+def _is_long(answer: dict[str, Any]) -> bool:
+    return answer["windows"] > 1 or bool(answer.get("truncated"))
+
+
+def batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Indices of ``lengths``, the longest first, in batches of alike ones.
+
+    A batch padded to its longest has at most ``batch_tokens`` tokens, or is a single one.
+    """
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        if batch and lengths[batch[0]] * (len(batch) + 1) > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+class SeenIds:
+    """Which ids have come: 16 bytes for a run of rising whole numbers, 8 for any other id.
+
+    Line numbers, which stand in for missing ids, are such a run, so a stream without ids needs
+    no memory for them. ``7`` and ``"7"`` are the same id, as they are in a prediction file. Ids
+    other than whole numbers are told apart by 64 bits of their hash.
+    """
+
+    RECENT = 1 << 14
+
+    def __init__(self):
+        self.starts = array("q")  # runs of whole numbers, first and last, rising
+        self.ends = array("q")
+        self.recent: set[int] = set()
+        self.sorted: list[np.ndarray] = []  # uint64, each more than the next
+
+    def add(self, key: str | int) -> bool:
+        """Whether ``key`` is new."""
+        number = _whole(key)
+        if number is not None:
+            last = self.ends[-1] if self.ends else None
+            if last is None or number > last + 1:
+                self.starts.append(number)
+                self.ends.append(number)
+                return True
+            if number == last + 1:
+                self.ends[-1] = number
+                return True
+            run = bisect_right(self.starts, number) - 1
+            if run >= 0 and number <= self.ends[run]:
+                return False
+        value = hash(str(key)) & (1 << 64) - 1
+        if value in self.recent or any(_holds(values, value) for values in self.sorted):
+            return False
+        self.recent.add(value)
+        if len(self.recent) >= self.RECENT:
+            self._settle()
+        return True
+
+    def _settle(self) -> None:
+        values = np.fromiter(self.recent, np.uint64, len(self.recent))
+        while self.sorted and len(self.sorted[-1]) <= len(values):
+            values = np.concatenate([values, self.sorted.pop()])
+        values.sort()
+        self.sorted.append(values)
+        self.recent = set()
+
+
+def _whole(key: str | int) -> int | None:
+    """``key`` as a number where it is one that 64 bits hold."""
+    if isinstance(key, str):
+        if not (len(key) < 19 and key.isdecimal() and key.isascii()):
+            return None
+        if str(int(key)) != key:
+            return None  # "007" is not 7
+        return int(key)
+    return key if -(1 << 62) < key < 1 << 62 else None
+
+
+def _holds(values: np.ndarray, value: int) -> bool:
+    value = np.uint64(value)
+    place = values.searchsorted(value)
+    return place < len(values) and values[place] == value
+
+
+def ahead(
+    records: Callable[..., Iterator[Example]], on_error: OnError | None, patience: float = PATIENCE
+) -> Iterator[Example | None]:
+    """The records of a pipe, read by a thread, and None where the next is not there in time.
+
+    Args:
+        records: makes the records; its argument ``on_error`` is None where ours is.
+        on_error: is called here, in the reader's thread, in the order of the records.
+        patience: seconds to wait before a None.
+
+    Raises:
+        Exception: what ``records`` raises.
+    """
+    waiting: queue.Queue = queue.Queue(QUEUED)
+    stopped = threading.Event()
+
+    def put(*item):
+        while not stopped.is_set():
+            try:
+                return waiting.put(item, timeout=1)
+            except queue.Full:
+                pass
+        raise _StoppedError
+
+    def work():
+        bad = None if on_error is None else lambda error, raw: put("bad", error, raw)
+        with suppress(_StoppedError):
+            try:
+                for record in records(on_error=bad):
+                    put("record", record)
+                put("end")
+            except Exception as error:
+                put("error", error)
+
+    threading.Thread(target=work, daemon=True, name="input").start()
+    told = True  # that the input pauses
+    try:
+        while True:
+            try:
+                kind, *item = waiting.get(timeout=None if told else patience)
+            except queue.Empty:
+                told = True
+                yield None
+                continue
+            if kind == "end":
+                return
+            if kind == "error":
+                raise item[0]
+            if kind == "bad":
+                on_error(*item)
+            else:
+                told = False
+                yield item[0]
+    finally:
+        stopped.set()
+
+
+class _StoppedError(BaseException):
+    """Nobody wants more records."""

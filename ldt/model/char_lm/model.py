@@ -1,0 +1,349 @@
+"""Longformer's character language model: causal windows, relative positions, pre-LN."""
+
+from operator import sub
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel, initialization
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from ldt.attention import band_attention
+from ldt.errors import ModelError
+from ldt.model.char_lm.cache import Past, attend_to_past
+from ldt.model.char_lm.config import LdtCausalConfig, check_causal, reaches
+from ldt.model.char_lm.recurrence import Segments
+from ldt.model.config import layer_dilations, layer_windows
+from ldt.model.heads.losses import cross_entropy
+from ldt.model.linear import Linear
+from ldt.model.loading import find_folder, quiet, weight_files
+from ldt.model.outputs import answered
+from ldt.model.packing import pack
+
+
+def sinusoids(distances, width):
+    """[n, width] float64: sines, then cosines, of distances [n] at width / 2 frequencies.
+
+    Source: Dai et al. 2019 (arXiv:1901.02860), section 3.3, in the order of their code.
+    """
+    places = torch.arange(0, width, 2, device=distances.device)
+    angles = distances[:, None].double() / 10000 ** (places.double() / width)
+    return torch.cat([angles.sin(), angles.cos()], 1)
+
+
+class RelativeAttention(nn.Module):
+    """Causal sliding window whose scores know content and distance.
+
+    The score of token i for token j before it is that of Transformer-XL::
+
+        (q_i + u) k_j + (q_i + v) W r_(i - j)
+
+    with r the `sinusoids` of the true distance, also in dilated heads, and u, v ``content_bias``,
+    ``position_bias`` [heads, dim], ours in each layer. Computed in float32 at least, since half
+    precision overflowed late in the authors' trainings.
+
+    Source: Dai et al. 2019 (arXiv:1901.02860), section 3.3; windows and dilation of Beltagy et al.
+    2020 (arXiv:2004.05150), section 4.1 and appendix A.
+    """
+
+    def __init__(self, config, index):
+        super().__init__()
+        width, self.heads = config.hidden_size, config.num_attention_heads
+        self.window = layer_windows(config)[index]
+        self.dilation = layer_dilations(config)[index]
+        self.backend = config.attention_backend
+        self.dropout = config.attention_probs_dropout_prob
+        self.query = Linear(width, width, bias=False)
+        self.key = Linear(width, width, bias=False)
+        self.value = Linear(width, width, bias=False)
+        self.position = Linear(width, width, bias=False)
+        self.output = Linear(width, width, bias=False)
+        self.content_bias = nn.Parameter(torch.empty(self.heads, width // self.heads))
+        self.position_bias = nn.Parameter(torch.empty(self.heads, width // self.heads))
+
+    def forward(self, x, documents, segments=None):
+        """[total, width] -> the same, and keys and values [total, heads, dim].
+
+        With ``segments`` x is [2 * total, width], a copy without gradient in front.
+        """
+        own = x if segments is None else x[documents.total :]
+        q, k, v = self._split(self.query(own)), *self.keys_and_values(x)
+        kept = k[-len(own) :], v[-len(own) :]
+        if segments is not None:
+            q, k, v = segments.queries(q), segments.gather(k), segments.gather(v)
+            documents = segments.documents
+        half = self._in_use(max(map(sub, documents.borders[1:], documents.borders)))
+        how = {"window": 2 * half, "dilation": self.dilation, "causal": True}
+        if self.training and self.dropout:
+            # From torch's generator, whose state gradient checkpointing restores.
+            how |= {"dropout": self.dropout, "seed": torch.randint(2**31, (), device=x.device)}
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        with torch.autocast(q.device.type, enabled=False):
+            content, far = self._queries(q.to(dtype))
+            relative = far, self.table(half, dtype)
+            out = band_attention(
+                content,
+                k.to(dtype),
+                v.to(dtype),
+                documents,
+                relative=relative,
+                backend=self.backend,
+                **how,
+            )
+        if segments is not None:
+            out = segments.own(out)
+        return self.output(out.flatten(1).to(x.dtype)), kept
+
+    def step(self, x, keep, past):
+        """[b, n, width] of the next tokens -> the same; ``past`` holds what stands before them and
+        takes their keys and values."""
+        q = self._split(self.query(x))
+        k, v = past.append(*self.keys_and_values(x))
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        if past.table is None:
+            past.table = self.table(self.window // 2, dtype)
+        content, far = self._queries(q.to(dtype))
+        relative = far, past.table[:, -1 - self._in_use(k.shape[1]) :]
+        out = attend_to_past(content, k.to(dtype), v.to(dtype), keep, relative, self.dilation)
+        return self.output(out.flatten(2).to(x.dtype))
+
+    def keys_and_values(self, x):
+        """[..., width] -> two of [..., heads, dim]."""
+        return self._split(self.key(x)), self._split(self.value(x))
+
+    def table(self, half, dtype):
+        """[heads, half + 1, dim]: W r for each place of the window, the farthest first."""
+        weight = self.position.weight
+        places = torch.arange(half, -1, -1, device=weight.device)
+        waves = {
+            gap: sinusoids(gap * places, weight.shape[1]).to(dtype) for gap in set(self.dilation)
+        }
+        rows = weight.to(dtype).unflatten(0, (self.heads, -1))  # [heads, dim, width]
+        pairs = zip(self.dilation, rows, strict=True)
+        return torch.stack([waves[gap] @ row.T for gap, row in pairs])
+
+    def _queries(self, q):
+        """Those that meet keys, and those that meet distances."""
+        return q + self.content_bias.to(q.dtype), q + self.position_bias.to(q.dtype)
+
+    def _in_use(self, longest):
+        """Places before a token that a window has in a document of so many tokens."""
+        return max(1, min(self.window // 2, (longest - 1) // min(self.dilation)))
+
+    def _split(self, x):
+        return x.unflatten(-1, (self.heads, -1))
+
+
+class CausalLayer(GradientCheckpointingLayer):
+    """Attention and feed-forward network, each on normalised input with a residual around it."""
+
+    def __init__(self, config, index):
+        super().__init__()
+        width, wide = config.hidden_size, config.intermediate_size
+        self.attention_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.attention = RelativeAttention(config, index)
+        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.wide = Linear(width, wide)
+        self.activation = ACT2FN[config.hidden_act]
+        self.narrow = Linear(wide, width)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, x, documents, segments=None):
+        """[total, width] -> the same, and the attention's keys and values."""
+        read = x if segments is None else torch.cat([x.detach(), x])
+        out, kept = self.attention(self.attention_norm(read), documents, segments)
+        return self._feed_forward(x + self.dropout(out)), kept
+
+    def step(self, x, keep, past):
+        """[b, n, width] of the next tokens -> the same."""
+        return self._feed_forward(x + self.attention.step(self.attention_norm(x), keep, past))
+
+    def _feed_forward(self, x):
+        active = self.dropout(self.activation(self.wide(self.norm(x))))
+        return x + self.dropout(self.narrow(active))
+
+
+class LdtForCausalLM(PreTrainedModel):
+    """The character language model of Beltagy et al. 2020 (arXiv:2004.05150), section 4: causal
+    sliding windows that may grow from layer to layer, dilated in some heads, the relative
+    positions of Transformer-XL, pre-LN, GELU. No token is global.
+
+    The embedding is multiplied by the root of the width and, unless `tie_word_embeddings` says
+    otherwise, is the output projection too, as Transformer-XL has it for characters: of a small
+    vocabulary it costs nothing, and its init of 0.02 suits both ends. The output has a bias.
+
+    A position's logits are those of the next token and do not depend on any later token. Attention
+    runs in the blocked backend on every device: the Triton kernels have no relative positions.
+    There is no ``generate``; `ldt.inference.generate` samples.
+    """
+
+    config: LdtCausalConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    accepts_loss_kwargs = True  # the Trainer counts the labels of all batches of a step
+    _no_split_modules = ["CausalLayer"]
+    _tied_weights_keys = {"decoder.weight": "embeddings.weight"}
+
+    def __init__(self, config):
+        super().__init__(config)
+        check_causal(config)
+        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        layers = range(config.num_hidden_layers)
+        self.layers = nn.ModuleList(CausalLayer(config, index) for index in layers)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.decoder = Linear(config.hidden_size, config.vocab_size)
+        if config.tie_word_embeddings:  # so that the Trainer does not miss it in a checkpoint
+            self._keys_to_ignore_on_save = ["decoder.weight"]
+        self.post_init()
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
+        """As in transformers, but strict.
+
+        Raises:
+            ModelError: there is no such model, or its weights are not those of its config.
+        """
+        asked = kwargs.pop("output_loading_info", False)
+        folder = find_folder(pretrained_model_name_or_path)
+        weight_files(folder)
+        with quiet():
+            model, info = super().from_pretrained(
+                folder, *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
+            )
+        for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+            if info[kind]:
+                what = kind.removesuffix("_keys")
+                raise ModelError(f"{folder}: {what} weights: {', '.join(map(str, info[kind]))}")
+        return (model, info) if asked else model
+
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, RelativeAttention):
+            for bias in (module.content_bias, module.position_bias):
+                initialization.normal_(bias, std=self.config.initializer_range)
+
+    def get_input_embeddings(self):
+        return self.embeddings
+
+    def set_input_embeddings(self, value):
+        self.embeddings = value
+
+    def get_output_embeddings(self):
+        return self.decoder
+
+    def set_output_embeddings(self, new_embeddings):
+        self.decoder = new_embeddings
+
+    def forward(
+        self,
+        input_ids,
+        attention_mask=None,
+        labels=None,
+        past_key_values=None,
+        use_cache=None,
+        output_hidden_states=None,
+        return_dict=None,
+        num_items_in_batch=None,
+        at_labels=False,
+    ):
+        """The logits of each next token.
+
+        Args:
+            input_ids: [b, n] int64.
+            attention_mask: [b, n], 0 at padding, else 1; padding costs nothing. None: no padding.
+            labels: [b, n] int64, the ids again, -100 where none is to be predicted; the label at a
+                place is that of the logits one place before. Without a real token right before
+                it, a label does not count.
+            past_key_values: `Past` of the tokens before these; then all tokens are real.
+            use_cache: whether to give a `Past` that goes on with these tokens; a given one is
+                changed. Every row must then end with a real token. None: as the config says.
+            output_hidden_states, return_dict: None: as the config says.
+            num_items_in_batch: labels of all batches of an optimizer step; the loss is divided by
+                it in place of the number of labels here.
+            at_labels: compute the logits only where there is a label: ``logits`` are
+                [labels, vocabulary], in the order of the labels.
+
+        Returns:
+            transformers' CausalLMOutputWithPast: ``loss`` in nats, ``logits`` [b, n, vocabulary],
+            zeros at padding, ``past_key_values``, ``hidden_states``: layers + 1 of [b, n, width].
+
+        Raises:
+            ValueError: an input that is empty, or of the wrong shape or value; a past in training.
+        """
+        config = self.config
+        self._check_ids(input_ids)
+        use_cache = config.use_cache if use_cache is None else use_cache
+        if output_hidden_states is None:
+            output_hidden_states = config.output_hidden_states
+        if self.training and (use_cache or past_key_values is not None):
+            raise ValueError("keys and values are kept in evaluation mode only; model.eval() first")
+        if past_key_values is not None:
+            return self._step(input_ids, attention_mask, past_key_values, return_dict)
+        packing = pack(tuple(input_ids.shape), attention_mask, device=input_ids.device)
+        documents = packing.documents
+        segments = None
+        if config.memory_length and torch.is_grad_enabled():
+            segments = Segments(documents, config.memory_length)
+        x = self._embed(packing.pack(input_ids))
+        hidden, past = [x], None
+        if use_cache:
+            past = Past(packing.real(), reaches(config))
+        for number, layer in enumerate(self.layers):
+            x, kept = layer(x, documents, segments)
+            hidden.append(x)
+            if past is not None:
+                past.layers[number].append(*map(packing.unpack, kept))
+        x = self.dropout(self.norm(x))
+        loss = None
+        if labels is None:
+            logits = packing.unpack(self.decoder(x))
+        else:
+            targets = self._targets(labels.to(x.device), packing)
+            if at_labels:
+                places = (targets != -100).nonzero().squeeze(1)
+                x, targets = x[places], targets[places]
+            logits = self.decoder(x)
+            loss = cross_entropy(logits, targets, num_items_in_batch)
+            logits = logits if at_labels else packing.unpack(logits)
+        states = tuple(map(packing.unpack, hidden)) if output_hidden_states else None
+        return answered(self, CausalLMOutputWithPast(loss, logits, past, states), return_dict)
+
+    def _step(self, input_ids, attention_mask, past, return_dict):
+        """The logits of tokens that follow those of ``past``."""
+        if attention_mask is not None and not attention_mask.all():
+            raise ValueError("tokens that follow a past are all real; padding stands before them")
+        x = self._embed(input_ids)
+        keep = past.extend(input_ids.shape[1])
+        for layer, own in zip(self.layers, past.layers, strict=True):
+            x = layer.step(x, keep, own)
+        logits = self.decoder(self.norm(x))
+        return answered(self, CausalLMOutputWithPast(None, logits, past), return_dict)
+
+    def _embed(self, ids):
+        return self.dropout(self.embeddings(ids) * self.config.hidden_size**0.5)
+
+    def _targets(self, labels, packing):
+        """[total], what each packed place is to predict: the label of the place behind it."""
+        if labels.shape != packing.shape:
+            raise ValueError(
+                f"labels must have the input's shape {list(packing.shape)}, got {[*labels.shape]}"
+            )
+        real = packing.real()
+        counted = real & F.pad(real, (0, 1))[:, 1:]
+        return packing.pack(F.pad(labels, (0, 1))[:, 1:].masked_fill(~counted, -100))
+
+    def _check_ids(self, ids):
+        if ids.dim() != 2 or 0 in ids.shape or ids.is_floating_point():
+            raise ValueError(
+                f"input_ids must be [batch, length] integers, with a token, got {[*ids.shape]}"
+            )
+        if ids.device.type == "cpu":
+            low, high = (int(value) for value in ids.aminmax())
+            if low < 0 or high >= self.config.vocab_size:
+                raise ValueError(
+                    f"input_ids must be 0 to {self.config.vocab_size - 1}, "
+                    f"got {low if low < 0 else high}"
+                )

@@ -1,0 +1,98 @@
+"""One class per kind of answer. All read packed tokens; padding never takes part in a loss."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ldt.model.encoders.longformer import LdtModel, LdtPreTrainedModel
+from ldt.model.heads.default_globals import first_real, words_of
+from ldt.model.layers import Linear
+from ldt.model.outputs import LdtHeadOutput, answered
+
+
+class ClassificationHead(nn.Module):
+    """Dropout, dense, tanh, dropout, projection to the labels."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.out_proj = Linear(config.hidden_size, config.num_labels)
+
+    def forward(self, x):
+        return self.out_proj(self.dropout(torch.tanh(self.dense(self.dropout(x)))))
+
+
+class LdtForSequenceClassification(LdtPreTrainedModel):
+    """Labels or numbers for each row; ``logits`` are [b, num_labels].
+
+    ``global_attention_mask=None`` means global attention on the first real token of each row, with
+    ``inputs_embeds`` too. Differences from transformers' LongformerForSequenceClassification,
+    besides those of `LdtModel`:
+
+    - the answer is read from the first real token; transformers reads position 0, and under left
+      padding its answer does not depend on the text;
+    - with ``config.classifier_pooling`` mean or max it is read from all real tokens instead;
+    - where the config has no ``problem_type``, it is guessed from the labels of each batch, and
+      never stored: one label is regression; floats, or labels of the logits' shape, are
+      multi_label_classification; else single_label_classification.
+    """
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.longformer = LdtModel(config, add_pooling_layer=False)
+        self.classifier = ClassificationHead(config)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        global_attention_mask=None,
+        token_type_ids=None,
+        position_ids=None,
+        inputs_embeds=None,
+        labels=None,
+        output_attentions=None,
+        output_hidden_states=None,
+        return_dict=None,
+    ):
+        """`LdtModel.forward` with ``labels`` [b] int64, or [b, num_labels], or [b] numbers.
+
+        Returns:
+            `LdtHeadOutput`, or the tuple of what is not None in it.
+        """
+        if global_attention_mask is None:
+            global_attention_mask = first_real(words_of(input_ids, inputs_embeds), attention_mask)
+        x, _, packing, rest = self.longformer(
+            input_ids,
+            attention_mask,
+            global_attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            output_attentions,
+            output_hidden_states,
+            packed=True,
+            read="first" if self.config.classifier_pooling == "cls" else "all",
+        )
+        pooling = self.config.classifier_pooling
+        logits = self.classifier(x if pooling == "cls" else packing.reduce(x, pooling))
+        loss = self._loss(logits, labels.to(logits.device)) if labels is not None else None
+        return answered(self, LdtHeadOutput(loss, logits, **rest), return_dict)
+
+    def _loss(self, logits, labels):
+        problem = self.config.problem_type or self._problem(logits, labels)
+        if problem == "regression":
+            return F.mse_loss(logits.flatten(), labels.flatten().to(logits.dtype))
+        if problem == "single_label_classification":
+            return F.cross_entropy(logits, labels.flatten().long())
+        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+
+    def _problem(self, logits, labels):
+        if self.num_labels == 1:
+            return "regression"
+        if labels.is_floating_point() or labels.shape == logits.shape:
+            return "multi_label_classification"
+        return "single_label_classification"

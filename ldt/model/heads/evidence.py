@@ -1,0 +1,148 @@
+"""An answer with its evidence: the head of Longformer's HotpotQA."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers.activations import gelu
+from transformers.utils import ModelOutput
+
+from ldt.model.encoders.longformer import LdtModel, LdtPreTrainedModel
+from ldt.model.heads.classification import ClassificationHead
+from ldt.model.heads.losses import cross_entropy
+from ldt.model.heads.spans import span_loss
+from ldt.model.layers import Linear
+from ldt.model.outputs import answered
+from ldt.model.packing import check_positions
+
+
+@dataclass
+class LdtEvidenceOutput(ModelOutput):
+    """Output of `LdtForEvidenceAnswering`; what is not there has the dtype's least number.
+
+    Args:
+        loss: scalar, None without labels.
+        start_logits, end_logits: [b, n], of the tokens.
+        type_logits: [b, num_labels], of the kinds of answers.
+        paragraph_logits, sentence_logits: [b, paragraphs] and [b, sentences].
+    """
+
+    loss: torch.Tensor | None = None
+    start_logits: torch.Tensor | None = None
+    end_logits: torch.Tensor | None = None
+    type_logits: torch.Tensor | None = None
+    paragraph_logits: torch.Tensor | None = None
+    sentence_logits: torch.Tensor | None = None
+
+
+class EvidenceHead(nn.Module):
+    """Dense, gelu, one number: whether what a token stands for is evidence."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.out_proj = Linear(config.hidden_size, 1)
+
+    def forward(self, x, positions):
+        """[b, n, d] and [b, k] -> [b, k], the dtype's least number where a position is below 0."""
+        places = positions.clamp(min=0).unsqueeze(-1).expand(-1, -1, x.shape[-1])
+        logits = self.out_proj(gelu(self.dense(x.gather(1, places)))).squeeze(-1)
+        return logits.masked_fill(positions < 0, torch.finfo(logits.dtype).min)
+
+
+class LdtForEvidenceAnswering(LdtPreTrainedModel):
+    """A span, yes or no; and which paragraphs and sentences say so.
+
+    The head of Longformer's HotpotQA (Beltagy et al. 2020, arXiv:2004.05150, appendix D): start and
+    end of a span by a linear layer, the kind of the answer at the first real token, and two
+    feed-forward networks of two layers that score paragraphs and sentences, each at one token.
+
+    The loss is a sum of four, weighted by ``config.evidence_weights``, or 1 each: ``span``, the
+    mean of the two `span_loss`; ``type``, a cross entropy; ``paragraphs`` and ``sentences``,
+    binary cross entropies. Each is a mean over what has a label, and 0 where nothing has.
+
+    ``global_attention_mask=None`` means no global attention.
+    """
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.longformer = LdtModel(config, add_pooling_layer=False)
+        self.qa_outputs = Linear(config.hidden_size, 2)
+        self.type_classifier = ClassificationHead(config)
+        self.paragraph_classifier = EvidenceHead(config)
+        self.sentence_classifier = EvidenceHead(config)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids,
+        attention_mask=None,
+        global_attention_mask=None,
+        token_type_ids=None,
+        paragraph_positions=None,
+        sentence_positions=None,
+        start_positions=None,
+        end_positions=None,
+        labels=None,
+        paragraph_labels=None,
+        sentence_labels=None,
+        return_dict=None,
+    ):
+        """Answer each row.
+
+        Args:
+            input_ids, attention_mask, global_attention_mask, token_type_ids: [b, n], as in
+                `LdtModel.forward`.
+            paragraph_positions, sentence_positions: [b, k] int64, the token of each, -100 where a
+                row has fewer.
+            start_positions, end_positions: [b, spans] int64, all that are right, -100 where a row
+                has fewer.
+            labels: [b] int64, the kind of the answer, -100 for none.
+            paragraph_labels, sentence_labels: [b, k] int64, 1 of evidence, else 0; -100 for none.
+
+        Returns:
+            `LdtEvidenceOutput`, or the tuple of what is not None in it. The loss is None unless
+            all five labels are given.
+
+        Raises:
+            ValueError: besides those of `LdtModel`: no positions, or one outside of the input.
+        """
+        places = paragraph_positions, sentence_positions
+        for positions in places:
+            if positions is None:
+                raise ValueError("give paragraph_positions and sentence_positions, a token of each")
+            check_positions(positions, input_ids.shape[1])
+        x, _, packing, _ = self.longformer(
+            input_ids, attention_mask, global_attention_mask, token_type_ids, packed=True
+        )
+        sides = self.qa_outputs(x)
+        sides = packing.unpack(sides, torch.finfo(sides.dtype).min)
+        start, end = (side.contiguous() for side in sides.unbind(-1))
+        kind = self.type_classifier(packing.first(x))
+        x, real = packing.unpack(x), packing.real()
+        heads = self.paragraph_classifier, self.sentence_classifier
+        paragraphs, sentences = (head(x, at) for head, at in zip(heads, places, strict=True))
+        loss, golds = None, (start_positions, end_positions, paragraph_labels, sentence_labels)
+        if labels is not None and all(gold is not None for gold in golds):
+            sides = (start, start_positions), (end, end_positions)
+            losses = {
+                "span": sum(span_loss(*side, real) for side in sides) / 2,
+                "type": cross_entropy(kind, labels.to(kind.device)),
+                "paragraphs": _evidence_loss(paragraphs, paragraph_labels, places[0]),
+                "sentences": _evidence_loss(sentences, sentence_labels, places[1]),
+            }
+            weights = self.config.evidence_weights
+            loss = sum(weights.get(name, 1) * value for name, value in losses.items())
+        output = LdtEvidenceOutput(loss, start, end, kind, paragraphs, sentences)
+        return answered(self, output, return_dict)
+
+
+def _evidence_loss(logits, labels, positions):
+    """Binary cross entropy, the mean over the labels other than -100; 0 where there is none."""
+    labels = labels.to(logits.device).masked_fill(positions < 0, -100)
+    known = labels != -100
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).masked_fill(~known, 0)
+    gold = labels.masked_fill(~known, 0).to(logits.dtype)
+    each = F.binary_cross_entropy_with_logits(logits, gold, reduction="none")
+    return each.masked_fill(~known, 0).sum() / known.sum().clamp(min=1)

@@ -1,0 +1,112 @@
+"""The head of masked language modelling."""
+
+import torch
+from torch import nn
+from transformers import initialization as init
+from transformers.activations import gelu
+
+from ldt.model.encoders.longformer import LdtModel, LdtPreTrainedModel
+from ldt.model.heads.losses import cross_entropy
+from ldt.model.heads.tokens import _token_answer
+from ldt.model.layers import Linear
+from ldt.model.outputs import LdtHeadOutput, answered
+
+
+class LMHead(nn.Module):
+    """Dense, gelu, LayerNorm, and the transposed word embeddings."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.decoder = Linear(config.hidden_size, config.vocab_size)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    @property
+    def weight(self):
+        """[vocabulary, width], the decoder's."""
+        return self.decoder.weight
+
+    def forward(self, x):
+        return self.decoder(self.layer_norm(gelu(self.dense(x))))
+
+
+class LdtForMaskedLM(LdtPreTrainedModel):
+    """Masked language model; ``logits`` are [b, n, vocabulary].
+
+    ``global_attention_mask=None`` means no global attention. Differences from transformers'
+    LongformerForMaskedLM, besides those of `LdtModel`: logits at padding are zero, labels at
+    padding do not count, and a batch without any label has the loss 0 instead of nan.
+    """
+
+    accepts_loss_kwargs = True  # the Trainer counts the labels of all batches of a step
+
+    _tied_weights_keys = {
+        "lm_head.decoder.weight": "longformer.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    }
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.longformer = LdtModel(config, add_pooling_layer=False)
+        self.lm_head = LMHead(config)
+        self.post_init()
+
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, LMHead):
+            init.zeros_(module.bias)
+
+    def get_output_embeddings(self):
+        return self.lm_head.decoder
+
+    def set_output_embeddings(self, new_embeddings):
+        self.lm_head.decoder = new_embeddings
+
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        global_attention_mask=None,
+        token_type_ids=None,
+        position_ids=None,
+        inputs_embeds=None,
+        labels=None,
+        output_attentions=None,
+        output_hidden_states=None,
+        return_dict=None,
+        num_items_in_batch=None,
+        at_labels=False,
+    ):
+        """`LdtModel.forward` with ``labels`` [b, n] int64, -100 where there is none.
+
+        Args:
+            num_items_in_batch: labels of all batches of an optimizer step; the loss is divided by
+                it in place of the number of labels here, so that the losses of the batches add up
+                to the mean of all.
+            at_labels: compute the logits only where there is a label, which costs a seventh:
+                ``logits`` are [labels, vocabulary], in the order of the labels.
+
+        Returns:
+            `LdtHeadOutput`, or the tuple of what is not None in it.
+        """
+        x, _, packing, rest = self.longformer(
+            input_ids,
+            attention_mask,
+            global_attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            output_attentions,
+            output_hidden_states,
+            packed=True,
+        )
+        count = num_items_in_batch
+        if not at_labels:
+            logits = self.lm_head(x)
+            return _token_answer(self, logits, packing, labels, rest, return_dict, count)
+        labels = packing.pack(labels.to(x.device).masked_fill(~packing.real(), -100))
+        places = (labels != -100).nonzero().squeeze(1)
+        logits = self.lm_head(x[places])
+        loss = cross_entropy(logits, labels[places], count)
+        return answered(self, LdtHeadOutput(loss, logits, **rest), return_dict)

@@ -1,0 +1,136 @@
+"""What is wrong with values that a person wrote, and where: the lines of a `RecipeError`."""
+
+import json
+import re
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from ldt.errors import RecipeError
+
+MAX_LINES = 50  # in one error
+
+
+class Place(NamedTuple):
+    """Where a value was written.
+
+    Args:
+        label: ``recipes/x.yaml:12``, or an override as it was typed.
+        names: how many of the value's keys the label names itself.
+        order: by which messages are sorted.
+    """
+
+    label: str
+    names: int = 0
+    order: int = 0
+
+    def say(self, keys: tuple) -> str:
+        """``recipes/x.yaml:12: data: train``."""
+        words = [f"item {key + 1}" if isinstance(key, int) else word(key) for key in keys]
+        return ": ".join([self.label, *words[self.names :]])
+
+
+class Problems:
+    """What is wrong so far with values whose places are known.
+
+    Args:
+        places: where the value at each path of keys was written.
+    """
+
+    def __init__(self, places: dict[tuple, Place]):
+        self.places = places
+        self.found = []  # (order, keys, line)
+
+    def add(self, keys: tuple, what: str, place: Place | None = None) -> None:
+        """Note a problem; without a place of its own it gets that of its keys."""
+        place = place or self.place(keys)
+        self.found.append((place.order, keys, f"{place.say(keys)}: {what}"))
+
+    def place(self, keys: tuple) -> Place:
+        """Where the value was written, or the nearest value around it."""
+        while keys and keys not in self.places:
+            keys = keys[:-1]
+        return self.places.get(keys, Place("recipe"))
+
+    def clean(self, keys: tuple) -> bool:
+        """Whether nothing is wrong at these keys or above them."""
+        return not any(keys[: len(path)] == path for _, path, _ in self.found)
+
+    def stop(self) -> None:
+        """Raise what there is, in the order of the file."""
+        if self.found:
+            lines = [line for _, _, line in sorted(self.found, key=itemgetter(0))]
+            more = len(lines) - MAX_LINES
+            rest = [f"and {more} more problems"] if more > 0 else []
+            raise RecipeError("\n".join(lines[:MAX_LINES] + rest))
+
+
+_EXPECTED = {
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "dict_type": "keys and values",
+    "model_type": "keys and values",
+}
+
+
+def explain(error: ValidationError, value: Any) -> Iterable[tuple[tuple, str | None]]:
+    """(keys, what) of each problem that pydantic found, None as `what` of an unknown key.
+
+    A union has an error for each of its branches; they become one line, of the branch that came
+    furthest.
+    """
+    found = {}
+    for item in error.errors(include_url=False, include_context=False):
+        keys, inside = [], value
+        for part in item["loc"]:  # the names of union branches are in no value
+            inner = isinstance(inside, dict) and part in inside
+            if inner or (isinstance(inside, list) and isinstance(part, int)):
+                keys.append(part)
+                inside = inside[part]
+        if item["type"] == "missing":
+            keys.append(item["loc"][-1])
+        found.setdefault(tuple(keys), []).append((item["type"], item["msg"], inside))
+    for keys, items in found.items():
+        if not any(other[: len(keys)] == keys and other != keys for other in found):
+            yield keys, _reason(items)
+
+
+def _reason(items):
+    kinds, messages, inputs = zip(*items, strict=True)
+    if "extra_forbidden" in kinds:
+        return None
+    if "missing" in kinds:
+        return "missing"
+    own = [message.removeprefix("Value error, ") for message in messages]
+    if any(kind in ("value_error", "assertion_error") for kind in kinds):
+        return own[0]
+    expected = [
+        _EXPECTED.get(kind, re.sub(r"^\w+ should (be|have) ", "", message))
+        for kind, message in zip(kinds, own, strict=True)
+    ]
+    hint = ""
+    if "text" in expected and not isinstance(inputs[0], str | list | dict | None):
+        hint = "; quotes make it text"
+    return f"expected {' or '.join(dict.fromkeys(expected))}, got {shown(inputs[0])}{hint}"
+
+
+def shown(value: Any) -> str:
+    """A value as a recipe would write it, on one line, cut where it is long."""
+    if isinstance(value, dict):
+        return "keys and values"
+    return _cut(repr(value) if isinstance(value, str) else json.dumps(value))
+
+
+def word(text: str) -> str:
+    """A key or an override, quoted where it does not fit on a line, cut where it is long."""
+    return _cut(text if text.isprintable() else repr(text))
+
+
+def _cut(text):
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,127 @@
+"""Character language modelling: each character or byte of a text is predicted from those before."""
+
+import math
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ldt.errors import UserError
+
+
+class Phase(BaseModel):
+    """A part of a staged training, which begins with the weights of the phase before.
+
+    What is None goes on from the phase before, the first phase from the recipe's sections.
+
+    Args:
+        length: of an input, in characters; None doubles it.
+        window: as ``model.window``; None doubles it.
+        learning_rate: None halves it.
+        steps, epochs: how long; None keeps it.
+        batch: inputs an optimizer step, over all processes; None keeps it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    length: int | None = Field(None, ge=2)
+    window: int | list[int] | None = None
+    learning_rate: float | None = Field(None, gt=0)
+    steps: int | None = Field(None, ge=1)
+    epochs: float | None = Field(None, gt=0)
+    batch: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _one_length(self):
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError("steps and epochs exclude each other")
+        return self
+
+
+class Sampling(BaseModel):
+    """How a prompt is continued; a line of prompts may have its own values for each key.
+
+    Args:
+        length: characters (or bytes) to add.
+        temperature: what logits are divided by; 0 takes the most probable character.
+        top_k: draw among so many of the most probable ones; None among all.
+        seed: of the draws; those of a prompt depend on it and on the prompt's id.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    length: int = Field(200, ge=1)
+    temperature: float = Field(1.0, ge=0)
+    top_k: int | None = Field(None, ge=1)
+    seed: int = 0
+
+
+class CharacterLM(BaseModel):
+    """A causal model of characters or bytes, pretrained on plain text and sampled from.
+
+    Args:
+        vocabulary: ``characters`` are those of the text (27 of text8); ``bytes`` are all 256, for
+            text in any encoding (enwik8).
+        phases: of a staged training (Beltagy et al. 2020, arXiv:2004.05150, section 4.1); without,
+            training has one.
+        eval_length, eval_step: the text of the evaluation is read in overlapping sequences of
+            ``eval_length`` characters, of which the last ``eval_step`` are scored (all of the first
+            one). None: the length of the inputs, and half of it.
+        sampling: how `ldt predict` continues a prompt.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    command: ClassVar[str] = "pretrain"
+    sections: ClassVar[str] = "characters"  # a name in `ldt.recipe.model.OF`
+    lower_is_better: ClassVar[frozenset[str]] = frozenset(
+        {"loss", "bits_per_character", "bits_per_byte"}
+    )
+    label_names: ClassVar[tuple[str, ...]] = ("labels",)
+    document: ClassVar[str] = "text"  # field of a prompt
+
+    name: Literal["charlm"] = "charlm"
+    vocabulary: Literal["characters", "bytes"] = "characters"
+    phases: list[Phase] = []
+    eval_length: int | None = Field(None, ge=2)
+    eval_step: int | None = Field(None, ge=1)
+    sampling: Sampling = Sampling()
+
+    @model_validator(mode="after")
+    def _step_fits(self):
+        if self.eval_length and self.eval_step and self.eval_step >= self.eval_length:
+            raise ValueError(
+                f"eval_step must be below eval_length, {self.eval_length}, got {self.eval_step}"
+            )
+        return self
+
+    def published(self, answers: Iterable[dict]) -> Any:
+        """Raise UserError: there is no published layout."""
+        raise UserError("continued prompts are JSON lines; name the output .jsonl, not .json")
+
+    def head(self) -> type:
+        from ldt.model import LdtForCausalLM
+
+        return LdtForCausalLM
+
+
+def figures(nats: float, scored: int, characters: int, size: int) -> dict[str, float]:
+    """What is reported of a character model.
+
+    Args:
+        nats: sum of the cross-entropy over the scored characters.
+        scored: their number.
+        characters, size: of the text, and its bytes in UTF-8.
+
+    Returns:
+        ``loss``: nats per character, the mean; ``bits_per_character``: the same in bits, what the
+        literature calls bpc; ``bits_per_byte``: bits per character, by the bytes of a character
+        of this text. Of a model of bytes a character is a byte.
+    """
+    loss = nats / max(scored, 1)
+    bits = loss / math.log(2)
+    return {
+        "loss": loss,
+        "bits_per_character": bits,
+        "bits_per_byte": bits * characters / max(size, 1),
+    }

@@ -1,0 +1,79 @@
+"""Masked language modelling: some tokens of a text are hidden, the model finds them again."""
+
+import math
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ldt.data.masking import Masker
+
+
+class MaskedLM(BaseModel):
+    """Pretraining on plain text: 15 % of the tokens are predicted from the text around them.
+
+    Masks are drawn anew in every epoch. Special tokens are never chosen.
+
+    Args:
+        global_attention: ``[cls]`` gives the first token of every row global attention and trains
+            its projections; without, they become copies of the local ones when training is over,
+            as in the paper.
+        mask_fraction: expected share of the tokens that are chosen.
+        whole_words: choose all tokens of a word or none.
+        trainable: ``all``, or only the ``positions`` behind the source's; all else is frozen.
+        source_length: of the model that was made longer, in tokens, for ``positions``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    command: ClassVar[str] = "pretrain"
+    roles: ClassVar[tuple[str, ...]] = ("cls",)
+    lower_is_better: ClassVar[frozenset[str]] = frozenset(
+        {"loss", "bits_per_token", "bits_per_byte", "perplexity"}
+    )
+    label_names: ClassVar[tuple[str, ...]] = ("labels",)
+
+    name: Literal["mlm"] = "mlm"
+    global_attention: list[Literal["cls"]] = []
+    mask_fraction: float = Field(0.15, gt=0, lt=1)
+    whole_words: bool = False
+    trainable: Literal["all", "positions"] = "all"
+    source_length: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _positions(self):
+        if (self.trainable == "positions") != (self.source_length is not None):
+            raise ValueError("trainable: positions and source_length go together")
+        return self
+
+    def head(self) -> type:
+        from ldt.model import LdtForMaskedLM
+
+        return LdtForMaskedLM
+
+    def masker(self, tokenizer) -> "Masker":
+        """What draws the masks."""
+        return Masker(tokenizer, self.mask_fraction, self.whole_words)
+
+
+def figures(nats: float, masked: int, tokens: int, size: int) -> dict[str, float]:
+    """What is reported of a masked LM.
+
+    Args:
+        nats: sum of the cross-entropy over the predicted tokens.
+        masked: their number.
+        tokens, size: tokens of the whole text without special ones, and its bytes in UTF-8.
+
+    Returns:
+        ``loss``: nats per predicted token, the mean; ``bits_per_token``: the same in bits (what
+        the paper calls BPC); ``bits_per_byte``: bits per token, times tokens per byte of the text;
+        ``perplexity``: e to the loss. They say how well a token is told from the others around it,
+        of both sides; a text cannot be stored in so few bits.
+    """
+    loss = nats / max(masked, 1)
+    bits = loss / math.log(2)
+    return {
+        "loss": loss,
+        "bits_per_token": bits,
+        "bits_per_byte": bits * tokens / max(size, 1),
+        "perplexity": math.exp(min(loss, 700.0)),
+    }

@@ -1,0 +1,32 @@
+"""Characters of a text to its tokens."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+Span = tuple[int, int]
+
+
+def aligned(offsets: np.ndarray, spans: Iterable[Span]) -> list[Span]:
+    """Return the first and the last token of each span of characters, both inclusive, each once.
+
+    White space around a span does not count. A span in which no token stands (the tokenizer drops
+    some characters) is left out.
+
+    Args:
+        offsets: [tokens, 2], as `ldt.data.tokenization.tokenize_with_offsets` has them.
+        spans: (first character, the one behind the last).
+    """
+    real = _real(offsets)
+    starts, ends = offsets[real, 0], offsets[real, 1]
+    found = {}
+    for start, end in spans:
+        first, last = np.searchsorted(ends, start, "right"), np.searchsorted(starts, end) - 1
+        if first <= last:
+            found[real[first].item(), real[last].item()] = None
+    return list(found)
+
+
+def _real(offsets: np.ndarray) -> np.ndarray:
+    """Numbers of the tokens that stand for more than white space."""
+    return np.flatnonzero(offsets[:, 1] > offsets[:, 0])

@@ -1,0 +1,143 @@
+"""Checkpoints that are whole or absent, and the lock of a run folder.
+
+A checkpoint is filled as ``checkpoint-N.tmp-<pid>`` beside its target. Its manifest, with the size
+and the sha256 of every file, is written last; then all is flushed to the disk and renamed. So a
+folder named ``checkpoint-N`` that equals its manifest is what the run saved, and nothing else is.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+from pathlib import Path
+
+from ldt.errors import ModelError
+from ldt.files import digest, flush, temporary, write_whole
+
+log = logging.getLogger("ldt")
+
+MANIFEST = "manifest.json"
+# What a run cannot go on without: one file at least whose name starts so.
+NEEDED = ("model", "optimizer", "scheduler", "rng_state", "run_state", "trainer_state.json")
+_NAME = re.compile(r"checkpoint-(\d+)")
+
+
+def seal(folder: Path, target: Path, step: int) -> None:
+    """Turn a filled temporary folder into the checkpoint ``target``.
+
+    An older folder of that name, such as a damaged one that the run has passed again, is replaced.
+
+    Raises:
+        OSError: the disk did not take it; ``target`` is as it was.
+    """
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            flush(path)
+            name = path.relative_to(folder).as_posix()
+            files[name] = {"bytes": path.stat().st_size, "sha256": digest(path)}
+    write_whole(folder / MANIFEST, json.dumps({"step": step, "files": files}, indent=1) + "\n")
+    for inner in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
+        flush(inner)
+    if target.exists():
+        old = temporary(target.with_name(f"{target.name}.old"))
+        target.rename(old)
+        folder.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        folder.rename(target)
+    flush(target.parent)
+
+
+def problem(folder: Path, *, hashes: bool = True) -> str | None:
+    """What is wrong with a checkpoint: the file and what was found, or None.
+
+    Args:
+        folder: the checkpoint.
+        hashes: False compares sizes only, which takes no time.
+    """
+    try:
+        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        entries = [(name, entry["bytes"], entry["sha256"]) for name, entry in files.items()]
+    except FileNotFoundError:
+        return f"{MANIFEST} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return f"{MANIFEST} cannot be read"
+    for name, size, _ in entries:
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size:,} bytes, not {size:,}"
+    for start in NEEDED:
+        if not any(name.rpartition("/")[2].startswith(start) for name in files):
+            return f"no {start} was saved in it"
+    for name, _, sha256 in entries if hashes else ():
+        try:
+            found = digest(folder / name)
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
+        if found != sha256:
+            return f"{name} has changed since it was saved (sha256)"
+    return None
+
+
+def checkpoints(run: Path) -> dict[int, Path]:
+    """The checkpoint folders of a run, valid or not, by step, oldest first."""
+    found = {}
+    for path in run.glob("checkpoint-*"):
+        match = _NAME.fullmatch(path.name)
+        if match and path.is_dir():
+            found[int(match[1])] = path
+    return dict(sorted(found.items()))
+
+
+def newest_valid(run: Path) -> Path | None:
+    """The checkpoint to go on from; each newer one that is damaged is named in a warning.
+
+    Returns:
+        The folder, or None when the run has not saved any.
+
+    Raises:
+        ModelError: there are checkpoints, all damaged. Starting anew is the user's decision.
+    """
+    found = checkpoints(run)
+    wrong = []
+    for step, path in reversed(found.items()):
+        what = problem(path)
+        if what is None:
+            return path
+        wrong.append(f"{path.name}: {what}")
+        log.warning("%s: step %d is damaged: %s; trying the one before", path, step, what)
+    if wrong:
+        raise ModelError(
+            f"{run}: no checkpoint can be used ({'; '.join(wrong)}); "
+            "put one back from a copy, or start anew with --overwrite"
+        )
+    return None
+
+
+def part_of(path: Path) -> Path:
+    """A file of one process of several; of a process that was not there when it was saved, that of
+    the first one."""
+    if path.exists():
+        return path
+    start = path.stem.rstrip("0123456789").rstrip("_")
+    return next(iter(sorted(path.parent.glob(f"{start}*{path.suffix}"))), path)
+
+
+def prune(run: Path, keep: int | None, best: Path | None) -> None:
+    """Delete old checkpoints but the newest ``keep`` and the best one. None or 0 keeps all.
+
+    Nothing goes before the newest one is seen to be complete on the disk.
+    """
+    found = list(checkpoints(run).values())
+    if not keep or len(found) <= keep or problem(found[-1], hashes=False):
+        return
+    for path in found[:-keep]:
+        if best is None or path.name != best.name:
+            gone = temporary(path)
+            path.rename(gone)  # a half-deleted folder must not look like a checkpoint
+            shutil.rmtree(gone, ignore_errors=True)

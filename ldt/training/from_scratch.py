@@ -1,0 +1,183 @@
+"""A model from scratch: its tokenizer, trained or taken from a folder, its config and positions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from tokenizers import ByteLevelBPETokenizer
+from transformers import AutoTokenizer, RobertaTokenizer
+
+from ldt import files as files_
+from ldt.cli.console import say
+from ldt.data.corpus import Reader, Source, drawn, fingerprint
+from ldt.data.token_store import turn
+from ldt.data.tokenization import vocabulary_size
+from ldt.errors import ModelError, RecipeError, did_you_mean
+from ldt.model import LdtConfig, load_tokenizer
+from ldt.model.char_lm.model import sinusoids
+from ldt.model.config import check_config
+from ldt.recipe.recipe import Recipe
+from ldt.training.job import how_attention
+
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # in RoBERTa's order
+LEARNED_FROM = 1 << 30  # characters of the corpus, from its beginning
+# What the config takes from elsewhere, and from where.
+_ELSEWHERE = {
+    "vocab_size": "model.tokenizer",
+    "max_position_embeddings": "data.max_length",
+    "attention_window": "model.window",
+    "attention_backend": "model.attention",
+}
+
+
+def new_tokenizer(recipe: Recipe, found: Sequence[Source], seed: int):
+    """The tokenizer of a model from scratch.
+
+    A byte-level BPE is trained on the documents that are trained on, the first 2^30 characters of
+    them, and kept in ``data.cache``.
+
+    Args:
+        recipe: its ``model.tokenizer`` says which.
+        found: the training sources.
+        seed: of the split into training and evaluation.
+
+    Raises:
+        ModelError: the folder holds no tokenizer that can be used.
+        DataError: the text cannot be read.
+    """
+    wanted = recipe.model.tokenizer
+    if isinstance(wanted, str):
+        return _from_folder(wanted)
+    data = recipe.data
+    parts = {
+        "sources": [source.key() for source in found],
+        "vocab_size": wanted.vocab_size,
+        "split": [data.eval_fraction, seed if data.eval_fraction else None],
+        **data.model_dump(include={"format", "text", "documents", "max_document_bytes"}),
+    }
+    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+    folder = Path(data.cache) / f"tokenizer-{key}"
+    with turn(Path(data.cache)):
+        if not (folder / "tokenizer.json").is_file():
+            _train(found, recipe, seed, folder)
+    return _from_folder(folder)
+
+
+def _train(found: Sequence[Source], recipe: Recipe, seed: int, folder: Path) -> None:
+    """Train a byte-level BPE and write it, whole or not at all."""
+    size = recipe.model.tokenizer.vocab_size
+    say(f"training a byte-level BPE of {size:,} entries")
+    bpe = ByteLevelBPETokenizer()
+    bpe.train_from_iterator(
+        _texts(found, recipe, seed), vocab_size=size, special_tokens=SPECIAL, show_progress=False
+    )
+    made = bpe.get_vocab_size()
+    if made < size:
+        say(f"the text has pairs for {made:,} entries only")
+    beside = files_.temporary(folder)
+    try:
+        with TemporaryDirectory(prefix="ldt-") as files:
+            vocab, merges = bpe.save_model(files)
+            RobertaTokenizer(vocab=vocab, merges=merges).save_pretrained(beside)
+        shutil.rmtree(folder, ignore_errors=True)
+        beside.rename(folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _texts(found: Sequence[Source], recipe: Recipe, seed: int) -> Iterator[str]:
+    """Documents to learn from: none of the evaluation."""
+    fraction, seen = recipe.data.eval_fraction, 0
+    for source in found:
+        for text in Reader(source, recipe.data):
+            if fraction and drawn(np.array([fingerprint(text)], np.uint64), fraction, seed)[0]:
+                continue
+            yield text
+            seen += len(text)
+            if seen > LEARNED_FROM:
+                return
+
+
+def _from_folder(folder: str | Path):
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # the tokenizers library raises plain Exceptions
+        what = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelError(f"{folder}: the tokenizer cannot be read: {what}") from error
+    if tokenizer.pad_token_id is None:
+        raise ModelError(f"{folder}: the tokenizer has no padding token")
+    config = LdtConfig(vocab_size=vocabulary_size(tokenizer), pad_token_id=tokenizer.pad_token_id)
+    return load_tokenizer(folder, config)
+
+
+def new_config(recipe: Recipe, tokenizer) -> LdtConfig:
+    """The config of a model from scratch: ``model.config`` over RoBERTa's values.
+
+    Args:
+        recipe: with ``data.max_length`` set.
+        tokenizer: gives vocabulary and special ids.
+
+    Raises:
+        RecipeError: a key that is unknown or has its place elsewhere, or numbers that do not go
+            together.
+    """
+    given = recipe.model.config
+    check_keys(recipe, LdtConfig, _ELSEWHERE)
+    pad = tokenizer.pad_token_id
+    values = {
+        "vocab_size": vocabulary_size(tokenizer),
+        "pad_token_id": pad,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "sep_token_id": tokenizer.sep_token_id,
+        "max_position_embeddings": pad + 1 + recipe.data.max_length,
+        "type_vocab_size": 1,
+        "layer_norm_eps": 1e-5,
+        "attention_window": 512,
+        "intermediate_size": 4 * given.get("hidden_size", 768),
+    }
+    try:
+        config = LdtConfig(**values | given | how_attention(recipe))
+        check_config(config)
+    except (ValueError, TypeError) as error:
+        raise RecipeError(f"{recipe.where('model', 'config')}: {_line(error)}") from error
+    return config
+
+
+@torch.no_grad()
+def begin_with_sines(model) -> None:
+    """Make the position embeddings of a new model sines, as large as its random weights.
+
+    Distances are the same at all positions of sines (Vaswani et al. 2017, section 3.5), so what is
+    learned of neighbours at one position serves at all others from the first step on; of random
+    rows each has to be learned by itself.
+    """
+    table = model.longformer.embeddings.position_embeddings.weight
+    found = sinusoids(torch.arange(len(table)), table.shape[1])
+    table.copy_(2**0.5 * model.config.initializer_range * found)
+
+
+def check_keys(recipe: Recipe, config: type, elsewhere: dict[str, str]) -> None:
+    """Raise RecipeError for a key of ``model.config`` that the config class does not have, or that
+    has its place ``elsewhere`` in the recipe."""
+    known = {field.name for field in fields(config)}
+    for key in recipe.model.config:
+        where = recipe.where("model", "config", key)
+        if key in elsewhere:
+            raise RecipeError(f"{where}: is set by {elsewhere[key]}")
+        if key not in known:
+            raise RecipeError(f"{where}: unknown key{did_you_mean(key, known)}")
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1].strip()

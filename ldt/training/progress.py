@@ -1,0 +1,191 @@
+"""How training goes: a live bar on a terminal, plain lines elsewhere, a JSON line for each."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Column
+from rich.text import Text
+from transformers import TrainerCallback
+
+from ldt.files import write_whole
+
+log = logging.getLogger("ldt")
+
+METRICS = "metrics.jsonl"
+
+
+class ProgressReport(TrainerCallback):
+    """Reports a Trainer's steps, evaluations and logs.
+
+    Each log becomes a line of ``metrics.jsonl``: step, epoch and what the Trainer logs (loss,
+    learning_rate, grad_norm, eval_…); for training steps also tokens_per_second, memory (bytes)
+    and seconds since this session began. tokens_per_second counts real tokens, without padding,
+    over the time spent in training steps since the line before, without evaluation and saving.
+
+    Args:
+        console: standard error, as a rule.
+        run: the run folder; None writes no file.
+    """
+
+    def __init__(self, console: Console, run: Path | None):
+        self.console = console
+        self.path = run / METRICS if run else None
+        self.bar: Progress | None = None
+        self.tokens = 0  # of this session, up to the last log
+        self.busy = 0.0  # seconds in training steps, likewise
+        self._last = (0, 0.0)
+        self._warned = False
+        self._loss = ""
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of this session as a whole."""
+        return self.tokens / self.busy if self.busy else 0.0
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self._started = time.monotonic()
+        self._first_step = state.global_step
+        self._first_tokens = state.num_input_tokens_seen
+        if state.is_world_process_zero and self.console.is_terminal:
+            self.bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True)),
+                console=self.console,
+                refresh_per_second=4,
+                expand=True,
+            )
+            self._steps = self.bar.add_task("epoch 0.00", total=state.max_steps, figures="")
+            self._eval = self.bar.add_task("evaluating", visible=False, figures="")
+            self.bar.start()
+            self.bar.update(self._steps, completed=state.global_step)
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self._step_began = time.monotonic()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.busy += time.monotonic() - self._step_began
+        self.tokens = state.num_input_tokens_seen - self._first_tokens
+        if self.bar:
+            self.bar.update(
+                self._steps,
+                completed=state.global_step,
+                description=f"epoch {state.epoch:.2f}",
+                figures=self._figures(state, self.tokens_per_second, memory(args.device)),
+            )
+
+    def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
+        if self.bar:
+            self.bar.update(self._eval, total=len(eval_dataloader), visible=True, advance=1)
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        if self.bar:
+            self.bar.reset(self._eval, visible=False)
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if not state.is_world_process_zero or logs is None:
+            return
+        row = {"step": state.global_step, **logs}
+        if "loss" in logs:
+            tokens, busy = self._last
+            self._last = (self.tokens, self.busy)
+            row["tokens_per_second"] = (self.tokens - tokens) / max(self.busy - busy, 1e-9)
+            row["memory"] = memory(args.device)
+            row["seconds"] = time.monotonic() - self._started
+            self._loss = f"loss {logs['loss']:.4f}  "
+            if not self.bar:
+                figures = self._figures(state, row["tokens_per_second"], row["memory"])
+                self._print(
+                    f"step {state.global_step}/{state.max_steps}  epoch {state.epoch:.2f}  "
+                    f"lr {logs['learning_rate']:.2e}  gradient {logs.get('grad_norm', 0):.3g}  "
+                    + figures
+                )
+        elif any(map(is_metric, logs)):
+            shown = [(name, value) for name, value in logs.items() if is_metric(name)]
+            figures = "  ".join(f"{name[5:]} {value:.4f}" for name, value in shown)
+            self._print(f"eval at step {state.global_step}  {figures}")
+        if self.path:
+            line = json.dumps(plain_numbers(row)) + "\n"
+            try:
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(line)
+            except OSError as error:  # such as a full disk, of which saving says more
+                if not self._warned:
+                    log.warning(
+                        "%s: not written from step %d on: %s", self.path, row["step"], error
+                    )
+                self._warned = True
+
+    def close(self) -> None:
+        """Take the bar from the screen; the Trainer does not say when it failed."""
+        if self.bar:
+            self.bar.stop()
+            self.bar = None
+
+    def _figures(self, state, rate: float, used: int) -> str:
+        done = state.global_step - self._first_step
+        left = (state.max_steps - state.global_step) * (time.monotonic() - self._started)
+        eta = duration(left / max(done, 1))
+        return f"{self._loss}{rate:,.0f} tokens/s  {used / 2**30:.2f} GiB  ETA {eta}"
+
+    def _print(self, line: str) -> None:
+        self.console.print(Text(line), soft_wrap=True)
+
+
+def cut_log(path: Path, step: int) -> None:
+    """Drop the lines of a log that were written after a checkpoint, and a last line cut short."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        try:
+            row = json.loads(line)
+            if row["step"] <= step and "train_loss" not in row:  # which comes with the end
+                kept.append(line + "\n")
+        except (ValueError, KeyError, TypeError):
+            continue
+    write_whole(path, "".join(kept))
+
+
+def memory(device: Any) -> int:
+    """Bytes in use: on a CUDA device the most that was allocated, else resident in this process."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    import psutil
+
+    return psutil.Process().memory_info().rss
+
+
+def duration(seconds: float) -> str:
+    """``3:07`` or ``1:02:03``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def is_metric(name: str) -> bool:
+    """Whether a figure of an evaluation says something about the model, not about its speed."""
+    return name.startswith("eval_") and not name.endswith(
+        ("_runtime", "_per_second", "_preparation_time")
+    )
+
+
+def plain_numbers(value: Any) -> Any:
+    """The same for JSON: tensors and numpy's numbers as Python's, NaN and infinities as None."""
+    if isinstance(value, dict):
+        return {key: plain_numbers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_numbers(item) for item in value]
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

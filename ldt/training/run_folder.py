@@ -1,0 +1,262 @@
+"""Run folders: which run a folder holds, whether it may be used, and what becomes of it.
+
+``run.json`` says what the run is (`identity`), with which versions it began, which files its model
+consists of, and whether it is finished. A folder without it was not made by ldt and is left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import platform
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ldt import __version__, files
+from ldt.errors import ModelError, UserError
+from ldt.recipe.recipe import Recipe
+from ldt.training import checkpoints
+from ldt.training.progress import METRICS as LOG
+
+log = logging.getLogger("ldt")
+
+RUN = "run.json"
+RECIPE = "recipe.yaml"
+RESULTS = "metrics.json"
+CARD = "README.md"
+LATEST = Path("runs/latest")
+MOST_DIFFERENCES = 20
+
+# Keys that change nothing in what is learned, of the training section where none is named; a
+# resumed run may have others.
+FREE = {
+    "data.cache",
+    "data.workers",
+    "output_dir",
+    "run_name",
+    "report_to",
+    "use_cpu",
+    "save_steps",
+    "save_total_limit",
+    "per_device_eval_batch_size",
+    "eval_accumulation_steps",
+    "disable_tqdm",
+    "log_level",
+    "log_level_replica",
+    "log_on_each_node",
+    "logging_dir",
+    "logging_first_step",
+    "logging_steps",
+    "logging_strategy",
+}
+_A_STEP = (
+    "training.per_device_train_batch_size",
+    "training.gradient_accumulation_steps",
+    "processes",
+)
+FREE_STARTS = ("dataloader_num_workers", "dataloader_p")  # prefetch, pin, persistent
+_OURS = (RECIPE, RESULTS, CARD, LOG, "config.json", "*.safetensors", "tokenizer*", "checkpoint-*")
+
+
+def place(recipe: Recipe) -> Path:
+    """The run folder of a recipe: its training.output_dir, else runs/ and the recipe's name."""
+    name = recipe.path.stem if recipe.path else recipe.task.name
+    return Path(recipe.training.get("output_dir") or f"runs/{name}")
+
+
+def identity(recipe: Recipe, training: dict[str, Any], hashes: dict[str, str | None]) -> dict:
+    """What makes a run the same run: dotted keys and their values.
+
+    Args:
+        recipe: its data paths are replaced by the hashes, so that files may move.
+        training: the section with the defaults filled in.
+        hashes: sha256 by key of the data section (train, eval); None of what is no file.
+    """
+    found = {}
+    for name in ("task", "model", "data"):
+        for key, value in getattr(recipe, name).model_dump(mode="json").items():
+            if f"{name}.{key}" in FREE:
+                continue
+            if name == "data" and hashes.get(key):
+                key, value = f"{key} (sha256)", hashes[key]
+            found[f"{name}.{key}"] = value
+    for key, value in training.items():
+        if key not in FREE and not key.startswith(FREE_STARTS):
+            found[f"training.{key}"] = value
+    found["processes"] = int(os.environ.get("WORLD_SIZE", "1"))
+    streaming = getattr(recipe.data, "streaming", False)
+    if getattr(recipe.task, "command", None) == "pretrain" and not streaming:
+        # Any number of processes takes the same inputs in a step, if it is as many.
+        parts = [found.pop(key, 1) for key in _A_STEP]
+        found["inputs a step"] = math.prod(parts)
+    return json.loads(json.dumps(found))
+
+
+def versions(device: str) -> dict[str, str]:
+    """What bit-identical results depend on."""
+    names = ("torch", "transformers", "accelerate", "tokenizers")
+    found = {"ldt": __version__, "python": platform.python_version(), "device": device}
+    found["processes"] = os.environ.get("WORLD_SIZE", "1")
+    return found | {name: version(name) for name in names}
+
+
+def read_run(run: Path) -> dict[str, Any] | None:
+    """What run.json says, None where there is none.
+
+    Raises:
+        ModelError: it is damaged.
+    """
+    try:
+        found = json.loads((run / RUN).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (ValueError, OSError):
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("identity"), dict):
+        raise ModelError(f"{run / RUN}: cannot be read; remove the folder or choose another")
+    return found
+
+
+def check_use(run: Path, wanted: dict, *, resume: bool, overwrite: bool) -> bool:
+    """Whether the run that the folder holds is finished already; False to go ahead.
+
+    Args:
+        run: the folder, which exists.
+        wanted: the `identity` of the run to be.
+        resume, overwrite: what the user asked for.
+
+    Raises:
+        UserError: the folder holds something that the user has to decide about.
+    """
+    found = read_run(run)
+    if found is None:
+        foreign = sorted({path.name for pattern in _OURS for path in run.glob(pattern)})
+        if foreign:
+            raise UserError(
+                f"{run}: holds files of something else ({', '.join(foreign[:5])}); "
+                "choose another training.output_dir"
+            )
+        if resume:
+            raise UserError(f"{run}: no run to resume there; without --resume one starts")
+        return False
+    if overwrite:
+        return False
+    differences = _differences(found["identity"], wanted)
+    if differences:
+        raise UserError(
+            f"{run}: holds another run; it differs in\n{differences}\n"
+            "--overwrite replaces it, another training.output_dir keeps both"
+        )
+    if resume:
+        return bool(found.get("finished"))
+    if found.get("finished"):
+        raise UserError(
+            f"{run}: holds this run, finished; --overwrite trains it again, "
+            "another training.output_dir keeps both"
+        )
+    steps = list(checkpoints.checkpoints(run))
+    state = f"stopped after step {steps[-1]}" if steps else "stopped before its first checkpoint"
+    raise UserError(
+        f"{run}: holds this run, {state}; --resume goes on with it, --overwrite starts anew"
+    )
+
+
+def _differences(there: dict, here: dict) -> str:
+    lines = [
+        f"  {key}: {_shown(there.get(key))} there, {_shown(here.get(key))} here"
+        for key in sorted(there.keys() | here.keys())
+        if there.get(key) != here.get(key)
+    ]
+    more = len(lines) - MOST_DIFFERENCES
+    return "\n".join(lines[:MOST_DIFFERENCES] + ([f"  and {more} more"] if more > 0 else []))
+
+
+def _shown(value: Any) -> str:
+    text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def begin(
+    run: Path, wanted: dict, recipe_text: str, used: dict[str, Any], arithmetic: dict, resume: bool
+) -> None:
+    """Write what the run is; of an older run that is overwritten nothing stays.
+
+    Args:
+        used: the `versions`; another one than at the beginning is told on resuming.
+        arithmetic: `ldt.attention.matmul.choices`, for those who resume.
+    """
+    before = read_run(run)
+    if before and not resume:
+        clear(run, before)
+        before = None
+    if before:
+        then = before.get("versions", {})
+        changed = [f"{k} {then[k]}, now {v}" for k, v in used.items() if then.get(k, v) != v]
+        if changed:
+            log.warning(
+                "%s began with %s: from here on numbers may differ from those of an "
+                "uninterrupted run in their last digits",
+                run,
+                "; ".join(changed),
+            )
+    files.write_whole(run / RECIPE, recipe_text)
+    new = {"identity": wanted, "versions": used, "arithmetic": arithmetic, "files": []}
+    _write(run, before or new | {"finished": False})
+
+
+def clear(run: Path, record: dict[str, Any]) -> None:
+    """Remove what ldt wrote for a run, and nothing else; run.json goes last."""
+    for path in checkpoints.checkpoints(run).values():
+        shutil.rmtree(path)
+    for name in [*record.get("files", []), RESULTS, LOG, RECIPE, RUN]:
+        if Path(name).name == name:
+            (run / name).unlink(missing_ok=True)
+
+
+def finish(run: Path, folder: Path, also: Iterable[str] = (RESULTS,)) -> None:
+    """Move the files of a finished model from a temporary folder into the run folder.
+
+    Args:
+        folder: beside or in the run folder; removed.
+        also: names of its files that go last, since their presence says that all is there.
+
+    Raises:
+        OSError: the disk did not take them.
+    """
+    also = list(also)
+    names = sorted(path.name for path in folder.iterdir() if path.name not in also) + also
+    for name in names:
+        files.flush(folder / name)
+    record = read_run(run)
+    _write(run, record | {"files": names})
+    for name in names:
+        (folder / name).replace(run / name)
+    files.flush(run)
+    _write(run, record | {"files": names, "finished": True})
+    folder.rmdir()
+
+
+def _write(run: Path, record: dict[str, Any]) -> None:
+    files.write_whole(run / RUN, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
+def point_latest(run: Path) -> None:
+    """Have ``runs/latest`` of the current directory point to a finished run."""
+    if LATEST.exists() and not LATEST.is_symlink():
+        log.warning("%s is not a link and stays as it is", LATEST)
+        return
+    beside = files.temporary(LATEST)
+    try:
+        LATEST.parent.mkdir(exist_ok=True)
+        with suppress(FileNotFoundError):
+            beside.unlink()
+        beside.symlink_to(os.path.relpath(run, LATEST.parent), target_is_directory=True)
+        beside.replace(LATEST)
+    except OSError as error:  # such as a file system without links
+        log.warning("%s: not linked to %s: %s", LATEST, run, error.strerror)

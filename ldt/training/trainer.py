@@ -1,0 +1,450 @@
+"""transformers' Trainer, made to survive: checkpoints, exact resuming, divergence, signals."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import transformers
+from accelerate.utils import broadcast_object_list
+from accelerate.utils.memory import should_reduce_batch_size
+from transformers.trainer_callback import (
+    ExportableState,
+    PrinterCallback,
+    ProgressCallback,
+    TrainerState,
+)
+from transformers.utils import logging as transformers_logging
+
+from ldt import files
+from ldt.errors import ResourceError, TrainingDiverged
+from ldt.training import checkpoints
+from ldt.training.progress import METRICS, ProgressReport, cut_log
+
+log = logging.getLogger("ldt")
+
+MOST_SKIPPED = 10  # steps in a row whose gradient is not finite
+MOST_NAMED = 10  # documents in a message
+_SESSION_KEYS = ("train_runtime", "train_samples_per_second", "train_steps_per_second")
+
+
+class Interrupted(SystemExit):
+    """Ends the process after a signal, with code 130 (SIGINT) or 143 (SIGTERM)."""
+
+
+class Trainer(transformers.Trainer):
+    """A Trainer that replaces four things of transformers' and no more:
+
+    1. Checkpoints are whole or absent (`ldt.training.checkpoints`); a disk that is full costs one
+       checkpoint, not the run; the newest ``save_total_limit`` are kept and the best one besides.
+    2. Resuming gives what the uninterrupted run gives: on the CPU the same weights bit by bit, and
+       the same log. Beyond what transformers saves, that takes the loss since the last log, the
+       state of early stopping, the random state at the beginning of the epoch (samplers draw from
+       it), and the order of evaluation and saving at the end of an epoch.
+    3. A loss that is not finite ends the run with `TrainingDiverged`, before any weight changes.
+       A step whose gradient is not finite is skipped; more than 10 in a row end the run.
+    4. SIGINT and SIGTERM finish the step, save a checkpoint and raise `Interrupted`; a second one
+       raises it at once.
+
+    Args:
+        tokenizer: saved in every checkpoint, which makes it a model folder.
+        ids: the training documents' ids, for messages; a feature's ``document`` is its place here.
+        progress: reports; its metrics.jsonl is cut back to the checkpoint on resuming.
+        kwargs: of transformers' Trainer.
+    """
+
+    def __init__(self, *, tokenizer, ids: list, progress: ProgressReport, **kwargs):
+        self.tokenizer, self.ids, self.progress = tokenizer, ids, progress
+        self.skipped = self.skipped_in_a_row = 0
+        self.stop_signal = 0
+        self.train_loss = math.nan
+        self.weights_step: int | None = None  # the step whose weights the model holds at the end
+        self.resumed: Path | None = None  # until the first epoch begins
+        self.epoch_rng = torch.get_rng_state()  # as the epoch began
+        self._batch: list[int] = []  # documents of this step
+        self._last_norm = math.nan
+        self._seconds = self._busy = 0.0  # of the sessions before: in all, in training steps
+        self._began = time.monotonic()
+        self._saved_best = (None, None, None)
+        self._flow = _Flow(self)
+        kwargs["data_collator"] = _NamingDocuments(kwargs["data_collator"])
+        callbacks = [self._flow, progress, *kwargs.pop("callbacks", [])]
+        super().__init__(callbacks=callbacks, **kwargs)
+        self.folder = Path(self.args.output_dir)
+        self.remove_callback(PrinterCallback)
+        self.remove_callback(ProgressCallback)
+
+    @property
+    def seconds(self) -> float:
+        """Time in training, evaluation and saving, over all sessions of the run."""
+        return self._seconds + time.monotonic() - self._began
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Real tokens by the time spent in training steps, over all sessions of the run."""
+        busy = self._busy + self.progress.busy
+        return self.state.num_input_tokens_seen / busy if busy else 0.0
+
+    def run(self, resume: Path | None = None) -> None:
+        """Train to the end; the model then holds the best weights, or the last ones without them.
+
+        Args:
+            resume: a valid checkpoint of this run; None starts at step 0.
+
+        Raises:
+            TrainingDiverged: a loss, the weights or over 10 gradients in a row are not finite.
+            ResourceError: too little memory.
+            Interrupted: a signal came.
+        """
+        self._began = time.monotonic()
+        try:
+            with self._signals():
+                if resume and self._ended(resume):
+                    self._take_up(resume)
+                else:
+                    self.resumed = resume
+                    result = self.train(resume_from_checkpoint=str(resume) if resume else None)
+                    self.train_loss = result.training_loss
+        except Exception as error:
+            if should_reduce_batch_size(error) or isinstance(error, MemoryError):
+                raise ResourceError(
+                    f"out of memory at step {self.state.global_step}: training.gradient_"
+                    "checkpointing=true, a shorter data.max_length or a smaller "
+                    "training.per_device_train_batch_size need less; --resume goes on"
+                ) from error
+            raise
+        finally:
+            self.progress.close()
+        if self.weights_step is None:
+            self.weights_step = self.state.global_step
+
+    # -- resuming
+
+    def _ended(self, folder: Path) -> bool:
+        """Whether the run was over at a checkpoint, by its number of steps or by early stopping.
+
+        transformers would take one step more.
+        """
+        state = TrainerState.load_from_json(str(folder / "trainer_state.json"))
+        control = (state.stateful_callbacks or {}).get("TrainerControl", {})
+        return bool(control.get("args", {}).get("should_training_stop"))
+
+    def _take_up(self, folder: Path) -> None:
+        """What is left to do after the last step: the best weights into the model."""
+        self._load_from_checkpoint(str(folder))
+        self.state = TrainerState.load_from_json(str(folder / "trainer_state.json"))
+        saved = self._restore(folder)
+        steps = max(self.state.global_step, 1)
+        self.train_loss = (saved["total_loss"] + saved["tr_loss"].item()) / steps
+        self.log({"total_flos": self.state.total_flos, "train_loss": self.train_loss})
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint:
+            self._load_best_model()
+
+    def _restore(self, folder: Path) -> dict:
+        """Take up what this class adds to a checkpoint."""
+        saved = torch.load(checkpoints.part_of(folder / self._state_name), weights_only=True)
+        self.skipped, self.skipped_in_a_row = saved["skipped"], saved["skipped_in_a_row"]
+        self._seconds, self._busy = saved["seconds"], saved["busy"]
+        self.state.best_model_checkpoint = None  # the run folder may have moved
+        if self.state.best_global_step is not None:
+            best = self.folder / f"checkpoint-{self.state.best_global_step}"
+            if best.is_dir():
+                self.state.best_model_checkpoint = str(best)
+        self._saved_best = self._best()
+        if self.args.should_save:
+            cut_log(self.folder / METRICS, self.state.global_step)
+        return saved
+
+    @property
+    def _state_name(self) -> str:
+        several = self.args.world_size > 1
+        return f"run_state_{self.args.process_index}.pt" if several else "run_state.pt"
+
+    def _best(self) -> tuple:
+        state = self.state
+        return state.best_metric, state.best_global_step, state.best_model_checkpoint
+
+    def _load_best_model(self) -> None:
+        best = Path(self.state.best_model_checkpoint)
+        what = checkpoints.problem(best)
+        if what:
+            log.warning("%s is damaged: %s; keeping the weights of the last step", best, what)
+            return
+        super()._load_best_model()
+        self.weights_step = self.state.best_global_step
+
+    # -- saving
+
+    def _determine_best_metric(self, metrics, trial) -> bool:
+        is_best = super()._determine_best_metric(metrics, trial)
+        if is_best and self.args.load_best_model_at_end:
+            self._flow.save(self.state, self.control)  # also where evaluation is more frequent
+        return is_best
+
+    def _save_checkpoint(self, model, trial) -> None:
+        self._check_weights()
+        self.store_flos()
+        step = self.state.global_step
+        target = self.folder / f"checkpoint-{step}"
+        if self.state.best_global_step == step:
+            self.state.best_model_checkpoint = str(target)
+        folder = Path(broadcast_object_list([str(files.temporary(target))])[0])
+        failure = None
+        try:
+            try:
+                self._fill(folder)
+            except Exception as error:
+                if not files.is_write_error(error):
+                    raise
+                failure = error
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save and failure is None:
+                try:
+                    self._require_all(folder)
+                    checkpoints.seal(folder, target, step)
+                except OSError as error:
+                    failure = error
+        finally:
+            if self.args.should_save:
+                shutil.rmtree(folder, ignore_errors=True)
+        failure = broadcast_object_list([failure and (str(failure) or repr(failure))])[0]
+        if failure:
+            self.state.best_metric, self.state.best_global_step, best = self._saved_best
+            self.state.best_model_checkpoint = best
+            log.warning(
+                "CHECKPOINT NOT SAVED at step %d: %s. Training goes on and the next save tries "
+                "again; until then the run can only resume from an older checkpoint. Free some "
+                "disk space under %s",
+                step,
+                failure,
+                self.folder,
+            )
+            return
+        self._saved_best = self._best()
+        if self.args.should_save:
+            best = self.state.best_model_checkpoint
+            limit = self.args.save_total_limit
+            checkpoints.prune(self.folder, limit, Path(best) if best else None)
+
+    def save_model(self, output_dir=None, _internal_call=False):
+        shown = transformers_logging.is_progress_bar_enabled()
+        transformers_logging.disable_progress_bar()
+        try:
+            super().save_model(output_dir, _internal_call)
+        finally:
+            if shown:
+                transformers_logging.enable_progress_bar()
+        if self.args.should_save:  # a pickle that nobody reads
+            Path(output_dir or self.args.output_dir, "training_args.bin").unlink(missing_ok=True)
+
+    def _fill(self, folder: Path) -> None:
+        """Write everything that a checkpoint holds, each process its part."""
+        self.save_model(str(folder), _internal_call=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not self.args.save_only_model:
+            self._save_optimizer_and_scheduler(str(folder))
+            self._save_scaler(str(folder))
+            self._save_rng_state(str(folder))
+        own = {
+            "tr_loss": self._tr_loss.cpu(),
+            "total_loss": self._total_loss_scalar,
+            "last_logged": self._globalstep_last_logged,
+            "seconds": self.seconds,
+            "busy": self._busy + self.progress.busy,
+            "skipped": self.skipped,
+            "skipped_in_a_row": self.skipped_in_a_row,
+            "epoch_rng": self.epoch_rng,
+        }
+        torch.save(own, folder / self._state_name)
+        if self.args.should_save:
+            if self.tokenizer is not None:
+                self.tokenizer.save_pretrained(folder)
+            stateful = [*self.callback_handler.callbacks, self.control]
+            self.state.stateful_callbacks = {
+                type(item).__name__: item.state()
+                for item in stateful
+                if isinstance(item, ExportableState)
+            }
+            self.state.save_to_json(str(folder / "trainer_state.json"))
+
+    def _require_all(self, folder: Path) -> None:
+        """Raise OSError when another process could not write its part."""
+        found = len(list(folder.glob("run_state*.pt")))
+        if found < self.args.world_size:
+            raise OSError(f"{self.args.world_size - found} processes could not write their part")
+
+    # -- divergence
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        documents = inputs.pop("document").tolist()
+        self._batch += documents
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if not torch.isfinite(loss).all():
+            self._diverged(f"the loss is {loss.mean().item()}", documents)
+        return loss
+
+    def prediction_step(self, model, inputs, *args, **kwargs):
+        inputs.pop("document")
+        return super().prediction_step(model, inputs, *args, **kwargs)
+
+    def _get_grad_norm(self, model, grad_norm=None):
+        norm = super()._get_grad_norm(model, grad_norm)
+        if math.isfinite(norm):
+            self._last_norm = float(norm)
+            self.skipped_in_a_row = 0
+            return norm
+        model.zero_grad()  # the optimizer passes over parameters without a gradient
+        self.skipped += 1
+        self.skipped_in_a_row += 1
+        if self.skipped_in_a_row > MOST_SKIPPED:
+            self._diverged(
+                f"{self.skipped_in_a_row} gradients in a row are not finite", self._batch
+            )
+        log.warning(
+            "step %d skipped: its gradient is not finite (%d in a row); documents %s",
+            self.state.global_step + 1,
+            self.skipped_in_a_row,
+            self._names(self._batch),
+        )
+        return norm
+
+    def _check_weights(self) -> None:
+        weights = (w.to_local() if hasattr(w, "to_local") else w for w in self.model.parameters())
+        finite = torch.stack([weight.isfinite().all() for weight in weights]).all()
+        if not self.accelerator.gather(finite).all():  # each process knows its own shard
+            self._diverged("weights are not finite", self._batch)
+
+    def _diverged(self, what: str, documents: list[int]) -> None:
+        found = checkpoints.checkpoints(self.folder)
+        last = f"the last checkpoint is step {max(found)}" if found else "no checkpoint is there"
+        raise TrainingDiverged(
+            f"training diverged at step {self.state.global_step + 1}: {what} (learning rate "
+            f"{self._get_learning_rate():.3g}, last finite gradient norm {self._last_norm:.3g}, "
+            f"documents {self._names(documents)}); {last}; "
+            "try a lower training.learning_rate or a longer training.warmup_steps"
+        )
+
+    def _names(self, documents: list[int]) -> str:
+        ids = [str(self.ids[index]) for index in dict.fromkeys(documents)]
+        more = f" and {len(ids) - MOST_NAMED} more" if len(ids) > MOST_NAMED else ""
+        return ", ".join(ids[:MOST_NAMED]) + more
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Note the first SIGINT or SIGTERM; leave at the second."""
+
+        def note(number, frame):
+            if self.stop_signal:
+                raise Interrupted(128 + number)
+            self.stop_signal = number
+            # print is not safe inside a signal handler
+            os.write(2, b"\nfinishing the step and saving a checkpoint; once more stops at once\n")
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler or signal.SIG_DFL)
+
+    def asked_to_stop(self) -> int:
+        """The signal that any of the processes got, or 0."""
+        if self.args.world_size == 1:
+            return self.stop_signal
+        mine = torch.tensor([int(self.stop_signal)], device=self.args.device)
+        return int(self.accelerator.gather(mine).max())
+
+    def _get_eval_sampler(self, eval_dataset):
+        return None  # in order, also with group_by_length: rows are matched to documents by place
+
+    def log(self, logs, start_time=None):
+        for key in _SESSION_KEYS:  # they count the steps before a resume, but not their time
+            logs.pop(key, None)
+        super().log(logs)
+
+
+class _NamingDocuments:
+    """A collator whose batches name their documents; the model never sees the names."""
+
+    def __init__(self, collator):
+        self.collator = collator
+
+    def __call__(self, features):
+        first = [item[0] if isinstance(item, list) else item for item in features]
+        documents = torch.tensor([feature["document"] for feature in first])
+        return {**self.collator(features), "document": documents}
+
+
+class _Flow(transformers.TrainerCallback):
+    """What happens between steps: restoring, saving in the right place, signals."""
+
+    def __init__(self, trainer: Trainer):
+        self.trainer = trainer
+        self.epoch_ended = False
+        self.save_at_epoch_end = False
+
+    def save(self, state, control) -> None:
+        """Have a checkpoint saved: now, or after the last step of an epoch at the epoch's end.
+
+        What an epoch's end brings, evaluation above all, belongs before the checkpoint, since a
+        run that resumes from it begins with the next epoch.
+        """
+        self.save_at_epoch_end = float(state.epoch).is_integer() and not self.epoch_ended
+        control.should_save = not self.save_at_epoch_end
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        trainer = self.trainer
+        if trainer.resumed:
+            saved = trainer._restore(trainer.resumed)
+            trainer._tr_loss += saved["tr_loss"].to(args.device)
+            trainer._total_loss_scalar = saved["total_loss"]
+            trainer._globalstep_last_logged = saved["last_logged"]
+            trainer._initial_global_step = 0
+            trainer.epoch_rng = saved["epoch_rng"]
+            state.compute_steps(args, state.max_steps)  # these may differ from the checkpoint's
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        trainer = self.trainer
+        self.epoch_ended = False
+        if hasattr(trainer.train_dataset, "set_epoch"):  # with several processes nobody else does
+            trainer.train_dataset.set_epoch(int(state.epoch))
+        if trainer.resumed:
+            if float(state.epoch).is_integer():
+                trainer._load_rng_state(str(trainer.resumed))
+            else:  # the sampler has to give this epoch's order again
+                torch.set_rng_state(trainer.epoch_rng)
+            trainer.resumed = None
+        trainer.epoch_rng = torch.get_rng_state()
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.trainer._batch = []
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if control.should_save or self.trainer.asked_to_stop():
+            self.save(state, control)
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        if self.trainer.is_in_train and self.trainer.asked_to_stop():
+            self.save(state, control)
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        self.epoch_ended = True
+        if self.save_at_epoch_end or self.trainer.asked_to_stop():
+            self.save(state, control)
+
+    def on_save(self, args, state, control, **kwargs):
+        number = self.trainer.asked_to_stop()
+        if number:
+            raise Interrupted(128 + number)

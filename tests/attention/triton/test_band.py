@@ -1,0 +1,286 @@
+"""The Triton band against the dense definition: output and all gradients, under the interpreter."""
+
+import importlib
+import re
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import patterns
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from patterns import band, same
+
+pytest.importorskip("triton")
+
+from ldt.attention import Documents, reference
+from ldt.attention import dropout as definition
+from ldt.attention.triton import band as kernels
+from ldt.attention.triton import band_backward, band_tiles, dropout, tiles
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+ROUNDING = 16 * torch.finfo(torch.float32).eps
+MODULES = ["band_pattern", "band_backward", "band"]  # each imports those before it
+
+
+def there(documents):
+    """The documents on the device of the kernels."""
+    masks = (None if x is None else x.to(DEVICE) for x in (documents.keep, documents.is_global))
+    return Documents(documents.cu_seqlens.to(DEVICE), *masks)
+
+
+class OnDevice:
+    """A module's band_attention for tensors of the CPU, where the definition runs."""
+
+    def __init__(self, module=kernels):
+        self.module = module
+
+    def band_attention(self, q, k, v, documents, **arguments):
+        q, k, v = (x.to(DEVICE) for x in (q, k, v))
+        return self.module.band_attention(q, k, v, there(documents), **arguments).cpu()
+
+
+@contextmanager
+def tiled(rows, columns):
+    """Context in which every kernel takes tiles of these sizes."""
+    tables = band_tiles.FORWARD, band_tiles.QUERIES, band_tiles.KEYS, band_tiles.GLOBAL_KEYS
+    before = [dict(table) for table in tables]
+    for table in tables:
+        for key, both in table.items():
+            few = table is band_tiles.GLOBAL_KEYS
+            sizes = {"rows": band_tiles.GLOBALS if few else rows, "columns": columns}
+            table[key] = tuple(replace(tile, **sizes) for tile in both)
+    try:
+        yield
+    finally:
+        for table, old in zip(tables, before, strict=True):
+            table.update(old)
+
+
+def as_close(documents, dtype, seed=0, **arguments):
+    """`patterns.as_close` of the kernels, but for what summing in another order makes of a zero."""
+    found = patterns.as_close(OnDevice(), documents, dtype, seed, **arguments)
+    return not [name for name, error, allowed in found if not error <= allowed + ROUNDING]
+
+
+def pack(lengths, globals=(), holes=()):
+    """Documents of these lengths, with global tokens and holes at these packed places."""
+    keep, is_global = torch.ones(sum(lengths)).bool(), torch.zeros(sum(lengths)).bool()
+    keep[list(holes)], is_global[list(globals)] = False, True
+    masks = (keep if holes else None), (is_global if globals else None)
+    return Documents(torch.tensor([0, *lengths]).cumsum(0), *masks)
+
+
+@settings(max_examples=6, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(
+    patterns.patterns().filter(lambda pattern: pattern[0].total <= 700),
+    st.sampled_from([torch.float32, torch.bfloat16]),
+    st.sampled_from([16, 20, 48, 64, 100, 128]),
+    st.sampled_from([(64, 64), (128, 64), (64, 128)]),
+    st.integers(0, 2**31),
+)
+def test_any_pattern_is_as_close_as_the_definition(pattern, dtype, dim, tile, seed):
+    documents, _, arguments = pattern
+    del arguments["seed"]  # see test_dropout_takes_what_the_definition_takes
+    with tiled(*tile):
+        assert as_close(documents, dtype, seed, dim=dim, **arguments)
+
+
+SHAPES = {
+    "the window is longer than the document": ([40, 3, 1], {}, {"window": 512}),
+    "documents shorter than the window": ([5, 1, 20, 2, 2, 50], {}, {"window": 32}),
+    "one of 700 tokens": ([700], {"globals": [0]}, {"window": 66}),
+    "every token is global": ([30, 10], {"globals": range(40)}, {"window": 8}),
+    "no token is kept": ([20, 30], {"holes": range(50)}, {"window": 8}),
+    "a window of nothing but holes": ([90], {"holes": range(20, 80)}, {"window": 8}),
+    "a window of nothing but global tokens": ([60], {"globals": range(1, 50)}, {"window": 8}),
+    "more global tokens than a tile holds": (
+        [60, 60],
+        {"globals": [0, 2, *range(65, 100)]},
+        {"window": 12},
+    ),
+    "global tokens in one document of three": ([20, 30, 25], {"globals": [22, 49]}, {"window": 6}),
+    "a gap longer than the documents": ([9, 14, 4], {}, {"window": 6, "dilation": (20, 1)}),
+    "gaps among holes and global tokens": (
+        [70, 31],
+        {"globals": [3, 81], "holes": range(10, 100, 7)},
+        {"window": 14, "dilation": (3, 2)},
+    ),
+    "causal, with a gap": ([50, 40], {"holes": [5]}, {"window": 14, "dilation": 2, "causal": True}),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_batch_where_kernels_break(shape):
+    lengths, tokens, arguments = SHAPES[shape]
+    with tiled(*((64, 64) if max(lengths) > 100 else (16, 16))):
+        assert as_close(pack(lengths, **tokens), torch.float32, dim=16, **arguments)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_default_tiles_are_as_close_as_the_definition(dtype):
+    documents, arguments = pack([130, 41], [0, 130], [7]), {"window": 126, "dropout": 0.2}
+    assert as_close(documents, dtype, dim=40, **arguments)
+
+
+@pytest.mark.parametrize("seed", [0, -(2**40) - 1, 2**31, torch.tensor(-(2**33) - 5)])
+def test_dropout_takes_what_the_definition_takes(seed):
+    documents = pack([60, 5, 1])
+    queries, keys = dropout.token_codes(there(documents), 3, seed)
+    token = torch.arange(66)
+    assert torch.equal(queries.cpu(), definition.token_codes(documents, 3, token, seed, 1))
+    assert torch.equal(keys.cpu(), definition.token_codes(documents, 3, token, seed, 2))
+    run = {"documents": documents, "dtype": torch.float32, "window": 8, "dropout": 0.5}
+    run["seed"] = seed
+    ours, dense = (
+        band(module, generator=torch.Generator().manual_seed(1), **run)
+        for module in (OnDevice(), reference)
+    )
+    assert same(ours, dense, 1e-4)
+
+
+def test_two_runs_give_the_same_bits():
+    documents, arguments = pack([100, 60], [0, 1, 110], [40]), {"window": 32, "dropout": 0.3}
+    arguments |= {"dilation": (1, 2), "dtype": torch.bfloat16, "dim": 16}
+    first, second = (
+        band(OnDevice(), documents, torch.Generator().manual_seed(0), **arguments) for _ in range(2)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_views_of_a_fused_projection_need_no_copy():
+    documents, generator = pack([50, 20], [3]), torch.Generator().manual_seed(0)
+    fused = torch.randn(70, 3, 2, 16, generator=generator)
+    up = torch.randn(2, 16, 70, generator=generator).permute(2, 0, 1)  # no dimension contiguous
+    found = []
+    for module in (OnDevice(), reference):
+        leaf = fused.clone().requires_grad_()
+        out = module.band_attention(*leaf.unbind(1), documents, window=20)
+        found.append((out, *torch.autograd.grad(out, leaf, up)))
+    assert same(*found, 1e-5)
+
+
+def test_places_for_global_tokens_that_are_not_there_stay_unread():
+    documents = pack([40, 30], [2, 50])
+    expected = band(
+        OnDevice(), documents, torch.Generator().manual_seed(0), torch.float32, window=8
+    )
+    spare = there(documents)
+    count, index = spare.cu_globals, spare.global_index
+    nowhere = torch.full((40,), 2**40, device=DEVICE)
+    spare.__dict__.update(cu_globals=count, global_index=torch.cat([index, nowhere]))
+    generator = torch.Generator().manual_seed(0)
+    shape = 70, 2, 4
+    q, k, v, up = (torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(4))
+    leaves = [x.to(DEVICE, torch.float32).requires_grad_() for x in (q, k, v)]
+    out = kernels.band_attention(*leaves, spare, window=8)
+    ours = (out, *torch.autograd.grad(out, leaves, up.to(out)))
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(ours, expected, strict=True))
+
+
+def test_a_long_document_meets_its_global_keys_in_pieces(monkeypatch):
+    monkeypatch.setattr(band_backward, "PIECE", 16)
+    documents = pack([90, 20, 30], [0, 95, 111])
+    with tiled(32, 16):
+        assert as_close(documents, torch.float32, window=16)
+
+
+def test_what_kernels_cannot_do_is_refused_with_what_can(monkeypatch):
+    documents, q = pack([4]), torch.randn(4, 1, 16)
+    for x, message in (
+        (q.double(), "got float64; backend 'blocked' takes float64"),
+        (torch.randn(4, 1, 256), "at most 128 dims, got 256; backend 'blocked' takes any"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kernels.band_attention(x, x, x, documents, window=4)
+    with pytest.raises(ValueError, match="one dtype, .* got bfloat16, float32"):
+        kernels.band_attention(q, q, q.bfloat16(), documents, window=4)
+    monkeypatch.setattr(tiles, "INTERPRETED", tiles.tl.constexpr(False))
+    with pytest.raises(ValueError, match="on cpu; backend 'blocked' runs there"):
+        kernels.band_attention(q, q, q, documents, window=4)
+
+
+FAULTS = {
+    "none": ("band", "", ""),
+    "global keys also count in the window": (
+        "band",
+        'scores = tl.where(silent[None, :], float("-inf"), scores)',
+        "pass",
+    ),
+    "silent tokens inside a tile are not noticed": (
+        "band",
+        "nearest < residue + (at + COLUMNS) * gap",
+        "nearest < residue + at * gap",
+    ),
+    "a tile over the edge of the window is not masked": ("band", "> inner_end", "> end"),
+    "the sum is not shrunk when the maximum grows": ("band", "out * shrink[:, None]", "out"),
+    "silent rows send gradients": ("band", 'top + tl.log2(mass), float("inf")', "top, 0.0"),
+    "the window is one token wider": ("band_pattern", "index + ahead)", "index + ahead + 1)"),
+    "documents leak into each other": (
+        "band_pattern",
+        "(first, index - back)",
+        "(0, index - back)",
+    ),
+    "global keys of other documents are seen": (
+        "band",
+        "(slot[None, :] < high_slot)",
+        "(slot[None, :] < until)",
+    ),
+    "keys of a causal window hear of the wrong queries": (
+        "band_backward",
+        "total, near, far, *numbers",
+        "total, far, near, *numbers",
+    ),
+    "the scale is missing in a gradient": ("band_backward", "dq * factor", "dq"),
+    "the slope of the softmax is missing": ("band_backward", "probs * (up - delta)", "probs * up"),
+    "the gradients of the global keys are lost": (
+        "band_backward",
+        "if tables.global_index is None:",
+        "if True:",
+    ),
+    "a piece of a document is left out": (
+        "band_backward",
+        "begin += tl.program_id(2) * piece",
+        "begin += (tl.program_id(2) + 1) * piece",
+    ),
+    "dropout is forgotten in the backward pass": (
+        "band_backward",
+        "up = tl.where(keep, up * gain, 0.0)",
+        "pass",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch):
+    name, old, new = FAULTS[fault]
+    package = f"mutant{list(FAULTS).index(fault)}"
+    (tmp_path / package).mkdir()
+    for module in MODULES:
+        source = (Path(kernels.__file__).parent / f"{module}.py").read_text("utf-8")
+        if module == name:
+            assert old in source
+            source = source.replace(old, new)
+        source = re.sub(
+            rf"from ldt\.attention\.triton\.({'|'.join(MODULES)}) ", rf"from {package}.\1 ", source
+        )
+        (tmp_path / package / f"{module}.py").write_text(source, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    mutant = OnDevice(importlib.import_module(f"{package}.band"))
+
+    def right(documents, **arguments):
+        ours, dense = (
+            band(module, documents, torch.Generator().manual_seed(0), torch.float32, **arguments)
+            for module in (mutant, reference)
+        )
+        return same(ours, dense, 1e-4)
+
+    with tiled(32, 16):
+        documents = pack([70, 50], [0, 9, 90], [30])
+        well = right(documents, window=20, dropout=0.3) and right(
+            pack([50, 20]), window=12, causal=True, dilation=(1, 2)
+        )
+    assert well == (fault == "none")

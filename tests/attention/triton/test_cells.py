@@ -1,0 +1,283 @@
+"""The Triton attention to cells against the definition: output and gradients, interpreted."""
+
+import importlib
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from patterns import _further as further
+from patterns import batches, dropouts, rand, same
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+pytest.importorskip("triton")
+
+from ldt.attention import Documents, pooled_attention
+from ldt.attention.pooled import reference
+from ldt.attention.pooled.cells import Cells
+from ldt.attention.triton import cells as kernels
+from ldt.attention.triton import cells_tiles, pooling, tiles
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ROUNDING = 16 * torch.finfo(torch.float32).eps
+TABLES = cells_tiles.FORWARD, cells_tiles.QUERIES, cells_tiles.KEYS
+NAMES = "out", "dq", "dk", "dv"
+
+
+def there(documents):
+    """The documents on the device of the kernels."""
+    masks = (None if x is None else x.to(DEVICE) for x in (documents.keep, documents.is_global))
+    return Documents(documents.cu_seqlens.to(DEVICE), *masks)
+
+
+class OnDevice:
+    """A module's cell_attention for tensors of the CPU, where the definition runs."""
+
+    def __init__(self, module=kernels):
+        self.module = module
+
+    def cell_attention(self, q, k, v, cells, **how):
+        cells = Cells(there(cells.documents), cells.size, cells.stride)
+        return self.module.cell_attention(*(x.to(DEVICE) for x in (q, k, v)), cells, **how).cpu()
+
+
+@pytest.fixture
+def tiled(monkeypatch):
+    """A function that has every kernel take tiles of these sizes."""
+
+    def set_tiles(rows, columns):
+        for table in TABLES:
+            for key, both in table.items():
+                sizes = {"rows": rows, "columns": columns}
+                monkeypatch.setitem(table, key, tuple(replace(tile, **sizes) for tile in both))
+
+    return set_tiles
+
+
+def pack(lengths, globals=(), holes=()):
+    """Documents of these lengths, with global tokens and holes at these packed places."""
+    keep, is_global = torch.ones(sum(lengths)).bool(), torch.zeros(sum(lengths)).bool()
+    keep[list(holes)], is_global[list(globals)] = False, True
+    masks = (keep if holes else None), (is_global if globals else None)
+    return Documents(torch.tensor([0, *lengths]).cumsum(0), *masks)
+
+
+def attend(module, documents, size, stride, dtype=torch.float32, dim=16, draw=0, **how):
+    """Output and all gradients of a module's attention to cells of random keys and values."""
+    generator, cells = torch.Generator().manual_seed(draw), Cells(documents, size, stride)
+    q, up = (rand(documents.total, 2, dim, generator=generator, dtype=dtype) for _ in range(2))
+    k, v = (rand(cells.count, 2, dim, generator=generator, dtype=dtype) for _ in range(2))
+    out = module.cell_attention(q, k, v, cells, **how)
+    return out, *torch.autograd.grad(out, (q, k, v), up)
+
+
+def off(documents, size, stride, dtype=torch.float32, **how):
+    """What of the kernels' is further from float64 than twice the definition's in ``dtype``, but
+    for what summing in another order makes of a zero."""
+
+    def run(module, dtype):
+        return attend(module, documents, size, stride, dtype, **how)
+
+    exact, dense = run(reference, torch.float64), run(reference, dtype)
+    return further(NAMES, exact, dense, run(OnDevice(), dtype), dtype, least=ROUNDING)
+
+
+@settings(
+    max_examples=8,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    batches(longest=300).filter(lambda batch: batch[0].total <= 400),
+    st.sampled_from([(5, 4), (4, 4), (2, 3), (1, 1), (6, 2), (9, 16)]),
+    st.sampled_from([2, 6, 32, 130, 512]),
+    dropouts,
+    st.sampled_from([16, 20, 64, 100, 128]),
+    st.sampled_from([(64, 32), (128, 64), (64, 128)]),
+    st.integers(0, 2**31),
+)
+def test_any_batch_is_as_close_as_the_definition(
+    tiled, batch, cell, window, dropout, dim, tile, seed
+):
+    tiled(*tile)
+    assert not off(batch[0], *cell, window=window, dropout=dropout, seed=seed, dim=dim, draw=seed)
+
+
+SHAPES = {
+    "the window is longer than the document": ([40, 3, 1], {}, (5, 4), 512),
+    "documents shorter than a cell, some out of its reach": ([2, 1, 3, 30, 1], {}, (7, 4), 4),
+    "every token is global": ([20, 10], {"globals": range(30)}, (5, 4), 8),
+    "no token is kept": ([12, 30], {"holes": range(42)}, (5, 4), 8),
+    "a window of nothing but holes": ([90], {"holes": range(20, 80)}, (5, 4), 8),
+    "documents begin and end with holes": (
+        [50, 9, 40],
+        {"holes": [*range(7), *range(44, 61), 98], "globals": [8, 70]},
+        (5, 4),
+        24,
+    ),
+    "few tokens reach a cell": ([60, 20], {"globals": [0, 60]}, (2, 5), 2),
+    "a cell at every token": ([40, 15], {"holes": [3]}, (3, 1), 14),
+    "more documents than a tile has rows": ([1, 2, 1, 1, 3] * 5, {"globals": [4]}, (5, 4), 16),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_batch_where_kernels_break(shape, tiled):
+    lengths, tokens, cell, window = SHAPES[shape]
+    tiled(16, 16)
+    assert not off(pack(lengths, **tokens), *cell, window=window)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_default_tiles_are_as_close_as_the_definition(dtype):
+    documents = pack([170, 41], [0, 170], [7, *range(60, 70)])
+    assert not off(documents, 5, 4, dtype, window=64, dropout=0.2, dim=40)
+
+
+@pytest.mark.parametrize("seed", [-(2**40) - 1, torch.tensor(-(2**33) - 5)])
+def test_dropout_takes_what_the_definition_takes(seed):
+    documents, how = pack([60, 5, 1], holes=[0, 1]), {"window": 16, "dropout": 0.5, "seed": seed}
+    ours, dense = (attend(m, documents, 5, 4, **how) for m in (OnDevice(), reference))
+    assert same(ours, dense, 1e-4)
+
+
+def test_two_runs_give_the_same_bits(tiled):
+    tiled(32, 16)
+    documents, how = pack([100, 60], [0, 110], [40]), {"window": 32, "dropout": 0.3}
+    first, second = (attend(OnDevice(), documents, 5, 4, torch.bfloat16, **how) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_views_are_read_by_their_strides():
+    documents, generator = pack([50, 20], [3]), torch.Generator().manual_seed(0)
+    cells = Cells(documents, 5, 4)
+    fused = torch.randn(70, 3, 2, 16, generator=generator)
+    pooled = torch.randn(2, 2, cells.count, 20, generator=generator)
+    up = torch.randn(2, 16, 70, generator=generator).permute(2, 0, 1)  # no dimension contiguous
+    found = []
+    for module in (OnDevice(), reference):
+        leaves = [x.clone().requires_grad_() for x in (fused, pooled)]
+        k, v = leaves[1].transpose(1, 2)[..., 2:18]
+        out = module.cell_attention(leaves[0][:, 1], k, v, cells, window=20)
+        found.append((out, *torch.autograd.grad(out, leaves, up)))
+    assert same(*found, 1e-5)
+
+
+def test_tables_are_made_without_waiting_for_the_device():
+    with FakeTensorMode():  # has no numbers to wait for
+        masks = torch.empty(50, dtype=torch.bool), torch.empty(50, dtype=torch.bool)
+        documents = Documents(torch.empty(4, dtype=torch.int64), *masks, total=50, globals=2)
+        cells = Cells(documents, 5, 4)
+        assert kernels.Tables.of(cells, 16).last.shape == (15,)
+        assert pooling.Tables.of(cells).share.shape == (15, 5)
+        assert cells.tokens(0)[0].shape == (15,)
+
+
+@pytest.mark.parametrize("pooling", ["ldconv", "max"])
+def test_the_whole_level_is_that_of_the_definition_compiled_as_well(pooling):
+    documents, generator = there(pack([40, 21], [2], [50])), torch.Generator().manual_seed(0)
+    q, k, v = (rand(61, 2, 16, generator=generator, dtype=torch.float32) for _ in range(3))
+    weight = torch.randn(2, 5, 16, generator=generator) if pooling == "ldconv" else None
+    q, k, v, weight = (None if x is None else x.to(DEVICE) for x in (q, k, v, weight))
+    how = {"pooling": pooling, "size": 5, "stride": 4, "window": 16}
+
+    def run(backend, call=pooled_attention):
+        out = call(q, k, v, weight, documents, **how, dropout=0.2, seed=3, backend=backend)
+        return out, *torch.autograd.grad(out.square().sum(), (q, k, v))
+
+    compiled = torch.compile(pooled_attention, fullgraph=True, backend="aot_eager")
+    expected, ours = run("reference"), run("triton")
+    assert same(ours, expected, 1e-4)
+    assert all(torch.equal(a, b) for a, b in zip(run("triton", compiled), ours, strict=True))
+
+
+def test_what_kernels_cannot_do_is_refused_with_what_can(monkeypatch):
+    cells, x = Cells(pack([4]), 5, 4), torch.randn(4, 1, 16)
+    k = torch.randn(cells.count, 1, 16)
+    with pytest.raises(ValueError, match="got float64; backend 'blocked' takes float64"):
+        kernels.cell_attention(x.double(), k.double(), k.double(), cells, window=4)
+    with pytest.raises(ValueError, match="one dtype, .* got bfloat16, float32"):
+        kernels.cell_attention(x, k, k.bfloat16(), cells, window=4)
+    monkeypatch.setattr(tiles, "INTERPRETED", tiles.tl.constexpr(False))
+    with pytest.raises(ValueError, match="on cpu; backend 'blocked' runs there"):
+        kernels.cell_attention(x, k, k, cells, window=4)
+
+
+FAULTS = {
+    "none": ("cells", "", ""),
+    "a tile over the edge of the window is not masked": (
+        "cells",
+        "at + COLUMNS > inner_end",
+        "at + COLUMNS > end",
+    ),
+    "cells of holes are seen": (
+        "cells",
+        'tl.where(hidden[None, :], float("-inf"), scores)',
+        "scores",
+    ),
+    "silent rows attend": ("cells", "(tl.load(silent_ptr + token) == 0)", "True"),
+    "rows without a cell send gradients": ("cells", 'top + tl.log2(mass), float("inf")', "top, 0."),
+    "dropout is that of the cells' rows": (
+        "cells",
+        "cells.tokens(0)[0]",
+        "torch.arange(cells.count, device=q.device)",
+    ),
+    "a query too many reaches a cell": ("cells", "+ window) // 2 + 1", "+ window) // 2 + 2"),
+    "the last query that reaches a cell is missed": (
+        "cells",
+        "+ window) // 2 + 1",
+        "+ window) // 2",
+    ),
+    "the first query of a cell is missed": (
+        "cells",
+        "(cells.size - window) // 2",
+        "(cells.size - window) // 2 + 1",
+    ),
+    "cells hear of the queries of other documents": (
+        "cells",
+        "place.maximum(start).minimum(stop)",
+        "place.clamp(0, documents.total)",
+    ),
+    "the scale is missing in a gradient": ("cells_backward", "dk *= factor", "pass"),
+    "the gain of dropout is missing in a gradient": ("cells_backward", "dv *= gain", "pass"),
+    "cells of holes get a gradient": ("cells_backward", "dv = tl.where(seen, dv, 0.0)", "pass"),
+    "a tile of queries over the edge is not masked": (
+        "cells_backward",
+        "at + COLUMNS > inner_end):\n            near = (query",
+        "at + COLUMNS > end):\n            near = (query",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch, tiled):
+    name, old, new = FAULTS[fault]
+    package = f"cellmutant{list(FAULTS).index(fault)}"
+    (tmp_path / package).mkdir()
+    for module in ("cells_backward", "cells"):
+        source = (Path(kernels.__file__).parent / f"{module}.py").read_text("utf-8")
+        if module == name:
+            assert old in source
+            source = source.replace(old, new) if old else source
+        source = re.sub(
+            r"from ldt\.attention\.triton\.(cells(_backward)?) ", rf"from {package}.\1 ", source
+        )
+        (tmp_path / package / f"{module}.py").write_text(source, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    tiled(32, 16)
+    module = importlib.import_module(f"{package}.cells")
+    documents = pack([60, 20], [9, 70], [0, 1, *range(30, 46), 65])
+
+    def right(documents, **how):
+        ours, dense = (attend(m, documents, 5, 4, **how) for m in (OnDevice(module), reference))
+        return same(ours, dense, 1e-4)
+
+    well = right(documents, window=16, dropout=0.3) and all(
+        right(pack(lengths), window=window) for lengths, window in (([60, 1], 2), ([200], 300))
+    )
+    assert well == (fault == "none")

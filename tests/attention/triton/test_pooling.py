@@ -1,0 +1,246 @@
+"""The Triton pooling against the definition: cells and all gradients, under the interpreter."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from cells import POOLINGS, pool_weight
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from patterns import _further as further
+from patterns import batches, rand, same
+
+pytest.importorskip("triton")
+
+from ldt.attention import Documents
+from ldt.attention.pooled import blocked, reference
+from ldt.attention.pooled.cells import Cells
+from ldt.attention.triton import pooling as kernels
+from ldt.attention.triton import pooling_kernels
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ROUNDING = 4 * torch.finfo(torch.float32).eps
+NAMES = "keys", "values", "dk", "dv", "dw"
+HEADS = 2
+
+
+def documents(lengths, holes=(), device="cpu"):
+    """Documents of these lengths, with holes at these packed places."""
+    keep = torch.ones(sum(lengths), dtype=torch.bool)
+    keep[list(holes)] = False
+    borders = torch.tensor([0, *lengths]).cumsum(0)
+    return Documents(borders.to(device), keep.to(device) if holes else None)
+
+
+def on_device(pooling, k, v, weight, cells):
+    """The kernels' pool for tensors of the CPU, where the definition runs."""
+    given = cells.documents
+    keep = None if given.keep is None else given.keep.to(DEVICE)
+    there = Cells(Documents(given.cu_seqlens.to(DEVICE), keep), cells.size, cells.stride)
+    tensors = (None if x is None else x.to(DEVICE) for x in (k, v, weight))
+    return tuple(x.cpu() for x in kernels.pool(pooling, *tensors, there))
+
+
+def run(pool, pooling, docs, size, stride, dtype=torch.float32, dim=16, seed=0, weight=None):
+    """Keys, values and all gradients of a pool function."""
+    generator = torch.Generator().manual_seed(seed)
+    k, v = (rand(docs.total, HEADS, dim, generator=generator, dtype=dtype) for _ in range(2))
+    weight = pool_weight(pooling, size, HEADS, dim, generator, weight or dtype)
+    cells = Cells(docs, size, stride)
+    ups = [rand(cells.count, HEADS, dim, generator=generator, dtype=dtype) for _ in range(2)]
+    found = pool(pooling, k, v, weight, cells)
+    leaves = [k, v] if weight is None else [k, v, weight]
+    return *found, *torch.autograd.grad(found, leaves, ups)
+
+
+def off(pooling, docs, size, stride, dtype=torch.float32, **how):
+    """What of the kernels' is further from float64 than twice the definition's in ``dtype``."""
+    given = pooling, docs, size, stride
+    exact = run(reference.pool, *given, torch.float64, **how)
+    dense, ours = (run(pool, *given, dtype, **how) for pool in (reference.pool, on_device))
+    assert all(x.dtype == dtype for x in ours)
+    names = NAMES[: len(ours)]
+    return further(names, exact, dense, ours, dtype, least=ROUNDING)
+
+
+@settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(
+    batches(globals=False, longest=120).filter(lambda batch: batch[0].total <= 150),
+    st.sampled_from(POOLINGS),
+    st.sampled_from([(5, 4), (4, 4), (2, 3), (1, 1), (6, 2), (7, 3), (18, 16)]),
+    st.sampled_from([16, 20, 64, 100, 128]),
+    st.integers(0, 2**31),
+)
+def test_any_batch_is_as_close_as_the_definition(batch, pooling, cell, dim, seed):
+    assert not off(pooling, batch[0], *cell, dim=dim, seed=seed)
+
+
+SHAPES = {
+    "one token": ([1], (), 5, 4),
+    "documents shorter than a cell, all holes, and first holes": (
+        [3, 1, 2, 4, 9, 1],
+        [*range(6, 10), 10, 11],
+        *(5, 4),
+    ),
+    "no token is kept": ([7, 5], range(12), 5, 4),
+    "a cell of nothing but holes, and centres that are holes": ([40], [2, *range(12, 24)], 5, 4),
+    "the last centre is behind the end": ([9, 9], [3], 6, 4),
+    "gaps between cells": ([30, 7], [8, 16, 17], 2, 5),
+    "one cell for all": ([12], (), 17, 64),
+    "a cell at every token": ([20, 3], [5], 3, 1),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_batch_where_kernels_break(shape):
+    lengths, holes, size, stride = SHAPES[shape]
+    for pooling in POOLINGS:
+        assert not off(pooling, documents(lengths, holes), size, stride), pooling
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("pooling", ["ldconv", "mean", "conv"])
+def test_low_precision_is_as_close_as_the_definition(pooling, dtype):
+    assert not off(pooling, documents([60, 21], [4, 50]), 5, 4, dtype, dim=40)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_of_equal_maxima_the_first_gets_the_gradient(dtype):
+    docs, generator = documents([50, 9], [7, 30]), torch.Generator().manual_seed(0)
+    x, up = torch.randint(-2, 3, (2, 59, HEADS, 16), generator=generator)
+    found = []
+    for pool, of in ((blocked.pool, torch.float64), (on_device, dtype)):
+        leaf = x.to(of).requires_grad_()
+        keys, values = pool("max", leaf, leaf, None, Cells(docs, 5, 4))
+        up_keys = up[: len(keys)].to(of)
+        (grad,) = torch.autograd.grad((keys, values), leaf, (up_keys, 2 * up_keys))
+        found.append([y.double() for y in (keys, values, grad)])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("pooling", ["ldconv", "conv"])
+def test_a_weight_may_be_wider_than_the_tokens(pooling):
+    docs, dtype = documents([70], [9]), torch.bfloat16
+    exact = run(reference.pool, pooling, docs, 5, 4, torch.float64)
+    ours = run(on_device, pooling, docs, 5, 4, dtype, weight=torch.float32)
+    assert [x.dtype for x in ours] == [dtype] * 4 + [torch.float32]
+    for true, x in zip(exact, ours, strict=True):
+        assert (x - true).abs().max() < 0.02 * true.abs().max()
+
+
+@pytest.mark.parametrize("pooling", ["ldconv", "conv"])
+def test_two_runs_give_the_same_bits(pooling, monkeypatch):
+    monkeypatch.setattr(kernels, "PARTS", 2)
+    docs = documents([130, 9], [40])
+    first, second = (run(on_device, pooling, docs, 5, 4, torch.bfloat16) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("pooling", ["ldconv", "conv"])
+def test_gradients_of_a_weight_are_sums_of_parts_of_many_cells(pooling, monkeypatch):
+    monkeypatch.setattr(kernels, "PARTS", 2)
+    assert not off(pooling, documents([130, 9], [9]), 5, 4)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_what_stands_at_holes_and_around_views_is_not_read(pooling):
+    docs, generator = documents([30, 20], [0, 11, 12, 49]), torch.Generator().manual_seed(0)
+    fused = torch.randn(50, 3, HEADS, 20, generator=generator)
+    weight = pool_weight(pooling, 5, HEADS, 16, generator, torch.float32)
+    found = []
+    for x in (fused, fused.clone()):
+        if found:
+            x[~docs.keep] = float("nan")
+            x[:, 0] = float("nan")
+            x[..., 16:] = float("nan")
+        leaf = x.requires_grad_()
+        keys, values = on_device(pooling, *leaf[..., :16].unbind(1)[1:], weight, Cells(docs, 5, 4))
+        up = torch.ones_like(keys)
+        found.append((keys, values, *torch.autograd.grad((keys, values), leaf, (up, up))))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    cells = Cells(docs, 5, 4)
+    theirs = reference.pool(pooling, *fused[..., :16].unbind(1)[1:], weight, cells)
+    assert same(found[0][:2], theirs, 1e-5)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_number_that_is_not_finite_is_not_lost(pooling):
+    docs, generator = documents([20], [3]), torch.Generator().manual_seed(0)
+    k, v = torch.randn(2, 20, HEADS, 16, generator=generator)
+    k[9, 0, 2], v[4, 1, 5] = float("nan"), float("inf")
+    weight = pool_weight(pooling, 5, HEADS, 16, generator, torch.float32)
+    found = (
+        torch.cat(pool(pooling, k, v, weight, Cells(docs, 5, 4))).isfinite()
+        for pool in (on_device, reference.pool)
+    )
+    assert torch.equal(*found)
+
+
+def test_what_kernels_cannot_do_is_refused_with_what_can():
+    cells, x = Cells(documents([4]), 5, 4), torch.randn(4, 1, 16)
+    for k, v, message in (
+        (x.double(), x.double(), "got float64; backend 'blocked' takes float64"),
+        (x, x.half(), "one dtype, .* got float16, float32"),
+        (torch.randn(4, 1, 130), torch.randn(4, 1, 130), "at most 128 dims, got 130"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kernels.pool("mean", k, v, None, cells)
+
+
+CELLS = {"ldconv": (6, 4), "max": (5, 4), "conv": (3, 2), "mean": (3, 4)}
+FAULTS = {
+    # what goes wrong: where it shows, and how the source is changed
+    "places without a token are loaded": (
+        "conv",
+        "here = share > 0\n        k = load_rows(k_ptr, start + offset",
+        "here = share >= 0\n        k = load_rows(k_ptr, start + offset",
+    ),
+    "the centre is another token": ("ldconv", "start + CENTRE, v_token", "start, v_token"),
+    "the centre of a cell that has none is read": ("ldconv", "has_centre > 0", "has_centre >= 0"),
+    "a row without a cell is minus infinity": (
+        "max",
+        "values = tl.where(any_token, values, 0.0)",
+        "pass",
+    ),
+    "keys and values share a filter": ("conv", "at += heads * SIZE\n            values", "values"),
+    "the slope of the softmax is missing": (
+        "ldconv",
+        "up - tl.sum(shares * up, 1)[:, None]",
+        "up",
+    ),
+    "only the last cell of a token sends its gradient": ("max", "tl.range(CELLS)", "tl.range(1)"),
+    "all places share the gradient of a maximum": (
+        "max",
+        "tl.where(winner == offset[:, None], up_v, 0.0)",
+        "up_v",
+    ),
+    "holes are taken for first tokens": (
+        "mean",
+        "tl.load(place_ptr + token, mask=there, other=-1)",
+        "tl.maximum(tl.load(place_ptr + token, mask=there, other=-1), 0)",
+    ),
+    "tokens between cells get a gradient": ("mean", "& (offset < SIZE)", ""),
+    "a document's first tokens hear of the one before": ("conv", "& (cell >= 0)", ""),
+    "the centre misses what the scores send": ("ldconv", "% STRIDE == 0)", "% STRIDE == 1)"),
+    "parts overlap": ("conv", "end = tl.minimum(begin + part, count)", "end = count"),
+}
+
+
+@pytest.mark.parametrize("fault", ["none", *FAULTS])
+def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch):
+    where, old, new = FAULTS.get(fault, (None, "", ""))
+    source = Path(pooling_kernels.__file__).read_text("utf-8")
+    assert old in source
+    (tmp_path / "mutant.py").write_text(source.replace(old, new) if old else source, "utf-8")
+    spec = importlib.util.spec_from_file_location("mutant", tmp_path / "mutant.py")
+    mutant = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(mutant)
+    for name in ("collect", "scores", "filters", "spread"):
+        monkeypatch.setattr(kernels, name, getattr(mutant, name))
+    monkeypatch.setattr(kernels, "PARTS", 2)
+    docs = documents([52, 9, 13], [0, 20, *range(30, 45), 70])
+    for pooling in [where] if where else CELLS:
+        given = pooling, docs, *CELLS[pooling]
+        ours, dense = (run(pool, *given) for pool in (on_device, reference.pool))
+        assert same(ours, dense, 1e-4) == (fault == "none")

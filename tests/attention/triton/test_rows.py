@@ -1,0 +1,261 @@
+"""The Triton kernels of the global rows against the dense definition, under the interpreter."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from patterns import batches, dropouts, rows, rows_as_close
+
+pytest.importorskip("triton")
+
+from ldt.attention import Documents, reference
+from ldt.attention.dropout import dropout_mask
+from ldt.attention.triton import rows as kernels
+from ldt.attention.triton import rows_backward, rows_kernels, rows_plan
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+GENERATE = {"deadline": None, "derandomize": True, "phases": [Phase.generate]}  # too slow to shrink
+FORMS = [kernels.folded_rows, kernels.plain_rows]
+
+
+def pack(lengths, globals, holes=()):
+    """Documents of these lengths, with global tokens and holes at these packed places."""
+    keep, is_global = torch.ones(sum(lengths)).bool(), torch.zeros(sum(lengths)).bool()
+    keep[list(holes)], is_global[list(globals)] = False, True
+    return Documents(torch.tensor([0, *lengths]).cumsum(0), keep if holes else None, is_global)
+
+
+@settings(max_examples=5, **GENERATE)
+@given(
+    batches().filter(lambda b: b[0].total <= 200 and 0 < len(b[0].global_index) <= 40),
+    st.sampled_from([(2, 4), (1, 24)]),
+    dropouts,
+    st.sampled_from([torch.float32, torch.bfloat16]),
+    st.integers(-(2**40), 2**40),
+)
+@pytest.mark.parametrize("run", FORMS)
+def test_any_batch_is_as_close_as_the_definition(run, batch, shape, dropout, dtype, seed):
+    documents, _ = batch
+    sizes = dict(zip(("heads", "dim"), shape, strict=True))
+    assert not rows_as_close(run, documents, dtype, dropout=dropout, seed=seed, **sizes)
+
+
+SHAPES = {
+    "many documents, most without a global token": ([3, 1, 5, 2, 70, 1, 1, 9], [11, 81]),
+    "every token is global": ([40, 1], range(41)),
+    "the only kept token is the global one": ([30, 5], [12, 31], [*range(12), *range(13, 30)]),
+    "a document in several pieces, its first one all holes": ([200, 3], [130], range(70)),
+    "none is global": ([20, 5], []),
+}
+
+
+@pytest.mark.parametrize("run", FORMS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_batch_where_kernels_break(run, shape):
+    documents = pack(*SHAPES[shape])
+    if not len(documents.global_index):
+        out, *gradients = rows(run, documents, torch.Generator().manual_seed(0), torch.float32)
+        assert out.shape == (0, 2, 4)
+        assert all(torch.equal(x, torch.zeros_like(x)) for x in gradients)
+        return
+    assert not rows_as_close(run, documents, torch.float32, dropout=0.3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rows_wider_than_a_tile_go_in_chunks(dtype):
+    documents = pack([70, 20], [5, 80], holes=[33])
+    sizes = {"heads": 3, "dim": 48}
+    assert not rows_as_close(kernels.folded_rows, documents, dtype, dropout=0.2, **sizes)
+
+
+def test_long_pieces_meet_their_tokens_in_several_steps(monkeypatch):
+    monkeypatch.setattr(rows_plan, "PROGRAMS", 2)
+    documents = pack([180, 60, 1], [3, 50, 190])
+    for run in FORMS:
+        assert not rows_as_close(run, documents, torch.float32)
+
+
+@settings(max_examples=6, **GENERATE)
+@given(batches(), st.integers(1, 3), st.sampled_from([1, 3, 40]))
+def test_a_plan_pairs_every_row_with_every_token_of_its_document_once(batch, per, programs):
+    documents, _ = batch
+    size, step = 16, 32
+    before, rows_plan.PROGRAMS = rows_plan.PROGRAMS, programs
+    try:
+        plan = rows_plan.plan(documents, per=per, heads=1, rows=size, columns=step)
+    finally:
+        rows_plan.PROGRAMS = before
+    count = len(documents.global_index) * per
+    own = documents.document_of[documents.global_index].repeat_interleave(per)
+    expected = (own[:, None] == documents.document_of).int()
+    found = torch.zeros_like(expected)
+    for first, last, begin, end in plan.items.tolist():
+        found[first:last, begin:end] += 1
+        assert last - first <= size
+    assert torch.equal(found, expected)
+    blocks = torch.zeros_like(expected)
+    for begin, end, first, last in plan.blocks.tolist():
+        blocks[first:last, begin:end] += 1
+        assert end - begin <= step
+    assert torch.equal(blocks, expected)
+    tiles = torch.zeros(count, dtype=torch.int32)
+    for first, last, item, end in plan.tiles.tolist():
+        tiles[first:last] += 1
+        if first < last:
+            assert {(first, last)} == {tuple(x[:2]) for x in plan.items[item:end].tolist()}
+    assert torch.equal(tiles, torch.ones_like(tiles))
+
+
+@pytest.mark.parametrize("run", FORMS)
+def test_dropout_takes_what_the_definition_takes(run):
+    documents, heads, size, seed = pack([7, 16], [2, 9, 20]), 2, 23, -(2**35) + 3
+    x = torch.eye(size)
+    eye = torch.eye(size).repeat(heads, 1)  # values of token j: the j-th unit vector
+    nothing = torch.zeros(heads * size)
+    q = torch.randn(3, heads, size)
+    out = run(q, x, (eye, nothing), (eye, nothing), documents, dropout=0.5, seed=torch.tensor(seed))
+    tokens = torch.arange(size)
+    index = documents.global_index
+    mask = dropout_mask(documents, heads, index, tokens, 0.5, seed).transpose(0, 1)
+    own = documents.document_of[index][:, None] == documents.document_of
+    assert torch.equal(out != 0, mask & own[:, None])
+
+
+@pytest.mark.parametrize("run", FORMS)
+def test_two_runs_give_the_same_bits(run):
+    documents = pack([150, 40], [0, 7, 160])
+    first, second = (
+        rows(run, documents, torch.Generator().manual_seed(3), torch.float32, dropout=0.1)
+        for _ in range(2)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "globals", "dtype", "width", "folded"),
+    [
+        ([9], 4, torch.float32, 8, True),  # 2 heads: 8 rows of width 8
+        ([9], 5, torch.float32, 8, False),
+        ([5, 4], 8, torch.float32, 8, True),  # on average
+        ([9], 1, torch.float32, 832, False),  # too wide for the registers of a program
+        ([9], 1, torch.bfloat16, 1024, True),
+    ],
+)
+def test_few_rows_are_folded_and_many_are_projected(lengths, globals, dtype, width, folded):
+    documents = pack(lengths, range(globals))
+    q, x = torch.empty(globals, 2, 4, dtype=dtype), torch.empty(9, width, dtype=dtype)
+    assert kernels.folds(q, x, documents) == folded
+
+
+def test_global_rows_takes_the_form_that_costs_less(monkeypatch):
+    called = []
+    for run in FORMS:
+        name = run.__name__
+        monkeypatch.setattr(
+            kernels, name, lambda *a, n=name, f=run, **k: called.append(n) or f(*a, **k)
+        )
+    for globals in (4, 5):
+        assert not rows_as_close(kernels.global_rows, pack([9], range(globals)), torch.float32)
+    assert called == ["folded_rows", "plain_rows"]
+
+
+@pytest.mark.parametrize("run", FORMS)
+def test_rows_past_the_last_global_token_gather_nothing(run):
+    documents, longer = (pack([20, 6], [3, 22]) for _ in range(2))
+    more = torch.full((3,), documents.total)
+    longer.__dict__["global_index"] = torch.cat([documents.global_index, more])
+    q, x = torch.randn(5, 2, 8, requires_grad=True), torch.randn(26, 16)
+    key, value = ((torch.randn(16, 16), torch.zeros(16)) for _ in range(2))
+    settings = {"dropout": 0.2, "seed": 1}
+    out = run(q, x, key, value, longer, **settings)
+    expected = reference.global_rows(q[:2], x, key, value, documents, **settings)
+    torch.testing.assert_close(out[:2], expected)
+    assert not out[2:].any()
+    assert not torch.autograd.grad(out.sum(), q)[0][2:].any()
+
+
+@pytest.mark.parametrize("run", FORMS)
+def test_views_into_larger_tensors_are_read_by_their_strides(run):
+    documents = pack([30], [4, 20])
+    q, x = torch.randn(2, 2, 24)[..., 3:19], torch.randn(30, 40)[:, 5:37]
+    key, value = ((torch.randn(32, 32) * 0.2, torch.randn(32)) for _ in range(2))
+    expected = reference.global_rows(q, x, key, value, documents)
+    torch.testing.assert_close(run(q, x, key, value, documents), expected)
+
+
+@pytest.mark.parametrize("run", FORMS)
+def test_autocast_computes_in_the_lower_precision(run):
+    documents = pack([30], [4, 20])
+    x = torch.randn(30, 32)
+    query, key, value = (torch.nn.Linear(32, 32) for _ in range(3))
+
+    def rows_of(x, run):
+        q = query(x[documents.global_index]).view(-1, 2, 16)
+        return run(q, x, (key.weight, key.bias), (value.weight, value.bias), documents)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        out = rows_of(x, run)
+    assert out.dtype == torch.bfloat16
+    expected = rows_of(x, reference.global_rows)
+    torch.testing.assert_close(out.float(), expected, atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize("run", [kernels.global_rows, *FORMS])
+def test_float64_is_refused(run):
+    with pytest.raises(ValueError, match="backend 'blocked' takes float64"):
+        rows(run, pack([4], [0]), torch.Generator().manual_seed(0))
+
+
+FAULTS = {
+    "holes are seen": (rows_kernels, "seen & (tl.load", "seen | (tl.load"),
+    "pieces of a document are added without their weights": (
+        rows_kernels,
+        "part = part * grown[:, None]",
+        "pass",
+    ),
+    "the tail of a document's last piece is seen": (
+        rows_kernels,
+        "seen = key < end",
+        "seen = key >= 0",
+    ),
+    "sums are not shrunk when a larger score comes": (
+        rows_kernels,
+        "sums[c] * shrink[:, None]",
+        "sums[c]",
+    ),
+    "dropout does not reach the gradient of scores": (
+        rows_backward,
+        "grads = tl.where(left, (grads + ups[:, None]) * gain, 0.0)",
+        "pass",
+    ),
+    "the weight of a row has no gradient": (rows_backward, "grads + ups[:, None]", "grads"),
+    "the gradient through the softmax' sum is lost": (
+        rows_backward,
+        "grads - delta[:, None]",
+        "grads",
+    ),
+    "tokens miss what the scores send": (
+        rows_backward,
+        "dot(probs, ups[c], dot(grads, queries[c], dk[c]))",
+        "dot(probs, ups[c], dk[c])",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch):
+    module, old, new = FAULTS[fault]
+    source = Path(module.__file__).read_text("utf-8")
+    assert source.count(old) == 1
+    (tmp_path / "mutant.py").write_text(source.replace(old, new), "utf-8")
+    spec = importlib.util.spec_from_file_location("mutant", tmp_path / "mutant.py")
+    mutant = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(mutant)
+    for name in ("attend", "merge") if module is rows_kernels else ("pull", "push"):
+        monkeypatch.setattr(kernels, name, getattr(mutant, name))
+    monkeypatch.setattr(rows_plan, "PROGRAMS", 2)
+    documents = pack([170, 20], [3, 175], holes=[5, 100, 189])
+    assert rows_as_close(kernels.folded_rows, documents, torch.float32, dropout=0.3)

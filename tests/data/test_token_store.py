@@ -1,0 +1,151 @@
+"""The token store: what is in it, what is kept of an interrupted run, and its number types."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ldt.data import token_store as module
+from ldt.data.corpus import fingerprint, sources
+from ldt.data.options import CorpusSection
+from ldt.data.token_store import build, token_type
+from ldt.data.tokenization import tokenize
+from ldt.errors import DataError, ResourceError
+
+TEXTS = ["the party of the first part", "agrees", " ", "naïve </s> text"]
+
+
+@pytest.fixture
+def corpus(text_place):
+    """The section of two files of lines, one of them packed."""
+    Path("a.txt").write_text("\n".join(TEXTS))
+    Path("b.txt.gz").write_bytes(gzip.compress(("the other party\n" * 40).encode()))
+    return CorpusSection(train=["a.txt", "b.txt.gz"], documents="line", cache="cache")
+
+
+def made(corpus, tokenizer, **changes):
+    corpus = corpus.model_copy(update=changes)
+    return build(sources(corpus.train), corpus, tokenizer)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_store_gives_the_tokens_of_each_document(corpus, tokenizer, workers, monkeypatch):
+    monkeypatch.setattr(module, "SHARD", 40)
+    monkeypatch.setattr(module, "BLOCK", 50)
+    monkeypatch.setattr(module, "MOST", 9)
+    store = made(corpus, tokenizer, workers=workers)
+    texts = [text for text in TEXTS if text.strip()] + ["the other party"] * 40
+    assert len(store) == len(texts)
+    for number, text in enumerate(texts):
+        ids = tokenize(tokenizer, text)
+        assert store.tokens(number).tolist() == ids
+        assert store.tokens(number, 1, 3).tolist() == ids[1:3]
+        assert store.tokens(number).dtype == np.uint16
+        assert store.lengths[number] == len(ids)
+        assert store.sizes[number] == len(text.encode())
+        assert store.fingerprints[number] == fingerprint(text)
+    assert store.digest() == made(corpus, tokenizer).digest()
+    shards = [json.loads(file.read_text()) for file in Path("cache").glob("*/b.txt.gz-*/0*/*.json")]
+    assert len(shards) > 4
+    assert max(shard["documents"] for shard in shards) <= 9
+    assert [shard["last"] for shard in shards].count(True) == 1
+
+
+@pytest.mark.parametrize(("size", "kind"), [(65_536, "<u2"), (65_537, "<u4"), (250_002, "<u4")])
+def test_the_largest_id_fits(size, kind):
+    found = token_type(size)
+    assert found == np.dtype(kind)
+    assert np.array(size - 1).astype(found) == size - 1
+
+
+def test_what_is_done_is_not_done_again(corpus, tokenizer, monkeypatch, capsys):
+    monkeypatch.setattr(module, "SHARD", 40)
+    monkeypatch.setattr(module, "BLOCK", 50)
+    right, calls = module.token_arrays, []
+
+    def counted(tokenizer, text):
+        calls.append(text)
+        if len(calls) == stop:
+            raise KeyboardInterrupt
+        return right(tokenizer, text)
+
+    monkeypatch.setattr(module, "token_arrays", counted)
+    stop = 35
+    with pytest.raises(KeyboardInterrupt):
+        made(corpus, tokenizer, workers=1)
+    assert not list(Path("cache").rglob("*.tmp-*"))
+    stop, before = 0, len(calls)
+    store = made(corpus, tokenizer, workers=1)
+    again = len(calls) - before
+    assert 8 < again < 35
+    assert "b.txt.gz: tokenized up to document" in capsys.readouterr().err
+    before = len(calls)
+    assert made(corpus, tokenizer).digest() == store.digest()
+    assert len(calls) == before
+    assert made(corpus, tokenizer, cache="other").digest() == store.digest()
+    os.utime("a.txt", ns=(1, 1))
+    before = len(calls)
+    made(corpus, tokenizer)
+    assert len(calls) == before + 3
+
+
+def test_another_tokenizer_or_way_to_read_makes_another_store(corpus, tokenizer):
+    made(corpus, tokenizer)
+    assert len(made(corpus, tokenizer, documents="file")) == 2
+    assert len(list(Path("cache").iterdir())) == 2
+
+
+def test_text_that_was_left_out_is_an_error_for_those_who_want_none(corpus, tokenizer):
+    Path("a.txt").write_bytes(b"good\nb\xffd\n")
+    with pytest.raises(DataError, match="a.txt:2: not UTF-8"):
+        made(corpus, tokenizer)
+    store = made(corpus, tokenizer, on_error="skip")
+    assert (store.rejected, len(store)) == (1, 41)
+    with pytest.raises(DataError, match="a.txt:2: not UTF-8"):
+        made(corpus, tokenizer)
+
+
+def test_a_full_disk_is_told_with_what_would_do(corpus, tokenizer, monkeypatch):
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module.files, "flush", full)
+    with pytest.raises(ResourceError, match=r"No space left on device; data\.cache names another"):
+        made(corpus, tokenizer)
+
+
+def test_a_damaged_store_is_told(corpus, tokenizer):
+    made(corpus, tokenizer)
+    file = next(Path("cache").rglob("shard.json"))
+    file.write_text("{")
+    with pytest.raises(DataError, match="damaged; remove the folder"):
+        made(corpus, tokenizer)
+
+
+def test_a_line_of_many_megabytes_is_tokenized_in_pieces(corpus, tokenizer, monkeypatch):
+    from ldt.data import tokenization
+
+    longest = []
+    right = tokenization._encoded
+
+    def watched(tokenizer, piece, offsets):
+        longest.append(len(piece))
+        return right(tokenizer, piece, offsets)
+
+    monkeypatch.setattr(tokenization, "_encoded", watched)
+    Path("a.txt").write_text("party agrees " * 20_000)
+    store = made(corpus, tokenizer)
+    assert store.sizes[0] == 13 * 20_000
+    assert max(longest) <= tokenization.PIECE
+    assert store.tokens(0, 0, 50).tolist() == tokenize(tokenizer, "party agrees " * 20)[:50]
+
+
+def test_a_dry_look_reads_a_few_documents(corpus, tokenizer):
+    store = build(sources(corpus.train), corpus, tokenizer, 2)
+    assert len(store) == 4
+    assert len(made(corpus, tokenizer)) == 43
+    rows = [json.loads(file.read_text()) for file in Path("cache").rglob("shard.json")]
+    assert all(row["last"] for row in rows)

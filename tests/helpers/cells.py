@@ -1,0 +1,43 @@
+"""For the tests of the pooled level: the cells of a batch one by one, and runs with gradients."""
+
+import torch
+from patterns import rand
+
+from ldt.attention.pooled.cells import Cells
+
+POOLINGS = ("ldconv", "mean", "max", "conv")
+
+
+def cells_by_hand(documents, size, stride):
+    """[(document, start, kept tokens)] of all cells, in order."""
+    found, borders = [], documents.borders
+    kept = [True] * documents.total if documents.keep is None else documents.keep.tolist()
+    for d in range(len(borders) - 1):
+        tokens = [i for i in range(borders[d], borders[d + 1]) if kept[i]]
+        start = tokens[0] if tokens else borders[d + 1]
+        while start < borders[d + 1]:
+            inside = [i for i in tokens if start <= i < start + size]
+            if inside:
+                found.append((d, start, inside))
+            start += stride
+    return found
+
+
+def pool_weight(pooling, size, heads, dim, generator, dtype=torch.float64):
+    """A random weight of a pooling, None for those that have none."""
+    shape = {"ldconv": (heads, size, dim), "conv": (2, heads, dim, size)}.get(pooling)
+    return shape and rand(*shape, generator=generator, dtype=dtype)
+
+
+def pooled(
+    module, documents, generator, pooling, size, stride, dtype=torch.float64, heads=2, dim=4, **how
+):
+    """Output of a module's two functions together, and all gradients."""
+    shape = documents.total, heads, dim
+    q, k, v, up = (rand(*shape, generator=generator, dtype=dtype) for _ in range(4))
+    weight = pool_weight(pooling, size, heads, dim, generator, dtype)
+    cells = Cells(documents, size, stride)
+    keys, values = module.pool(pooling, k, v, weight, cells)
+    out = module.cell_attention(q, keys, values, cells, **how)
+    leaves = [q, k, v] if weight is None else [q, k, v, weight]
+    return out, keys, values, *torch.autograd.grad(out, leaves, up)

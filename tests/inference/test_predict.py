@@ -1,0 +1,449 @@
+import gzip
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from io import BytesIO, TextIOWrapper
+from itertools import count, cycle
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from ldt.attention import matmul
+from ldt.errors import DataError, ModelError, RecipeError, ResourceError, UserError
+from ldt.inference import predict as module
+from ldt.inference import stream
+from ldt.inference.predict import predict
+from ldt.model import LdtForSequenceClassification, load, load_tokenizer
+
+LABELS = ["yes", "no", "007"]
+WORDS = "the party of this agreement ends and other first part".split()
+RECIPE = """
+task: {name: classification}
+model: {path: somewhere}
+data: {train: train.jsonl, text: body.text, id: name, max_length: 64}
+"""
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(tiny_longformer, tmp_path_factory):
+    """A run folder whose classifier answers differently for different texts."""
+    torch.manual_seed(0)
+    names = dict(enumerate(LABELS))
+    model = load(
+        tiny_longformer,
+        LdtForSequenceClassification,
+        id2label=names,
+        label2id={name: number for number, name in names.items()},
+        problem_type="single_label_classification",
+    )
+    for weight in model.parameters():
+        if weight.dim() == 2:
+            torch.nn.init.normal_(weight, std=0.7)
+    folder = tmp_path_factory.mktemp("run")
+    model.save_pretrained(folder)
+    load_tokenizer(tiny_longformer, model.config).save_pretrained(folder)
+    (folder / "recipe.yaml").write_text(RECIPE)
+    return folder
+
+
+def lines_of(count, seed=0, longest=150):
+    """JSONL lines of documents of mixed length and words, every tenth of them empty."""
+    random = Random(seed)
+    texts = [
+        " ".join(random.choices(random.sample(WORDS, 2), k=random.randint(1, longest)))
+        for _ in range(count)
+    ]
+    texts[::10] = [""] * len(texts[::10])
+    return [
+        json.dumps({"name": f"doc-{number}", "body": {"text": text}})
+        for number, text in enumerate(texts)
+    ]
+
+
+def write(path, lines):
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def read(path):
+    return [json.loads(line) for line in Path(path).read_bytes().splitlines()]
+
+
+def answer(source, folder, tmp_path, **options):
+    """The exit code and the answers."""
+    target = tmp_path / "answers.jsonl"
+    code = predict(source, model=str(folder), output=str(target), **options)
+    return code, read(target)
+
+
+@pytest.fixture
+def log(caplog):
+    """What was told; ``log.messages`` in the order of telling."""
+    caplog.set_level(logging.INFO, "ldt")
+    return caplog
+
+
+def test_each_document_gets_its_label_scores_and_windows(fine_tuned, tmp_path, log):
+    source = write(tmp_path / "docs.jsonl", lines_of(40))
+    code, answers = answer(source, fine_tuned, tmp_path)
+    assert code == 0
+    assert [each["id"] for each in answers] == [f"doc-{number}" for number in range(40)]
+    assert [each.get("empty") for each in answers[:11]] == [True, *[None] * 9, True]
+    assert {each["windows"] for each in answers} >= {1, 2, 3}
+    assert np.ptp([each["scores"]["yes"] for each in answers]) > 0.1
+    for each in answers:
+        assert list(each["scores"]) == LABELS
+        assert each["label"] == max(each["scores"], key=each["scores"].get)
+        assert sum(each["scores"].values()) == pytest.approx(1, abs=1e-5)
+        assert all(score == round(score, 6) for score in each["scores"].values())
+    long = sum(each["windows"] > 1 for each in answers)
+    assert log.messages[-1].startswith("40 documents, ")
+    assert log.messages[-1].endswith(f"{long} documents longer than 64 tokens")
+
+
+def test_answers_do_not_depend_on_the_batches(fine_tuned, tmp_path):
+    source = write(tmp_path / "docs.jsonl", lines_of(30))
+    _, expected = answer(source, fine_tuned, tmp_path, batch_tokens=1)
+    for batch_tokens in (130, 16384):
+        _, answers = answer(source, fine_tuned, tmp_path, batch_tokens=batch_tokens)
+        assert [each["id"] for each in answers] == [each["id"] for each in expected]
+        for each, other in zip(answers, expected, strict=True):
+            assert each["scores"] == pytest.approx(other["scores"], abs=1e-5)
+
+
+def test_without_a_model_the_latest_run_is_taken_and_named(
+    fine_tuned, tmp_path, monkeypatch, log, capfdbinary
+):
+    monkeypatch.chdir(tmp_path)
+    source = write(tmp_path / "docs.jsonl", lines_of(3))
+    with pytest.raises(ModelError, match="runs/latest: no model there; ldt finetune"):
+        predict(source)
+    shutil.copytree(fine_tuned, "runs/contracts")
+    Path("runs/latest").symlink_to("contracts")
+    assert predict(source) == 0
+    assert log.messages[0] == "model: runs/latest -> runs/contracts"
+    out = capfdbinary.readouterr().out
+    assert [json.loads(line)["id"] for line in out.splitlines()] == ["doc-0", "doc-1", "doc-2"]
+
+
+def test_fields_named_on_the_command_line_replace_those_of_the_recipe(fine_tuned, tmp_path):
+    lines = ['{"text": "this part", "key": "k"}', '{"text": "the other"}']
+    source = write(tmp_path / "docs.jsonl", lines)
+    _, answers = answer(source, fine_tuned, tmp_path, text="text", id="key")
+    assert [each["id"] for each in answers] == ["k", 2]
+    with pytest.raises(DataError, match="docs.jsonl:1: no field 'body.text'"):
+        predict(source, model=str(fine_tuned), output=str(tmp_path / "other.jsonl"))
+
+
+def test_resuming_with_another_field_or_model_is_refused(fine_tuned, tmp_path):
+    lines = ['{"text": "this part", "key": 1}', "{"]
+    source = write(tmp_path / "docs.jsonl", lines)
+    options = {"output": str(tmp_path / "answers.jsonl"), "text": "text", "resume": True}
+    with pytest.raises(DataError):
+        predict(source, model=str(fine_tuned), id="key", **options)
+    with pytest.raises(UserError, match="made with another id field; use the same"):
+        predict(source, model=str(fine_tuned), **options)
+    other = shutil.copytree(fine_tuned, tmp_path / "run")
+    with pytest.raises(DataError):
+        predict(source, model=str(other), id="key", **options)
+    with open(other / "model.safetensors", "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"x")
+    with pytest.raises(UserError, match="made with another model; use the same"):
+        predict(source, model=str(other), id="key", **options)
+
+
+def test_a_model_that_is_not_fine_tuned_has_no_answers(fine_tuned, tiny_longformer, tmp_path):
+    source = write(tmp_path / "docs.jsonl", lines_of(1))
+    with pytest.raises(ModelError, match=r"no recipe.yaml, so .* ldt finetune RECIPE model.path="):
+        predict(source, model=str(tiny_longformer))
+    folder = shutil.copytree(tiny_longformer, tmp_path / "model")
+    (folder / "recipe.yaml").write_text(RECIPE)
+    with pytest.raises(ModelError, match="not fine-tuned for classification.*classifier"):
+        predict(source, model=str(folder))
+    with pytest.raises(ModelError, match="nowhere: no model there"):
+        predict(source, model=str(tmp_path / "nowhere"))
+    folder = shutil.copytree(fine_tuned, tmp_path / "run")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="this run is not finished; .* --resume"):
+        predict(source, model=str(folder))
+
+
+def test_a_checkpoint_has_the_recipe_of_its_run(fine_tuned, tmp_path):
+    run = shutil.copytree(fine_tuned, tmp_path / "run")
+    checkpoint = shutil.copytree(fine_tuned, run / "checkpoint-3")
+    (checkpoint / "recipe.yaml").unlink()
+    source = write(tmp_path / "docs.jsonl", lines_of(2))
+    assert answer(source, checkpoint, tmp_path)[0] == 0
+
+
+def test_a_recipe_that_asks_for_more_than_the_model_takes_is_refused(fine_tuned, tmp_path):
+    run = shutil.copytree(fine_tuned, tmp_path / "run")
+    (run / "recipe.yaml").write_text(RECIPE.replace("64", "4096"))
+    with pytest.raises(RecipeError, match=r"max_length: 4,096 tokens, the model takes 128"):
+        predict(write(tmp_path / "docs.jsonl", lines_of(1)), model=str(run))
+
+
+def test_input_of_another_layout_gets_the_one_of_the_training(fine_tuned, tmp_path):
+    run = shutil.copytree(fine_tuned, tmp_path / "run")
+    (run / "recipe.yaml").write_text(RECIPE.replace("{train", "{format: squad, train"))
+    source = write(tmp_path / "dev.json", [json.dumps([{"title": "Warsaw", "paragraphs": []}])])
+    with pytest.raises(DataError, match=r"item 1: no field .*; trained with --format squad"):
+        predict(source, model=str(run))
+    with pytest.raises(DataError, match="it has 'title', 'paragraphs'$"):
+        predict(source, model=str(run), format="jsonl")
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_a_lower_precision_says_how_far_its_answers_are_off(
+    fine_tuned, tmp_path, caplog, precision
+):
+    docs, exact, fast = (tmp_path / name for name in ("docs.jsonl", "exact.jsonl", "fast.jsonl"))
+    write(docs, lines_of(20))
+    predict(str(docs), model=str(fine_tuned), output=str(exact))
+    with caplog.at_level(logging.INFO, "ldt"):
+        predict(str(docs), model=str(fine_tuned), output=str(fast), precision=precision)
+    assert f"{precision} against fp32 on the first" in caplog.text
+    scores = [
+        [json.loads(line)["scores"][LABELS[0]] for line in file.read_text().splitlines()]
+        for file in (exact, fast)
+    ]
+    assert scores[0] != scores[1]
+    assert np.abs(np.subtract(*scores)).max() < 0.1
+
+
+@pytest.mark.parametrize(("kind", "native"), [("bf16", False), ("bf16", True), ("fp32", False)])
+def test_bf16_on_a_cpu_without_it_is_warned_of(
+    fine_tuned, tmp_path, monkeypatch, caplog, kind, native
+):
+    monkeypatch.setattr(matmul, "has_bfloat16", lambda: native)
+    docs = write(tmp_path / "docs.jsonl", lines_of(1))
+    predict(docs, model=str(fine_tuned), output=str(tmp_path / "a"), device="cpu", precision=kind)
+    assert ("int8 is faster" in caplog.text) == (kind == "bf16" and not native)
+
+
+def test_no_device_of_that_name_is_told(fine_tuned, tmp_path):
+    with pytest.raises(UserError, match="--device tpu9: cannot be used"):
+        predict(write(tmp_path / "docs.jsonl", lines_of(1)), model=str(fine_tuned), device="tpu9")
+
+
+def test_a_broken_line_stops_and_resume_goes_on_once_it_is_mended(fine_tuned, tmp_path, log):
+    lines = lines_of(8)
+    path = tmp_path / "docs.jsonl"
+    source = write(path, [*lines[:5], '{"name": "doc-5", "body": ', *lines[6:]])
+    target = tmp_path / "answers.jsonl"
+    with pytest.raises(DataError, match=r"docs.jsonl:6: not JSON"):
+        predict(source, model=str(fine_tuned), output=str(target))
+    assert not target.exists()
+    assert len(read(f"{target}.partial")) == 5
+    assert log.messages[-1].startswith("5 answers kept in ")
+    write(path, lines)
+    code, answers = answer(source, fine_tuned, tmp_path, resume=True)
+    assert (code, [each["id"] for each in answers]) == (0, [f"doc-{n}" for n in range(8)])
+    assert "; 5 documents answered before" in log.messages[-1]
+    assert sorted(os.listdir(tmp_path)) == ["answers.jsonl", "docs.jsonl"]
+
+
+def test_skipped_records_are_kept_beside_the_answers(fine_tuned, tmp_path, log):
+    lines = lines_of(6)
+    lines[1] = '{"name": "doc-1", "body": {"text": null}}'
+    lines[3] = lines[2]
+    lines.append('{"name": "doc-6", "body"')
+    path = tmp_path / "docs.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    code, answers = answer(str(path), fine_tuned, tmp_path, on_error="skip")
+    assert code == 7
+    assert [each["id"] for each in answers] == ["doc-0", "doc-2", "doc-4", "doc-5"]
+    rejects = read(tmp_path / "answers.jsonl.rejects.jsonl")
+    assert [each["where"] for each in rejects] == [f"{path}:{number}" for number in (2, 4, 7)]
+    assert "field 'body.text' is null" in rejects[0]["error"]
+    assert "'doc-2' came before" in rejects[1]["error"]
+    assert rejects[2]["line"] == lines[-1]
+    assert f"3 records rejected, see {tmp_path}/answers.jsonl.rejects.jsonl" in log.messages[-1]
+    path.write_bytes(gzip.compress("\n".join(lines[4:6]).encode()))
+    assert answer(str(path), fine_tuned, tmp_path, on_error="skip")[0] == 0
+    assert not (tmp_path / "answers.jsonl.rejects.jsonl").exists()
+
+
+def test_rejects_of_a_stream_are_kept_in_the_current_directory():
+    assert str(module.rejects_path("-", None)) == "stdin.rejects.jsonl"
+    assert str(module.rejects_path("data/docs.jsonl.gz", "-")) == "docs.jsonl.gz.rejects.jsonl"
+    assert str(module.rejects_path("-", "out/a.jsonl")) == "out/a.jsonl.rejects.jsonl"
+    assert str(module.rejects_path("-", os.devnull)) == "stdin.rejects.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"input": "missing.jsonl"}, "missing.jsonl: no such file"),
+        ({"output": "nowhere/answers.jsonl"}, "nowhere: no such folder"),
+        ({"output": "docs.jsonl"}, "docs.jsonl: this is the input"),
+        ({"output": "link.jsonl"}, "link.jsonl: this is the input"),
+        ({"output": "."}, ".: a folder"),
+        ({"resume": True}, "--resume needs --output FILE"),
+        ({"batch_tokens": 0}, "--batch-tokens must be at least 1"),
+    ],
+)
+def test_what_cannot_work_is_told_before_the_model_is_loaded(
+    options, what, fine_tuned, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "FineTuned", None)
+    write(Path("docs.jsonl"), lines_of(1))
+    os.link("docs.jsonl", "link.jsonl")
+    with pytest.raises(UserError, match=what) as raised:
+        predict(**{"input": "docs.jsonl", "model": str(fine_tuned), **options})
+    assert raised.value.exit_code == 2
+    assert sorted(os.listdir()) == ["docs.jsonl", "link.jsonl"]
+
+
+def test_a_named_pipe_is_written_to_and_not_replaced(fine_tuned, tmp_path):
+    source = write(tmp_path / "docs.jsonl", lines_of(2))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    assert predict(source, model=str(fine_tuned), output=str(pipe)) == 0
+    answers = os.read(reader, 1 << 16).splitlines()
+    os.close(reader)
+    assert [json.loads(each)["id"] for each in answers] == ["doc-0", "doc-1"]
+    assert pipe.is_fifo()
+
+
+class Terminal(BytesIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_as_input_gives_a_hint(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    with pytest.raises(UserError, match="standard input is a terminal; pipe documents"):
+        predict("-")
+
+
+def test_a_pipe_gives_the_answers_of_the_file(fine_tuned, tmp_path, monkeypatch, capfdbinary):
+    lines = lines_of(12)
+    _, expected = answer(write(tmp_path / "docs.jsonl", lines), fine_tuned, tmp_path)
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO("\n".join(lines).encode())))
+    monkeypatch.setattr(module, "_pauses", lambda source: source == "-")
+    assert predict("-", model=str(fine_tuned)) == 0
+    answers = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    assert [each["id"] for each in answers] == [each["id"] for each in expected]
+    for each, other in zip(answers, expected, strict=True):
+        assert each["scores"] == pytest.approx(other["scores"], abs=1e-5)
+
+
+def test_interrupted_runs_end_in_the_bytes_of_an_uninterrupted_one(
+    fine_tuned, tmp_path, monkeypatch, log
+):
+    monkeypatch.setattr(stream, "LOOKAHEAD_BATCHES", 2)
+    source = write(tmp_path / "docs.jsonl", lines_of(60))
+    options = {"model": str(fine_tuned), "batch_tokens": 256}
+    with matmul.chosen({"linear": False, "bmm": False}):
+        assert predict(source, output=str(tmp_path / "whole.jsonl"), **options) == 0
+    target = tmp_path / "answers.jsonl"
+    options |= {"output": str(target), "resume": True}
+    real = module.FineTuned.outputs
+    codes = {KeyboardInterrupt: 130, module._TerminatedError: 143}
+    for stop in cycle([*codes, MemoryError]):
+        calls = count()
+
+        def outputs(self, features, calls=calls, stop=stop):
+            if next(calls) == 4:
+                raise stop
+            return real(self, features)
+
+        monkeypatch.setattr(module.FineTuned, "outputs", outputs)
+        try:
+            with matmul.chosen({"linear": False, "bmm": False}):
+                code = predict(source, **options)
+        except MemoryError:
+            continue
+        if code == 0:
+            break
+        assert code == codes[stop]
+        assert "with --resume" in log.messages[-1]
+    assert target.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_no_room_for_a_batch_is_told_with_a_smaller_one(fine_tuned, tmp_path, monkeypatch):
+    def forward(self, **inputs):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(LdtForSequenceClassification, "forward", forward)
+    source = write(tmp_path / "docs.jsonl", lines_of(3))
+    with pytest.raises(ResourceError, match=r"out of memory on cpu .* --batch-tokens \d+ takes"):
+        predict(source, model=str(fine_tuned), device="cpu")
+
+
+def command(*arguments, **options):
+    code = "from ldt.inference.predict import predict; import sys\n"
+    code += "sys.exit(predict(**eval(sys.argv[1])))"
+    return subprocess.Popen([sys.executable, "-c", code, repr(dict(*arguments))], **options)
+
+
+def test_a_killed_run_is_resumed_to_the_same_bytes(fine_tuned, tmp_path):
+    source = write(tmp_path / "docs.jsonl", lines_of(1200, longest=60))
+    options = {"input": source, "model": str(fine_tuned), "batch_tokens": 512}
+    target = tmp_path / "answers.jsonl"
+    running = command(options | {"output": str(target)}, env=os.environ | {"LDT_ONEDNN": "1"})
+    partial = Path(f"{target}.partial")
+    deadline = time.monotonic() + 60
+    while not (partial.exists() and partial.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    assert not target.exists()
+    assert 0 < len(read(partial)) < 1200
+    arithmetic = json.loads(Path(f"{target}.run.partial").read_text())["arithmetic"]
+    with open(partial, "ab") as file:
+        file.write(b'{"id": "doc-')
+    with matmul.chosen({"linear": False, "bmm": False}):
+        assert predict(**options, output=str(target), resume=True) == 0
+    with matmul.chosen(arithmetic):
+        assert predict(**options, output=str(tmp_path / "whole.jsonl")) == 0
+    assert target.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_a_slow_pipe_is_answered_line_by_line_and_sigterm_ends_it(fine_tuned, tmp_path):
+    running = command(
+        {"input": "-", "model": str(fine_tuned)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    for line in lines_of(2):
+        running.stdin.write(line.encode() + b"\n")
+        running.stdin.flush()
+        assert json.loads(running.stdout.readline())["id"] == json.loads(line)["name"]
+    running.send_signal(signal.SIGTERM)
+    out, err = running.communicate(timeout=30)
+    assert running.returncode == 143
+    assert out == b""
+    assert b"Traceback" not in err
+    assert b"Fatal" not in err
+
+
+def test_thousands_of_documents_take_no_more_memory_than_hundreds(fine_tuned, tmp_path):
+    source = write(tmp_path / "docs.jsonl", lines_of(4000, longest=50))
+    options = ["--input", source, "--model", fine_tuned, "--batch-tokens", "1024"]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "ldt", "predict", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"LDT_ONEDNN": "1"},  # which keeps code for each size of a batch
+    )
+    process, sizes = psutil.Process(running.pid), []
+    for number, _ in enumerate(running.stdout):
+        if number % 100 == 0 and number < 3900:
+            sizes.append(process.memory_info().rss)
+    assert running.wait(10) == 0, running.stderr.read()
+    assert max(sizes[30:]) < 1.05 * max(sizes[:12])

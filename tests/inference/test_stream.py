@@ -1,0 +1,269 @@
+import threading
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from ldt.data.records import Example
+from ldt.errors import DataError, ModelError, UserError
+from ldt.inference import stream as answering
+from ldt.inference.stream import SeenIds, ahead, answer_all, batches
+
+
+class Lengths:
+    """Answers with the number of windows and tokens; a document is a list of window lengths."""
+
+    def __init__(self):
+        self.batches = []
+
+    def encode(self, example):
+        if not example.fields["windows"]:
+            raise DataError(f"{example.where}: no windows")
+        return [{"input_ids": [0] * length} for length in example.fields["windows"]]
+
+    def outputs(self, features):
+        lengths = [len(feature["input_ids"]) for feature in features]
+        self.batches.append(lengths)
+        return [{"logits": np.array([length], np.float32)} for length in lengths]
+
+    def decode(self, outputs, example, features):
+        lengths = [output["logits"].item() for output in outputs]
+        assert [len(feature["input_ids"]) for feature in features] == lengths
+        assert example.fields["windows"] == lengths
+        return {"tokens": sum(lengths)}
+
+
+class Sink:
+    """A sink in memory, as `output.AnswerFile`."""
+
+    partial = "answers.jsonl.partial"
+
+    def __init__(self, done=()):
+        self.there = done
+        self.groups = []
+
+    def done(self):
+        return iter(self.there)
+
+    def write(self, answers):
+        self.groups.append(answers)
+
+    def ids(self):
+        return [answer["id"] for group in self.groups for answer in group]
+
+
+def documents(*windows):
+    return [
+        Example({"windows": lengths}, number, f"docs.jsonl:{number}")
+        for number, lengths in enumerate(windows, 1)
+    ]
+
+
+def test_batches_are_alike_and_no_larger_than_asked():
+    lengths = [3, 10, 1, 4, 7, 30]
+    found = [[lengths[i] for i in batch] for batch in batches(lengths, 14)]
+    assert found == [[30], [10], [7, 4], [3, 1]]
+
+
+def test_answers_come_in_the_order_of_the_input_with_all_their_windows():
+    model, sink = Lengths(), Sink()
+    rng = np.random.default_rng(0)
+    windows = [rng.integers(1, 40, rng.integers(1, 4)).tolist() for _ in range(300)]
+    counts = answer_all(documents(*windows), model, sink, batch_tokens=64)
+    answers = [answer for group in sink.groups for answer in group]
+    assert [answer["id"] for answer in answers] == list(range(1, 301))
+    assert [answer["tokens"] for answer in answers] == [sum(each) for each in windows]
+    assert [answer["windows"] for answer in answers] == [len(each) for each in windows]
+    assert all(max(batch) * len(batch) <= 64 for batch in model.batches)
+    assert (counts.documents, counts.windows) == (300, sum(map(len, windows)))
+    assert counts.tokens == sum(map(sum, windows))
+    assert counts.long == sum(len(each) > 1 for each in windows)
+
+
+def test_few_documents_wait_for_their_answers():
+    sink, waiting = Sink(), []
+
+    def source():
+        for example in documents(*[[1]] * 2000):
+            waiting.append(example.id - len(sink.ids()))
+            yield example
+
+    answer_all(source(), Lengths(), sink, batch_tokens=1000)
+    assert max(waiting) <= answering.LOOKAHEAD_DOCUMENTS
+    answer_all(documents(*[[100]] * 50), Lengths(), sink := Sink(), batch_tokens=100)
+    assert max(map(len, sink.groups)) == answering.LOOKAHEAD_BATCHES
+
+
+def test_an_endless_input_takes_constant_memory():
+    def source():
+        for number in range(1, 30_001):
+            yield Example({"windows": [3]}, number, "docs.jsonl:1")
+            if number == 2_000:
+                tracemalloc.start()
+
+    class Nowhere(Sink):
+        def write(self, answers):
+            pass
+
+    class Fast(Lengths):
+        def outputs(self, features):
+            return [{}] * len(features)
+
+        def decode(self, outputs, example, features):
+            return {}
+
+    try:
+        answer_all(source(), Fast(), Nowhere(), batch_tokens=4096)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_record_that_cannot_be_used_ends_the_run_after_the_answers_before_it():
+    sink = Sink()
+    with pytest.raises(DataError, match="docs.jsonl:3: no windows"):
+        answer_all(documents([1], [2], [], [3]), Lengths(), sink, batch_tokens=100)
+    assert sink.ids() == [1, 2]
+
+
+def test_a_broken_line_ends_the_run_after_the_answers_before_it():
+    def source():
+        yield from documents([1], [2])
+        raise DataError("docs.jsonl:3: not JSON")
+
+    with pytest.raises(DataError, match="docs.jsonl:3"):
+        answer_all(source(), Lengths(), sink := Sink(), batch_tokens=100)
+    assert sink.ids() == [1, 2]
+
+
+def test_records_that_cannot_be_used_are_left_out_where_that_is_asked():
+    refused = []
+    again = Example({"windows": [1]}, "2", "docs.jsonl:5")
+    sink = Sink()
+    answer_all(
+        [*documents([1], [2], [], [3]), again],
+        Lengths(),
+        sink,
+        batch_tokens=100,
+        refuse=lambda error, example: refused.append((str(error), example.where)),
+    )
+    assert sink.ids() == [1, 2, 4]
+    assert refused == [
+        ("docs.jsonl:3: no windows", "docs.jsonl:3"),
+        ("docs.jsonl:5: id '2' came before", "docs.jsonl:5"),
+    ]
+
+
+def test_a_resumed_run_forms_the_groups_and_batches_of_the_whole_one():
+    windows = [[n % 37 + 1, n % 11 + 1] if n % 5 else [] for n in range(400)]
+    whole, model = Sink(), Lengths()
+    skip = {"batch_tokens": 64, "refuse": lambda error, example: None}
+    answer_all(documents(*windows), model, whole, **skip)
+    for kept in (1, 7, len(whole.groups) - 1, len(whole.groups)):
+        done = [answer["id"] for group in whole.groups[:kept] for answer in group]
+        rest, again = Sink(done), Lengths()
+        counts = answer_all(documents(*windows), again, rest, **skip)
+        assert rest.groups == whole.groups[kept:]
+        assert again.batches == model.batches[len(model.batches) - len(again.batches) :]
+        assert counts.resumed == len(done)
+
+
+@pytest.mark.parametrize(
+    ("done", "what"), [([1, 7], r"after 7 .* has 2 \(docs.jsonl:2\)"), ([1, 2, 3], "has its end")]
+)
+def test_resuming_with_another_input_is_refused(done, what):
+    with pytest.raises(UserError, match=what):
+        answer_all(documents([1], [2]), Lengths(), Sink(done), batch_tokens=100)
+
+
+def test_numbers_that_are_not_finite_are_no_answer():
+    class Broken(Lengths):
+        def outputs(self, features):
+            said = {"start": np.zeros(2), "end": np.array([0, np.nan])}
+            return [said] * len(features)
+
+    with pytest.raises(ModelError, match="docs.jsonl:1: the model answers with numbers"):
+        answer_all(documents([1]), Broken(), Sink(), batch_tokens=100)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [3, 4, 5, 9, 10, 2, 1, 12, -4],
+        ["a", "b", "7", "007", "1e3", str(1 << 80), 1 << 90],
+        [*range(100), *map(str, range(200, 300, 3)), *"xyz", *range(201, 300, 3), 99_999],
+    ],
+)
+def test_an_id_that_comes_twice_is_found_and_no_other(keys, monkeypatch):
+    monkeypatch.setattr(SeenIds, "RECENT", 4)
+    seen = SeenIds()
+    assert all(seen.add(key) for key in keys)
+    assert not any(seen.add(key) for key in keys)
+    assert not any(seen.add(str(key)) for key in keys)
+
+
+def test_ids_are_remembered_in_eight_bytes_each():
+    seen = SeenIds()
+    for number in range(100_000):
+        seen.add(f"doc-{number}")
+    assert sum(values.nbytes for values in seen.sorted) <= 8 * 100_000
+    assert len(seen.sorted) < 20
+    assert len(seen.recent) < SeenIds.RECENT
+
+
+def test_line_numbers_need_no_memory():
+    seen = SeenIds()
+    assert all(seen.add(number) for number in range(1, 100_000))
+    assert (len(seen.starts), len(seen.recent), seen.sorted) == (1, 0, [])
+
+
+def test_a_pipe_that_pauses_gets_the_answers_that_wait():
+    go = threading.Event()
+
+    def records(on_error):
+        yield from documents([1], [2])
+        go.wait(5)
+        yield from documents([3])
+
+    found = []
+    for item in ahead(records, None, patience=0.05):
+        found.append(item and item.fields["windows"][0])
+        if item is None:
+            go.set()
+    assert found[:3] == [1, 2, None]
+    assert found[3] == 3
+
+
+def test_a_pipe_that_does_not_pause_is_read_without_gaps():
+    examples = documents(*[[1]] * 1000)
+    assert list(ahead(lambda on_error: iter(examples), None, patience=5)) == examples
+
+
+def test_errors_of_a_pipe_reach_the_reader_in_their_order():
+    def records(on_error):
+        yield from documents([1])
+        on_error(DataError("stdin:2: not JSON"), b"{")
+        yield from documents([2])
+        raise DataError("stdin: gzip data cut off")
+
+    seen = []
+
+    def bad(error, raw):
+        seen.append((str(error), raw, threading.current_thread().name))
+
+    with pytest.raises(DataError, match="cut off"):
+        seen.extend(item.id for item in ahead(records, bad, patience=5))
+    assert seen == [1, ("stdin:2: not JSON", b"{", threading.current_thread().name), 1]
+
+
+def test_the_thread_of_a_pipe_ends_with_its_reader():
+    before = threading.active_count()
+    stream = ahead(lambda on_error: iter(documents(*[[1]] * 1000)), None)
+    next(stream)
+    assert threading.active_count() == before + 1
+    stream.close()
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert threading.active_count() == before

@@ -1,0 +1,47 @@
+import pytest
+
+from ldt.metrics.rules import conll
+from ldt.metrics.rules.conll import Entity
+
+# Tags, and what conlleval counts as entities in them.
+CASES = [
+    ("O O", []),
+    ("B-A I-A O B-A", [(0, 2, "A"), (3, 4, "A")]),
+    ("B-A B-A", [(0, 1, "A"), (1, 2, "A")]),
+    ("I-A I-A", [(0, 2, "A")]),  # IOB1: I begins where nothing of its type went before
+    ("O I-A O I-A", [(1, 2, "A"), (3, 4, "A")]),
+    ("I-A B-A", [(0, 1, "A"), (1, 2, "A")]),  # IOB1: B parts two neighbours
+    ("B-A I-B I-B", [(0, 1, "A"), (1, 3, "B")]),
+    ("B-A O I-A", [(0, 1, "A"), (2, 3, "A")]),
+    ("B-a-b I-a-b", [(0, 2, "a-b")]),  # all behind the first hyphen is the type
+    ("", []),
+]
+
+
+@pytest.mark.parametrize(("tags", "found"), CASES, ids=[tags for tags, _ in CASES])
+def test_entities_are_those_of_conlleval(tags, found):
+    assert conll.entities(tags.split()) == found
+
+
+@pytest.mark.parametrize("tag", ["", "B", "I-", "B-", "S-A", "E-A", "A", "o", "0"])
+def test_another_tag_is_refused(tag):
+    with pytest.raises(ValueError, match="is no tag; O, B-type and I-type are"):
+        conll.entities(["O", tag])
+
+
+def test_tags_are_iob2_and_end_with_the_words():
+    tags = conll.tags([Entity(0, 2, "A"), Entity(2, 3, "A"), Entity(4, 9, "B")], 6)
+    assert tags == ["B-A", "I-A", "B-A", "O", "B-B", "I-B"]
+
+
+def test_the_score_counts_the_same_place_and_type_only():
+    gold = {(0, 2, "A"), (3, 4, "A"), (5, 6, "B")}
+    found = {(0, 2, "A"), (3, 5, "A"), (5, 6, "A"), (7, 8, "B")}
+    score = conll.score(found, gold)
+    assert score == (1 / 4, 1 / 3, pytest.approx(2 / 7), 3, 4, 1)
+
+
+def test_nothing_found_or_nothing_to_find_is_zero():
+    assert conll.score(set(), {(0, 1, "A")}) == (0, 0, 0, 1, 0, 0)
+    assert conll.score({(0, 1, "A")}, set()) == (0, 0, 0, 0, 1, 0)
+    assert conll.score(set(), set()) == (0, 0, 0, 0, 0, 0)

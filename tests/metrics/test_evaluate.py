@@ -1,0 +1,254 @@
+"""`ldt evaluate` from the outside: what it prints, writes, warns of and refuses."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from ldt import cli
+from ldt.metrics import report
+
+CONTEXT = "The red fox saw a blue whale."
+LAST = CONTEXT.index("blue")
+GOLD = {
+    "squad": {
+        "data": [
+            {"paragraphs": [{"context": CONTEXT, "qas": [{"id": id, "answers": [answer]}]}]}
+            for id, answer in (
+                ("a", {"text": "red fox", "answer_start": 4}),
+                ("b", {"text": "blue whale", "answer_start": LAST}),
+                ("[/c]", {"text": "fox", "answer_start": 8}),
+            )
+        ]
+    },
+    "wikihop": [{"id": "a", "candidates": ["x", "y"], "supports": ["one two"], "answer": "x"}],
+    "hotpotqa": [{"_id": "a", "answer": "x", "supporting_facts": [["t", 0]]}],
+    "triviaqa": {
+        "Domain": "Web",
+        "Data": [
+            {
+                "QuestionId": "q",
+                "Answer": {"NormalizedAliases": ["x"]},
+                "EntityPages": [{"Filename": "f"}],
+            }
+        ],
+    },
+}
+PREDICTIONS = {
+    "squad": {"a": "the red fox", "b": "whale", "zz": "x"},
+    "wikihop": {"a": "x"},
+    "hotpotqa": {"answer": {"a": "x"}, "sp": {"a": [["t", 0]]}},
+    "triviaqa": {"q--f": "X"},
+}
+LINES = """\
+squad 1.1: 3 questions, 2 predicted; figures from 0 to 100
+exact_match 33.33 0.00 to 100.00
+f1 55.56 0.00 to 100.00
+intervals: 95%, 2,000 resamples of the paragraphs, seed 0
+words of the document: 0 to 249: 3 questions, exact_match 33.33, f1 55.56
+where the answer stands: first quarter: 1 question, exact_match 100.00, f1 100.00
+where the answer stands: second quarter: 1 question, exact_match 0.00, f1 0.00
+where the answer stands: third quarter: 1 question, exact_match 0.00, f1 66.67
+"""
+
+
+@pytest.fixture
+def ldt(tmp_path, capsys, monkeypatch):
+    """Run ``ldt evaluate`` in a folder with ``gold`` and ``pred`` files: (exit code, out, err)."""
+    monkeypatch.chdir(tmp_path)
+
+    def ldt(format, *options, gold=None, pred=None):
+        for name, value in (("gold", gold), ("pred", pred)):
+            table = GOLD if name == "gold" else PREDICTIONS
+            value = table[format.removesuffix("2")] if value is None else value
+            text = value if isinstance(value, str) else json.dumps(value)
+            (tmp_path / name).write_text(text)
+        files = ["--gold", "gold", "--pred", "pred"]
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["evaluate", *files, "--format", format, *options])
+        return (ended.value.code, *capsys.readouterr())
+
+    return ldt
+
+
+def test_a_pipe_gets_lines_and_ids_that_do_not_meet_a_warning(ldt):
+    assert ldt("squad") == (
+        0,
+        LINES,
+        "warning: pred: 1 question without a whole prediction; what lacks counts 0: '[/c]'\n"
+        "warning: pred: 1 question predicted but not in the gold file, left out: 'zz'\n",
+    )
+
+
+def test_a_terminal_gets_tables(ldt, monkeypatch):
+    monkeypatch.setattr(report.stdout, "_force_terminal", True)
+    monkeypatch.setattr(report.stdout, "_width", 80)
+    _, out, _ = ldt("squad")
+    lines = out.splitlines()
+    assert lines[0] == LINES.splitlines()[0]
+    assert any(line.startswith("│ f1 ") and "│ 0.00 to 100.00 │" in line for line in lines)
+    row = next(line for line in lines if "third quarter" in line)
+    assert [cell.strip() for cell in row.strip("│").split("│")] == [
+        "third quarter",
+        "1",
+        "0.00",
+        "66.67",
+    ]
+    assert "where the answer stands: " not in out
+
+
+def test_json_has_full_precision_in_a_file_or_alone_on_standard_output(ldt, tmp_path):
+    code, out, err = ldt("squad", "--json", "all.json")
+    assert (code, out) == (0, LINES)
+    assert err.endswith("all.json: written\n")
+    written = json.loads((tmp_path / "all.json").read_text())
+    assert json.loads(ldt("squad", "--json", "-")[1]) == written
+    assert written["metrics"]["f1"] == 100 * (1 + 2 / 3) / 3
+    assert written["scale"] == "0 to 100"
+    interval = written["interval"]
+    assert interval.pop("metrics").keys() == {"exact_match", "f1"}
+    assert interval == {"level": 0.95, "resamples": 2000, "resampled": "paragraphs", "seed": 0}
+    assert written["missing"] == {"count": 1, "first": ["[/c]"]}
+    assert written["extra"] == {"count": 1, "first": ["zz"]}
+    assert written["by_position"][2] == {
+        "label": "third quarter",
+        "part": [0.5, 0.75],
+        "questions": 1,
+        "metrics": {"exact_match": 0, "f1": 100.0 * (2 / 3)},
+    }
+    assert written["by_length"][0]["words"] == [0, 250]
+
+
+def test_the_first_three_ids_are_named_and_all_counted(ldt):
+    _, _, err = ldt("squad", pred={str(number): "x" for number in range(1000)})
+    assert err.splitlines() == [
+        "warning: pred: 3 questions without a whole prediction; what lacks counts 0: "
+        "'a', 'b', '[/c]'",
+        "warning: pred: 1,000 questions predicted but not in the gold file, left out: "
+        "'0', '1', '2', ...",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("format", "line"),
+    [
+        ("squad2", "HasAns_f1 55.56 0.00 to 100.00"),
+        ("wikihop", "accuracy 100.00"),
+        ("hotpotqa", "joint_f1 100.00"),
+        ("triviaqa", "exact_match 100.00"),
+    ],
+)
+def test_every_format_prints_its_metric(ldt, format, line):
+    code, out, _ = ldt(format)
+    assert code == 0
+    assert line in out.splitlines()
+
+
+def test_what_is_not_known_is_told(ldt):
+    out = ldt("wikihop")[1].splitlines()
+    assert out[0] == "wikihop: 1 question, 1 predicted; figures from 0 to 100"
+    assert "no intervals: they take two questions at least" in out
+    assert "words of the document: 0 to 249: 1 question, accuracy 100.00" in out
+    assert "where the answer stands: not known; a wikihop file does not tell" in out
+    out = ldt("triviaqa")[1].splitlines()
+    assert "words of the document: not known; --evidence FOLDER would tell" in out
+    out = ldt("hotpotqa")[1].splitlines()
+    assert "words of the document: not known; the gold file has no context" in out
+
+
+def test_what_is_verified_stands_beside_the_rest(ldt):
+    gold = json.loads(json.dumps(GOLD["triviaqa"]))
+    gold["Data"][0]["QuestionPartOfVerifiedEval"] = True
+    gold["Data"][0]["EntityPages"].append({"Filename": "g", "DocPartOfVerifiedEval": True})
+    out = ldt("triviaqa", gold=gold)[1].splitlines()
+    assert "exact_match 50.00" in out
+    assert "verified exact_match 0.00" in out
+    assert "verified denominator 1" in out
+
+
+@pytest.mark.parametrize(
+    ("format", "files", "line"),
+    [
+        ("squad", {"gold": "{"}, "gold: not JSON: "),
+        ("squad", {"pred": '{"a": "x", "a": "y"}'}, "pred: key 'a' stands twice in one object"),
+        ("squad", {"pred": {"a": 3}}, "pred: 'a': the prediction is 3, expected text"),
+        ("squad", {"pred": {"a": None}}, "pred: 'a': the prediction is null, expected text"),
+        ("wikihop", {"pred": ["x"]}, "pred: a list of 1; expected one object, {id: answer}"),
+        ("wikihop", {"gold": []}, "gold: no questions in it"),
+        ("triviaqa", {"gold": {}}, "gold: no questions in it"),
+        (
+            "squad",
+            {"gold": GOLD["wikihop"]},
+            "gold: looks like a wikihop gold file, not a squad one; --format wikihop reads it",
+        ),
+        ("hotpotqa", {"gold": GOLD["squad"]}, "gold: looks like a squad gold file, not a hotpotqa"),
+        (
+            "squad2",
+            {"gold": PREDICTIONS["squad"], "pred": GOLD["squad"]},
+            "gold: looks like predictions, not like a gold file; are --gold and --pred swapped?",
+        ),
+        (
+            "triviaqa",
+            {"pred": GOLD["triviaqa"]},
+            "pred: looks like a triviaqa gold file, not like predictions; are --gold and --pred "
+            "swapped?",
+        ),
+        (
+            "wikihop",
+            {"pred": PREDICTIONS["hotpotqa"]},
+            "pred: looks like hotpotqa predictions; --format hotpotqa reads it",
+        ),
+        (
+            "wikihop",
+            {"gold": [1]},
+            "gold: a list of 1; expected a list of questions with id, candidates, supports and",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line_and_exit_code_4(ldt, format, files, line):
+    code, out, err = ldt(format, **files)
+    assert (code, out, err.count("\n")) == (4, "", 1)
+    assert err.startswith(f"error: {line}")
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--domain", "web"], "--domain is an option of --format triviaqa, not of squad"),
+        (["--evidence", "x"], "--evidence is an option of --format triviaqa, not of squad"),
+        (["--na-prob", "x"], "--na-prob is an option of --format squad2, not of squad"),
+        (["--json", "no/all.json"], "no: no such folder"),
+        (["--json", "."], ".: a folder; name a file"),
+        (["--json", "pred"], "--json pred: a file that is read; name another"),
+        (["--gold", "gone"], "gone: no such file"),
+        (["--gold", "-", "--pred", "-"], "standard input can be one file only; name the other"),
+    ],
+)
+def test_an_option_that_cannot_work_is_one_line_and_exit_code_2(ldt, options, line):
+    code, out, err = ldt("squad", *options)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"error: {line}")
+
+
+def test_no_torch_is_imported_and_predictions_may_come_from_a_pipe(tmp_path):
+    (tmp_path / "gold").write_text(json.dumps(GOLD["squad"]))
+    code = (
+        "import sys\n"
+        "from ldt.cli import main\n"
+        "try:\n"
+        "    main(['evaluate', '--gold', 'gold', '--pred', '-', '--format', 'squad'])\n"
+        "finally:\n"
+        "    heavy = {'torch', 'transformers', 'datasets', 'pyarrow'}\n"
+        "    print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps(PREDICTIONS["squad"]),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stdout) == (0, LINES)
+    assert done.stderr.splitlines()[-1] == "[]"
+    assert "warning: stdin: 1 question predicted" in done.stderr

@@ -1,0 +1,74 @@
+import torch
+from torch import nn
+
+from ldt.model.heads.by_document import by_row, share
+
+
+def test_rows_alone_give_what_all_rows_give_with_the_gradients():
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 3).double()
+    x = torch.randn(5, 7, 4, dtype=torch.float64, requires_grad=True)
+    mask = torch.randint(2, (5, 7, 1)).double()
+    seen = []
+
+    def run(x, mask, nothing):
+        assert nothing is None
+        seen.append(len(x))
+        y = torch.tanh(layer(x)) * mask
+        return y, y.sum(1)
+
+    def gradients(outputs):
+        loss = sum((out**2).sum() for out in outputs)
+        return torch.autograd.grad(loss, [x, *layer.parameters()])
+
+    whole = gradients(run(x, mask, None))
+    seen.clear()
+    alone = gradients(by_row(run, x, mask, None))
+    assert seen == [1] * 10  # once forward, once in the backward pass
+    for each, other in zip(alone, whole, strict=True):
+        torch.testing.assert_close(each, other)
+    seen.clear()
+    with torch.no_grad():
+        assert by_row(run, x, mask, None)[1].shape == (5, 3)
+    assert seen == [1] * 5
+
+
+def test_documents_share_where_two_rows_are_of_one():
+    assert share(torch.tensor([0, 1, 1]))
+    assert not share(torch.tensor([0, 1, 2]))
+    assert not share(None)
+
+
+def test_dropout_is_the_same_when_a_row_is_computed_again():
+    x = torch.ones(3, 1000, requires_grad=True)
+    (found,) = by_row(lambda x: (nn.functional.dropout(x, 0.5),), x)
+    found.sum().backward()
+    assert torch.equal(x.grad, found.detach())
+
+
+def test_rows_keep_nothing_but_their_inputs_for_the_backward_pass():
+    alive = []
+
+    class Kept(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    def run(x):
+        return (Kept.apply(x.repeat(1, 50)).sum(1),)
+
+    def pack(tensor):
+        alive.append(tensor.numel())
+        return tensor
+
+    for rows in (1, 4, 16):
+        alive.clear()
+        x = torch.ones(rows, 64, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            by_row(run, x)
+        assert max(alive) == 64  # the inputs alone

@@ -1,0 +1,71 @@
+"""Every recipe loads, names the command that runs it, and trains a step on tiny stand-ins."""
+
+import json
+from pathlib import Path
+
+import pytest
+from recipe_data import LINES
+
+from ldt.recipe.recipe import load
+from ldt.tasks import TASKS
+from ldt.training import char_lm
+from ldt.training.finetune import finetune
+from ldt.training.masked_lm import pretrain
+
+COMMANDS = {"finetune": finetune, "pretrain": pretrain, "charlm": char_lm.pretrain}
+SMALL = {  # by kind of recipe, overrides beside those of all
+    "finetune": {"data.stride": 8},
+    "pretrain": {"data.tokens_per_step": 128},
+    "charlm": {
+        "model.config.hidden_size": 16,
+        "model.config.intermediate_size": 16,
+        "task.phases": [{"steps": 1}],
+        "training.gradient_accumulation_steps": 1,
+    },
+}
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
+
+
+def test_every_task_has_a_recipe():
+    assert {load(path).task.name for path in RECIPES} == set(LINES) == set(TASKS)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_trains_a_step(path, tiny_longformer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = load(path)
+    data = tmp_path / "data.jsonl"
+    make = LINES[said.task.name]
+    lines = [json.dumps({"id": number} | make(number)) + "\n" for number in range(12)]
+    data.write_text("".join(lines), encoding="utf-8")
+    command = said.task.command
+    kind = "charlm" if said.task.name == "charlm" else command
+    overrides = SMALL[kind] | {
+        "data.train": data,
+        "data.format": "jsonl",
+        "data.max_length": 64,
+        "training.output_dir": tmp_path / "run",
+        "training.max_steps": 1,
+    }
+    if said.model.path is not None:
+        overrides["model.path"] = tiny_longformer
+    elif kind == "pretrain":
+        small = {"hidden_size": 16, "num_attention_heads": 2}
+        overrides["model.config"] = said.model.config | small
+        overrides["model.tokenizer"] = {"vocab_size": 300}
+    if said.data.eval:
+        overrides["data.eval"] = data
+    elif kind == "pretrain":
+        overrides["data.eval_fraction"] = 0.3
+    recipe = load(path, [f"{key}={value}" for key, value in overrides.items()], command=command)
+    metrics = COMMANDS[kind](recipe)
+    results = json.loads((tmp_path / "run" / "metrics.json").read_text("utf-8"))
+    assert metrics["eval_" + results["metric"].removeprefix("eval_")] >= 0
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_begins_with_what_it_is_and_how_to_run_it(path):
+    comment = path.read_text("utf-8").partition("\ntask:")[0].splitlines()
+    assert all(line.startswith("# ") for line in comment)
+    assert f"ldt {load(path).task.command} recipes/{path.name}" in " ".join(comment)

@@ -1,0 +1,221 @@
+import random
+
+import numpy as np
+import pytest
+from span_pins import said
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from ldt.data import json_file
+from ldt.data.formats import squad
+from ldt.data.records import Example
+from ldt.data.tokenization import tokenize, tokenize_with_offsets
+from ldt.errors import DataError
+from ldt.recipe.recipe import DataSection
+from ldt.tasks import Squad
+from ldt.tasks.text.alignment import aligned
+
+LANGUAGES = ("en", "de", "zh", "ar", "hi")
+
+
+def xquad(shared_data, language):
+    file = json_file.read(str(shared_data / f"xquad/xquad.{language}.json.gz"))
+    return list(squad.read(file, DataSection()))
+
+
+@pytest.fixture(scope="module")
+def sentencepiece(shared_data):
+    """A Unigram tokenizer of five languages, as XLM-R's is one."""
+    texts = [
+        example.fields["context"]
+        for language in LANGUAGES
+        for example in xquad(shared_data, language)[::40]
+    ]
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(
+        vocab_size=2500, special_tokens=special, unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    names = dict(zip(("bos", "pad", "eos", "unk"), special, strict=True))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        cls_token="<s>",
+        sep_token="</s>",
+        **{f"{name}_token": token for name, token in names.items()},
+    )
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("name", ["roberta-base", "bert-base-uncased", "sentencepiece"])
+def test_answers_in_five_languages_are_cut_whole_from_the_raw_text(
+    name, language, shared_data, request
+):
+    if name == "sentencepiece":
+        tokenizer = request.getfixturevalue(name)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / name)
+    inexact = 0
+    examples = xquad(shared_data, language)[::20]
+    for example in examples:
+        (feature,) = Squad().encode(
+            example, tokenizer, data=DataSection(), max_length=9999, config=True
+        )
+        golds = {answer["text"] for answer in example.fields["answers"]}
+        for text in said(feature):  # a token may hold a little more than the answer
+            assert any(gold.strip() in text for gold in golds), example.id
+            inexact += text not in golds
+    assert inexact <= (2 if name == "sentencepiece" else 0), "of 28"
+
+
+def test_a_gold_span_begins_and_ends_at_the_tokens_that_hold_its_characters():
+    #                  " ab  cd" and an emoji of three tokens
+    offsets = np.array([[1, 2], [2, 3], [4, 4], [5, 7], [7, 8], [7, 8], [7, 8]], np.int32)
+    spans = [(1, 3), (2, 6), (0, 3), (3, 5), (2, 5), (7, 8), (6, 8), (1, 3), (8, 9), (3, 4)]
+    assert aligned(offsets, spans) == [(0, 1), (1, 3), (1, 1), (4, 6), (3, 6)]
+    assert aligned(offsets[:0], spans) == []
+
+
+def test_an_alignment_covers_its_span_and_no_other_token(tokenizer_folder):
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    text = "the party\r\n of  🎉first\u200d part, שלום and the (other) naïve 中文 party  "
+    ids, offsets = tokenize_with_offsets(tokenizer, text)
+    assert tokenize(tokenizer, text) == ids
+    rng = random.Random(0)
+    for _ in range(200):
+        start = rng.randrange(len(text))
+        end = rng.randrange(start + 1, len(text) + 1)
+        inner = text[start:end].strip()
+        placed = aligned(offsets, [(start, end)])
+        if not inner:
+            assert placed == []
+            continue
+        ((first, last),) = placed
+        assert inner in text[offsets[first, 0] : offsets[last, 1]]
+        assert offsets[first, 1] > start
+        assert offsets[last, 0] < end
+
+
+# decoding
+
+
+TEXT = "zero one two three four five six seven eight nine"
+WORDS = [(i, i + len(w)) for w in TEXT.split() for i in [TEXT.index(w)]]
+
+
+def window(begin, end, start, stop, **more):
+    """A feature of the words from ``begin`` to ``end``, and outputs with logits at these words."""
+    size = end - begin + 4
+    output = {name: np.full(size + 3, -100.0, np.float32) for name in Squad.outputs}
+    for name, places in zip(Squad.outputs, (start, stop), strict=True):
+        output[name][:size] = 0
+        for place, logit in places.items():
+            output[name][place - begin + 3 if place >= begin else place] = logit
+    offsets = np.array(WORDS[begin:end], np.int32).reshape(-1, 2)
+    return {"offsets": offsets, "first": 3, "flags": {}, "context": TEXT} | more, output
+
+
+def best(*windows, **fields):
+    task = Squad(**fields)
+    features, outputs = zip(*windows, strict=True)
+    found = task.best(outputs, features)
+    return [(score, TEXT[a:b]) for score, (a, b) in found]
+
+
+def test_the_best_span_is_in_the_document_in_order_and_not_too_long():
+    one = window(0, 10, {4: 5, 6: 3}, {2: 4.5, 5: 4.5, 8: 6, 6: 2.5})
+    assert best(one) == [(11, "four five six seven eight")]
+    assert best(one, n_best=3)[1:] == [(9.5, "four five"), (9, "six seven eight")]
+    assert best(one, max_answer=3)[0] == (9.5, "four five")
+    assert best(one, max_answer=1) == [(6, "eight")]  # 3 + 2.5 at six is less
+    question = window(2, 6, {0: 50, 1: 50, 4: 1}, {0: 50, 1: 50, 4: 1})
+    assert best(question) == [(2, "four")]
+
+
+def test_a_pair_is_found_where_no_best_start_stands_before_a_best_end():
+    start, end = dict.fromkeys(range(5, 10), 9), dict.fromkeys(range(5), 9)
+    assert best(window(0, 10, start, end), top=5, max_answer=1)[0][0] == 9
+
+
+def test_the_best_span_of_all_windows_counts_once():
+    windows = [
+        window(0, 6, {4: 2, 1: 1}, {4: 2, 1: 1}),
+        window(4, 10, {4: 3, 8: 2}, {4: 3, 8: 1}),
+    ]
+    for order in (windows, windows[::-1]):
+        found = best(*order, n_best=2)
+        assert found[0] == (6, "four")
+        assert [text for _, text in found].count("four") == 1
+
+
+def test_a_document_without_a_word_has_no_span():
+    feature, output = window(0, 0, {}, {})
+    task = Squad(n_best=2)
+    assert task.best([output], [feature]) == []
+    empty = {"answer": "", "score": None, "start": None, "end": None, "n_best": []}
+    assert task.answer([], TEXT) == empty
+
+
+# input
+
+
+@pytest.fixture(scope="module")
+def tiny(tokenizer_folder):
+    return AutoTokenizer.from_pretrained(tokenizer_folder)
+
+
+def encode(tiny, context, question="what", max_length=32, **fields):
+    example = Example({"context": context, "question": question}, "d", "dev.jsonl:3")
+    task = Squad(**fields)
+    return task.encode(example, tiny, data=DataSection(stride=4), max_length=max_length)
+
+
+def test_the_input_is_the_question_and_the_document_parted_by_one_separator(tiny):
+    (feature,) = encode(tiny, "the party agree", question=" of the ")
+    asked, read = tokenize(tiny, " of the"), tokenize(tiny, " the party agree")
+    cls, sep = tiny.cls_token_id, tiny.sep_token_id
+    assert feature["input_ids"] == [cls, *asked, sep, *read, sep]
+    assert feature["global_attention_mask"] == [1] * (1 + len(asked)) + [0] * (len(read) + 2)
+    assert feature["first"] == len(asked) + 2
+    assert (feature["tokens"], feature["flags"]) == (len(feature["input_ids"]), {})
+    assert "token_type_ids" not in feature
+    assert "start_positions" not in feature
+    pieces = ["the party agree"[a:b] for a, b in feature["offsets"]]
+    assert "".join(pieces) == "thepartyagree"
+
+
+def test_windows_share_the_stride_and_hold_the_whole_document(tiny):
+    features = encode(tiny, "the party of the first part and the other party agree " * 8)
+    assert len(features) > 3
+    for before, after in zip(features, features[1:-1], strict=False):
+        assert after["offsets"][3].tolist() == before["offsets"][-1].tolist()
+    covered = {tuple(place) for feature in features for place in feature["offsets"].tolist()}
+    ids, offsets = tokenize_with_offsets(tiny, features[0]["context"])
+    assert covered >= {tuple(place) for place in offsets.tolist()[1:]}
+    assert all(len(feature["input_ids"]) <= 32 for feature in features)
+
+
+def test_a_question_is_cut_or_refused_never_the_reason_for_an_empty_document(tiny):
+    (feature,) = encode(tiny, "the party", question="the " * 40, max_question=5)
+    assert feature["flags"] == {"question_cut": True}
+    assert feature["first"] == 7
+    with pytest.raises(DataError) as caught:
+        encode(tiny, "the party", question="the " * 40)
+    assert str(caught.value).startswith("dev.jsonl:3: the question has 40 tokens and leaves -11")
+    with pytest.raises(DataError, match="windows share 4; a smaller task.max_question"):
+        encode(tiny, "the party", question="the " * 26)
+
+
+@pytest.mark.parametrize("question", ["", " \n"])
+def test_an_empty_question_is_a_data_error(tiny, question):
+    with pytest.raises(DataError, match="dev.jsonl:3: the question is empty"):
+        encode(tiny, "the party", question=question)
+
+
+def test_an_empty_document_is_flagged(tiny):
+    (feature,) = encode(tiny, "")
+    assert feature["offsets"].shape == (0, 2)
+    assert feature["flags"] == {"empty": True}
+    assert encode(tiny, " \r\n ")[0]["flags"] == {"empty": True}

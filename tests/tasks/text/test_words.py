@@ -1,0 +1,129 @@
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from ldt.data.records import Example
+from ldt.data.tokenization import tokenize_with_offsets
+from ldt.errors import DataError
+from ldt.tasks.text.words import Words, sentences, spans
+
+
+def read(words):
+    return [words.text[start:end] for start, end in words.places]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The EU's  U.S.\n", ["The", "EU", "'", "s", "U", ".", "S", "."]),
+        ("x_1, 3.5%", ["x_1", ",", "3", ".", "5", "%"]),
+        ("nai\u0308ve cafe\u0301s", ["nai\u0308ve", "cafe\u0301s"]),  # marks apart from letters
+        ("हिन्दी में", ["हिन्दी", "में"]),
+        ("שָׁלוֹם!", ["שָׁלוֹם", "!"]),
+        ("東京 tower", ["東", "京", "tower"]),
+        ("ที่นี่", ["ที่", "นี่"]),
+        ("a👩‍👧b", ["a", "👩‍", "👧", "b"]),
+        (" \n\u3000", []),
+        ("", []),
+    ],
+)
+def test_words_of_raw_text(text, words):
+    assert read(Words.raw(text)) == words
+
+
+def test_given_words_stand_in_a_text_with_spaces():
+    words = Words.given([["New York", "is"], [], ["", "big"]], True)
+    assert words.text == "New York is  big"
+    assert read(words) == ["New York", "is", "", "big"]
+    assert (words.sizes, words.nested) == ([2, 0, 2], True)
+    assert read(Words.given([[]], False)) == []
+
+
+def test_words_are_found_at_the_tokens_where_they_begin():
+    text = "ab cd ef"
+    offsets = np.array([[0, 1], [1, 2], [2, 2], [3, 5], [6, 8]])  # one token is white space alone
+    located = Words.raw(text).located(offsets)
+    assert located.tolist() == [[0, 0, 0, 2], [1, 3, 3, 5], [2, 4, 6, 8]]
+
+
+def test_two_raw_words_in_one_token_are_one_word():
+    words = Words.raw("a ). b")
+    offsets = np.array([[0, 1], [2, 4], [5, 6]])  # ")." is one token
+    assert words.located(offsets).tolist() == [[0, 0, 0, 1], [1, 1, 2, 4], [2, 2, 5, 6]]
+
+
+def test_a_given_word_without_a_token_of_its_own_is_left_out():
+    words = Words.given([["a", "\u200b", "b", "c"]], False)
+    offsets = np.array([[0, 1], [4, 7]])  # the tokenizer dropped one and joined two
+    assert words.located(offsets).tolist() == [[0, 0, 0, 1], [2, 1, 4, 5]]
+
+
+@pytest.mark.parametrize("name", ["roberta-base", "bert-base-uncased"])
+def test_the_places_of_words_give_back_the_text_with_real_tokenizers(shared_data, name):
+    tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / name)
+    text = "At 3.5%, the “EU's” naïve 東京 plan — שלום 👩‍👧 — failed (twice). "
+    words = Words.raw(text)
+    ids, offsets = tokenize_with_offsets(tokenizer, text)
+    located = words.located(offsets)
+    assert "".join(text[a:b] for *_, a, b in located) == "".join(text.split())
+    for _, token, start, _ in located:
+        assert offsets[token][0] == start
+    assert len(set(located[:, 1])) == len(located)
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        ("a b", "text, expected a list of text, or a list of sentences"),
+        ([1, "a"], "a number, expected"),
+        ([["a"], "b"], "a list, expected"),
+        ([["a"], [None]], "null, expected"),
+        (None, "null, expected"),
+    ],
+)
+def test_what_is_no_list_of_words_is_told(value, what):
+    with pytest.raises(DataError) as error:
+        sentences(Example({"tokens": value}, 1, "f:1"), "tokens")
+    assert str(error.value).startswith(f"f:1: field 'tokens': {what}")
+
+
+def entities(*values, text="In New York ."):
+    return spans(Example({"entities": list(values)}, 1, "f:1"), "entities", text)
+
+
+def entity(start, end, label="LOC", **more):
+    return {"start": start, "end": end, "label": label} | more
+
+
+def test_entities_are_trimmed_and_ordered():
+    assert entities(entity(12, 13, "X"), entity(2, 12, text=" New York ")) == [
+        (3, 11, "LOC"),
+        (12, 13, "X"),
+    ]
+    assert entities() == []
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (entity(3, 99), "LOC from 3 to 99: no words there; the text has 13 characters"),
+        (entity(-2, 2), "LOC from -2 to 2: no words there"),
+        (entity(5, 5), "LOC from 5 to 5: no words there"),
+        (entity(2, 3), "LOC from 2 to 3: no words there"),
+        (entity(3, 6, text="new"), "LOC from 3 to 6 is 'New', not 'new'; places count characters"),
+        (entity("3", 6), "{'start': '3'"),
+        (entity(3, 6, ""), "{'start': 3"),
+        ("New", "New, expected an object with start, end and label"),
+    ],
+)
+def test_an_entity_that_cannot_be_is_told(value, what):
+    with pytest.raises(DataError) as error:
+        entities(value)
+    assert str(error.value).startswith(f"f:1: field 'entities': {what}")
+
+
+def test_entities_that_overlap_are_told():
+    with pytest.raises(DataError, match="LOC from 3 to 11 and ORG from 7 to 11 overlap; a word"):
+        entities(entity(3, 11), entity(7, 11, "ORG"))
+    with pytest.raises(DataError, match="'entities' is text, expected a list of entities"):
+        spans(Example({"entities": "x"}, 1, "f:1"), "entities", "")

@@ -1,0 +1,443 @@
+"""Character models from a recipe to a run: phases, resuming, figures, continued prompts."""
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from training_runs import assert_same_run, weights
+
+from ldt.attention import matmul
+from ldt.cli import main
+from ldt.data.characters import load_alphabet
+from ldt.data.records import Example
+from ldt.errors import DataError, RecipeError, UserError
+from ldt.inference.answer_file import AnswerStream
+from ldt.inference.bits import bits, is_character_model
+from ldt.inference.generate import Sampler, choose, next_logits
+from ldt.inference.stream import answer_all
+from ldt.model import LdtForCausalLM
+from ldt.recipe import recipe as recipes
+from ldt.tasks.char_lm import Sampling, figures
+from ldt.training import char_lm, run_folder
+from ldt.training.char_lm import phases, pretrain
+from ldt.training.trainer import Trainer
+
+ONE_LIBRARY = {"LDT_ONEDNN": "1", "OMP_NUM_THREADS": "1"}
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch, one_library):
+    """Makes a recipe of two phases of 4 steps, on words in any order."""
+    monkeypatch.chdir(tmp_path)
+    generator = random.Random(0)
+    words = ["the ", "party ", "of ", "first ", "part.\n"]
+    Path("text").write_text("".join(generator.choice(words) for _ in range(500)), "utf-8")
+
+    def make(*overrides, name="r.yaml", phases="[{steps: 4}, {}]"):
+        Path(name).write_text(
+            f"""
+task: {{name: charlm, phases: {phases}}}
+model:
+  window: [4, 8]
+  config:
+    hidden_size: 16
+    num_hidden_layers: 2
+    num_attention_heads: 2
+    intermediate_size: 32
+    attention_dilation: [1, [1, 2]]
+    hidden_dropout_prob: 0.1
+data: {{train: text, eval_fraction: 0.05, test_fraction: 0.05, max_length: 32}}
+training:
+  learning_rate: 0.01
+  per_device_train_batch_size: 4
+  gradient_accumulation_steps: 1
+  save_strategy: steps
+  save_steps: 2
+"""
+        )
+        return recipes.load(name, overrides, command="pretrain")
+
+    return make
+
+
+def results(run):
+    return json.loads((Path(run) / "metrics.json").read_text("utf-8"))
+
+
+# -- phases
+
+
+def test_the_small_recipe_has_the_papers_phases():
+    plan = phases(recipes.load(RECIPES / "charlm_small.yaml", command="pretrain"))
+    assert [own.data.max_length for own in plan] == [2048, 4096, 8192, 16384, 23040]
+    ends = [(own.model.window[0], own.model.window[-1]) for own in plan]
+    assert ends == [(32, 512), (64, 1024), (128, 2048), (256, 4096), (512, 8192)]
+    rates = [own.training["learning_rate"] for own in plan]
+    assert rates == [2.5e-4, 1.25e-4, 6.25e-5, 3.125e-5, 1.5625e-5]
+    steps = [own.training["max_steps"] for own in plan]
+    assert steps == [430_000, 50_000, 50_000, 35_000, 5_000]
+    assert [own.training["warmup_steps"] for own in plan] == [10_000, 5_000, 5_000, 3_500, 500]
+    assert {own.training["lr_scheduler_type"] for own in plan} == {"constant_with_warmup"}
+    batches = [own.training["gradient_accumulation_steps"] * 4 for own in plan]
+    assert batches == [32, 32, 16, 16, 16]
+    places = [run_folder.place(own) for own in plan]
+    assert places[-1] == Path("runs/charlm_small")
+    assert [own.model.path for own in plan] == [None, *map(str, places[:-1])]
+
+
+def test_a_phase_says_what_differs_and_the_rest_goes_on(recipe):
+    own = "[{epochs: 2, learning_rate: 0.5, batch: 8}, {window: 6, length: 40}, {steps: 3}]"
+    plan = phases(recipe(phases=own))
+    assert [own.data.max_length for own in plan] == [32, 40, 80]
+    assert [own.model.window for own in plan] == [[4, 8], 6, 12]
+    assert [own.training["learning_rate"] for own in plan] == [0.5, 0.25, 0.125]
+    assert [own.training.get("num_train_epochs") for own in plan] == [2, 2, None]
+    assert [own.training.get("max_steps") for own in plan] == [None, None, 3]
+    assert [own.training["gradient_accumulation_steps"] for own in plan] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["task.phases=[{}, {window: 5}]"], "item 2: attention_window must be even, got 5"),
+        (["task.phases=[{batch: 6}]"], "6 inputs a step, 4 are run at a time"),
+        (["task.eval_step=32"], "32 of inputs of 32; it must be smaller"),
+        (["model.config.memory_length=9"], "memory_length must be 0 or at least 16"),
+        (["model.config.hidden=9"], "unknown key, did you mean 'hidden_act'"),
+        (["model.config.attention_window=9"], r"is set by model\.window"),
+        (["model.config=null"], "model: path, a folder of a character model, or config"),
+    ],
+)
+def test_numbers_that_do_not_go_together_are_told_before_anything_is_trained(
+    recipe, overrides, words
+):
+    with pytest.raises(RecipeError, match=words):
+        phases(recipe(*overrides))
+
+
+def test_keys_of_other_tasks_are_unknown(recipe):
+    with pytest.raises(RecipeError, match=r"data\.packing=document: unknown key"):
+        recipe("data.packing=document")
+
+
+# -- runs
+
+
+def test_two_phases_lower_the_bits_per_character_and_leave_a_run_each(recipe, capsys):
+    metrics = pretrain(recipe("training.max_steps=4", "task.phases=[{steps: 30}, {steps: 10}]"))
+    found = results("runs/r")
+    assert metrics == found["metrics"]
+    first, second = found["table"]
+    assert (first["length"], first["windows"]) == (32, "4 to 8")
+    assert (second["length"], second["windows"]) == (64, "8 to 16")
+    assert second["bits_per_character"] < first["bits_per_character"] < math.log2(14)
+    assert second["bits_per_character"] == metrics["eval_bits_per_character"]
+    assert results("runs/r/phase-1")["steps"] == 30
+    model = LdtForCausalLM.from_pretrained("runs/r")
+    assert model.config.attention_window == [8, 16]
+    assert "phase 2 of 2: inputs of 64, windows 8 to 16" in capsys.readouterr().err
+    card = Path("runs/r/README.md").read_text("utf-8")
+    assert "windows 8, 16 from the bottom to the top" in card
+
+
+def test_a_phase_begins_with_the_weights_of_the_one_before(recipe, monkeypatch):
+    begun = []
+    ready = char_lm.CharacterTraining.prepare
+
+    def prepare(self, training, newest):
+        found = ready(self, training, newest)
+        begun.append({name: x.clone() for name, x in found.model.state_dict().items()})
+        return found
+
+    monkeypatch.setattr(char_lm.CharacterTraining, "prepare", prepare)
+    pretrain(recipe())
+    before = weights("runs/r/phase-1")
+    assert all(torch.equal(begun[1][name], x) for name, x in before.items())
+    assert not torch.equal(begun[0]["norm.weight"], before["norm.weight"])
+
+
+@pytest.mark.parametrize("step", [3, 7])
+def test_a_killed_training_goes_on_bit_by_bit_in_its_phase(recipe, monkeypatch, step):
+    class Stop(Exception):
+        pass
+
+    pretrain(recipe("training.output_dir=runs/whole"))
+    run, seen = Trainer.training_step, []
+
+    def training_step(self, *args, **kwargs):
+        seen.append(1)
+        if len(seen) == step + 1:
+            raise Stop
+        return run(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "training_step", training_step)
+        with pytest.raises(Stop):
+            pretrain(recipe())
+    pretrain(recipe(), resume=True)
+    for part in ("", "/phase-1"):
+        found = results(f"runs/whole{part}")
+        found["base_model"] = found["base_model"] and "runs/r/phase-1"
+        Path(f"runs/whole{part}/metrics.json").write_text(json.dumps(found), "utf-8")
+        assert_same_run(f"runs/whole{part}", f"runs/r{part}")
+
+
+def test_a_finished_training_stays_and_is_replaced_when_asked(recipe, capsys):
+    metrics = pretrain(recipe())
+    before = Path("runs/r/model.safetensors").stat().st_mtime_ns
+    assert pretrain(recipe(), resume=True) == metrics
+    own = recipes.load("runs/r/recipe.yaml", command="pretrain")
+    assert pretrain(own, resume=True) == metrics
+    assert Path("runs/r/model.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(UserError, match=r"phase-1: holds this run, finished; --overwrite"):
+        pretrain(recipe())
+    assert pretrain(recipe("training.seed=5"), overwrite=True) != metrics
+
+
+def test_an_overwritten_training_that_is_killed_does_not_pass_for_finished(recipe, monkeypatch):
+    pretrain(recipe())
+    with monkeypatch.context() as patch:
+        patch.setattr(char_lm, "train", lambda *args, **kwargs: {}["killed"])
+        with pytest.raises(KeyError):
+            pretrain(recipe(), overwrite=True)
+    assert not Path("runs/r/model.safetensors").exists()
+    assert run_folder.read_run(Path("runs/r")) is None
+
+
+def test_a_dry_run_writes_nothing(recipe, capsys):
+    assert pretrain(recipe(), dry_run=True) == {}
+    assert not Path("runs").exists()
+    said = capsys.readouterr().err
+    assert "train: " in said
+    assert "the first input begins" in said
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_bf16_on_a_cpu_without_it_is_warned_of(recipe, monkeypatch, caplog, native):
+    monkeypatch.setattr(matmul, "has_bfloat16", lambda: native)
+    pretrain(recipe("training.bf16=true", "training.use_cpu=true"), dry_run=True)
+    pretrain(recipe("training.use_cpu=true"), dry_run=True)
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == (not native)
+    assert all("with training.bf16=false" in warning for warning in warnings)
+
+
+def test_memory_of_transformer_xl_is_a_setting_of_the_same_model(recipe):
+    with_memory = ["model.config.memory_length=8", "task.phases=[{steps: 2}]"]
+    pretrain(recipe(*with_memory, "training.output_dir=runs/memory"))
+    pretrain(recipe("task.phases=[{steps: 2}]", "training.output_dir=runs/none"))
+    one, other = weights("runs/memory"), weights("runs/none")
+    assert not torch.equal(one["layers.0.wide.weight"], other["layers.0.wide.weight"])
+
+
+def test_two_processes_train_what_one_does(recipe):
+    same = ["model.config.hidden_dropout_prob=0", "training.per_device_train_batch_size=2"]
+    made = recipe(*same, "task.phases=[{steps: 3, batch: 4}, {}]")
+    pretrain(made)
+    Path("two.yaml").write_text(recipes.dump(made), "utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += ["-m", "ldt", "pretrain", "two.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | ONE_LIBRARY)
+    assert done.returncode == 0, done.stderr
+    for part in ("phase-1", ""):
+        torch.testing.assert_close(weights(f"runs/two/{part}"), weights(f"runs/r/{part}"))
+
+
+# -- figures
+
+
+def test_figures_are_bits_by_hand():
+    found = figures(nats=6 * math.log(2), scored=3, characters=10, size=20)
+    assert found == pytest.approx(
+        {"loss": 2 * math.log(2), "bits_per_character": 2.0, "bits_per_byte": 1.0}
+    )
+
+
+def nats_by_hand(model, ids, length, step):
+    """The mean over all characters but the first, each from its own sequence alone."""
+    total = 0.0
+    for place in range(1, len(ids)):
+        end = length if place < length else length + step * math.ceil((place + 1 - length) / step)
+        start = max(0, min(end, len(ids)) - length)
+        seen = torch.tensor(ids[start:place].astype(np.int64))[None]
+        with torch.no_grad():
+            total -= model(seen).logits[0, -1].log_softmax(-1)[ids[place]].item()
+    return total / (len(ids) - 1)
+
+
+def test_the_evaluation_is_that_of_every_character_from_its_sequence(recipe):
+    made = recipe("task.phases=[]", "training.max_steps=4", "task.eval_length=24")
+    metrics = pretrain(made)
+    model = LdtForCausalLM.from_pretrained("runs/r").double().eval()
+    text = Path("text").read_bytes()
+    share = round(0.05 * len(text))
+    alphabet = load_alphabet("runs/r")[1]
+    parts = {"test": text[-share:], "eval": text[-2 * share : -share]}
+    for part, raw in parts.items():
+        ids = alphabet.encode(raw, part)
+        (found,) = bits("runs/r", part=part, lengths=[24], step=12)
+        assert found["loss"] == pytest.approx(nats_by_hand(model, ids, 24, 12), rel=1e-5)
+        assert found["scored"] == share - 1
+        if part == "eval":
+            assert metrics["eval_loss"] == pytest.approx(found["loss"], rel=1e-6)
+    Path("other").write_bytes(parts["test"])
+    assert bits("runs/r", ["other"], lengths=[24], step=12)[0]["loss"] == pytest.approx(
+        bits("runs/r", part="test", lengths=[24])[0]["loss"]
+    )
+
+
+def test_bits_of_what_is_not_there_are_refused(recipe, tiny_longformer):
+    pretrain(recipe("task.phases=[{steps: 1}]", "data.test_fraction=null"))
+    assert is_character_model("runs/r")
+    assert not is_character_model(tiny_longformer)
+    for options, words in (
+        ({}, "give --input"),
+        ({"part": "test"}, "neither test nor test_fraction"),
+        ({"part": "eval", "step": 32}, r"--step 32: sequences of 32; 1 to 31"),
+    ):
+        with pytest.raises(UserError, match=words):
+            bits("runs/r", **options)
+
+
+def test_the_command_measures_character_models_too(recipe, capsys):
+    pretrain(recipe("task.phases=[{steps: 1}]"))
+    with pytest.raises(SystemExit) as left:
+        main(["perplexity", "--model", "runs/r", "--part", "test", "--json", "b.json"])
+    assert left.value.code == 0
+    (row,) = json.loads(Path("b.json").read_text("utf-8"))["rows"]
+    assert (row["length"], row["step"]) == (32, 16)
+    assert f"{row['bits_per_character']:.4f}" in capsys.readouterr().out
+
+
+# -- continued prompts
+
+
+@pytest.fixture
+def sampler(recipe):
+    def make(*overrides):
+        made = recipe("task.phases=[{steps: 1}]", *overrides)
+        if not Path("runs/r").exists():
+            pretrain(made)
+        return Sampler(Path("runs/r"), made, "cpu")
+
+    return make
+
+
+def continued(sampler, *lines, batch_tokens=10_000):
+    class Sink(AnswerStream):
+        def __init__(self):
+            self.answers = []
+
+        def write(self, answers):
+            self.answers += answers
+
+    examples = [Example(line, number + 1, f"p:{number + 1}") for number, line in enumerate(lines)]
+    sink = Sink()
+    answer_all(examples, sampler, sink, batch_tokens=batch_tokens)
+    return [answer["text"] for answer in sink.answers]
+
+
+def test_prompts_go_on_alike_for_one_seed_alone_or_together(sampler):
+    made = sampler("task.sampling={length: 30}")
+    lines = [
+        {"text": "the p"},
+        {"text": "party of first part.\nthe first party"},
+        {"text": "the p"},
+    ]
+    together = continued(made, *lines)
+    assert all(
+        text.startswith(line["text"]) and len(text) == len(line["text"]) + 30
+        for text, line in zip(together, lines, strict=True)
+    )
+    assert together == continued(made, *lines, batch_tokens=1)
+    assert together[0] != together[2]  # other draws for another line
+    assert together != continued(made, *(line | {"seed": 1} for line in lines))
+
+
+def test_a_prompt_has_the_logits_that_it_has_alone(sampler):
+    made = sampler()
+    prompts = [made.alphabet.encode(text.encode(), "p") for text in ("the p", "party of first")]
+
+    def three(prompts):
+        added = [[] for _ in prompts]
+        for logits in islice(next_logits(made.model, prompts, added), 3):
+            for own, row in zip(added, logits, strict=True):
+                own.append(int(row.argmin()))
+            yield logits
+
+    alone = zip(*(three([prompt]) for prompt in prompts), strict=True)
+    for together, single in zip(three(prompts), alone, strict=True):
+        torch.testing.assert_close(together, torch.cat(single), rtol=1e-5, atol=1e-6)
+
+
+def test_without_temperature_the_most_probable_character_follows(sampler):
+    made = sampler("task.sampling={temperature: 0, length: 25}")
+    (text,) = continued(made, {"text": "the par"})
+    ids = made.alphabet.encode(text.encode(), "text").astype(np.int64)
+    with torch.no_grad():
+        logits = made.model(torch.tensor(ids)[None]).logits[0]
+    assert logits[6:-1].argmax(-1).tolist() == ids[7:].tolist()
+    line = {"text": "the par", "temperature": 2.0, "top_k": 1}
+    assert continued(made, line) == [text]
+
+
+def test_draws_have_the_models_probabilities():
+    logits, sampling = torch.tensor([0.0, 1.0, 2.0, -30.0]).double(), Sampling(temperature=0.5)
+    draws = (np.arange(10_000) + 0.5) / 10_000
+    found = np.bincount([choose(logits, sampling, draw) for draw in draws], minlength=4) / 10_000
+    assert found == pytest.approx((logits / 0.5).softmax(0).tolist(), abs=2e-4)
+    few = Sampling(temperature=0.5, top_k=2)
+    found = {choose(logits, few, draw) for draw in draws}
+    assert found == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ({"text": ""}, "p:1: 'text' is empty"),
+        ({"text": "the Z"}, r"p:1: the character 'Z' \(U\+005A\)"),
+        ({"prompt": "the"}, "p:1: no field 'text'"),
+        ({"text": "the", "top_k": 0}, "p:1: top_k: expected greater than or equal to 1, got 0"),
+    ],
+)
+def test_prompts_that_cannot_be_used_are_told(sampler, line, words):
+    with pytest.raises(DataError, match=words):
+        continued(sampler(), line)
+
+
+def test_predict_continues_a_file_of_prompts(recipe, capsysbinary):
+    pretrain(recipe("task.phases=[{steps: 1}]", "task.sampling={length: 9, seed: 4}"))
+    Path("p.jsonl").write_text('{"text": "the "}\n{"text": "p", "length": 3, "id": "x"}\n', "utf-8")
+    command = ["predict", "--input", "p.jsonl", "--model", "runs/r"]
+    said = []
+    capsysbinary.readouterr()
+    for _ in range(2):
+        with pytest.raises(SystemExit) as left:
+            main(command)
+        assert left.value.code == 0
+        said.append(capsysbinary.readouterr().out)
+    first, second = map(json.loads, said[0].splitlines())
+    assert first["text"].startswith("the ")
+    assert (len(first["text"]), len(second["text"])) == (13, 4)
+    assert second["id"] == "x"
+    assert said[0] == said[1]
+
+
+def test_a_model_of_bytes_reads_and_writes_any_text(recipe):
+    Path("raw").write_bytes(bytes(range(256)) * 8)
+    overrides = ["task.vocabulary=bytes", "data.train=raw", "task.phases=[{steps: 1}]"]
+    made = recipe(*overrides)
+    pretrain(made)
+    assert results("runs/r")["unit"] == "byte"
+    sampler = Sampler(Path("runs/r"), made, "cpu")
+    (text,) = continued(sampler, {"text": "漢字", "length": 5})
+    assert text.startswith("漢字")

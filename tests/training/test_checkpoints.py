@@ -1,0 +1,244 @@
+import errno
+import json
+import logging
+import os
+import socket
+
+import pytest
+
+from ldt import files as files_
+from ldt.errors import EXIT_MODEL, EXIT_RESOURCES, EXIT_USAGE, ModelError, ResourceError, UserError
+from ldt.training import checkpoints
+
+FILES = {
+    "model.safetensors": b"weights" * 99,
+    "optimizer.pt": b"moments" * 99,
+    "scheduler.pt": b"rate",
+    "rng_state.pth": b"random",
+    "run_state.pt": b"loss",
+    "trainer_state.json": b"{}",
+}
+
+
+def saved(run, step, files=FILES):
+    """A checkpoint of these files, saved as the Trainer saves one."""
+    target = run / f"checkpoint-{step}"
+    folder = files_.temporary(target)
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    checkpoints.seal(folder, target, step)
+    return target
+
+
+def test_a_sealed_checkpoint_is_valid_and_its_manifest_has_sizes_and_hashes(tmp_path):
+    target = saved(tmp_path, 7)
+    manifest = json.loads((target / "manifest.json").read_text())
+    assert manifest["step"] == 7
+    assert manifest["files"].keys() == FILES.keys()
+    assert manifest["files"]["rng_state.pth"] == {
+        "bytes": 6,
+        "sha256": "a441b15fe9a3cf56661190a0b93b9dec7d04127288cc87250967cf3b52894d11",
+    }
+    assert checkpoints.problem(target) is None
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-7"]
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[5] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "flipped bit": (
+        lambda folder: flip(folder / "model.safetensors"),
+        "model.safetensors has changed since it was saved (sha256)",
+    ),
+    "cut off": (
+        lambda folder: os.truncate(folder / "optimizer.pt", 600),
+        "optimizer.pt has 600 bytes, not 693",
+    ),
+    "no scheduler": (
+        lambda folder: (folder / "scheduler.pt").unlink(),
+        "scheduler.pt is missing",
+    ),
+    "no manifest": (
+        lambda folder: (folder / "manifest.json").unlink(),
+        "manifest.json is missing",
+    ),
+    "broken manifest": (
+        lambda folder: (folder / "manifest.json").write_text('{"files": {"a'),
+        "manifest.json cannot be read",
+    ),
+    "odd manifest": (
+        lambda folder: (folder / "manifest.json").write_text('{"files": [1]}'),
+        "manifest.json cannot be read",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_named(tmp_path, damage):
+    spoil, what = DAMAGES[damage]
+    target = saved(tmp_path, 1)
+    spoil(target)
+    assert checkpoints.problem(target) == what
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "rng_state.pth", "run_state.pt"])
+def test_a_checkpoint_saved_without_what_resuming_needs_is_invalid(tmp_path, name):
+    target = saved(tmp_path, 1, {key: value for key, value in FILES.items() if key != name})
+    assert checkpoints.problem(target) == f"no {name.split('.')[0]} was saved in it"
+
+
+def test_the_newest_valid_checkpoint_is_by_step_not_by_name_or_time(tmp_path):
+    for step in (10, 9, 100):
+        saved(tmp_path, step)
+    os.utime(tmp_path / "checkpoint-9", (2e9, 2e9))
+    assert checkpoints.newest_valid(tmp_path).name == "checkpoint-100"
+
+
+def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path, caplog):
+    for step in (5, 10, 15):
+        saved(tmp_path, step)
+    flip(tmp_path / "checkpoint-15" / "optimizer.pt")
+    (tmp_path / "checkpoint-10" / "scheduler.pt").unlink()
+    with caplog.at_level(logging.WARNING, "ldt"):
+        assert checkpoints.newest_valid(tmp_path).name == "checkpoint-5"
+    first, second = caplog.messages
+    assert "step 15 is damaged: optimizer.pt has changed" in first
+    assert "step 10 is damaged: scheduler.pt is missing" in second
+
+
+def test_only_damaged_checkpoints_are_an_error_and_none_at_all_is_not(tmp_path):
+    assert checkpoints.newest_valid(tmp_path) is None
+    flip(saved(tmp_path, 5) / "optimizer.pt")
+    with pytest.raises(ModelError, match="checkpoint-5: optimizer.pt has changed") as raised:
+        checkpoints.newest_valid(tmp_path)
+    assert raised.value.exit_code == EXIT_MODEL
+
+
+def test_half_written_checkpoints_are_not_seen_and_are_removed(tmp_path):
+    saved(tmp_path, 5)
+    (tmp_path / "checkpoint-6.tmp-123").mkdir()
+    (tmp_path / "checkpoint-6.tmp-123" / "model.safetensors").touch()
+    (tmp_path / "metrics.json.tmp-123").touch()
+    (tmp_path / "notes.tmp").touch()
+    assert list(checkpoints.checkpoints(tmp_path)) == [5]
+    files_.remove_leftovers(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-5", "notes.tmp"}
+
+
+def test_saving_a_step_again_replaces_the_damaged_one(tmp_path):
+    flip(saved(tmp_path, 5) / "optimizer.pt")
+    target = saved(tmp_path, 5)
+    assert checkpoints.problem(target) is None
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-5"]
+
+
+def test_a_disk_that_fails_while_sealing_leaves_the_older_checkpoint(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    saved(tmp_path, 5)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        saved(tmp_path, 10)
+    assert list(checkpoints.checkpoints(tmp_path)) == [5]
+
+
+def test_pruning_keeps_the_newest_and_the_best(tmp_path):
+    for step in (1, 2, 3, 4, 5):
+        saved(tmp_path, step)
+    checkpoints.prune(tmp_path, 2, tmp_path / "checkpoint-2")
+    assert list(checkpoints.checkpoints(tmp_path)) == [2, 4, 5]
+    checkpoints.prune(tmp_path, None, None)
+    assert list(checkpoints.checkpoints(tmp_path)) == [2, 4, 5]
+
+
+def test_nothing_is_pruned_while_the_newest_is_incomplete(tmp_path):
+    for step in (1, 2, 3):
+        saved(tmp_path, step)
+    os.truncate(tmp_path / "checkpoint-3" / "model.safetensors", 1)
+    checkpoints.prune(tmp_path, 1, None)
+    assert list(checkpoints.checkpoints(tmp_path)) == [1, 2, 3]
+
+
+def test_a_text_file_is_written_whole_or_left_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.json"
+    files_.write_whole(path, "old")
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        files_.write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_too_little_disk_is_an_error_before_the_start(tmp_path):
+    files_.require_space(tmp_path / "not" / "yet", 1, "a byte")
+    with pytest.raises(ResourceError, match="MB needed for 3 checkpoints") as raised:
+        files_.require_space(tmp_path, 1 << 60, "3 checkpoints")
+    assert raised.value.exit_code == EXIT_RESOURCES
+
+
+def test_a_second_process_is_refused_with_the_number_of_the_first(tmp_path):
+    with files_.Lock(tmp_path / "run"):
+        with pytest.raises(UserError, match=f"process {os.getpid()} on") as raised:
+            files_.Lock(tmp_path / "run").__enter__()
+        assert raised.value.exit_code == EXIT_USAGE
+    with files_.Lock(tmp_path / "run"):
+        pass
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def owner(pid, host=None):
+    host = host or socket.gethostname()
+    return json.dumps({"host": host, "pid": pid, "started": "2026-01-01 00:00:00"})
+
+
+GONE = 2**22 + 1  # above Linux's largest process number
+
+
+@pytest.mark.parametrize("content", [owner(GONE), "", '{"host": "a', "[]"])
+def test_the_lock_of_a_dead_process_is_taken_over(tmp_path, content):
+    (tmp_path / ".lock").write_text(content)
+    with files_.Lock(tmp_path):
+        assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+
+
+def test_a_lock_of_another_host_is_respected_and_named(tmp_path):
+    (tmp_path / ".lock").write_text(owner(1, "elsewhere"))
+    with pytest.raises(UserError, match=r"process 1 on elsewhere .*if it is gone, delete .*\.lock"):
+        files_.Lock(tmp_path).__enter__()
+
+
+def test_without_file_locks_the_process_number_decides(tmp_path, monkeypatch):
+    monkeypatch.setattr(files_, "fcntl", None)
+    (tmp_path / ".lock").write_text(owner(os.getppid()))
+    with pytest.raises(UserError, match="trains here since 2026"):
+        files_.Lock(tmp_path).__enter__()
+    (tmp_path / ".lock").write_text(owner(GONE))
+    with files_.Lock(tmp_path):
+        pass
+
+
+def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path):
+    (tmp_path / "run").touch()
+    for place in (tmp_path / "run", tmp_path / "run" / "inner"):
+        with pytest.raises(UserError, match="is a file or lies in one") as raised:
+            files_.Lock(place).__enter__()
+        assert raised.value.exit_code == EXIT_USAGE
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(type(tmp_path), "open", refuse)
+    with pytest.raises(UserError, match="cannot be written: Permission denied"):
+        files_.Lock(tmp_path).__enter__()

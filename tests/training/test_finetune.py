@@ -1,0 +1,226 @@
+import json
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from training_runs import documents, rows, weights
+
+from ldt import files
+from ldt.data.features import Features
+from ldt.data.records import Example
+from ldt.errors import (
+    EXIT_DIVERGED,
+    EXIT_RECIPE,
+    EXIT_RESOURCES,
+    RecipeError,
+    ResourceError,
+    TrainingDiverged,
+    UserError,
+)
+from ldt.model import LdtForSequenceClassification, load, load_tokenizer
+from ldt.training import checkpoints
+from ldt.training.evaluation import Scorer
+from ldt.training.finetune import finetune
+from ldt.training.trainer import Interrupted
+
+
+def test_a_run_folder_describes_itself(recipe, capsys):
+    metrics = finetune(recipe())
+    run = Path("runs/r")
+    out, err = capsys.readouterr()
+    assert "macro_f1" in out
+    assert "support" in out
+    assert "train: 12 documents: " in err
+    assert "train labels: a 6, b 6" in err
+    assert "'doc-0', global tokens in stars: *<s>*|" in err
+    assert "step 8/8  epoch 2.00  lr " in err
+    results = json.loads((run / "metrics.json").read_text())
+    assert results["metrics"] == metrics
+    assert metrics.keys() == {
+        "eval_loss",
+        "eval_accuracy",
+        "eval_macro_f1",
+        "eval_micro_f1",
+        "train_loss",
+    }
+    assert results["steps"] == 8
+    assert [row["class"] for row in results["table"]] == ["a", "b"]
+    assert results["data"]["train"]["sha256"] == files.digest(Path("train.jsonl"))
+    model = load(run, LdtForSequenceClassification)
+    assert model.config.id2label == {0: "a", 1: "b"}
+    best = run / f"checkpoint-{results['step_of_weights']}" / "model.safetensors"
+    assert best.read_bytes() == (run / "model.safetensors").read_bytes()
+    assert load_tokenizer(run, model.config).model_max_length == 128
+    card = (run / "README.md").read_text()
+    assert f"| macro_f1 | {metrics['eval_macro_f1']:.4g} |" in card
+    assert results["data"]["eval"]["sha256"] in card
+    assert os.readlink("runs/latest") == "r"
+    assert {path.name for path in run.iterdir() if path.is_file()} == {
+        "README.md",
+        "config.json",
+        "metrics.json",
+        "metrics.jsonl",
+        "model.safetensors",
+        "recipe.yaml",
+        "run.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+
+
+def test_a_loss_that_is_not_finite_ends_with_8_and_keeps_the_checkpoint(recipe, at_step):
+    def spoil(model):
+        model.classifier.out_proj.bias.data.fill_(torch.nan)
+
+    at_step(6, spoil)
+    with pytest.raises(TrainingDiverged) as raised:
+        finetune(recipe("training.eval_strategy=no", "training.save_steps=4"))
+    assert raised.value.exit_code == EXIT_DIVERGED
+    assert "at step 7: the loss is nan" in str(raised.value)
+    assert "documents doc-" in str(raised.value)
+    assert "the last checkpoint is step 4" in str(raised.value)
+    assert checkpoints.newest_valid(Path("runs/r")).name == "checkpoint-4"
+
+
+def test_the_seed_decides_everything(recipe):
+    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
+        short = ("training.max_steps=2", "training.save_strategy=no", "training.eval_strategy=no")
+        finetune(recipe(f"training.output_dir=runs/{name}", f"training.seed={seed}", *short))
+    one, same, other = weights("runs/one"), weights("runs/same"), weights("runs/other")
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not torch.equal(one["classifier.dense.weight"], other["classifier.dense.weight"])
+
+
+def test_early_stopping_ends_a_run_that_gets_no_better_also_over_a_resume(recipe, at_step):
+    patient = recipe(
+        "training.learning_rate=0.0",
+        "training.num_train_epochs=9",
+        "training.early_stopping_patience=2",
+    )
+    at_step(5, lambda model: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        finetune(patient)
+    at_step(0, None)
+    finetune(patient, resume=True)
+    results = json.loads(Path("runs/r/metrics.json").read_text())
+    assert (results["steps"], results["step_of_weights"]) == (6, 2)
+
+
+def test_evaluation_merges_the_windows_of_each_document(recipe):
+    finetune(recipe("data.max_length=16", "training.max_steps=2", "data.stride=4"))
+    results = json.loads(Path("runs/r/metrics.json").read_text())
+    evaluated = results["data"]["eval"]
+    assert evaluated["documents"] == 7
+    assert evaluated["inputs"] > 7
+    assert evaluated["windowed"] > 0
+    assert sum(row["support"] for row in results["table"]) == 7
+
+
+def test_the_scorer_gives_each_document_its_own_windows():
+    class Task:
+        outputs = ("start", "end")
+
+        def decode(self, outputs, config, example, features):
+            assert [feature["document"] for feature in features] == [example.fields["n"]] * len(
+                features
+            )
+            assert [output["end"].item() for output in outputs] == [0] * len(outputs)
+            return sum(output["start"] for output in outputs).tolist()
+
+        def score(self, answers, golds, config):
+            assert answers == golds
+            return {"right": 1.0}, []
+
+    ready = SimpleNamespace(
+        config=None,
+        evaluation=Features({"input_ids": [1], "document": n} for n in (0, 0, 0, 1, 2, 2)),
+        examples=[Example({"n": n}, name, "") for n, name in enumerate("abc")],
+        golds=[[9.0], [5.0], [15.0]],
+    )
+    starts = np.array([[1.0], [2.0], [6.0], [5.0], [7.0], [8.0]])
+    prediction = SimpleNamespace(predictions=(starts, np.zeros((6, 1))))
+    score = Scorer(Task(), ready)
+    assert score(prediction) == {"right": 1.0}
+    starts[4] = np.inf
+    with pytest.raises(TrainingDiverged, match="not finite, documents c"):
+        score(prediction)
+
+
+@pytest.mark.parametrize(
+    ("label", "problem", "metric"),
+    [
+        ("several", "multi_label_classification", "macro_f1"),
+        ("number", "regression", "mse"),
+    ],
+)
+def test_all_kinds_of_labels_are_learnt(recipe, label, problem, metric):
+    documents("train.jsonl", 12, 0, label)
+    documents("dev.jsonl", 7, 1, label)
+    metrics = finetune(recipe("training.max_steps=4"))
+    results = json.loads(Path("runs/r/metrics.json").read_text())
+    assert (results["problem"], results["metric"]) == (problem, metric)
+    seen = [row[f"eval_{metric}"] for row in rows("runs/r") if f"eval_{metric}" in row]
+    better = min if problem == "regression" else max
+    assert metrics[f"eval_{metric}"] == better(seen)
+
+
+def test_without_an_evaluation_set_the_last_weights_are_kept(recipe):
+    metrics = finetune(recipe("data.eval=null", "training.max_steps=3"))
+    assert metrics.keys() == {"train_loss"}
+    last = load_file("runs/r/checkpoint-3/model.safetensors")
+    assert all(torch.equal(last[name], value) for name, value in weights().items())
+    assert "There was no evaluation set." in Path("runs/r/README.md").read_text()
+
+
+def test_a_part_of_the_training_set_can_be_held_out(recipe):
+    finetune(recipe("data.eval=null", "data.eval_fraction=0.34", "training.max_steps=2"))
+    data = json.loads(Path("runs/r/metrics.json").read_text())["data"]
+    assert (data["train"]["documents"], data["eval"]["documents"]) == (8, 4)
+    assert data["eval"]["source"] == "0.34 of train.jsonl"
+
+
+def test_a_position_table_that_is_too_short_names_the_command_that_helps(recipe, tiny_longformer):
+    with pytest.raises(RecipeError) as raised:
+        finetune(recipe("data.max_length=512"))
+    assert raised.value.exit_code == EXIT_RECIPE
+    path = tiny_longformer
+    assert f"ldt convert {path} {path}-512 --max-length 512" in str(raised.value)
+    assert str(raised.value).startswith("data.max_length=512: ")
+
+
+def test_a_metric_that_is_not_there_is_found_before_the_first_step(recipe):
+    with pytest.raises(RecipeError, match="no metric 'f1', there are accuracy, loss, macro_f1"):
+        finetune(recipe("training.metric_for_best_model=f1"))
+    assert not Path("runs/r").exists()
+
+
+def test_values_that_transformers_refuses_are_errors_of_the_recipe(recipe):
+    with pytest.raises(RecipeError, match="training: .*save and eval strategy to match"):
+        finetune(recipe("training.eval_strategy=epoch", "training.load_best_model_at_end=true"))
+
+
+def test_a_dry_run_shows_everything_and_writes_nothing(recipe, capsys):
+    made = recipe()
+    before = sorted(Path().rglob("*"))
+    assert finetune(made, dry_run=True) == {}
+    err = capsys.readouterr().err
+    assert "12 documents" in err
+    assert "nothing is trained and nothing written" in err
+    assert sorted(Path().rglob("*")) == before
+    Path("file").touch()
+    with pytest.raises(UserError, match="is a file or lies in one"):
+        finetune(recipe("training.output_dir=file/run"), dry_run=True)
+
+
+def test_too_small_a_disk_is_told_before_the_start(recipe, monkeypatch):
+    usage = type("Usage", (), {"free": 100_000})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    with pytest.raises(ResourceError, match="needed for 4 checkpoints and the model") as raised:
+        finetune(recipe())
+    assert raised.value.exit_code == EXIT_RESOURCES
+    assert not Path("runs/r").exists()

@@ -1,0 +1,80 @@
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from ldt.training.model_card import card
+
+SET = {
+    "source": "data/train.jsonl",
+    "sha256": "ab12",
+    "documents": 1200,
+    "median": 5000,
+    "p95": 9000,
+    "longest": 20000,
+    "windowed": 30,
+    "truncated": 4,
+}
+RESULTS = {
+    "metrics": {"eval_macro_f1": 0.81234567, "eval_loss": 0.5, "train_loss": 0.25},
+    "table": [{"class": "a|b", "f1": 0.5, "support": 3}],
+    "metric": "macro_f1",
+    "step_of_weights": 1500,
+    "steps": 3000,
+    "task": "classification",
+    "problem": "single_label_classification",
+    "base_model": "models/minilm",
+    "parameters": 22_000_000,
+    "max_length": 4096,
+    "data": {"train": SET, "eval": SET | {"source": "dev.jsonl", "documents": 99}},
+    "seconds": 3600.4,
+    "tokens": 9_000_000,
+    "tokens_per_second": 2500.0,
+    "versions": {"ldt": "0.1.0", "torch": "2.13.0"},
+}
+CONFIG = SimpleNamespace(
+    id2label={0: "a|b", 1: "<script>x</script>"},
+    pooling_layers=[6, 7],
+    pooling="mean",
+    pooling_size=5,
+    pooling_window=512,
+)
+TRAINING = {"learning_rate": 3e-5, "seed": 42, "bf16": None, "save_steps": 7}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "| macro_f1 | 0.8123 |",
+        "It is a Poolingformer: layers 6, 7 (from 0) have a second level of attention, to cells of "
+        "5 tokens pooled by mean in a window of 512 tokens.",
+        "| a\\|b | 0.5 | 3 |",
+        "On the evaluation set, with the weights of step 1,500, chosen by macro_f1.",
+        "| train | `data/train.jsonl` | 1,200 | 5,000 / 9,000 / 20,000 | 30 | 4 |",
+        "- eval: sha256 `ab12`",
+        "| `learning_rate` | 3e-05 |",
+        "- 4 training documents were not read to their end.",
+    ],
+)
+def test_the_card_says(line):
+    assert line in card(RESULTS, CONFIG, TRAINING).splitlines()
+
+
+def test_the_card_has_valid_front_matter_and_no_html_from_labels_or_paths():
+    text = card(RESULTS | {"base_model": 'a"b\\<i>'}, CONFIG, TRAINING)
+    _, front, body = text.split("---\n", 2)
+    assert yaml.safe_load(front) == {"library_name": "ldt", "base_model": 'a"b\\<i>'}
+    assert "<script>" not in body
+    assert "<i>" not in body
+
+
+def test_without_an_evaluation_set_the_card_says_so():
+    text = card(RESULTS | {"data": {"train": SET}, "table": []}, CONFIG, TRAINING)
+    assert "There was no evaluation set." in text
+    assert "too good" not in text
+
+
+def test_outputs_without_names_are_no_labels():
+    config = SimpleNamespace(**vars(CONFIG) | {"id2label": {0: "LABEL_0", 1: "LABEL_1"}})
+    assert "Labels:" in card(RESULTS, CONFIG, {})
+    assert "LABEL_" not in card(RESULTS, config, {})

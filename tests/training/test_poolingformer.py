@@ -1,0 +1,76 @@
+"""A converted Poolingformer in training: its gate opens, an interrupted run resumes bit by bit, and
+the recipe's model predicts with its second level."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from safetensors.torch import save_file
+from training_runs import assert_same_run, weights
+from typer.testing import CliRunner
+
+from ldt.cli import app
+from ldt.convert import convert
+from ldt.model import LdtConfig
+from ldt.recipe import recipe as recipes
+from ldt.training.finetune import finetune
+from ldt.training.trainer import Interrupted
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "poolingformer_classification.yaml"
+POOLED = "longformer.encoder.layer.0.attention.self.pooled."
+
+
+@pytest.fixture
+def pooled(place, tiny_longformer):
+    """Folder of a converted Poolingformer with a second level in layer 0."""
+    convert(tiny_longformer, "pooled", architecture="poolingformer", max_length=128, window=8)
+    return "pooled"
+
+
+def test_a_poolingformer_trains_and_resumes_bit_by_bit(recipe, at_step, pooled):
+    options = ("model.path=pooled", "task.pooling=mean", "training.load_best_model_at_end=false")
+    finetune(recipe(*options, "training.output_dir=runs/whole"))
+    found = weights("runs/whole")
+    assert found[POOLED + "gate"].all()
+    assert found[POOLED + "weight"].any()
+    first = found[POOLED.removesuffix("pooled.") + "query.weight"]
+    assert not first.equal(found[POOLED + "query.weight"])
+    at_step(5, lambda model: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        finetune(recipe(*options))
+    at_step(0, None)
+    finetune(recipe(*options), resume=True)
+    assert_same_run("runs/whole", "runs/r")
+
+
+def test_the_recipes_model_says_what_it_is_and_predicts_with_its_second_level(pooled):
+    changes = {
+        "model.path": pooled,
+        "data.train": "train.jsonl",
+        "data.eval": "dev.jsonl",
+        "data.label": "label",
+        "data.max_length": 64,
+        "training.output_dir": "run",
+        "training.max_steps": 3,
+        "training.learning_rate": 0.01,
+    }
+    changes = [f"{key}={value}" for key, value in changes.items()]
+    finetune(recipes.load(RECIPE, changes, command="finetune"))
+    assert LdtConfig.from_pretrained("run").pooling_layers == [0]
+    card = Path("run", "README.md").read_text("utf-8")
+    assert "It is a Poolingformer: layers 0 (from 0) have a second level" in card
+    shutil.copytree("run", "closed")
+    found = weights("run")
+    save_file(found | {POOLED + "gate": found[POOLED + "gate"] * 0}, "closed/model.safetensors")
+    scores = []
+    for model in ("run", "closed"):
+        options = ["--input", "dev.jsonl", "--model", model, "--output", f"{model}.jsonl"]
+        result = CliRunner().invoke(app, ["predict", *options])
+        assert result.exit_code == 0, result.output
+        answers = Path(f"{model}.jsonl").read_text("utf-8").splitlines()
+        scores.append([json.loads(line)["scores"] for line in answers])
+    assert [len(part) for part in scores] == [7, 7]
+    assert scores[0] != scores[1]

@@ -1,0 +1,107 @@
+import io
+import json
+import logging
+import math
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from rich.console import Console
+
+from ldt.training.progress import ProgressReport, cut_log, duration, is_metric
+
+ARGS = SimpleNamespace(device=torch.device("cpu"))
+LOSS = {"loss": 0.5, "learning_rate": 1e-4, "grad_norm": 2.0, "epoch": 0.5}
+EVAL = {"eval_loss": 0.25, "eval_macro_f1": 0.75, "eval_runtime": 3.0, "epoch": 0.5}
+
+
+def report(folder, steps=1, logs=(LOSS, EVAL), terminal=False, width=80):
+    """A training of that many steps of 100 tokens and 20 ms; what was printed."""
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=width)
+    made = ProgressReport(console, folder)
+    state = SimpleNamespace(
+        global_step=4,
+        max_steps=10,
+        epoch=0.4,
+        num_input_tokens_seen=1000,
+        is_world_process_zero=True,
+    )
+    made.on_train_begin(ARGS, state, None)
+    for _ in range(steps):
+        made.on_step_begin(ARGS, state, None)
+        time.sleep(0.02)
+        state.global_step += 1
+        state.num_input_tokens_seen += 100
+        made.on_step_end(ARGS, state, None)
+    for log in logs:
+        made.on_log(ARGS, state, None, logs=log)
+        if "eval_loss" in log:
+            made.on_prediction_step(ARGS, state, None, eval_dataloader=range(3))
+            made.on_evaluate(ARGS, state, None)
+    made.close()
+    return file.getvalue()
+
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_without_a_terminal_a_log_is_one_plain_line(tmp_path):
+    first, second = report(tmp_path).splitlines()
+    assert first.startswith("step 5/10  epoch 0.40  lr 1.00e-04  gradient 2  loss 0.5000  ")
+    assert " tokens/s  " in first
+    assert " GiB  ETA 0:00" in first
+    assert second == "eval at step 5  loss 0.2500  macro_f1 0.7500"
+
+
+def test_the_log_file_has_a_line_for_each_log(tmp_path):
+    report(tmp_path, steps=2)
+    train, evaluation = rows(tmp_path)
+    assert train.items() >= {"step": 6, **LOSS}.items()
+    assert 500 < train["tokens_per_second"] <= 5000  # 200 tokens in 40 ms or more
+    assert train["memory"] > 1e6
+    assert evaluation == {"step": 6, **EVAL}
+
+
+def test_numbers_that_json_does_not_have_become_null(tmp_path):
+    report(tmp_path, logs=[LOSS | {"grad_norm": math.nan, "loss": torch.tensor(2.0)}])
+    assert (rows(tmp_path)[0]["grad_norm"], rows(tmp_path)[0]["loss"]) == (None, 2.0)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_gets_a_bar_on_one_line_and_evaluations_above_it(tmp_path, width):
+    printed = report(tmp_path, terminal=True, width=width)
+    last = printed.rsplit("epoch", 1)[1]
+    assert "0.40" in last
+    assert "5/10" in last
+    assert "ETA" in last.split("\n")[0]
+    assert "eval at step 5" in printed
+    assert "step 5/10" not in printed
+
+
+def test_a_log_that_cannot_be_written_is_a_warning(tmp_path, caplog):
+    (tmp_path / "metrics.jsonl").mkdir()
+    with caplog.at_level(logging.WARNING, "ldt"):
+        report(tmp_path, logs=[LOSS, EVAL])
+    assert len(caplog.messages) == 1
+    assert "not written from step 5 on" in caplog.text
+
+
+def test_cutting_the_log_keeps_what_came_before_the_checkpoint(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    cut_log(path, 5)  # there is none
+    lines = ['{"step": 3}', '{"step": 5, "train_loss": 1}', '{"step": 5}', '{"step": 6}', '{"st']
+    path.write_text("\n".join(lines))
+    cut_log(path, 5)
+    assert path.read_text() == '{"step": 3}\n{"step": 5}\n'
+
+
+def test_durations_have_hours_where_there_are_any():
+    assert [duration(s) for s in (0, 59.6, 187, 3723)] == ["0:00", "1:00", "3:07", "1:02:03"]
+
+
+def test_the_speed_of_an_evaluation_is_no_metric():
+    names = ["eval_f1", "eval_runtime", "eval_steps_per_second", "train_loss"]
+    assert [name for name in names if is_metric(name)] == ["eval_f1"]

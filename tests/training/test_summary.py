@@ -1,0 +1,224 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from features_of import feature
+from rich.console import Console
+from transformers import AutoTokenizer, PretrainedConfig
+
+from ldt.data.collate import Collator
+from ldt.data.records import Example, read
+from ldt.errors import DataError
+from ldt.recipe.recipe import DataSection
+from ldt.tasks import Classification, Squad
+from ldt.training.finetune import encode_all, split, unique
+from ldt.training.summary import length_report, marked_tokens, show_example
+
+
+def examples(*labels):
+    return [
+        Example({"text": "the party", "label": label}, number, f"train.jsonl:{number}")
+        for number, label in enumerate(labels, start=1)
+    ]
+
+
+@pytest.fixture(scope="module")
+def tiny(tokenizer_folder):
+    return AutoTokenizer.from_pretrained(tokenizer_folder)
+
+
+# ids and splits
+
+
+def test_an_id_that_comes_twice_is_an_error_that_names_both_places():
+    found = examples("a", "b")
+    assert list(unique(found)) == found
+    with pytest.raises(DataError, match="^dev.jsonl:9: id 2 stands at train.jsonl:2 too$"):
+        list(unique([*found, Example({}, 2, "dev.jsonl:9")]))
+
+
+def test_a_split_keeps_proportions_order_and_every_document():
+    labels = ["a", "a", "b", "a", "b"] * 20
+    whole, data = examples(*labels), DataSection(eval_fraction=0.2)
+    train, dev = split(whole, Classification(), data, seed=3)
+    assert Counter(item.fields["label"] for item in dev) == {"a": 12, "b": 8}
+    assert sorted([*train, *dev], key=lambda item: item.id) == whole
+    for part in (train, dev):
+        assert [item.id for item in part] == sorted(item.id for item in part)
+
+
+def test_a_split_follows_its_seed():
+    whole, data = examples(*["a", "b"] * 50), DataSection(eval_fraction=0.3)
+    parts = [[e.id for e in split(whole, Classification(), data, seed)[1]] for seed in (1, 1, 2)]
+    assert parts[0] == parts[1] != parts[2]
+
+
+def test_a_split_leaves_every_class_a_document_to_train_on():
+    whole = examples(*["a"] * 10, *"bcdefgh")
+    for seed in range(20):
+        train, dev = split(whole, Classification(), DataSection(eval_fraction=0.5), seed)
+        assert {item.fields["label"] for item in train} == set("abcdefgh")
+        assert 3 <= len(dev) <= 6
+
+
+@pytest.mark.parametrize(
+    "labels", [[0.5 + n for n in range(10)], [f"{n}.5" for n in range(10)], [["a"], []] * 5]
+)
+def test_a_split_without_classes_is_of_the_asked_size(labels):
+    train, dev = split(examples(*labels), Classification(), DataSection(eval_fraction=0.3), 0)
+    assert (len(train), len(dev)) == (7, 3)
+
+
+@pytest.mark.parametrize(("labels", "fraction"), [([], 0.5), (["a"], 0.9), (["a", "b"], 0.1)])
+def test_a_split_that_leaves_nothing_to_evaluate_on_is_a_data_error(labels, fraction):
+    data = DataSection(train="t.jsonl", eval_fraction=fraction)
+    what = f"^t.jsonl: data.eval_fraction={fraction} of {len(labels)} documents leaves none"
+    with pytest.raises(DataError, match=what):
+        split(examples(*labels), Classification(), data, 0)
+
+
+def test_a_split_does_not_part_the_questions_on_a_text():
+    whole = [
+        Example({"context": f"text {n // 5}", "question": "?", "answers": []}, n, f"t.jsonl:{n}")
+        for n in range(50)
+    ]
+    train, dev = split(whole, Squad(), DataSection(eval_fraction=0.2), seed=0)
+    assert (len(train), len(dev)) == (40, 10)
+    texts = [{example.fields["context"] for example in part} for part in (train, dev)]
+    assert len(texts[1]) == 2
+    assert texts[0].isdisjoint(texts[1])
+
+
+def test_encode_all_numbers_the_documents_and_keeps_their_windows_together(tiny):
+    found = examples("a", "b", "a")
+    found[1].fields["text"] = "the party of the first part " * 9
+    config = PretrainedConfig(id2label={0: "a", 1: "b"}, problem_type="single_label_classification")
+    options = {"data": DataSection(), "max_length": 16}
+    features = encode_all(iter(found), Classification(), tiny, config=config, **options)
+    windows = len(features) - 2
+    assert windows > 2
+    assert features.documents.tolist() == [0, *[1] * windows, 2]
+    assert [item["labels"] for item in features] == [0, *[1] * windows, 0]
+    assert "labels" not in encode_all(found, Classification(), tiny, **options)[0]
+
+
+# reports
+
+
+def test_the_report_counts_documents_windows_and_cuts():
+    cut, empty = {"truncated": True}, {"empty": True}
+    report = length_report(
+        [
+            feature(8, document=0, tokens=2),
+            feature(2, document=1, tokens=2, flags=empty),
+            *[feature(8, document=2, tokens=14)] * 2,
+            *[feature(8, document=3, tokens=5000, flags=cut)] * 2,
+            feature(8, document=4, tokens=8),
+        ],
+        max_length=8,
+        window=512,
+    )
+    assert (report.documents, report.inputs, report.windowed) == (5, 7, 2)
+    assert (report.truncated, report.empty) == (1, 1)
+    assert (report.median, report.p95, report.longest) == (8, 4003, 5000)
+    assert report.lines == [
+        "5 documents: 8 tokens in the median, 4,003 at the 95th percentile, 5,000 in the longest",
+        "2 (40%) have more than 8 tokens and are read in windows, 7 inputs in all",
+        "1 (20%) are cut off: their last tokens are not read",
+        "1 (20%) are empty",
+    ]
+
+
+def test_the_report_says_so_when_nothing_is_cut():
+    report = length_report([feature(30)], max_length=128, window=512)
+    assert report.lines[1:] == ["all fit into 128 tokens, nothing is cut off"]
+    assert report.warnings == []
+    assert length_report([], max_length=8, window=2).documents == 0
+
+
+def test_the_report_warns_of_many_global_tokens_with_their_cost():
+    many = length_report([feature(1000, marked=100)] * 2, max_length=4096, window=199)
+    assert many.global_share == 0.1
+    assert many.warnings == [
+        "10% of the tokens are global, 100 in the mean input: attention costs 2.0 times that of "
+        "the window alone; task.global_attention names fewer"
+    ]
+    few = length_report([feature(1000, marked=50)], max_length=4096, window=199)
+    assert few.warnings == []
+    assert length_report([feature(2)], max_length=4096, window=199).warnings == []  # cls alone
+
+
+def test_the_report_warns_of_inputs_without_global_tokens():
+    report = length_report([feature(9), feature(9, 1, marked=0)], max_length=16, window=8)
+    assert report.warnings[0].startswith("1 of 2 inputs have no global token")
+
+
+def printed(text):
+    console = Console(width=10_000, color_system=None)
+    with console.capture() as capture:
+        console.print(text)
+    return capture.get().removesuffix("\n")
+
+
+def test_an_encoded_example_is_shown_with_its_global_tokens_marked(tiny):
+    data = DataSection()
+    found = examples("a")[0]
+    found.fields["text"] = "the [/b] party\n\x1b"
+    (item,) = Classification().encode(found, tiny, data=data, max_length=99)
+    tokens = marked_tokens(item, tiny)
+    assert tokens[0] == ("<s>", True)
+    assert tokens[-1] == ("</s>", False)
+    assert "".join(token for token, _ in tokens[1:-1]) == "the [/b] party\\n\\x1b"
+    assert not any(is_global for _, is_global in tokens[1:])
+    shown = printed(show_example(item, tiny))
+    assert shown.startswith("*<s>*|")
+    assert shown.replace("|", "") == "*<s>*the [/b] party\\n\\x1b</s>"
+    assert shown.isascii()
+
+
+def test_a_long_example_is_shown_by_its_ends_with_the_middle_counted(tiny):
+    ids = [tiny.cls_token_id] + [tiny.convert_tokens_to_ids("a")] * 98 + [tiny.sep_token_id]
+    item = {"input_ids": np.array(ids), "global_attention_mask": np.array([1, *[0] * 49] * 2)}
+    shown = printed(show_example(item, tiny, limit=9))
+    assert shown == "*<s>*|a|a|a|a|a| ... 91 tokens, 1 of them global ... |a|a|</s>"
+    assert "..." not in printed(show_example(item, tiny, limit=100))
+
+
+def test_a_batch_of_features_goes_through_the_model(tiny, tiny_longformer):
+    from ldt.model import load
+
+    found = examples("a", "b", "b")
+    found[1].fields["text"] = "the party of the first part " * 3
+    task, data = Classification(), DataSection()
+    learnt = task.learn(found, data)
+    model = load(tiny_longformer, task.head(), **learnt)
+    options = {"data": data, "max_length": 128, "config": model.config}
+    features = encode_all(found, task, tiny, **options)
+    batch = Collator(tiny.pad_token_id)(list(features))
+    output = model(**batch)
+    assert output.logits.shape == (3, 2)
+    assert torch.isfinite(output.loss)
+    said = [{"logits": output.logits[0].detach().numpy()}]
+    answer = task.decode(said, model.config, found[0], [features[0]])
+    assert answer["label"] in ("a", "b")
+
+
+# real documents
+
+
+def test_contracts_are_split_encoded_and_reported(shared_data):
+    tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / "bert-base-uncased")
+    whole = list(read(shared_data / "cuad" / "cuad.dev.jsonl.gz"))
+    task, data = Classification(), DataSection(label="group", eval_fraction=0.2, stride=128)
+    train, dev = split(whole, task, data, seed=0)
+    assert (len(train), len(dev)) == (66, 17)
+    config = PretrainedConfig(**task.learn(train, data))
+    features = encode_all(dev, task, tokenizer, data=data, max_length=4096, config=config)
+    report = length_report(features, max_length=4096, window=512)
+    assert report.documents == 17
+    assert report.truncated == 0
+    assert report.longest == max(item["tokens"] for item in features) > 4096
+    assert report.windowed == sum(count > 1 for count in Counter(features.documents).values()) > 0
+    assert features.lengths.max() == 4096
+    assert report.warnings == []
