@@ -3,6 +3,7 @@
 An error is one line: where, what was found, what would do.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 
@@ -76,3 +77,14 @@ def did_you_mean(name: str, names: Iterable[str], show: Callable[[str], str] = s
         or get_close_matches(whole, names, n=1)
     )
     return f", did you mean {show(near[0])!r}?" if near else ""
+
+
+# Escape sequences of terminals (colours, titles, links), then what is left of control characters
+# (tab and newline are not) and the marks that turn the direction of writing round.
+_SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|\Z)|\x1b.?", re.S)
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def plain(text: str) -> str:
+    """The text without what a terminal would obey."""
+    return _CONTROLS.sub("", _SEQUENCES.sub("", text))

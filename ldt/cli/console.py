@@ -1,25 +1,16 @@
 """Results go to `stdout`, everything else to `stderr`; no text from outside can style or steer."""
 
 import logging
-import re
 import sys
 from contextlib import suppress
 
 from rich.console import Console
 from rich.text import Text
 
+from ldt.errors import plain
+
 stdout = Console(highlight=False, emoji=False)
 stderr = Console(stderr=True, highlight=False, emoji=False)
-
-# Escape sequences of terminals (colours, titles, links), then what is left of control characters
-# (tab and newline are not) and the marks that turn the direction of writing round.
-_SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|\Z)|\x1b.?", re.S)
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
-def plain(text: str) -> str:
-    """The text without what a terminal would obey."""
-    return _CONTROLS.sub("", _SEQUENCES.sub("", text))
 
 
 def say(text: str, prefix: str = "", style: str = "", console: Console = stderr) -> None:
@@ -29,10 +20,16 @@ def say(text: str, prefix: str = "", style: str = "", console: Console = stderr)
 
 
 class LogLines(logging.Handler):
-    """Log records as lines of `stderr`: warnings behind ``warning:``, the rest bare."""
+    """Log records as lines of `stderr`: warnings behind ``warning:``, the rest bare.
+
+    A record with ``extra={"rich": renderable}`` is drawn as that where `stderr` is a terminal.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno < logging.WARNING:
+        drawn = getattr(record, "rich", None)
+        if drawn is not None and stderr.is_terminal:
+            stderr.print(drawn, soft_wrap=isinstance(drawn, Text))
+        elif record.levelno < logging.WARNING:
             say(record.getMessage())
         else:
             say(record.getMessage(), "warning: ", "bold yellow")

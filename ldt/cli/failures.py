@@ -12,7 +12,7 @@ import traceback
 import typer
 
 from ldt import __version__, errors
-from ldt.cli.console import plain
+from ldt.errors import plain
 
 EXIT_SIGPIPE = 141
 _BETWEEN_PROCESSES = ("third_party/gloo", "[Gloo]", "NCCL")  # libraries that join processes

@@ -154,3 +154,7 @@ class CharacterSection(Section):
         if (self.eval_fraction or 0) + (self.test_fraction or 0) >= 1:
             raise ValueError("eval_fraction and test_fraction leave nothing to train on")
         return self
+
+
+# kind of data that a task learns from -> its section
+OPTIONS = {"examples": DataSection, "corpus": CorpusSection, "characters": CharacterSection}

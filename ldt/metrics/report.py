@@ -5,8 +5,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ldt.cli.console import plain, say, stdout
-from ldt.errors import plural
+from ldt.cli.console import say, stdout
+from ldt.errors import plain, plural
 from ldt.metrics import result as results
 from ldt.metrics.result import Group, Result
 

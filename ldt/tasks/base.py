@@ -88,6 +88,7 @@ class Task(BaseModel, ABC):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    kind: ClassVar[str] = "examples"  # of data: a key of `ldt.data.options.OPTIONS`
     command: ClassVar[str] = "finetune"  # that trains it
     roles: ClassVar[tuple[str, ...]]  # of the segments that `encode` joins
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss", "mse", "mae"})

@@ -72,6 +72,7 @@ class CharacterLM(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    kind: ClassVar[str] = "characters"
     command: ClassVar[str] = "pretrain"
     sections: ClassVar[str] = "characters"  # a name in `ldt.recipe.model.OF`
     lower_is_better: ClassVar[frozenset[str]] = frozenset(

@@ -25,6 +25,7 @@ class MaskedLM(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    kind: ClassVar[str] = "corpus"
     command: ClassVar[str] = "pretrain"
     roles: ClassVar[tuple[str, ...]] = ("cls",)
     lower_is_better: ClassVar[frozenset[str]] = frozenset(

@@ -13,9 +13,9 @@ from accelerate import PartialState
 from transformers import set_seed
 
 from ldt import files
-from ldt.cli.console import plain, say
+from ldt.cli.console import say
 from ldt.data.characters import Alphabet, Overlapping, Stretches, collate, load_alphabet, part_texts
-from ldt.errors import ModelError, RecipeError, UserError
+from ldt.errors import ModelError, RecipeError, UserError, plain
 from ldt.model import LdtCausalConfig, LdtForCausalLM
 from ldt.model.char_lm.config import check_causal, reaches, read_causal_config
 from ldt.model.config import layer_windows

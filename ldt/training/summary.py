@@ -12,8 +12,9 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from ldt.cli.console import plain, say, stderr, stdout
+from ldt.cli.console import say, stderr, stdout
 from ldt.data.features import Feature
+from ldt.errors import plain
 
 MANY_GLOBAL = 0.05  # share of global tokens above which a warning tells their cost
 
