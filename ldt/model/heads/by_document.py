@@ -1,7 +1,25 @@
 """Rows of a batch that belong to one document, such as the windows of a long one."""
 
+import functools
+import warnings
+
 import torch
 from torch.utils.checkpoint import checkpoint
+
+
+def takes_documents(forward):
+    """A head's ``forward`` that also takes ``example_ids`` by their old name ``documents``."""
+
+    @functools.wraps(forward)
+    def wrapper(*args, **kwargs):
+        if "documents" in kwargs:
+            message = "documents is called example_ids now"
+            # Behind this frame stand two of torch.nn.Module, then the caller.
+            warnings.warn(message, DeprecationWarning, stacklevel=4)
+            kwargs["example_ids"] = kwargs.pop("documents")
+        return forward(*args, **kwargs)
+
+    return wrapper
 
 
 def by_row(run, *inputs):
@@ -24,10 +42,10 @@ def by_row(run, *inputs):
     return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
 
-def share(documents):
-    """Whether two rows are of one document.
+def share(example_ids):
+    """True if two rows are of one example.
 
     Args:
-        documents: [rows] int64, the document of each row; None: each is one of its own.
+        example_ids: [rows] int64, the example of each row; None: each row is one of its own.
     """
-    return documents is not None and len(documents.unique()) < len(documents)
+    return example_ids is not None and len(example_ids.unique()) < len(example_ids)

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ldt.model.encoders.longformer import LdtModel, LdtPreTrainedModel
-from ldt.model.heads.by_document import by_row, share
+from ldt.model.heads.by_document import by_row, share, takes_documents
 from ldt.model.heads.default_globals import after_first, before_first, separators, words_of
 from ldt.model.heads.losses import cross_entropy
 from ldt.model.layers import Linear
@@ -33,6 +33,7 @@ class LdtForCandidateRanking(LdtPreTrainedModel):
         self.classifier = Linear(config.hidden_size, 1, bias=False)
         self.post_init()
 
+    @takes_documents
     def forward(
         self,
         input_ids,
@@ -40,7 +41,7 @@ class LdtForCandidateRanking(LdtPreTrainedModel):
         global_attention_mask=None,
         token_type_ids=None,
         positions=None,
-        documents=None,
+        example_ids=None,
         labels=None,
         return_dict=None,
     ):
@@ -51,7 +52,7 @@ class LdtForCandidateRanking(LdtPreTrainedModel):
                 `LdtModel.forward`.
             positions: [b, candidates] int64, the token of each candidate; -100 where a row has
                 fewer. A column is the same candidate in all rows of a question.
-            documents: [b] int64, which question each row is of, from 0 on; None: each its own.
+            example_ids: [b] int64, which question each row is of, from 0 on; None: each its own.
             labels: [b] int64, the column of the right candidate, alike in the rows of a question;
                 -100: none is right, and the question has no part in the loss.
 
@@ -68,13 +69,13 @@ class LdtForCandidateRanking(LdtPreTrainedModel):
         if global_attention_mask is None:
             global_attention_mask = before_first(self.config, input_ids, attention_mask)
         inputs = input_ids, attention_mask, global_attention_mask, token_type_ids, positions
-        (scores,) = _computed(self._scores, documents, inputs)
+        (scores,) = _computed(self._scores, example_ids, inputs)
         logits = _exact(scores)
         logits = logits.masked_fill(~there, torch.finfo(logits.dtype).min)
         loss = None
         if labels is not None:
             merge = self.config.window_merge
-            loss = _merged_loss(logits, there, documents, labels.to(logits.device), merge)
+            loss = _merged_loss(logits, there, example_ids, labels.to(logits.device), merge)
         return answered(self, LdtHeadOutput(loss, logits), return_dict)
 
     def _scores(self, input_ids, attention_mask, global_attention_mask, token_type_ids, positions):
@@ -115,6 +116,7 @@ class LdtForMultipleChoice(LdtPreTrainedModel):
         self.classifier = Linear(config.hidden_size, 1)
         self.post_init()
 
+    @takes_documents
     def forward(
         self,
         input_ids=None,
@@ -128,7 +130,7 @@ class LdtForMultipleChoice(LdtPreTrainedModel):
         output_hidden_states=None,
         return_dict=None,
         choices=None,
-        documents=None,
+        example_ids=None,
     ):
         """`LdtModel.forward` on inputs [b, choices, n], or on packed ones [rows, n].
 
@@ -136,7 +138,7 @@ class LdtForMultipleChoice(LdtPreTrainedModel):
             labels: [b] int64, the right choices; packed: [rows] int64, the right choice of the
                 question that the row is of, -100 for none.
             choices: packed: [rows] int64, which choice each row has, from 0 on.
-            documents: packed: [rows] int64, which question each row is of, from 0 on.
+            example_ids: packed: [rows] int64, which question each row is of, from 0 on.
 
         Returns:
             `LdtHeadOutput`, or the tuple of what is not None in it.
@@ -144,12 +146,12 @@ class LdtForMultipleChoice(LdtPreTrainedModel):
         Raises:
             ValueError: besides those of `LdtModel`: no ``global_attention_mask``, and a choice has
                 no separator or there are no ``input_ids``; packed inputs with labels without
-                ``choices`` and ``documents``.
+                ``choices`` and ``example_ids``.
         """
         words = words_of(input_ids, inputs_embeds)
         if input_ids is not None and words.dim() == 2:
             inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
-            return self._packed(inputs, choices, documents, labels, return_dict)
+            return self._packed(inputs, choices, example_ids, labels, return_dict)
         number = words.shape[1]
         flat = [
             None if given is None else given.flatten(0, 1)
@@ -167,16 +169,16 @@ class LdtForMultipleChoice(LdtPreTrainedModel):
         loss = None if labels is None else F.cross_entropy(logits, labels.to(logits.device))
         return answered(self, LdtHeadOutput(loss, logits, **rest), return_dict)
 
-    def _packed(self, inputs, choices, documents, labels, return_dict):
-        if labels is not None and (choices is None or documents is None):
-            raise ValueError("packed choices need choices and documents [rows] for a loss")
-        (logits,) = _computed(lambda *rows: self._scores(*rows)[:1], documents, inputs)
+    def _packed(self, inputs, choices, example_ids, labels, return_dict):
+        if labels is not None and (choices is None or example_ids is None):
+            raise ValueError("packed choices need choices and example_ids [rows] for a loss")
+        (logits,) = _computed(lambda *rows: self._scores(*rows)[:1], example_ids, inputs)
         loss = None
         if labels is not None:
             number = torch.arange(int(choices.max()) + 1, device=logits.device)
             there = choices.to(logits.device)[:, None] == number
             scores = _exact(logits).expand(-1, len(number))
-            loss = _merged_loss(scores, there, documents, labels.to(logits.device), "mean")
+            loss = _merged_loss(scores, there, example_ids, labels.to(logits.device), "mean")
         return answered(self, LdtHeadOutput(loss, logits), return_dict)
 
     def _scores(self, input_ids, attention_mask, global_attention_mask, *rest, choices=1):
@@ -190,9 +192,9 @@ class LdtForMultipleChoice(LdtPreTrainedModel):
         return self.classifier(self.dropout(pooled)), rest
 
 
-def _computed(run, documents, inputs):
+def _computed(run, example_ids, inputs):
     """``run`` on the rows, one at a time (`by_row`) where a question has several."""
-    return by_row(run, *inputs) if share(documents) else run(*inputs)
+    return by_row(run, *inputs) if share(example_ids) else run(*inputs)
 
 
 def _exact(x):
@@ -200,24 +202,24 @@ def _exact(x):
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _merged_loss(scores, there, documents, labels, how):
+def _merged_loss(scores, there, example_ids, labels, how):
     """Cross entropy of the rows' scores, merged by question.
 
     Args:
         scores: [rows, candidates], in float32 or better.
         there: [rows, candidates] bool, which of them count.
-        documents: [rows] int64, the question of each row; None: each row its own.
+        example_ids: [rows] int64, the question of each row; None: each row its own.
         labels: [rows] int64, alike in the rows of a question; -100: no part in the loss.
         how: "mean" or "sum" of the rows.
 
     Returns:
         Scalar, the mean over the questions that have a label; 0 where none has.
     """
-    if documents is None:
-        documents = torch.arange(len(scores))
-    documents = documents.to(scores.device)
-    number = torch.arange(int(documents.max()) + 1, device=scores.device)
-    member = number[:, None] == documents  # [questions, rows]
+    if example_ids is None:
+        example_ids = torch.arange(len(scores))
+    example_ids = example_ids.to(scores.device)
+    number = torch.arange(int(example_ids.max()) + 1, device=scores.device)
+    member = number[:, None] == example_ids  # [questions, rows]
     count = member.to(scores.dtype) @ there.to(scores.dtype)
     merged = member.to(scores.dtype) @ scores.masked_fill(~there, 0)
     if how == "mean":

@@ -5,7 +5,7 @@ import copy
 import torch
 
 from ldt.model.encoders.longformer import LdtModel, LdtPreTrainedModel
-from ldt.model.heads.by_document import by_row, share
+from ldt.model.heads.by_document import by_row, share, takes_documents
 from ldt.model.heads.default_globals import before_first
 from ldt.model.layers import Linear
 from ldt.model.outputs import LdtQuestionAnsweringOutput, answered
@@ -36,6 +36,7 @@ class LdtForQuestionAnswering(LdtPreTrainedModel):
         self.qa_outputs = Linear(config.hidden_size, 2)
         self.post_init()
 
+    @takes_documents
     def forward(
         self,
         input_ids=None,
@@ -49,14 +50,14 @@ class LdtForQuestionAnswering(LdtPreTrainedModel):
         output_attentions=None,
         output_hidden_states=None,
         return_dict=None,
-        documents=None,
+        example_ids=None,
     ):
         """`LdtModel.forward` with the right positions, and which rows are one document.
 
         Args:
             start_positions, end_positions: [b] int64; or [b, spans], all right ones, -100 where
                 a row has fewer.
-            documents: [b] int64 from 0, the document of each row; None: each is one of its own.
+            example_ids: [b] int64 from 0, the document of each row; None: each is one of its own.
                 Where rows share one, they are run one by one, so that memory does not grow with
                 their number; hidden states and attentions are then not given.
 
@@ -78,7 +79,7 @@ class LdtForQuestionAnswering(LdtPreTrainedModel):
             position_ids,
             inputs_embeds,
         )
-        if share(documents):
+        if share(example_ids):
             (start, end, real), rest = by_row(lambda *row: self._sides(*row)[0], *inputs), {}
         else:
             found, rest = self._sides(*inputs, output_attentions, output_hidden_states)
@@ -86,7 +87,7 @@ class LdtForQuestionAnswering(LdtPreTrainedModel):
         loss = None
         if start_positions is not None and end_positions is not None:
             sides = (start, start_positions), (end, end_positions)
-            loss = sum(span_loss(*side, real, documents) for side in sides) / 2
+            loss = sum(span_loss(*side, real, example_ids) for side in sides) / 2
         output = LdtQuestionAnsweringOutput(loss, start, end, **rest)
         return answered(self, output, return_dict)
 
@@ -99,7 +100,7 @@ class LdtForQuestionAnswering(LdtPreTrainedModel):
         return (start, end, packing.real()), rest
 
 
-def span_loss(logits, positions, real, documents=None):
+def span_loss(logits, positions, real, example_ids=None):
     """How improbable all right positions of a document together are: the OR loss.
 
     The logarithm of the sum of exp(logit) over all tokens of a document, less that over its right
@@ -110,7 +111,7 @@ def span_loss(logits, positions, real, documents=None):
         logits: [b, n], in any precision.
         positions: [b] or [b, spans] int64; those outside of a row's real tokens are ignored.
         real: [b, n] bool, False at padding, which does not compete.
-        documents: [b] int64 from 0, the document of each row; None: each is one of its own.
+        example_ids: [b] int64 from 0, the document of each row; None: each is one of its own.
 
     Returns:
         A scalar, at least 0. Documents without a right position have no gradient.
@@ -129,10 +130,9 @@ def span_loss(logits, positions, real, documents=None):
     right = logits.masked_fill(~gold, least).logsumexp(1)
     total = logits.masked_fill(~real, least).logsumexp(1)
     some = gold.any(1)
-    if documents is not None:
-        mine = (
-            documents.to(logits.device) == torch.arange(len(logits), device=logits.device)[:, None]
-        )
+    if example_ids is not None:
+        number = torch.arange(len(logits), device=logits.device)
+        mine = number[:, None] == example_ids.to(logits.device)
         right, total = (torch.where(mine, side, least).logsumexp(1) for side in (right, total))
         some = (mine & some).any(1)
     return (total - right).masked_fill(~some, 0).sum() / some.sum().clamp(min=1)

@@ -1,4 +1,6 @@
+import pytest
 import torch
+from longformers import batch, ldt_model
 from torch import nn
 
 from ldt.model.heads.by_document import by_row, share
@@ -72,3 +74,25 @@ def test_rows_keep_nothing_but_their_inputs_for_the_backward_pass():
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             by_row(run, x)
         assert max(alive) == 64  # the inputs alone
+
+
+ONE_EXAMPLE = torch.zeros(4, dtype=torch.long)
+GIVEN = {
+    "ForQuestionAnswering": {"start_positions": ONE_EXAMPLE + 2, "end_positions": ONE_EXAMPLE + 3},
+    "ForCandidateRanking": {"positions": ONE_EXAMPLE[:, None] + torch.tensor([3, 7])},
+    "ForMultipleChoice": {"choices": torch.arange(4)},
+}
+
+
+@pytest.mark.parametrize("head", GIVEN)
+def test_the_old_name_of_example_ids_works_and_warns(head):
+    model = ldt_model(head)
+    given = batch(21, globals_="one") | GIVEN[head]
+    if head != "ForQuestionAnswering":
+        given["labels"] = ONE_EXAMPLE
+    loss = model(**given, example_ids=ONE_EXAMPLE).loss
+    with pytest.warns(DeprecationWarning, match="documents is called example_ids now") as caught:
+        old = model(**given, documents=ONE_EXAMPLE).loss
+    assert torch.equal(old, loss)
+    assert caught[0].filename == __file__  # shown at the caller's line, not inside of torch
+    assert not torch.equal(model(**given, example_ids=torch.arange(4)).loss, loss)

@@ -69,7 +69,7 @@ def test_question_and_candidates_are_global_where_nothing_is_said():
 def test_the_loss_is_that_of_the_merged_scores_by_hand_with_gradients(merge):
     model = ranking(window_merge=merge)
     labels = torch.tensor([2, 2, 0, 0])
-    out = model(**BATCH, documents=DOCUMENTS, labels=labels)
+    out = model(**BATCH, example_ids=DOCUMENTS, labels=labels)
     found = grads(model, out.loss)
     rows = [
         model(**{key: value[[row]] for key, value in BATCH.items()}).logits[0] for row in range(4)
@@ -88,12 +88,12 @@ def test_the_loss_is_that_of_the_merged_scores_by_hand_with_gradients(merge):
 
 def test_a_question_without_a_right_candidate_has_no_part_in_the_loss():
     model = ranking()
-    with_it = model(**BATCH, documents=DOCUMENTS, labels=torch.tensor([1, 1, -100, 0]))
+    with_it = model(**BATCH, example_ids=DOCUMENTS, labels=torch.tensor([1, 1, -100, 0]))
     keep = [0, 1, 3]
     rest = {key: value[keep] for key, value in BATCH.items()}
-    without = model(**rest, documents=torch.tensor([0, 0, 1]), labels=torch.tensor([1, 1, 0]))
+    without = model(**rest, example_ids=torch.tensor([0, 0, 1]), labels=torch.tensor([1, 1, 0]))
     assert with_it.loss.item() == pytest.approx(without.loss.item(), rel=1e-12)
-    none = model(**BATCH, documents=DOCUMENTS, labels=torch.full((4,), -100))
+    none = model(**BATCH, example_ids=DOCUMENTS, labels=torch.full((4,), -100))
     assert none.loss == 0
     assert not any(grad.any() for grad in grads(model, none.loss).values())
 
@@ -101,16 +101,16 @@ def test_a_question_without_a_right_candidate_has_no_part_in_the_loss():
 def test_one_row_a_question_is_what_no_documents_means():
     model = ranking()
     labels = torch.tensor([0, 1, 1, 0])
-    own = model(**BATCH, documents=torch.arange(4), labels=labels)
+    own = model(**BATCH, example_ids=torch.arange(4), labels=labels)
     assert torch.equal(own.loss, model(**BATCH, labels=labels).loss)
 
 
 def test_rows_one_by_one_give_the_same_as_all_at_once():
     model = ranking()
     labels = torch.tensor([2, 2, 0, 0])
-    training = model(**BATCH, documents=DOCUMENTS, labels=labels)
+    training = model(**BATCH, example_ids=DOCUMENTS, labels=labels)
     with torch.no_grad():
-        at_once = model(**BATCH, documents=DOCUMENTS, labels=labels)
+        at_once = model(**BATCH, example_ids=DOCUMENTS, labels=labels)
     torch.testing.assert_close(training.logits, at_once.logits)
     torch.testing.assert_close(training.loss, at_once.loss)
 
@@ -126,7 +126,7 @@ def test_positions_are_checked():
 def peak(model, rows, **batch):
     """Bytes that a training step on so many rows of one document holds at most."""
     batch = {key: value.repeat(rows, *[1] * (value.dim() - 1)) for key, value in batch.items()}
-    batch["documents"] = torch.zeros(rows, dtype=torch.long)
+    batch["example_ids"] = torch.zeros(rows, dtype=torch.long)
     model.zero_grad()
     model(**batch).loss.backward()  # gradients are there from now on
     with LiveTensors() as live:
@@ -177,7 +177,7 @@ def test_packed_choices_give_the_logits_and_the_loss_of_those_in_a_block():
     packed = dict(zip(names, flat((ids, mask, marked)), strict=True))
     where = {
         "choices": torch.arange(3).repeat(2),
-        "documents": torch.arange(2).repeat_interleave(3),
+        "example_ids": torch.arange(2).repeat_interleave(3),
     }
     out = model(**packed, **where, labels=labels.repeat_interleave(3))
     assert out.logits.shape == (6, 1)
@@ -193,7 +193,7 @@ def test_packed_questions_may_differ_in_their_choices_and_windows():
     inputs = {"input_ids": ids, "attention_mask": mask, "global_attention_mask": marked}
     where = {
         "choices": torch.tensor([0, 0, 1, 1, 0, 1, 2, 0]),
-        "documents": torch.tensor([0, 0, 0, 0, 1, 1, 1, 2]),
+        "example_ids": torch.tensor([0, 0, 0, 0, 1, 1, 1, 2]),
     }
     out = model(**inputs, **where, labels=torch.tensor([1, 1, 1, 1, 2, 2, 2, -100]))
     logit = model(**inputs).logits.squeeze(1)
@@ -206,5 +206,5 @@ def test_packed_questions_may_differ_in_their_choices_and_windows():
 def test_packed_choices_with_labels_need_to_say_whose_they_are():
     model = ldt_model("ForMultipleChoice")
     ids, mask, _ = flat(choices(2))
-    with pytest.raises(ValueError, match="packed choices need choices and documents"):
+    with pytest.raises(ValueError, match="packed choices need choices and example_ids"):
         model(ids, attention_mask=mask, labels=torch.zeros(4, dtype=torch.long))

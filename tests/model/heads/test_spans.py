@@ -88,7 +88,7 @@ def batch(windows):
         "global_attention_mask": (torch.arange(24) < 4).long().expand(windows, 24),
         "start_positions": torch.tensor(spans),
         "end_positions": torch.tensor(spans) + 1,
-        "documents": torch.zeros(windows, dtype=torch.long),
+        "example_ids": torch.zeros(windows, dtype=torch.long),
     }
 
 
@@ -105,7 +105,7 @@ def test_windows_one_by_one_learn_what_they_learn_together(monkeypatch):
     monkeypatch.setattr("ldt.model.heads.spans.by_row", lambda run, *inputs: run(*inputs))
     together = gradients(model, inputs)
     torch.testing.assert_close(alone, together)
-    own = gradients(model, inputs | {"documents": None})[0]
+    own = gradients(model, inputs | {"example_ids": None})[0]
     assert not torch.allclose(own, together[0])  # each window normalised by itself is another loss
 
 
@@ -130,7 +130,7 @@ def test_the_memory_of_training_does_not_grow_with_the_windows():
 
 def test_a_batch_of_documents_with_a_window_each_is_run_at_once(monkeypatch):
     model, inputs = ldt_model("ForQuestionAnswering").train(), batch(3)
-    inputs["documents"] = torch.arange(3)
+    inputs["example_ids"] = torch.arange(3)
     monkeypatch.setattr("ldt.model.heads.spans.by_row", None)
     out = model(**inputs, output_hidden_states=True)
     assert out.start_logits.shape == (3, 24)
