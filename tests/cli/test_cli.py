@@ -1,28 +1,20 @@
 import errno
-import io
 import logging
 import os
-import signal
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from processes import ldt
 
 from ldt import __version__, cli, errors
-from ldt.cli import console
 
 HEAVY = "{'torch', 'transformers', 'datasets', 'numpy'}"
-
-
-def ldt(*arguments, **options):
-    """The finished process of a command."""
-    environment = dict(os.environ) | {"PYTHONUNBUFFERED": ""} | options.pop("env", {})
-    command = [sys.executable, "-m", "ldt", *arguments]
-    options = {"capture_output": True, "timeout": 120} | options
-    return subprocess.run(command, env=environment, **options)
 
 
 @pytest.fixture
@@ -87,6 +79,23 @@ def test_version_and_commands_are_told():
         assert words in help
 
 
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_help_of_a_command_ends_its_text_with_an_example_of_its_options(name, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([name, "--help"])
+    text, _, options = capsys.readouterr().out.partition("Options:")
+    (example,) = re.findall(rf"^  Example: ldt {name} (.+)$", text, re.M)
+    used = re.findall(r"--[a-z-]+", example)
+    assert set(used) <= set(re.findall(r"^  (--[a-z-]+)", options, re.M))
+
+
+@pytest.mark.parametrize("width", ["80", "120"])
+def test_no_line_of_the_list_of_commands_is_cut_short(width):
+    listed = ldt("--help", env={"COLUMNS": width}).stdout.decode().partition("Commands:")[2]
+    assert len(listed.split("\n")) == len(cli.COMMANDS) + 2
+    assert "..." not in listed
+
+
 def test_the_shell_completes_commands():
     env = {"_LDT_COMPLETE": "complete_bash", "COMP_WORDS": "ldt f", "COMP_CWORD": "1"}
     assert ldt(env=env).stdout.decode().split() == ["finetune"]
@@ -98,6 +107,7 @@ def test_the_shell_completes_commands():
         (["conver"], "no such command 'conver'. Did you mean 'convert'?; see 'ldt --help'"),
         (["convert"], "missing argument 'SOURCE'; see 'ldt convert --help'"),
         (["predict"], "missing option '--input'; see 'ldt predict --help'"),
+        (["predict", "a", "--input", "b"], "FILE 'a' and --input 'b' both name the documents"),
         (["convert", "a", "--windw", "8"], "--windw"),
         (["convert", "a", "--window", "x"], "invalid value for '--window': "),
         (["convert", "a", "--max-length", "0"], "invalid value for '--max-length': "),
@@ -239,11 +249,12 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
     given = ["--model", "m", "--output", "o", "--on-error", "skip", "--resume", "--text", "t"]
     given += ["--format", "squad", "--evidence", "e", "--n-best", "3"]
     given += ["--batch-tokens", "9", "--max-line-bytes", "8", "--id", "i", "--device", "cpu"]
-    for arguments in (["--input", "-"], ["--input", "a", *given]):
+    for arguments in (["--input", "-"], ["--input", "a", *given], ["a", *given]):
         with pytest.raises(SystemExit) as ended:
             cli.main(["predict", *arguments])
         assert ended.value.code == 7
-    (first, defaults), (second, options) = seen
+    (first, defaults), (second, options), by_position = seen
+    assert by_position == (second, options)
     assert (first, second) == (("-",), ("a",))
     assert defaults == {
         **{"model": None, "output": None, "on_error": "stop", "resume": False, "text": None},
@@ -262,10 +273,11 @@ def test_predict_has_the_parameters_that_the_command_passes():
 
     from ldt.inference.predict import predict
 
-    command = inspect.signature(cli.predict).parameters
+    command = inspect.signature(resolve_name(cli.COMMANDS["predict"])).parameters
     function = inspect.signature(predict).parameters
-    assert list(function)[1:] == list(command)[1:]
-    for name in list(command)[1:]:
+    assert list(command)[:2] == ["file", "source"]
+    assert list(function)[1:] == list(command)[2:]
+    for name in list(command)[2:]:
         assert function[name].default == command[name].default
 
 
@@ -328,109 +340,3 @@ def test_libraries_are_told_to_be_quiet_before_they_are_imported(monkeypatch):
     )
     wanted = cli.ENVIRONMENT | {"TRANSFORMERS_VERBOSITY": "info"}
     assert done.stdout.split() == [wanted[name] for name in sorted(wanted)]
-
-
-@pytest.mark.parametrize(
-    "env",
-    [
-        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-        {"PYTHONIOENCODING": "cp1252"},
-        {"PYTHONIOENCODING": "ascii"},
-        {"PYTHONIOENCODING": "ascii:strict", "COLUMNS": "20", "NO_COLOR": "1"},
-        {"TERM": "dumb", "COLUMNS": "1"},
-    ],
-)
-def test_any_locale_width_and_encoding_is_enough(env, tmp_path):
-    assert ldt("convert", "--help", env=env).returncode == 0
-    done = ldt("finetune", "é☃\udcff.yaml", env=env, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.startswith(b"error: ")
-    assert done.stderr.endswith(b".yaml: No such file or directory\n")
-    assert b"\x1b" not in done.stderr
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
-def test_results_are_written_in_any_encoding(encoding):
-    code = (
-        "import sys, types\n"
-        "from ldt.cli import main\n"
-        "module = sys.modules['ldt.convert'] = types.ModuleType('ldt.convert')\n"
-        "lines = ['é ☃ \\udcff']\n"
-        "module.convert = lambda *_, **__: types.SimpleNamespace(lines=lambda: lines)\n"
-        "main(['convert', 'a'])\n"
-    )
-    env = dict(os.environ) | {"PYTHONIOENCODING": encoding}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True)
-    expected = "é ☃ \udcff\n".encode(encoding, errors="backslashreplace")
-    assert (done.returncode, done.stdout, done.stderr) == (0, expected, b"")
-
-
-def test_colours_are_for_terminals_that_want_them(monkeypatch):
-    def shown():
-        screen = io.StringIO()
-        terminal = console.Console(file=screen, force_terminal=True)
-        console.say("x", "error: ", "bold red", terminal)
-        return screen.getvalue()
-
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert shown() == "\x1b[1;31merror: \x1b[0mx\n"
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert "31m" not in shown()
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["convert", "--help"]])
-def test_a_reader_that_has_gone_ends_a_command_quietly(arguments):
-    reading, writing = os.pipe()
-    os.close(reading)
-    done = ldt(*arguments, capture_output=False, stdout=writing, stderr=subprocess.PIPE)
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (141, b"")
-
-
-def test_a_reader_that_leaves_in_the_middle_ends_a_command_quietly():
-    code = (
-        "import sys, types\n"
-        "from ldt.cli import main\n"
-        "module = sys.modules['ldt.convert'] = types.ModuleType('ldt.convert')\n"
-        "lines = (str(i) for i in range(10**6))\n"
-        "module.convert = lambda *_, **__: types.SimpleNamespace(lines=lambda: lines)\n"
-        "main(['convert', 'a'])\n"
-    )
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe) as process:
-        assert process.stdout.readline() == b"0\n"
-        process.stdout.close()
-        assert process.stderr.read() == b""
-        assert process.wait(60) == 141
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
-def test_a_full_disk_behind_standard_output_is_one_line():
-    with open("/dev/full", "w") as full:
-        done = ldt("--version", capture_output=False, stdout=full, stderr=subprocess.PIPE)
-    assert (done.returncode, done.stderr) == (6, b"error: the disk is full; free space on it\n")
-
-
-@pytest.mark.parametrize("redirection", [">&-", "2>&-", ">&- 2>&-"])
-def test_closed_streams_do_not_matter(redirection):
-    command = f'"{sys.executable}" -m ldt --version {redirection}'
-    done = subprocess.run(["sh", "-c", command], capture_output=True)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout == (f"ldt {__version__}\n".encode() if redirection == "2>&-" else b"")
-
-
-def test_an_interrupt_from_the_keyboard_ends_with_130():
-    code = (
-        "import signal, sys, time, types\n"
-        "from ldt.cli import main\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores it
-        "module = sys.modules['ldt.convert'] = types.ModuleType('ldt.convert')\n"
-        "module.convert = lambda *_, **__: [print('ready', flush=True), time.sleep(60)]\n"
-        "main(['convert', 'a'])\n"
-    )
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe) as process:
-        process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert (process.stderr.read(), process.wait(60)) == (b"", 130)

@@ -1,0 +1,85 @@
+"""ldt convert: a short-input encoder becomes a long-input one."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ldt.cli.console import say, stdout
+
+
+def convert(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="Model to convert: folder or hub id of a BERT, RoBERTa, Longformer.",
+        ),
+    ],
+    target: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="TARGET",
+            help="Folder to create for the converted model; by default SOURCE-4096 in the current "
+            "directory.",
+        ),
+    ] = None,
+    architecture: Annotated[
+        Literal["longformer", "poolingformer"],
+        typer.Option(
+            help="Architecture of the converted model; poolingformer adds a second, wider level of "
+            "attention."
+        ),
+    ] = "longformer",
+    max_length: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="TOKENS", help="Longest input of the converted model, in tokens."
+        ),
+    ] = 4096,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            metavar="TOKENS",
+            help="Attention window, in tokens, both sides together; by default 512 (128 with "
+            "poolingformer), and a Longformer keeps its own.",
+        ),
+    ] = None,
+    positions: Annotated[
+        Literal["tile", "interpolate", "random"],
+        typer.Option(
+            help="Way to fill the longer table of positions: tile repeats the source's, "
+            "interpolate stretches it, random initialises it anew."
+        ),
+    ] = "tile",
+    check: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Text on which source and result are compared as masked LMs."
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace TARGET if it exists.")
+    ] = False,
+) -> None:
+    """Turn a short-input encoder into a long-input one.
+
+    At the end both models are run on short inputs, to prove that they compute the same.
+
+    Example: ldt convert FacebookAI/roberta-base roberta-long --max-length 8192
+    """
+    from ldt.convert import convert
+
+    report = convert(
+        source,
+        target,
+        architecture=architecture,
+        max_length=max_length,
+        window=window,
+        positions=positions,
+        check=check,
+        overwrite=overwrite,
+    )
+    for line in report.lines():
+        say(line, console=stdout)

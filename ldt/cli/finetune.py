@@ -1,0 +1,31 @@
+"""ldt finetune: train a model for a task as a recipe says."""
+
+from typing import Annotated
+
+import typer
+
+from ldt.cli.options import Overrides, Overwrite, Recipe, Resume
+
+
+def finetune(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Check recipe, data and model, show one encoded example, and stop."
+        ),
+    ] = False,
+) -> None:
+    """Fine-tune a model as a recipe says, and evaluate it.
+
+    Example: ldt finetune recipes/wikihop.yaml training.learning_rate=2e-5
+    """
+    from ldt.recipe.recipe import load
+
+    loaded = load(recipe, overrides or (), command="finetune")
+    from ldt.training.finetune import finetune
+
+    finetune(loaded, resume=resume, overwrite=overwrite, dry_run=dry_run)

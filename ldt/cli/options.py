@@ -1,0 +1,27 @@
+"""Types of arguments and options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+Recipe = Annotated[
+    Path,
+    typer.Argument(metavar="RECIPE", help="Recipe of the run: a YAML file.", show_default=False),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE", help="Keys of the recipe to change, such as training.seed=1."
+    ),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue the run from its newest checkpoint.")
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace what the run folder holds already.")
+]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"],
+    typer.Option(help="Device to compute on; auto takes the GPU if there is one."),
+]

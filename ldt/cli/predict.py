@@ -1,0 +1,136 @@
+"""ldt predict: a fine-tuned model answers for every document of a file."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from ldt import errors
+from ldt.cli.options import Device
+
+
+def predict(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="Documents to answer for; - reads standard input."),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--input", metavar="FILE", help="Another way to name FILE."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder of the finished run whose model answers; by default runs/latest.",
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="File for the answers, which appears when it is complete; by default standard "
+            "output.",
+        ),
+    ] = None,
+    on_error: Annotated[
+        Literal["stop", "skip"],
+        typer.Option(
+            help="Action at a record that cannot be used: stop, or skip it and put it into a file "
+            "of rejects."
+        ),
+    ] = "stop",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an output file that is unfinished.")
+    ] = False,
+    batch_tokens: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="TOKENS", help="Size of the largest batch, in tokens with padding."
+        ),
+    ] = 16384,
+    max_line_bytes: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="BYTES",
+            show_default="256 MiB",
+            help="Length of the longest line that is accepted, in bytes.",
+        ),
+    ] = 256 << 20,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Layout of FILE: jsonl, csv, tsv, parquet, or a published one such as squad or "
+            "triviaqa; by default one of the first four, detected by content.",
+        ),
+    ] = None,
+    evidence: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder of the documents that a triviaqa file names; by default the one of the "
+            "training.",
+        ),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help="Field of a record that holds its text; by default the one of the training.",
+        ),
+    ] = None,
+    id: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help="Field of a record that holds its id; by default the one of the training.",
+        ),
+    ] = None,
+    n_best: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="NUMBER", help="Number of answers to give to a question, best first."
+        ),
+    ] = None,
+    device: Device = "auto",
+    precision: Annotated[
+        Literal["fp32", "bf16", "int8"],
+        typer.Option(
+            help="Number format to compute in; bf16 and int8 (CPU only) are faster and less exact, "
+            "and the first batch shows by how much."
+        ),
+    ] = "fp32",
+) -> int:
+    """Answer for every document of a file.
+
+    The answers are JSON lines in the order of the documents. An output file whose name ends in
+    .json gets the layout that the task's published evaluator reads.
+
+    Example: ldt predict documents.jsonl --output answers.jsonl
+    """
+    if (file is None) == (source is None):
+        problem = (
+            "missing argument 'FILE' or missing option '--input'; see 'ldt predict --help'"
+            if file is None
+            else f"FILE {file!r} and --input {source!r} both name the documents; give one of them"
+        )
+        raise errors.UserError(problem)
+    from ldt.inference.predict import predict
+
+    return predict(
+        source if file is None else file,
+        model=model,
+        output=output,
+        on_error=on_error,
+        resume=resume,
+        batch_tokens=batch_tokens,
+        max_line_bytes=max_line_bytes,
+        format=format,
+        evidence=evidence,
+        text=text,
+        id=id,
+        n_best=n_best,
+        device=device,
+        precision=precision,
+    )

@@ -1,0 +1,34 @@
+"""ldt pretrain: train a masked LM or a character model on plain text."""
+
+from typing import Annotated
+
+import typer
+
+from ldt.cli.options import Overrides, Overwrite, Recipe, Resume
+
+
+def pretrain(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Check everything on a little of the text, and stop."),
+    ] = False,
+) -> None:
+    """Train a masked LM or a character model on plain text.
+
+    Training starts from scratch or from an existing model, as the recipe says.
+
+    Example: ldt pretrain recipes/pretrain.yaml data.train=books/*.txt
+    """
+    from ldt.recipe.recipe import load
+
+    loaded = load(recipe, overrides or (), command="pretrain")
+    if loaded.task.name == "charlm":
+        from ldt.training.char_lm import pretrain
+    else:
+        from ldt.training.masked_lm import pretrain
+
+    pretrain(loaded, resume=resume, overwrite=overwrite, dry_run=dry_run)
