@@ -26,7 +26,7 @@ from gpu_pooling import level, level_row
 from rich.console import Console
 from rich.table import Table
 
-from ldt.attention import BACKENDS, band_attention
+from ldt.attention import BACKENDS, sliding_window_attention
 from ldt.bench import encoders, operations
 from ldt.bench.measure import cuda_peak_mib, machine, medians
 from ldt.bench.setting import Setting
@@ -176,7 +176,7 @@ def band(given, backend, kind):
     """A function that runs the sliding window alone, without the global row."""
     q, k, v = given.packed
     how = {"window": given.setting.window, "dilation": given.setting.dilation, "backend": backend}
-    call = lambda: band_attention(q, k, v, given.documents, **how)  # noqa: E731
+    call = lambda: sliding_window_attention(q, k, v, given.layout, **how)  # noqa: E731
     return lambda: operations.Operation(call, (q, k, v), q.detach()).run(kind)
 
 

@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from ldt.attention import BACKENDS, POOLED, POOLINGS, Documents, reference
+from ldt.attention import BACKENDS, POOLED, POOLINGS, Layout, reference
 from ldt.attention.pooled import reference as pooled_reference
 from ldt.attention.pooled.cells import Cells
 
@@ -40,17 +40,17 @@ def correctness(device, dtypes, cases=CASES, pooled_cases=POOLED_CASES):
     rows = []
     for lengths, window, dim, rest in cases:
         causal = rest.get("causal", False)
-        docs = documents(lengths, device, has_globals=not causal)
+        docs = layout(lengths, device, has_globals=not causal)
         pattern = {"window": window} | rest
-        runs = {"band": partial(band, documents=docs, dim=dim, pattern=pattern)}
+        runs = {"band": partial(band, layout=docs, dim=dim, pattern=pattern)}
         drop = {key: rest[key] for key in ("dropout", "seed") if key in rest}
         for share in () if causal else (0.01, 0.3):  # few are folded, many projected
-            docs = documents(lengths, device, share)
-            runs[f"rows-{share}"] = partial(rows_of, documents=docs, dim=dim, drop=drop)
+            docs = layout(lengths, device, share)
+            runs[f"rows-{share}"] = partial(rows_of, layout=docs, dim=dim, drop=drop)
         case = {"lengths": lengths, "window": window, "dim": dim, **rest}
         rows += checked(runs, reference, BACKENDS, case, device, dtypes)
     for lengths, cell, window, dim, rest in pooled_cases:
-        cells = Cells(documents(lengths, device), *cell)
+        cells = Cells(layout(lengths, device), *cell)
         pattern = {"window": window} | rest
         runs = {
             f"pooled-{pooling}": partial(
@@ -112,7 +112,7 @@ def largest(x):
     return x.abs().max().item()
 
 
-def documents(lengths, device, share=0.01, has_globals=True):
+def layout(lengths, device, share=0.01, has_globals=True):
     """Documents with a few holes and a ``share`` of global tokens."""
     generator = torch.Generator().manual_seed(0)
     total = sum(lengths)
@@ -121,7 +121,7 @@ def documents(lengths, device, share=0.01, has_globals=True):
     is_global[0] = keep[0] = True
     borders = torch.tensor([0, *lengths]).cumsum(0)
     is_global = is_global.to(device) if has_globals else None
-    return Documents(borders.to(device), keep.to(device), is_global, total)
+    return Layout(borders.to(device), keep.to(device), is_global, total)
 
 
 def normals(shapes, dtype, device):
@@ -133,31 +133,31 @@ def normals(shapes, dtype, device):
     ]
 
 
-def band(module, documents, dim, dtype, pattern, heads=3):
+def band(module, layout, dim, dtype, pattern, heads=3):
     """Output, dq, dk, dv in float64 of a band computed in ``dtype``."""
-    device = documents.cu_seqlens.device
-    *leaves, up = normals([(documents.total, heads, dim)] * 4, dtype, device)
-    out = module.band_attention(*leaves, documents, **pattern)
+    device = layout.cu_seqlens.device
+    *leaves, up = normals([(layout.total_tokens, heads, dim)] * 4, dtype, device)
+    out = module.sliding_window_attention(*leaves, layout, **pattern)
     return [x.double() for x in (out, *torch.autograd.grad(out, leaves, up))]
 
 
-def rows_of(module, documents, dim, dtype, drop, heads=3):
+def rows_of(module, layout, dim, dtype, drop, heads=3):
     """Output and gradients in float64 of the global rows computed in ``dtype``."""
-    width, count = heads * dim, len(documents.global_index)
-    device = documents.cu_seqlens.device
-    shapes = [(count, heads, dim), (documents.total, width)]
+    width, count = heads * dim, len(layout.global_index)
+    device = layout.cu_seqlens.device
+    shapes = [(count, heads, dim), (layout.total_tokens, width)]
     shapes += [(width, width), (width,)] * 2 + [(count, heads, dim)]
     q, x, wk, bk, wv, bv, up = normals(shapes, dtype, device)
     wk, wv = (w.detach().div(width**0.5).requires_grad_() for w in (wk, wv))
-    out = module.global_rows(q, x, (wk, bk), (wv, bv), documents, **drop)
+    out = module.global_attention(q, x, (wk, bk), (wv, bv), layout, **drop)
     found = torch.autograd.grad(out, (q, x, wk, wv, bv), up)
     return [x.double() for x in (out, *found)]
 
 
 def pooled(module, dtype, pooling, cells, dim, pattern, heads=3):
     """Output and gradients in float64 of the pooled level computed in ``dtype``."""
-    documents = cells.documents
-    device, total = documents.cu_seqlens.device, documents.total
+    layout = cells.layout
+    device, total = layout.cu_seqlens.device, layout.total_tokens
     shapes = [(total, heads, dim)] * 4
     of_weight = {"ldconv": (heads, cells.size, dim), "conv": (2, heads, dim, cells.size)}
     if pooling in of_weight:

@@ -2,7 +2,7 @@
 
 import torch
 
-from ldt.attention import band_attention, pooled_attention
+from ldt.attention import pooled_attention, sliding_window_attention
 from ldt.bench import operations
 from ldt.bench.measure import cuda_peak_mib, medians
 from ldt.model.pooling import POOLINGS
@@ -35,7 +35,7 @@ def level_row(tokens, kind, setting, rounds):
 def band(given, window):
     """The sliding window alone."""
     q, k, v = given.packed
-    call = lambda: band_attention(q, k, v, given.documents, window=window)  # noqa: E731
+    call = lambda: sliding_window_attention(q, k, v, given.layout, window=window)  # noqa: E731
     return operations.Operation(call, (q, k, v), torch.randn_like(q))
 
 
@@ -48,5 +48,5 @@ def level(given, pooling):
         weight = weight.to(q.device, q.dtype).requires_grad_(given.training)
         leaves.append(weight)
     how = {"pooling": pooling, "size": SIZE, "stride": STRIDE, "window": setting.window}
-    call = lambda: pooled_attention(q, k, v, weight, given.documents, **how)  # noqa: E731
+    call = lambda: pooled_attention(q, k, v, weight, given.layout, **how)  # noqa: E731
     return operations.Operation(call, tuple(leaves), torch.randn_like(q))

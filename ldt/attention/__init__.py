@@ -1,12 +1,13 @@
 """Attention over packed documents. An implementation is a name in `BACKENDS`."""
 
+import warnings
 from functools import cache
 from importlib.util import find_spec
 
 import torch
 
 from ldt.attention import blocked, loop, ops, reference, triton
-from ldt.attention.documents import Documents
+from ldt.attention.layout import Layout
 from ldt.attention.matmul import linear
 from ldt.attention.pooled import POOLED, POOLINGS, pooled_attention
 from ldt.attention.probabilities import band_probabilities, global_probabilities
@@ -16,27 +17,33 @@ __all__ = [
     "BACKENDS",
     "POOLED",
     "POOLINGS",
-    "Documents",
-    "band_attention",
+    "Layout",
     "band_probabilities",
     "choose",
     "fill_global_rows",
+    "global_attention",
     "global_probabilities",
-    "global_rows",
     "per_head",
     "pooled_attention",
+    "sliding_window_attention",
 ]
 
-# Each has band_attention and global_rows as reference.py defines them.
+# Each has sliding_window_attention and global_attention as reference.py defines them.
 BACKENDS = {"reference": reference, "loop": loop, "blocked": blocked, "triton": triton}
 RELATIVE = ("reference", "blocked")  # of them know relative positions
 
+_RENAMED = {
+    "Documents": "Layout",
+    "band_attention": "sliding_window_attention",
+    "global_rows": "global_attention",
+}
 
-def band_attention(
+
+def sliding_window_attention(
     q,
     k,
     v,
-    documents,
+    layout,
     *,
     window,
     dilation=1,
@@ -46,7 +53,7 @@ def band_attention(
     relative=None,
     backend="auto",
 ):
-    """`reference.band_attention` by the named backend; `auto` takes the fastest, see `choose`.
+    """`reference.sliding_window_attention` by the named backend; `auto`: see `choose`.
 
     Raises:
         ValueError: a window, dilation or pattern that has no meaning, or a backend that is unknown
@@ -60,43 +67,43 @@ def band_attention(
             f"attention_dilation must be a number >= 1 or one for each of the {q.shape[1]} heads, "
             f"got {dilation}"
         )
-    if causal and documents.is_global is not None:
+    if causal and layout.is_global is not None:
         raise ValueError(
             "causal attention has no global tokens: every token would see the future through them"
         )
     arguments = {"window": window, "dilation": gaps, "causal": causal, "dropout": dropout}
     if relative is not None:
         _check_relative(relative, q, window, causal)
-        return _with_relative(backend)(
-            q, k, v, documents, **arguments, seed=seed, relative=relative
-        )
+        return _with_relative(backend)(q, k, v, layout, **arguments, seed=seed, relative=relative)
     if torch.compiler.is_compiling():
-        return ops.band(q, k, v, documents, window, gaps, causal, dropout, seed, backend)
-    return _module(backend, q).band_attention(q, k, v, documents, **arguments, seed=seed)
+        return ops.band(q, k, v, layout, window, gaps, causal, dropout, seed, backend)
+    return _module(backend, q).sliding_window_attention(q, k, v, layout, **arguments, seed=seed)
 
 
-def global_rows(q, x, key, value, documents, *, dropout=0.0, seed=0, backend="auto"):
-    """`reference.global_rows` by the named backend; `auto` takes the fastest, see `choose`."""
-    return _module(backend, q).global_rows(q, x, key, value, documents, dropout=dropout, seed=seed)
+def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0, backend="auto"):
+    """`reference.global_attention` by the named backend; `auto`: see `choose`."""
+    return _module(backend, q).global_attention(
+        q, x, key, value, layout, dropout=dropout, seed=seed
+    )
 
 
-def fill_global_rows(out, x, query, key, value, documents, *, dropout=0.0, seed=0, backend="auto"):
+def fill_global_rows(out, x, query, key, value, layout, *, dropout=0.0, seed=0, backend="auto"):
     """``out`` [total, heads, dim] of the band with what the global tokens gather in their rows.
 
     Args:
         x: [total, width], the layer's input.
         query, key, value: (weight [heads * dim, width], bias [heads * dim]) of the global
             projections.
-        documents: where the documents lie.
-        dropout, seed, backend: as in `band_attention`.
+        layout: where the documents lie.
+        dropout, seed, backend: as in `sliding_window_attention`.
     """
     if torch.compiler.is_compiling():
-        return ops.fill_global_rows(out, x, query, key, value, documents, dropout, seed, backend)
-    index = documents.global_index
+        return ops.fill_global_rows(out, x, query, key, value, layout, dropout, seed, backend)
+    index = layout.global_index
     if not len(index):
         return out.clone()
     q = linear(x.index_select(0, index), *query).unflatten(1, out.shape[1:])
-    rows = global_rows(q, x, key, value, documents, dropout=dropout, seed=seed, backend=backend)
+    rows = global_attention(q, x, key, value, layout, dropout=dropout, seed=seed, backend=backend)
     return out.index_copy(0, index, rows.to(out.dtype))
 
 
@@ -111,6 +118,17 @@ def choose(device, dtype, dim=64):
     if not _has_triton():
         return "blocked", "the package triton is not installed"
     return "triton", "fused kernels on CUDA"
+
+
+def __getattr__(name):
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ldt.attention import deprecated
+
+    warnings.warn(
+        f"{__name__}.{name} is now {__name__}.{_RENAMED[name]}", DeprecationWarning, stacklevel=2
+    )
+    return getattr(deprecated, name)
 
 
 def _check_relative(relative, q, window, causal):
@@ -132,7 +150,7 @@ def _with_relative(backend):
             f"{', '.join(RELATIVE)} have"
         )
     module = BACKENDS["blocked" if backend == "auto" else backend]
-    return torch.compiler.disable(module.band_attention)
+    return torch.compiler.disable(module.sliding_window_attention)
 
 
 @cache

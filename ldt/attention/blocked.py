@@ -11,8 +11,8 @@ from functools import lru_cache
 
 import torch
 
-from ldt.attention.documents import Documents
 from ldt.attention.dropout import dropout_mask, kept, token_codes
+from ldt.attention.layout import Layout
 from ldt.attention.matmul import fast_matmul, linear
 from ldt.attention.reference import per_head
 
@@ -50,11 +50,11 @@ class Reach:
     after: int
 
 
-def band_attention(
+def sliding_window_attention(
     q,
     k,
     v,
-    documents: Documents,
+    layout: Layout,
     *,
     window: int,
     dilation=1,
@@ -63,7 +63,7 @@ def band_attention(
     seed=0,
     relative=None,
 ):
-    """`reference.band_attention` in O(length * window) time and O(length) memory.
+    """`reference.sliding_window_attention` in O(length * window) time and O(length) memory.
 
     Heads of one dilation d go together. For them the batch falls apart into d batches of every
     d-th token, on each of which the window is contiguous.
@@ -72,7 +72,7 @@ def band_attention(
     gaps = per_head(dilation, q.shape[1])
     parts = {gap: [h for h, own in enumerate(gaps) if own == gap] for gap in dict.fromkeys(gaps)}
     out = [
-        _heads_of_one_gap(q, k, v, documents, reach, gap, heads, dropout, seed, relative)
+        _heads_of_one_gap(q, k, v, layout, reach, gap, heads, dropout, seed, relative)
         for gap, heads in parts.items()
     ]
     if len(out) == 1:
@@ -81,51 +81,51 @@ def band_attention(
     return torch.cat(out, 1).index_select(1, order.argsort())
 
 
-def _heads_of_one_gap(q, k, v, documents, reach, gap, heads, dropout, seed, relative):
+def _heads_of_one_gap(q, k, v, layout, reach, gap, heads, dropout, seed, relative):
     query, table = relative or (None, None)
     key = ("blocks", reach, gap)
-    blocks = documents.cached(key, lambda: list(_band_blocks(documents, reach, gap)))
+    blocks = layout.cached(key, lambda: list(_band_blocks(layout, reach, gap)))
     if len(heads) < q.shape[1]:
         q, k, v = (x[:, heads] for x in (q, k, v))
         if relative is not None:
             query, table = query[:, heads], table[heads]
     drop = None
     if dropout:
-        rows = torch.arange(documents.total, device=q.device)
+        rows = torch.arange(layout.total_tokens, device=q.device)
         heads_of = torch.tensor(heads, device=q.device)
-        drop = Dropout(documents, rows, rows, heads_of, dropout, seed)
+        drop = Dropout(layout, rows, rows, heads_of, dropout, seed)
     return Blocked.apply(q, k, v, blocks, reach, drop, query, table)
 
 
-def global_rows(q, x, key, value, documents: Documents, *, dropout=0.0, seed=0):
-    """`reference.global_rows` in O(globals * length) time and O(length) memory.
+def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):
+    """`reference.global_attention` in O(globals * length) time and O(length) memory.
 
     With few global tokens the projections of the whole document are folded away: the key weight
     goes into the query and the value weight is applied after the sum over tokens (exact algebra;
     the key bias adds the same to every score of a row and drops out of the softmax).
     """
-    globals_per_document = len(q) / (len(documents.borders) - 1)
+    globals_per_document = len(q) / (len(layout.cu_seqlens_host) - 1)
     if globals_per_document * q.shape[1] <= x.shape[1]:
-        return folded_rows(q, x, key, value, documents, dropout, seed)
-    return plain_rows(q, x, key, value, documents, dropout, seed)
+        return folded_rows(q, x, key, value, layout, dropout, seed)
+    return plain_rows(q, x, key, value, layout, dropout, seed)
 
 
-def folded_rows(q, x, key, value, documents, dropout, seed):
+def folded_rows(q, x, key, value, layout, dropout, seed):
     width = x.shape[1]
     heads, dim = q.shape[1:]
     folded = torch.einsum("ghd,hdw->ghw", q * dim**-0.5, key[0].view(heads, dim, width))
     context, weight = [], []
-    for start, stop, rows in _spans(documents):
+    for start, stop, rows in _spans(layout):
         tokens = x[start:stop]
         scores = folded[rows].flatten(0, 1) @ tokens.T  # [g * heads, length]
-        if documents.keep is not None:
-            scores = scores.masked_fill(~documents.keep[start:stop], torch.finfo(scores.dtype).min)
+        if layout.key_padding_mask is not None:
+            scores = scores.masked_fill(
+                ~layout.key_padding_mask[start:stop], torch.finfo(scores.dtype).min
+            )
         probs = scores.softmax(-1)
         if dropout:
             token = torch.arange(start, stop, device=x.device)
-            mask = dropout_mask(
-                documents, heads, documents.global_index[rows], token, dropout, seed
-            )
+            mask = dropout_mask(layout, heads, layout.global_index[rows], token, dropout, seed)
             probs = probs * mask.transpose(0, 1).flatten(0, 1) / (1 - dropout)
         context.append((probs @ tokens).view(-1, heads, width))
         weight.append(probs.sum(-1).view(-1, heads))
@@ -133,12 +133,16 @@ def folded_rows(q, x, key, value, documents, dropout, seed):
     return out + torch.cat(weight)[..., None] * value[1].view(heads, dim)
 
 
-def plain_rows(q, x, key, value, documents, dropout, seed):
+def plain_rows(q, x, key, value, layout, dropout, seed):
     k = linear(x, *key).view(-1, *q.shape[1:])
     v = linear(x, *value).view(-1, *q.shape[1:])
     blocks = []
-    for start, stop, rows in _spans(documents):
-        hidden = None if documents.keep is None else true_places(~documents.keep[start:stop])
+    for start, stop, rows in _spans(layout):
+        hidden = (
+            None
+            if layout.key_padding_mask is None
+            else true_places(~layout.key_padding_mask[start:stop])
+        )
         step = max(1, ROW_ELEMENTS // (q.shape[1] * (stop - start)))
         for row in range(rows.start, rows.stop, step):
             end = min(row + step, rows.stop)
@@ -146,27 +150,27 @@ def plain_rows(q, x, key, value, documents, dropout, seed):
     drop = None
     if dropout:
         heads = torch.arange(q.shape[1], device=q.device)
-        tokens = torch.arange(documents.total, device=q.device)
-        drop = Dropout(documents, documents.global_index, tokens, heads, dropout, seed)
+        tokens = torch.arange(layout.total_tokens, device=q.device)
+        drop = Dropout(layout, layout.global_index, tokens, heads, dropout, seed)
     return Blocked.apply(q, k, v, blocks, None, drop)
 
 
-def _spans(documents):
+def _spans(layout):
     """(start, stop, rows among the global tokens) of every document that has global tokens."""
-    borders, rows = documents.borders, documents.global_borders
+    borders, rows = layout.cu_seqlens_host, layout.cu_globals_host
     for d in range(len(borders) - 1):
         if rows[d] < rows[d + 1]:
             yield borders[d], borders[d + 1], slice(rows[d], rows[d + 1])
 
 
-def _band_blocks(documents, reach, gap):
+def _band_blocks(layout, reach, gap):
     """The blocks of a sliding window over every document, one residue modulo ``gap`` at a time."""
-    silent = documents.silent
-    borders, rows = documents.borders, documents.global_borders
+    silent = layout.masked_queries
+    borders, rows = layout.cu_seqlens_host, layout.cu_globals_host
     for d in range(len(borders) - 1):
         extra, real = None, rows[d + 1] - rows[d]
         if real:
-            extra = documents.global_index[rows[d] : rows[d + 1]]
+            extra = layout.global_index[rows[d] : rows[d + 1]]
             extra = torch.cat([extra, extra[:1].expand(-real % ALIGN)])
         for origin in range(borders[d], min(borders[d] + gap, borders[d + 1])):
             tokens = range(origin, borders[d + 1], gap)
@@ -219,7 +223,7 @@ def _skewed(shape, like):
 class Dropout:
     """Which probabilities are dropped; see `dropout.dropout_mask`."""
 
-    documents: Documents
+    layout: Layout
     rows: torch.Tensor  # [queries], packed index of each row of q
     keys: torch.Tensor  # [keys], that of each row of k, or of the token that stands for it
     heads: torch.Tensor  # [heads], the numbers of the heads of q
@@ -229,8 +233,8 @@ class Dropout:
     def codes(self):
         """Codes of the queries and of the keys."""
         return (
-            token_codes(self.documents, self.heads, self.rows, self.seed, 1),
-            token_codes(self.documents, self.heads, self.keys, self.seed, 2),
+            token_codes(self.layout, self.heads, self.rows, self.seed, 1),
+            token_codes(self.layout, self.heads, self.keys, self.seed, 2),
         )
 
 

@@ -14,13 +14,13 @@ def _mix(x):
     return x ^ ((x >> 16) & 0xFFFF)
 
 
-def token_codes(documents, heads, index, seed, salt):
+def token_codes(layout, heads, index, seed, salt):
     """[heads, len(index)] int32: a hash of head, document, place in the document, and seed.
 
     ``heads`` is their number, or an int64 tensor of the numbers of some of them.
     """
-    document = documents.document_of[index].to(torch.int32)
-    place = (index - documents.cu_seqlens[documents.document_of[index]]).to(torch.int32)
+    document = layout.document_of[index].to(torch.int32)
+    place = (index - layout.cu_seqlens[layout.document_of[index]]).to(torch.int32)
     if isinstance(heads, int):
         heads = torch.arange(heads, device=index.device)
     head = heads.to(torch.int32)[:, None]
@@ -53,11 +53,11 @@ def kept(query_codes, key_codes, dropout, scratch=None, out=None):
     return x >= least if out is None else torch.ge(x, least, out=out)
 
 
-def dropout_mask(documents, heads, queries, keys, dropout, seed):
+def dropout_mask(layout, heads, queries, keys, dropout, seed):
     """Which probabilities are kept, a pure function of seed, head, document and both places.
 
     Args:
-        documents: where the documents lie.
+        layout: where the documents lie.
         heads: number of heads.
         queries, keys: [q] and [k] int64, packed indices of the tokens.
         dropout: probability of False.
@@ -67,7 +67,7 @@ def dropout_mask(documents, heads, queries, keys, dropout, seed):
         [heads, q, k] bool. The same whether documents are padded, packed, or alone in order.
     """
     return kept(
-        token_codes(documents, heads, queries, seed, 1),
-        token_codes(documents, heads, keys, seed, 2),
+        token_codes(layout, heads, queries, seed, 1),
+        token_codes(layout, heads, keys, seed, 2),
         dropout,
     )

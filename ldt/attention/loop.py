@@ -5,25 +5,27 @@ tokens look at the key that stands m places from them, for one m after the other
 runs along. The backward pass goes the same way with the softmax' sums kept.
 """
 
+from itertools import pairwise
+
 import torch
 
-from ldt.attention.documents import Documents
 from ldt.attention.dropout import kept, token_codes
+from ldt.attention.layout import Layout
 from ldt.attention.reference import per_head
 
 
-def band_attention(
-    q, k, v, documents: Documents, *, window: int, dilation=1, causal=False, dropout=0.0, seed=0
+def sliding_window_attention(
+    q, k, v, layout: Layout, *, window: int, dilation=1, causal=False, dropout=0.0, seed=0
 ):
-    """`reference.band_attention` in O(length * window) time and O(length) memory."""
-    pattern = _Band(documents, window // 2, per_head(dilation, q.shape[1]), causal)
+    """`reference.sliding_window_attention` in O(length * window) time and O(length) memory."""
+    pattern = _Band(layout, window // 2, per_head(dilation, q.shape[1]), causal)
     return _attend(q, k, v, pattern, dropout, seed)
 
 
-def global_rows(q, x, key, value, documents: Documents, *, dropout=0.0, seed=0):
-    """`reference.global_rows`, one key of every document after the other."""
+def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):
+    """`reference.global_attention`, one key of every document after the other."""
     k, v = (torch.nn.functional.linear(x, *part).view(-1, *q.shape[1:]) for part in (key, value))
-    return _attend(q, k, v, _Rows(documents), dropout, seed)
+    return _attend(q, k, v, _Rows(layout), dropout, seed)
 
 
 def _attend(q, k, v, pattern, dropout, seed):
@@ -34,27 +36,27 @@ def _attend(q, k, v, pattern, dropout, seed):
 class _Band:
     """The keys of a sliding window: the document's global tokens, then the diagonals."""
 
-    def __init__(self, documents, radius, gaps, causal):
-        self.documents = documents
-        self.gaps = torch.tensor(gaps, device=documents.cu_seqlens.device)
-        self.queries = torch.arange(documents.total, device=self.gaps.device)
+    def __init__(self, layout, radius, gaps, causal):
+        self.layout = layout
+        self.gaps = torch.tensor(gaps, device=layout.cu_seqlens.device)
+        self.queries = torch.arange(layout.total_tokens, device=self.gaps.device)
         self.offsets = range(-radius, 1 if causal else radius + 1)
 
     def __iter__(self):
         """Yields (index [queries, heads or 1], seen of the same shape), a key for every query."""
-        documents = self.documents
-        own = documents.document_of
-        begin, end = (documents.cu_seqlens[own + side][:, None] for side in (0, 1))
-        silent = documents.silent
+        layout = self.layout
+        own = layout.document_of
+        begin, end = (layout.cu_seqlens[own + side][:, None] for side in (0, 1))
+        silent = layout.masked_queries
         rows = torch.ones_like(begin, dtype=torch.bool) if silent is None else ~silent[:, None]
-        if documents.is_global is not None:
-            first, last = (documents.cu_globals[own + side][:, None] for side in (0, 1))
-            borders = documents.global_borders
-            most = max(b - a for a, b in zip(borders, borders[1:], strict=False))
+        if layout.is_global is not None:
+            first, last = (layout.cu_globals[own + side][:, None] for side in (0, 1))
+            borders = layout.cu_globals_host
+            most = max(b - a for a, b in pairwise(borders))
             for slot in range(most):
                 seen = first + slot < last
                 place = torch.where(seen, first + slot, 0)
-                yield documents.global_index[place], seen & rows
+                yield layout.global_index[place], seen & rows
         for offset in self.offsets:
             index = self.queries[:, None] + offset * self.gaps
             seen = (index >= begin) & (index < end) & rows
@@ -67,20 +69,20 @@ class _Band:
 class _Rows:
     """The keys of global tokens: the whole document."""
 
-    def __init__(self, documents):
-        self.documents = documents
-        self.queries = documents.global_index
+    def __init__(self, layout):
+        self.layout = layout
+        self.queries = layout.global_index
 
     def __iter__(self):
-        documents = self.documents
-        own = documents.document_of[self.queries]
-        begin, end = (documents.cu_seqlens[own + side][:, None] for side in (0, 1))
-        longest = max(b - a for a, b in zip(documents.borders, documents.borders[1:], strict=False))
+        layout = self.layout
+        own = layout.document_of[self.queries]
+        begin, end = (layout.cu_seqlens[own + side][:, None] for side in (0, 1))
+        longest = max(b - a for a, b in pairwise(layout.cu_seqlens_host))
         for place in range(longest):
             seen = begin + place < end
             index = torch.where(seen, begin + place, 0)
-            if documents.keep is not None:
-                seen = seen & documents.keep[index]
+            if layout.key_padding_mask is not None:
+                seen = seen & layout.key_padding_mask[index]
             yield index, seen
 
 
@@ -150,10 +152,10 @@ class _Step:
 
 def _steps(q, k, pattern, dropout, seed):
     if dropout:
-        documents, heads = pattern.documents, q.shape[1]
-        everything = torch.arange(documents.total, device=q.device)
-        query_codes = token_codes(documents, heads, pattern.queries, seed, 1).T.reshape(-1, 1)
-        key_codes = token_codes(documents, heads, everything, seed, 2).T[..., None]
+        layout, heads = pattern.layout, q.shape[1]
+        everything = torch.arange(layout.total_tokens, device=q.device)
+        query_codes = token_codes(layout, heads, pattern.queries, seed, 1).T.reshape(-1, 1)
+        key_codes = token_codes(layout, heads, everything, seed, 2).T[..., None]
     for index, seen in pattern:
         step = _Step(q, k, index, seen)
         if dropout:

@@ -7,7 +7,7 @@ and the backend stay inside. The backward operators compute the forward pass ane
 import torch
 from torch import library
 
-from ldt.attention.documents import Documents
+from ldt.attention.layout import Layout
 
 _DOCUMENTS = "Tensor cu_seqlens, Tensor? keep, Tensor? is_global, Tensor? globals"
 _REST = "float dropout, Tensor? seed, str backend"
@@ -25,39 +25,39 @@ _TAGS = (torch.Tag.cudagraph_unsafe,)
 
 def count_globals(is_global):
     """[] int64 on the host, how often a mask [total] is True: a wait for the device, the only one
-    where `Documents` are given the count."""
+    where `Layout` are given the count."""
     return torch.ops.ldt.count_globals(is_global)
 
 
-def band(q, k, v, documents, window, dilation, causal, dropout, seed, backend):
-    """`ldt.attention.band_attention` as one operator."""
+def band(q, k, v, layout, window, dilation, causal, dropout, seed, backend):
+    """`ldt.attention.sliding_window_attention` as one operator."""
     return torch.ops.ldt.band(
-        q, k, v, *_where(documents), window, list(dilation), causal, dropout, _tensor(seed), backend
+        q, k, v, *_where(layout), window, list(dilation), causal, dropout, _tensor(seed), backend
     )
 
 
-def fill_global_rows(out, x, query, key, value, documents, dropout, seed, backend):
+def fill_global_rows(out, x, query, key, value, layout, dropout, seed, backend):
     """`ldt.attention.fill_global_rows` as one operator."""
     return torch.ops.ldt.fill_global_rows(
-        out, x, *query, *key, *value, *_where(documents), dropout, _tensor(seed), backend
+        out, x, *query, *key, *value, *_where(layout), dropout, _tensor(seed), backend
     )
 
 
-def pooled(q, k, v, weight, documents, pooling, size, stride, window, dropout, seed, backend):
+def pooled(q, k, v, weight, layout, pooling, size, stride, window, dropout, seed, backend):
     """`ldt.attention.pooled.pooled_attention` as one operator."""
     weight = q.new_empty(0) if weight is None else weight
     how = pooling, size, stride, window, dropout, _tensor(seed), backend
-    return torch.ops.ldt.pooled(q, k, v, weight, *_where(documents), *how)
+    return torch.ops.ldt.pooled(q, k, v, weight, *_where(layout), *how)
 
 
-def _where(documents):
-    globals = None if documents.is_global is None else _tensor(documents.globals)
-    return documents.cu_seqlens, documents.keep, documents.is_global, globals
+def _where(layout):
+    globals = None if layout.is_global is None else _tensor(layout.num_global)
+    return layout.cu_seqlens, layout.key_padding_mask, layout.is_global, globals
 
 
 def _documents(total, cu_seqlens, keep, is_global, globals):
     globals = None if globals is None else int(globals)
-    return Documents(cu_seqlens, keep, is_global, total=total, globals=globals)
+    return Layout(cu_seqlens, keep, is_global, total_tokens=total, num_global=globals)
 
 
 def _tensor(number):
@@ -71,7 +71,7 @@ def _run_band(q, k, v, cu_seqlens, keep, is_global, globals, window, dilation, c
     from ldt import attention
 
     dropout, seed, backend = rest
-    return attention.band_attention(
+    return attention.sliding_window_attention(
         q,
         k,
         v,

@@ -3,21 +3,23 @@
 They are computed anew on demand and are those before dropout. Memory is that of the answer.
 """
 
+from itertools import pairwise
+
 import torch
 
-from ldt.attention.documents import Documents
+from ldt.attention.layout import Layout
 from ldt.attention.reference import per_head
 
 BLOCK = 128
 
 
-def band_probabilities(q, k, documents: Documents, *, window: int, dilation=1, causal=False):
+def band_probabilities(q, k, layout: Layout, *, window: int, dilation=1, causal=False):
     """What each token of the band gives to the global tokens and to its window.
 
     Args:
-        q, k: [total, heads, dim], as for `reference.band_attention`.
-        documents: where the documents lie.
-        window, dilation, causal: the pattern, as for `reference.band_attention`.
+        q, k: [total, heads, dim], as for `reference.sliding_window_attention`.
+        layout: where the documents lie.
+        window, dilation, causal: the pattern, as for `reference.sliding_window_attention`.
 
     Returns:
         [total, heads, x + window + 1], x being the largest number of global tokens of a document:
@@ -27,8 +29,8 @@ def band_probabilities(q, k, documents: Documents, *, window: int, dilation=1, c
     """
     total, heads, dim = q.shape
     radius = window // 2
-    borders, rows = documents.borders, documents.global_borders
-    front = max(b - a for a, b in zip(rows, rows[1:], strict=False))
+    borders, rows = layout.cu_seqlens_host, layout.cu_globals_host
+    front = max(b - a for a, b in pairwise(rows))
     out = q.new_zeros(total, heads, front + window + 1)
     steps = torch.arange(-radius, radius + 1, device=q.device)
     gaps = per_head(dilation, heads)
@@ -36,7 +38,7 @@ def band_probabilities(q, k, documents: Documents, *, window: int, dilation=1, c
     ahead = causal & (steps > 0)
     for d in range(len(borders) - 1):
         begin, end = borders[d], borders[d + 1]
-        index = documents.global_index[rows[d] : rows[d + 1]]
+        index = layout.global_index[rows[d] : rows[d + 1]]
         for start in range(begin, end, BLOCK):
             stop = min(start + BLOCK, end)
             token = torch.arange(start, stop, device=q.device)[:, None] + offset[:, None]
@@ -47,38 +49,38 @@ def band_probabilities(q, k, documents: Documents, *, window: int, dilation=1, c
             queries = q[start:stop].transpose(0, 1) * dim**-0.5
             slab = queries @ k[first:last].transpose(0, 1).transpose(1, 2)
             near = slab.gather(2, token - first)
-            if documents.silent is not None:
-                inside = inside & ~documents.silent[token]
+            if layout.masked_queries is not None:
+                inside = inside & ~layout.masked_queries[token]
             near = near.masked_fill(~inside, float("-inf"))
             far = queries @ k[index].transpose(0, 1).transpose(1, 2)
             probs = torch.cat([far, near], 2).softmax(2).transpose(0, 1)
-            if documents.silent is not None:
-                probs = probs.masked_fill(documents.silent[start:stop, None, None], 0)
+            if layout.masked_queries is not None:
+                probs = probs.masked_fill(layout.masked_queries[start:stop, None, None], 0)
             out[start:stop, :, : len(index)] = probs[:, :, : len(index)]
             out[start:stop, :, front:] = probs[:, :, len(index) :]
     return out
 
 
-def global_probabilities(q, x, key, documents: Documents):
+def global_probabilities(q, x, key, layout: Layout):
     """What each global token gives to every token of its document.
 
     Args:
         q: [globals, heads, dim], query_global of the global tokens.
         x: [total, width], the layer's input.
         key: (weight, bias) of key_global.
-        documents: where the documents lie.
+        layout: where the documents lie.
 
     Returns:
         [globals, heads, length of the longest document]; zeros at holes and past a document's end.
     """
     k = torch.nn.functional.linear(x, *key).view(-1, *q.shape[1:])
-    borders, rows = documents.borders, documents.global_borders
-    longest = max(b - a for a, b in zip(borders, borders[1:], strict=False))
+    borders, rows = layout.cu_seqlens_host, layout.cu_globals_host
+    longest = max(b - a for a, b in pairwise(borders))
     out = q.new_zeros(*q.shape[:2], longest)
     for d in range(len(borders) - 1):
         begin, end, mine = borders[d], borders[d + 1], slice(rows[d], rows[d + 1])
         scores = torch.einsum("ghd,nhd->ghn", q[mine] * q.shape[-1] ** -0.5, k[begin:end])
-        if documents.keep is not None:
-            scores = scores.masked_fill(~documents.keep[begin:end], float("-inf"))
+        if layout.key_padding_mask is not None:
+            scores = scores.masked_fill(~layout.key_padding_mask[begin:end], float("-inf"))
         out[mine, :, : end - begin] = scores.softmax(2)
     return out

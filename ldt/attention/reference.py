@@ -5,15 +5,15 @@ Memory grows with the square of the packed length; for tests and short inputs.
 
 import torch
 
-from ldt.attention.documents import Documents
 from ldt.attention.dropout import dropout_mask
+from ldt.attention.layout import Layout
 
 
-def band_attention(
+def sliding_window_attention(
     q,
     k,
     v,
-    documents: Documents,
+    layout: Layout,
     *,
     window: int,
     dilation: int | tuple[int, ...] = 1,
@@ -30,7 +30,7 @@ def band_attention(
 
     Args:
         q, k, v: [total, heads, dim], the local projections.
-        documents: where the documents lie.
+        layout: where the documents lie.
         window: tokens in reach on both sides together, even, >= 2.
         dilation: gap between the tokens in reach, 1 = contiguous; one for all heads or one a head.
         causal: whether a token sees no token after it (0 <= m); global tokens are then refused.
@@ -42,7 +42,7 @@ def band_attention(
             window / 2 + 1. Keys of global tokens have no such part.
 
     Returns:
-        [total, heads, dim]; zeros at holes and at global tokens (those are `global_rows`' part).
+        [total, heads, dim]; zeros at holes and at global tokens (see `global_attention`).
 
     Source: Beltagy et al. 2020 (arXiv:2004.05150), section 3.1; semantics of transformers'
     LongformerSelfAttention; dilation and causal windows of section 4.1; relative positions of
@@ -56,12 +56,12 @@ def band_attention(
         near = near & (distance >= 0)
     window_alone = near
     rows = torch.ones_like(position, dtype=torch.bool)
-    if documents.is_global is not None:
-        window_alone = near & ~documents.is_global
-        near = near | documents.is_global
-        rows = rows & ~documents.is_global
-    if documents.keep is not None:
-        rows = rows & documents.keep
+    if layout.is_global is not None:
+        window_alone = near & ~layout.is_global
+        near = near | layout.is_global
+        rows = rows & ~layout.is_global
+    if layout.key_padding_mask is not None:
+        rows = rows & layout.key_padding_mask
     index = rows.nonzero().squeeze(1)
     far = 0.0
     if relative is not None:
@@ -70,7 +70,7 @@ def band_attention(
         by_offset = torch.einsum("qhd,hod->hqo", query[index], table)
         far = by_offset.gather(2, place.clamp(0, table.shape[1] - 1).expand(len(gap), -1, -1))
         far = far.masked_fill(~window_alone[:, index], 0)
-    out = _attend(q[index], index, k, v, documents, near[:, index], dropout, seed, far)
+    out = _attend(q[index], index, k, v, layout, near[:, index], dropout, seed, far)
     return torch.zeros_like(q).index_copy(0, index, out)
 
 
@@ -79,14 +79,14 @@ def per_head(dilation, heads):
     return (dilation,) * heads if isinstance(dilation, int) else tuple(dilation)
 
 
-def global_rows(q, x, key, value, documents: Documents, *, dropout=0.0, seed=0):
+def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):
     """What the global tokens gather: each sees every kept token of its document.
 
     Args:
-        q: [globals, heads, dim], query_global of the tokens at ``documents.global_index``.
+        q: [globals, heads, dim], query_global of the tokens at ``layout.global_index``.
         x: [total, width], the layer's input.
         key, value: (weight [heads * dim, width], bias [heads * dim]) of the global projections.
-        documents, dropout, seed: as in `band_attention`.
+        layout, dropout, seed: as in `sliding_window_attention`.
 
     Returns:
         [globals, heads, dim].
@@ -96,21 +96,21 @@ def global_rows(q, x, key, value, documents: Documents, *, dropout=0.0, seed=0):
     shape = (-1, *q.shape[1:])
     k = torch.nn.functional.linear(x, *key).view(shape)
     v = torch.nn.functional.linear(x, *value).view(shape)
-    index = documents.global_index
+    index = layout.global_index
     everything = torch.ones(1, len(index), len(x), dtype=torch.bool, device=x.device)
-    return _attend(q, index, k, v, documents, everything, dropout, seed)
+    return _attend(q, index, k, v, layout, everything, dropout, seed)
 
 
-def _attend(q, index, k, v, documents, allowed, dropout, seed, more=0.0):
+def _attend(q, index, k, v, layout, allowed, dropout, seed, more=0.0):
     """Full-matrix softmax attention of the queries of tokens ``index`` over ``allowed`` keys, with
     ``more`` added to the products of queries and keys."""
-    allowed = allowed & (documents.document_of[index][:, None] == documents.document_of)
-    if documents.keep is not None:
-        allowed = allowed & documents.keep
+    allowed = allowed & (layout.document_of[index][:, None] == layout.document_of)
+    if layout.key_padding_mask is not None:
+        allowed = allowed & layout.key_padding_mask
     scores = (torch.einsum("qhd,khd->hqk", q, k) + more) * q.shape[-1] ** -0.5
     probs = scores.masked_fill(~allowed, float("-inf")).softmax(-1)
     if dropout:
         everything = torch.arange(len(k), device=k.device)
-        mask = dropout_mask(documents, q.shape[1], index, everything, dropout, seed)
+        mask = dropout_mask(layout, q.shape[1], index, everything, dropout, seed)
         probs = probs * mask / (1 - dropout)
     return torch.einsum("hqk,khd->qhd", probs, v)

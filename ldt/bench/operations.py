@@ -12,7 +12,7 @@ import psutil
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from ldt.attention import BACKENDS, Documents, band_attention, fill_global_rows
+from ldt.attention import BACKENDS, Layout, fill_global_rows, sliding_window_attention
 from ldt.bench.setting import WARM_UP, Setting
 
 
@@ -64,15 +64,15 @@ class Given:
         return self._leaf(self._random(2).flatten(1))
 
     @cached_property
-    def documents(self):
+    def layout(self):
         """Where the documents lie; their first tokens are global unless the pattern is causal."""
         setting = self.setting
         total = setting.batch * self.tokens
         borders = torch.arange(0, total + 1, self.tokens, device=setting.device)
         if setting.causal:
-            return Documents(borders, total=total)
+            return Layout(borders, total_tokens=total)
         is_global = torch.arange(total, device=setting.device) % self.tokens == 0
-        return Documents(borders, None, is_global, total, setting.batch)
+        return Layout(borders, None, is_global, total, setting.batch)
 
     def _rows(self, seed):
         return self._random(seed).unflatten(0, (self.setting.batch, self.tokens))
@@ -89,7 +89,7 @@ class Given:
 
 def ldt(given: Given, backend: str) -> Operation:
     """The band and the global rows, as the encoder's layers compute them."""
-    setting, documents = given.setting, given.documents
+    setting, layout = given.setting, given.layout
     q, k, v = given.packed
     how = {"window": setting.window, "dilation": setting.dilation, "causal": setting.causal}
     up = torch.randn_like(q)
@@ -97,15 +97,15 @@ def ldt(given: Given, backend: str) -> Operation:
         require_memory(setting, given.tokens)
     if setting.causal:
         return Operation(
-            lambda: band_attention(q, k, v, documents, backend=backend, **how), (q, k, v), up
+            lambda: sliding_window_attention(q, k, v, layout, backend=backend, **how), (q, k, v), up
         )
     x = given.hidden
     weight = torch.eye(setting.width, device=setting.device, dtype=setting.torch_dtype)
     project = weight, weight.new_zeros(setting.width)
 
     def call():
-        out = band_attention(q, k, v, documents, backend=backend, **how)
-        return fill_global_rows(out, x, project, project, project, documents, backend=backend)
+        out = sliding_window_attention(q, k, v, layout, backend=backend, **how)
+        return fill_global_rows(out, x, project, project, project, layout, backend=backend)
 
     return Operation(call, (q, k, v, x), up)
 

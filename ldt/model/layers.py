@@ -7,11 +7,11 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ldt.attention import (
-    band_attention,
     band_probabilities,
     fill_global_rows,
+    global_attention,
     global_probabilities,
-    global_rows,
+    sliding_window_attention,
 )
 from ldt.model.config import layer_dilations, layer_windows
 from ldt.model.linear import Linear
@@ -95,7 +95,7 @@ class SelfAttention(nn.Module):
         self.value_global = Linear(width, width)
         self.pooled = SecondLevel(config) if index in config.pooling_layers else None
 
-    def forward(self, x, documents, output_attentions=False):
+    def forward(self, x, layout, output_attentions=False):
         """[total, width] -> the same, and both kinds of probabilities (or None) when asked for,
         those of the first level.
 
@@ -103,39 +103,39 @@ class SelfAttention(nn.Module):
         keep ``x`` alone and need less memory than one level of a large window.
         """
         if self.pooled is not None and torch.is_grad_enabled():
-            out = checkpoint(self._levels, x, documents, use_reentrant=False)
+            out = checkpoint(self._levels, x, layout, use_reentrant=False)
         else:
-            out = self._levels(x, documents)
-        return out, *(self._probabilities(x, documents) if output_attentions else (None, None))
+            out = self._levels(x, layout)
+        return out, *(self._probabilities(x, layout) if output_attentions else (None, None))
 
-    def _levels(self, x, documents):
+    def _levels(self, x, layout):
         how = self._how(x)
         # Nothing here holds on to the projections: the second level needs their memory.
         given = cast_once(x)
         heads = (self._split(project(given())) for project in self._local())
-        out = band_attention(*heads, documents, **self.pattern, **how)
+        out = sliding_window_attention(*heads, layout, **self.pattern, **how)
         unused = _parameters(*self._global())
-        if documents.is_global is not None:
-            out = fill_global_rows(out, given(), *map(_weights, self._global()), documents, **how)
+        if layout.is_global is not None:
+            out = fill_global_rows(out, given(), *map(_weights, self._global()), layout, **how)
             # Folding leaves the key's bias out: it adds the same to all scores of a row.
             unused = [self.key_global.bias]
         if self.pooled is not None:
-            out = self.pooled(out, x, documents, self._local(), **self._how(x))
+            out = self.pooled(out, x, layout, self._local(), **self._how(x))
         return touch(out.flatten(1), *unused)
 
-    def _probabilities(self, x, documents):
+    def _probabilities(self, x, layout):
         q, k = (self._split(project(x)) for project in (self.query, self.key))
-        local = band_probabilities(q, k, documents, **self.pattern)
-        if documents.is_global is None:
+        local = band_probabilities(q, k, layout, **self.pattern)
+        if layout.is_global is None:
             return local, None
-        q = self._split(self.query_global(x.index_select(0, documents.global_index)))
-        return local, global_probabilities(q, x, _weights(self.key_global), documents)
+        q = self._split(self.query_global(x.index_select(0, layout.global_index)))
+        return local, global_probabilities(q, x, _weights(self.key_global), layout)
 
-    def global_rows(self, x, documents):
+    def global_attention(self, x, layout):
         """[globals, width], the rows of `forward` at the global tokens alone."""
         query, key, value = self._global()
-        q = self._split(query(x.index_select(0, documents.global_index)))
-        rows = global_rows(q, x, _weights(key), _weights(value), documents, **self._how(x))
+        q = self._split(query(x.index_select(0, layout.global_index)))
+        rows = global_attention(q, x, _weights(key), _weights(value), layout, **self._how(x))
         unused = _parameters(*self._local(), *filter(None, [self.pooled]))
         return touch(rows.flatten(1), key.bias, *unused)
 
@@ -184,11 +184,11 @@ class Attention(nn.Module):
         self.self = SelfAttention(config, index)
         self.output = Residual(config, config.hidden_size)
 
-    def forward(self, x, documents, output_attentions=False, globals_only=False):
+    def forward(self, x, layout, output_attentions=False, globals_only=False):
         if globals_only:
-            out = self.self.global_rows(x, documents)
-            return self.output(out, x.index_select(0, documents.global_index)), None, None
-        out, *probs = self.self(x, documents, output_attentions)
+            out = self.self.global_attention(x, layout)
+            return self.output(out, x.index_select(0, layout.global_index)), None, None
+        out, *probs = self.self(x, layout, output_attentions)
         return self.output(out, x), *probs
 
 
@@ -216,12 +216,12 @@ class LdtLayer(GradientCheckpointingLayer):
         self.output = Residual(config, config.intermediate_size)
         self.chunk = config.chunk_size_feed_forward
 
-    def forward(self, x, documents, output_attentions=False, globals_only=False):
+    def forward(self, x, layout, output_attentions=False, globals_only=False):
         """[total, width] -> [total, width], and what `SelfAttention` gives besides.
 
         ``globals_only`` gives [globals, width], the rows of the global tokens alone.
         """
-        x, *probs = self.attention(x, documents, output_attentions, globals_only)
+        x, *probs = self.attention(x, layout, output_attentions, globals_only)
         chunk = self.chunk or _chunk(x)
         if not chunk or len(x) <= chunk:
             return self._feed_forward(x), *probs

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn import functional as F
 
-from ldt.attention import Documents
-from ldt.attention.documents import places
+from ldt.attention import Layout
+from ldt.attention.layout import places
 from ldt.attention.ops import count_globals
 
 
@@ -19,14 +19,14 @@ class Packing:
     packing is a reshape.
 
     Args:
-        documents: where the documents lie in the packed tokens.
+        layout: of the packed tokens.
         shape: (b, n) of the padded batch.
         index: [total] int64, the position of each packed token in the flattened batch; None when
             that is every position.
         first_is_global: whether the first real token of every row is known to be global.
     """
 
-    documents: Documents
+    layout: Layout
     shape: tuple[int, int]
     index: torch.Tensor | None = None
     first_is_global: bool = False
@@ -37,8 +37,8 @@ class Packing:
 
     def unpack(self, x, fill=0):
         """[total, ...] -> [b, n, ...], ``fill`` at padding, holes included."""
-        if self.documents.keep is not None:
-            hole = ~self.documents.keep
+        if self.layout.key_padding_mask is not None:
+            hole = ~self.layout.key_padding_mask
             x = x.masked_fill(hole.view(-1, *[1] * (x.dim() - 1)), fill)
         if self.index is not None:
             room = x.new_full((self.shape[0] * self.shape[1], *x.shape[1:]), fill)
@@ -47,9 +47,9 @@ class Packing:
 
     def real(self):
         """[b, n] bool, True at real tokens."""
-        keep = self.documents.keep
+        keep = self.layout.key_padding_mask
         if keep is None:
-            keep = self.documents.cu_seqlens.new_ones(self.documents.total, dtype=torch.bool)
+            keep = self.layout.cu_seqlens.new_ones(self.layout.total_tokens, dtype=torch.bool)
         return self.unpack(keep)
 
     def first(self, x):
@@ -58,21 +58,21 @@ class Packing:
 
     def first_index(self):
         """[b] int64, the packed index of the first real token of each row."""
-        begin = self.documents.cu_seqlens[:-1]
-        if self.index is not None or self.documents.keep is None:
+        begin = self.layout.cu_seqlens[:-1]
+        if self.index is not None or self.layout.key_padding_mask is None:
             return begin
-        return begin + self.documents.keep.unflatten(0, self.shape).int().argmax(1)
+        return begin + self.layout.key_padding_mask.unflatten(0, self.shape).int().argmax(1)
 
-    def first_documents(self):
-        """`Documents` whose only global tokens are the first real ones of the rows."""
+    def first_layout(self):
+        """`Layout` whose only global tokens are the first real ones of the rows."""
         first = self.first_index()
-        is_global = torch.zeros(self.documents.total, dtype=torch.bool, device=first.device)
+        is_global = torch.zeros(self.layout.total_tokens, dtype=torch.bool, device=first.device)
         is_global = is_global.index_fill(0, first, True)
-        return replace(self.documents, is_global=is_global, globals=len(first))
+        return replace(self.layout, is_global=is_global, num_global=len(first))
 
     def reduce(self, x, how):
         """[total, d] -> [b, d], ``mean`` or ``max`` of the real tokens of each row; else zeros."""
-        keep, rows = self.documents.keep, self.documents.cu_seqlens.diff()
+        keep, rows = self.layout.key_padding_mask, self.layout.cu_seqlens.diff()
         dtype, count = x.dtype, rows
         x = x.to(torch.promote_types(dtype, torch.float32))  # long sums
         if keep is not None:
@@ -90,8 +90,8 @@ class Packing:
         Zeros at padding and in the columns of rows that have fewer than x global tokens.
         """
         b, n = self.shape
-        rows = self.documents.global_borders
-        borders = self.documents.borders
+        rows = self.layout.cu_globals_host
+        borders = self.layout.cu_seqlens_host
         x = max(after - before for before, after in zip(rows, rows[1:], strict=False))
         out = probs.new_zeros(b, probs.shape[1], n, x)
         for row in range(b):
@@ -138,7 +138,7 @@ def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
     b, n = shape
     cu_seqlens = torch.arange(0, b * n + 1, n, device=device)
     if attention_mask is None and global_attention_mask is None:
-        return Packing(Documents(cu_seqlens, total=b * n, globals=0), shape)
+        return Packing(Layout(cu_seqlens, total_tokens=b * n, num_global=0), shape)
     keep = real_tokens(shape, attention_mask, device)
     is_global = torch.zeros_like(keep)
     if attention_mask is not None and attention_mask.dtype != torch.bool:
@@ -151,15 +151,15 @@ def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
     if torch.compiler.is_compiling():
         keep = None if attention_mask is None else keep.flatten()
         is_global = is_global.flatten()
-        globals = count_globals(is_global)
-        return Packing(Documents(cu_seqlens, keep, is_global, b * n, globals), shape)
+        num_global = count_globals(is_global)
+        return Packing(Layout(cu_seqlens, keep, is_global, b * n, num_global), shape)
 
     some = keep.any(1)
     first = keep.int().argmax(1)
     last = torch.where(some, n - 1 - keep.flip(1).int().argmax(1), first)
     leading = is_global.gather(1, first[:, None]).sum()
     counts = torch.stack([keep.sum(), (last - first + 1).sum(), is_global.sum(), leading])
-    real, total, globals, leading = counts.tolist()
+    real, total, num_global, leading = counts.tolist()
     index = None
     if total < b * n:
         position = torch.arange(n, device=keep.device)
@@ -167,14 +167,14 @@ def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
         index = places(inside.flatten(), total)
         cu_seqlens = F.pad((last - first + 1).cumsum(0), (1, 0))
     keep, is_global = (_at(mask.flatten(), index) for mask in (keep, is_global))
-    documents = Documents(
+    layout = Layout(
         cu_seqlens,
         keep if real < total else None,
-        is_global if globals else None,
-        total=total,
-        globals=globals,
+        is_global if num_global else None,
+        total_tokens=total,
+        num_global=num_global,
     )
-    return Packing(documents, shape, index, first_is_global=leading == b)
+    return Packing(layout, shape, index, first_is_global=leading == b)
 
 
 def _at(x, index):

@@ -86,13 +86,13 @@ class SecondLevel(nn.Module):
         self.weight = None if weight is None else nn.Parameter(weight)
         self.gate = nn.Parameter(torch.zeros(heads)) if config.pooling_gate else None
 
-    def forward(self, first, x, documents, shared, **how):
+    def forward(self, first, x, layout, shared, **how):
         """The sum of both levels.
 
         Args:
             first: [total, heads, dim], the first level's output.
             x: [total, width], the layer's input.
-            documents: where the documents lie.
+            layout: where the documents lie.
             shared: query, key and value of the first level, for `pooling_share_weights`.
             how: dropout, seed and backend of `pooled_attention`.
 
@@ -102,7 +102,7 @@ class SecondLevel(nn.Module):
         read = first.flatten(1) if self.reads_first_level else x
         own = (self.query, self.key, self.value) if hasattr(self, "query") else shared
         heads = (partial(self._heads_of, project, read) for project in own)
-        second = pooled_attention(*heads, self.weight, documents, **self.pattern, **how)
+        second = pooled_attention(*heads, self.weight, layout, **self.pattern, **how)
         if self.gate is not None:
             second = second * (GATE_SCALE * self.gate).to(second.dtype)[:, None]
         return first + second

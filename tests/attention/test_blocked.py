@@ -10,39 +10,44 @@ from hypothesis import strategies as st
 from patterns import as_close, band, batches, dropouts, patterns, rows, same
 
 from ldt import attention
-from ldt.attention import Documents, blocked, loop, reference
+from ldt.attention import Layout, blocked, loop, reference
 
 
 @pytest.mark.parametrize("module", [blocked, loop])
 @settings(max_examples=60, deadline=None)
 @given(batch=patterns())
 def test_band_equals_the_definition_with_all_gradients(module, batch):
-    documents, generator, arguments = batch
+    layout, generator, arguments = batch
     state = generator.get_state()
-    expected = band(reference, documents, generator, **arguments)
-    assert same(band(module, documents, generator.set_state(state), **arguments), expected)
+    expected = band(reference, layout, generator, **arguments)
+    assert same(band(module, layout, generator.set_state(state), **arguments), expected)
 
 
 @settings(max_examples=40, deadline=None)
 @given(batch=patterns(longest=300))
 def test_relative_positions_equal_the_definition_with_all_gradients(batch):
-    documents, generator, arguments = batch
+    layout, generator, arguments = batch
     state = generator.get_state()
-    expected = band(reference, documents, generator, relative=True, **arguments)
-    ours = band(blocked, documents, generator.set_state(state), relative=True, **arguments)
+    expected = band(reference, layout, generator, relative=True, **arguments)
+    ours = band(blocked, layout, generator.set_state(state), relative=True, **arguments)
     assert same(ours, expected)
 
 
 @settings(max_examples=40, deadline=None)
 @given(batches(), dropouts, st.integers(0, 2**31))
 def test_global_rows_folded_and_plain_equal_the_definition(batch, dropout, seed):
-    documents, generator = batch
-    if not len(documents.global_index):
+    layout, generator = batch
+    if not len(layout.global_index):
         return
     state = generator.get_state()
-    expected = rows(reference.global_rows, documents, generator, dropout=dropout, seed=seed)
-    for run in (blocked.folded_rows, blocked.plain_rows, blocked.global_rows, loop.global_rows):
-        ours = rows(run, documents, generator.set_state(state), dropout=dropout, seed=seed)
+    expected = rows(reference.global_attention, layout, generator, dropout=dropout, seed=seed)
+    for run in (
+        blocked.folded_rows,
+        blocked.plain_rows,
+        blocked.global_attention,
+        loop.global_attention,
+    ):
+        ours = rows(run, layout, generator.set_state(state), dropout=dropout, seed=seed)
         assert same(ours, expected)
 
 
@@ -51,32 +56,32 @@ def test_few_globals_are_folded_and_many_are_projected(share, expected, monkeypa
     generator = torch.Generator().manual_seed(0)
     is_global = torch.zeros(200, dtype=torch.bool)
     is_global[: int(200 * share)] = True
-    documents = Documents(torch.tensor([0, 200]), None, is_global)
+    layout = Layout(torch.tensor([0, 200]), None, is_global)
     called = []
     for name in ("folded_rows", "plain_rows"):
         real = getattr(blocked, name)
         monkeypatch.setattr(
             blocked, name, lambda *a, n=name, f=real, **k: called.append(n) or f(*a, **k)
         )
-    rows(blocked.global_rows, documents, generator)
+    rows(blocked.global_attention, layout, generator)
     assert called == [expected]
 
 
 def test_many_global_rows_in_a_long_document_go_in_pieces(monkeypatch):
     monkeypatch.setattr(blocked, "ROW_ELEMENTS", 1000)
     is_global = torch.ones(150, dtype=torch.bool)
-    documents = Documents(torch.tensor([0, 150]), None, is_global)
+    layout = Layout(torch.tensor([0, 150]), None, is_global)
     settings = {"dropout": 0.0, "seed": 0}
-    ours = rows(blocked.plain_rows, documents, torch.Generator().manual_seed(1), **settings)
-    expected = rows(reference.global_rows, documents, torch.Generator().manual_seed(1))
+    ours = rows(blocked.plain_rows, layout, torch.Generator().manual_seed(1), **settings)
+    expected = rows(reference.global_attention, layout, torch.Generator().manual_seed(1))
     assert same(ours, expected)
 
 
 @pytest.mark.parametrize("module", [blocked, loop])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_low_precision_is_about_as_close_as_the_dense_definition(dtype, module):
-    documents = Documents(torch.tensor([0, 300]), None, torch.arange(300) < 3)
-    assert as_close(module, documents, dtype, dim=16, window=64, dilation=(1, 2)) == []
+    layout = Layout(torch.tensor([0, 300]), None, torch.arange(300) < 3)
+    assert as_close(module, layout, dtype, dim=16, window=64, dilation=(1, 2)) == []
 
 
 def test_what_many_blocks_give_a_global_key_is_summed_exactly_in_half_precision():
@@ -91,16 +96,16 @@ def test_what_many_blocks_give_a_global_key_is_summed_exactly_in_half_precision(
 
 def test_a_row_whose_window_is_all_padding_stays_finite():
     keep = torch.zeros(40, dtype=torch.bool)
-    documents = Documents(torch.tensor([0, 40]), keep, None)
-    for tensor in band(blocked, documents, torch.Generator().manual_seed(0), window=4):
+    layout = Layout(torch.tensor([0, 40]), keep, None)
+    for tensor in band(blocked, layout, torch.Generator().manual_seed(0), window=4):
         assert torch.equal(tensor, torch.zeros_like(tensor))
 
 
 def test_the_seed_decides_what_dropout_takes():
-    documents = Documents(torch.tensor([0, 50]))
+    layout = Layout(torch.tensor([0, 50]))
     q = torch.randn(50, 2, 4)
     run = [
-        attention.band_attention(q, q, q, documents, window=8, dropout=0.5, seed=s)
+        attention.sliding_window_attention(q, q, q, layout, window=8, dropout=0.5, seed=s)
         for s in (1, 1, 2)
     ]
     assert torch.equal(run[0], run[1])
@@ -113,7 +118,7 @@ FAULTS = {
     "the window is one token wider on the left": (".tril(-1)", ".tril(-2)"),
     "documents leak into each other": (
         "range(origin, borders[d + 1], gap)",
-        "range(origin, documents.total, gap)",
+        "range(origin, layout.total_tokens, gap)",
     ),
     "fillers of the global keys count": ("scores[:, :, block.real : x] = self.low", "pass"),
     "the scale is missing in a gradient": (".mul_(work.scale)", ""),
@@ -157,15 +162,15 @@ def test_a_seeded_fault_is_caught(fault):
     is_global[[0, 7, 150, 320]] = True
     borders = torch.tensor([0, 300, 500])
     runs = [
-        (Documents(borders, None, is_global), {}),
-        (Documents(borders), {"dilation": (1, 2, 2, 1), "causal": True, "relative": True}),
+        (Layout(borders, None, is_global), {}),
+        (Layout(borders), {"dilation": (1, 2, 2, 1), "causal": True, "relative": True}),
     ]
     caught = []
-    for documents, arguments in runs:
+    for layout, arguments in runs:
         arguments |= {"window": 64, "dropout": 0.3, "seed": 5, "heads": 4}
-        expected = band(reference, documents, torch.Generator().manual_seed(0), **arguments)
+        expected = band(reference, layout, torch.Generator().manual_seed(0), **arguments)
         try:
-            ours = band(mutant, documents, torch.Generator().manual_seed(0), **arguments)
+            ours = band(mutant, layout, torch.Generator().manual_seed(0), **arguments)
         except RuntimeError:  # shapes that do not go together
             caught.append(True)
         else:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from patterns import batches, dropouts, same
 
-from ldt.attention import Documents
+from ldt.attention import Layout
 from ldt.attention.pooled import POOLED, blocked, pooled_attention, reference
 from ldt.attention.pooled.cells import Cells
 
@@ -21,7 +21,7 @@ HEADS, DIM = 2, 3
 SIZES = [(5, 4), (4, 4), (2, 3), (1, 1), (6, 2)]  # overlap, meet, leave gaps, tokens, much overlap
 
 
-def documents():
+def layout():
     """Six documents with holes and global tokens: one begins with holes, one has nothing else."""
     lengths = [9, 1, 14, 3, 5, 2]
     keep = torch.rand(sum(lengths), generator=torch.Generator().manual_seed(3)) > 0.2
@@ -30,7 +30,7 @@ def documents():
     is_global = torch.zeros_like(keep)
     is_global[[2, 15, 16, 28]] = True
     borders = torch.tensor([0, *lengths]).cumsum(0)
-    return Documents(borders, keep, is_global & keep)
+    return Layout(borders, keep, is_global & keep)
 
 
 def pooled_by_hand(pooling, k, v, weight, cell, size, h):
@@ -55,8 +55,8 @@ def pooled_by_hand(pooling, k, v, weight, cell, size, h):
 @pytest.mark.parametrize(("size", "stride"), SIZES)
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_pooling_and_attention_are_what_the_docstrings_say(pooling, size, stride):
-    docs, window = documents(), 8
-    q, k, v = torch.randn(3, docs.total, HEADS, DIM, dtype=torch.float64)
+    docs, window = layout(), 8
+    q, k, v = torch.randn(3, docs.total_tokens, HEADS, DIM, dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     weight = pool_weight(pooling, size, HEADS, DIM, generator)
     weight = None if weight is None else weight.detach()
@@ -71,14 +71,14 @@ def test_pooling_and_attention_are_what_the_docstrings_say(pooling, size, stride
         table = [pooled_by_hand(pooling, k, v, weight, cell, size, h) for cell in by_hand]
         torch.testing.assert_close(keys[cells.valid, h], torch.stack([key for key, _ in table]))
         torch.testing.assert_close(values[cells.valid, h], torch.stack([x for _, x in table]))
-        for i in range(docs.total):
+        for i in range(docs.total_tokens):
             expected = torch.zeros(DIM, dtype=torch.float64)
             reached = [
                 pair
                 for (d, start, _), pair in zip(by_hand, table, strict=True)
                 if d == docs.document_of[i] and abs(start + (size - 1) / 2 - i) <= window / 2
             ]
-            if docs.keep[i] and not docs.is_global[i] and reached:
+            if docs.key_padding_mask[i] and not docs.is_global[i] and reached:
                 weights = [math.exp(float(q[i, h] @ key) / math.sqrt(DIM)) for key, _ in reached]
                 pairs = zip(weights, reached, strict=True)
                 expected = sum(w / sum(weights) * value for w, (_, value) in pairs)
@@ -86,10 +86,10 @@ def test_pooling_and_attention_are_what_the_docstrings_say(pooling, size, stride
 
 
 def test_what_stands_at_holes_reaches_nothing():
-    docs = documents()
-    x, other = torch.randn(2, docs.total, HEADS, DIM, dtype=torch.float64)
-    other[docs.keep] = x[docs.keep]
-    other[~docs.keep] *= 1e6
+    docs = layout()
+    x, other = torch.randn(2, docs.total_tokens, HEADS, DIM, dtype=torch.float64)
+    other[docs.key_padding_mask] = x[docs.key_padding_mask]
+    other[~docs.key_padding_mask] *= 1e6
     for name in ("reference", "blocked"):
         module = POOLED[name]
         for pooling in POOLINGS:
@@ -127,7 +127,7 @@ def test_documents_shorter_than_a_cell_and_rows_of_holes_are_exact(pooling):
     borders = torch.tensor([0, 1, 3, 10, 13])
     keep = torch.ones(13, dtype=torch.bool)
     keep[3:10] = False
-    docs = Documents(borders, keep)
+    docs = Layout(borders, keep)
     found = [
         pooled(module, docs, torch.Generator().manual_seed(0), pooling, 5, 4, window=8)
         for module in (reference, blocked)
@@ -140,9 +140,7 @@ def test_documents_shorter_than_a_cell_and_rows_of_holes_are_exact(pooling):
     assert not short[0][:1].any()  # the centre of its only cell is 2 tokens away
     keep = torch.zeros(13, dtype=torch.bool)
     for module in (reference, blocked):
-        for x in pooled(
-            module, Documents(borders, keep), torch.Generator(), pooling, 5, 4, window=8
-        ):
+        for x in pooled(module, Layout(borders, keep), torch.Generator(), pooling, 5, 4, window=8):
             assert not x.any()
 
 
@@ -155,9 +153,9 @@ def test_a_document_alone_is_what_it_is_in_a_batch_and_behind_padding(pooling):
     def run(tokens, docs):
         return pooled_attention(*x[:, tokens], weight, docs, **how)
 
-    alone = run(slice(20, 60), Documents(torch.tensor([0, 40])))
-    together = run(slice(0, 60), Documents(torch.tensor([0, 20, 60])))
-    padded = run(slice(13, 60), Documents(torch.tensor([0, 47]), torch.arange(47) >= 7))
+    alone = run(slice(20, 60), Layout(torch.tensor([0, 40])))
+    together = run(slice(0, 60), Layout(torch.tensor([0, 20, 60])))
+    padded = run(slice(13, 60), Layout(torch.tensor([0, 47]), torch.arange(47) >= 7))
     torch.testing.assert_close(together[20:], alone, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(padded[7:], alone, rtol=1e-12, atol=1e-12)
     assert not padded[:7].any()
@@ -166,7 +164,7 @@ def test_a_document_alone_is_what_it_is_in_a_batch_and_behind_padding(pooling):
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_low_precision_is_about_as_close_as_the_dense_definition(dtype, pooling):
-    docs = Documents(torch.tensor([0, 300]), None, torch.arange(300) < 3)
+    docs = Layout(torch.tensor([0, 300]), None, torch.arange(300) < 3)
 
     def run(module, dtype):
         generator = torch.Generator().manual_seed(0)
@@ -185,14 +183,14 @@ def test_low_precision_is_about_as_close_as_the_dense_definition(dtype, pooling)
 def test_memory_for_probabilities_does_not_grow_with_the_length():
     sizes = []
     for length in (1000, 4000):
-        docs = Documents(torch.tensor([0, length]))
+        docs = Layout(torch.tensor([0, length]))
         blocks = list(blocked._blocks(Cells(docs, 5, 4), 64, torch.float64))
         sizes.append(max(queries * cells for queries, cells in (b.shape for b in blocks)))
     assert sizes[0] == sizes[1] <= 128 * (128 + 64 + 8) / 4
 
 
 def test_nothing_of_a_batch_outlives_it():
-    docs = Documents(torch.tensor([0, 60]), torch.arange(60) > 3)
+    docs = Layout(torch.tensor([0, 60]), torch.arange(60) > 3)
     x = torch.randn(60, HEADS, DIM)
     gc.disable()
     try:
@@ -205,7 +203,7 @@ def test_nothing_of_a_batch_outlives_it():
 
 
 def test_numbers_and_names_without_a_meaning_are_refused():
-    x, docs = torch.randn(4, 1, 4), Documents(torch.tensor([0, 4]))
+    x, docs = torch.randn(4, 1, 4), Layout(torch.tensor([0, 4]))
     right = {"pooling": "mean", "size": 5, "stride": 4, "window": 8}
     for wrong, message in (
         ({"pooling": "sum"}, "pooling must be ldconv, mean, max, conv, got 'sum'"),
@@ -234,7 +232,7 @@ FAULTS = {
         "silent = before[begin] == before[end]",
         "silent = before[begin] < 0",
     ),
-    "global tokens get a row": ("silent = silent | cells.documents.silent", "pass"),
+    "global tokens get a row": ("silent = silent | cells.layout.masked_queries", "pass"),
     "holes count in a mean": ("cells.inside[:, None]", "torch.ones_like(cells.inside[:, None])"),
     "holes are pooled": ("k.masked_fill(holes, 0), v.masked_fill(holes, 0)", "k, v"),
     "a hole is the centre": (".masked_fill(~there[:, None, None], 0)", ""),
@@ -267,7 +265,7 @@ def test_a_seeded_fault_is_caught(fault):
     keep[100:140] = False
     is_global = keep & (torch.rand(400, generator=generator) < 0.02)
     keep[[3, 299, 300, 301]] = True  # the second document ends in a cell without its centre
-    docs = Documents(torch.tensor([0, 3, 301, 400]), keep, is_global)
+    docs = Layout(torch.tensor([0, 3, 301, 400]), keep, is_global)
     caught = []
     for pooling, cell, window in (("ldconv", (6, 4), 16), ("mean", (5, 4), 16), ("max", (5, 4), 2)):
         how = {"window": window, "dropout": 0.3 * (pooling == "mean"), "seed": 5}

@@ -4,18 +4,18 @@ import math
 
 import torch
 
-from ldt.attention import Documents, band_probabilities, global_probabilities, reference
+from ldt.attention import Layout, band_probabilities, global_probabilities, reference
 from ldt.attention.dropout import dropout_mask
 
 LENGTHS, HEADS, DIM = (9, 1, 14), 2, 4
 TOTAL = sum(LENGTHS)
 
 
-def documents():
+def layout():
     generator = torch.Generator().manual_seed(3)
     keep = torch.rand(TOTAL, generator=generator) > 0.15
     is_global = (torch.rand(TOTAL, generator=generator) < 0.15) & keep
-    return Documents(torch.tensor([0, *LENGTHS]).cumsum(0), keep, is_global)
+    return Layout(torch.tensor([0, *LENGTHS]).cumsum(0), keep, is_global)
 
 
 def attend(q, keys, k, v, h):
@@ -26,31 +26,35 @@ def attend(q, keys, k, v, h):
 
 def own(docs, i):
     d = int(docs.document_of[i])
-    return [j for j in range(docs.borders[d], docs.borders[d + 1]) if docs.keep[j]]
+    return [
+        j
+        for j in range(docs.cu_seqlens_host[d], docs.cu_seqlens_host[d + 1])
+        if docs.key_padding_mask[j]
+    ]
 
 
 def test_the_band_is_what_the_docstring_says():
-    docs, window = documents(), 6
+    docs, window = layout(), 6
     q, k, v = torch.randn(3, TOTAL, HEADS, DIM, dtype=torch.float64)
-    out = reference.band_attention(q, k, v, docs, window=window)
+    out = reference.sliding_window_attention(q, k, v, docs, window=window)
     for i in range(TOTAL):
         for h in range(HEADS):
             expected = torch.zeros(DIM, dtype=torch.float64)
-            if docs.keep[i] and not docs.is_global[i]:
+            if docs.key_padding_mask[i] and not docs.is_global[i]:
                 keys = [j for j in own(docs, i) if abs(i - j) <= 3 or docs.is_global[j]]
                 expected = attend(q[i], keys, k, v, h)
             torch.testing.assert_close(out[i, h], expected)
 
 
 def test_a_global_token_sees_its_document_through_the_global_projections():
-    docs, width = documents(), HEADS * DIM
+    docs, width = layout(), HEADS * DIM
     x = torch.randn(TOTAL, width, dtype=torch.float64)
     q = torch.randn(len(docs.global_index), HEADS, DIM, dtype=torch.float64)
     key, value = (
         (torch.randn(width, width).double(), torch.randn(width).double()) for _ in range(2)
     )
     k, v = ((x @ w.T + b).view(TOTAL, HEADS, DIM) for w, b in (key, value))
-    out = reference.global_rows(q, x, key, value, docs)
+    out = reference.global_attention(q, x, key, value, docs)
     assert len(q) > 2
     for g, i in enumerate(docs.global_index.tolist()):
         for h in range(HEADS):
@@ -58,26 +62,28 @@ def test_a_global_token_sees_its_document_through_the_global_projections():
 
 
 def test_probabilities_give_the_output_back():
-    docs, window = documents(), 6
+    docs, window = layout(), 6
     q, k, v = torch.randn(3, TOTAL, HEADS, DIM, dtype=torch.float64)
     probs = band_probabilities(q, k, docs, window=window)
     front = probs.shape[-1] - window - 1
     out = torch.zeros_like(q)
     for i in range(TOTAL):
         d = int(docs.document_of[i])
-        globals_ = docs.global_index[docs.global_borders[d] : docs.global_borders[d + 1]]
+        globals_ = docs.global_index[docs.cu_globals_host[d] : docs.cu_globals_host[d + 1]]
         for column, j in enumerate(globals_):
             out[i] += probs[i, :, column, None] * v[j]
         for offset in range(-window // 2, window // 2 + 1):
             if 0 <= i + offset < TOTAL:
                 out[i] += probs[i, :, front + offset + window // 2, None] * v[i + offset]
-    torch.testing.assert_close(out, reference.band_attention(q, k, v, docs, window=window))
-    counted = docs.keep & ~docs.is_global
+    torch.testing.assert_close(
+        out, reference.sliding_window_attention(q, k, v, docs, window=window)
+    )
+    counted = docs.key_padding_mask & ~docs.is_global
     torch.testing.assert_close(probs.sum(-1), counted.double()[:, None].expand(-1, HEADS))
 
 
 def test_global_probabilities_give_the_output_back():
-    docs, width = documents(), HEADS * DIM
+    docs, width = layout(), HEADS * DIM
     x = torch.randn(TOTAL, width, dtype=torch.float64)
     q = torch.randn(len(docs.global_index), HEADS, DIM, dtype=torch.float64)
     key, value = (
@@ -87,14 +93,14 @@ def test_global_probabilities_give_the_output_back():
     v = (x @ value[0].T + value[1]).view(TOTAL, HEADS, DIM)
     out = torch.zeros_like(q)
     for g, i in enumerate(docs.global_index.tolist()):
-        begin = docs.borders[int(docs.document_of[i])]
+        begin = docs.cu_seqlens_host[int(docs.document_of[i])]
         for j in range(min(probs.shape[-1], TOTAL - begin)):
             out[g] += probs[g, :, j, None] * v[begin + j]
-    torch.testing.assert_close(out, reference.global_rows(q, x, key, value, docs))
+    torch.testing.assert_close(out, reference.global_attention(q, x, key, value, docs))
 
 
 def test_dropout_takes_its_share_of_every_row_column_and_head():
-    docs = Documents(torch.tensor([0, 1000]))
+    docs = Layout(torch.tensor([0, 1000]))
     index = torch.arange(1000)
     kept = dropout_mask(docs, 4, index, index, 0.1, 3).double()
     noise = math.sqrt(0.1 * 0.9)
@@ -108,8 +114,8 @@ def test_dropout_takes_its_share_of_every_row_column_and_head():
 
 
 def test_dropout_does_not_depend_on_what_else_is_in_the_batch():
-    alone = Documents(torch.tensor([0, 50]))
-    together = Documents(torch.tensor([0, 50, 90]))
+    alone = Layout(torch.tensor([0, 50]))
+    together = Layout(torch.tensor([0, 50, 90]))
     index = torch.arange(50)
     first = dropout_mask(alone, 2, index, index, 0.3, 9)
     assert torch.equal(first, dropout_mask(together, 2, index, index, 0.3, 9))
@@ -117,12 +123,12 @@ def test_dropout_does_not_depend_on_what_else_is_in_the_batch():
 
 
 def test_relative_positions_add_what_the_distance_says_to_a_score():
-    docs, window, gaps = Documents(torch.tensor([0, 9, 14])), 4, (1, 2)
+    docs, window, gaps = Layout(torch.tensor([0, 9, 14])), 4, (1, 2)
     q, k, v, far = torch.randn(4, 14, HEADS, DIM, dtype=torch.float64)
     for causal, places in ((False, range(-2, 3)), (True, range(-2, 1))):
         table = torch.randn(HEADS, len(places), DIM, dtype=torch.float64)
         arguments = {"window": window, "dilation": gaps, "causal": causal}
-        out = reference.band_attention(q, k, v, docs, relative=(far, table), **arguments)
+        out = reference.sliding_window_attention(q, k, v, docs, relative=(far, table), **arguments)
         for i in range(14):
             for h in range(HEADS):
                 begin, end = (0, 9) if i < 9 else (9, 14)

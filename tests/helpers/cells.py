@@ -8,10 +8,14 @@ from ldt.attention.pooled.cells import Cells
 POOLINGS = ("ldconv", "mean", "max", "conv")
 
 
-def cells_by_hand(documents, size, stride):
+def cells_by_hand(layout, size, stride):
     """[(document, start, kept tokens)] of all cells, in order."""
-    found, borders = [], documents.borders
-    kept = [True] * documents.total if documents.keep is None else documents.keep.tolist()
+    found, borders = [], layout.cu_seqlens_host
+    kept = (
+        [True] * layout.total_tokens
+        if layout.key_padding_mask is None
+        else layout.key_padding_mask.tolist()
+    )
     for d in range(len(borders) - 1):
         tokens = [i for i in range(borders[d], borders[d + 1]) if kept[i]]
         start = tokens[0] if tokens else borders[d + 1]
@@ -30,13 +34,13 @@ def pool_weight(pooling, size, heads, dim, generator, dtype=torch.float64):
 
 
 def pooled(
-    module, documents, generator, pooling, size, stride, dtype=torch.float64, heads=2, dim=4, **how
+    module, layout, generator, pooling, size, stride, dtype=torch.float64, heads=2, dim=4, **how
 ):
     """Output of a module's two functions together, and all gradients."""
-    shape = documents.total, heads, dim
+    shape = layout.total_tokens, heads, dim
     q, k, v, up = (rand(*shape, generator=generator, dtype=dtype) for _ in range(4))
     weight = pool_weight(pooling, size, heads, dim, generator, dtype)
-    cells = Cells(documents, size, stride)
+    cells = Cells(layout, size, stride)
     keys, values = module.pool(pooling, k, v, weight, cells)
     out = module.cell_attention(q, keys, values, cells, **how)
     leaves = [q, k, v] if weight is None else [q, k, v, weight]

@@ -7,7 +7,7 @@ launches kernels, forward and backward, on tensors of any device.
 
 import torch
 
-from ldt.attention import POOLINGS, Documents
+from ldt.attention import POOLINGS, Layout
 from ldt.attention.pooled.cells import Cells
 
 BAND = {
@@ -25,10 +25,10 @@ def band(capability):
     from ldt.attention.triton import band, band_tiles
 
     band_tiles._generation = lambda device: capability // 10
-    documents = Documents(torch.tensor([0, 512, 1024]))
-    silent = Documents(documents.cu_seqlens, None, torch.arange(1024) % 512 == 0)
+    layout = Layout(torch.tensor([0, 512, 1024]))
+    silent = Layout(layout.cu_seqlens, None, torch.arange(1024) % 512 == 0)
     for label, (dtype, dim, globals, gaps, dropout) in BAND.items():
-        where = silent if globals else documents
+        where = silent if globals else layout
 
         def call(dtype=dtype, dim=dim, where=where, gaps=gaps, dropout=dropout):
             q, k, v = torch.empty(1024, 3, 2, dim, dtype=dtype).unbind(1)
@@ -58,7 +58,7 @@ def rows(capability):
 
     keep = torch.ones(1024, dtype=torch.bool)
     for label, (dtype, heads, dim, globals, folded, dropout) in ROWS.items():
-        where = Documents(torch.tensor([0, 1024]), keep, torch.arange(1024) < globals)
+        where = Layout(torch.tensor([0, 1024]), keep, torch.arange(1024) < globals)
         per, width = (heads, heads * dim) if folded else (1, dim)
 
         def call(dtype=dtype, shape=(heads // per, width), per=per, where=where, dropout=dropout):
@@ -128,4 +128,4 @@ def pool(capability):
 def _cells(holes):
     """The cells of two documents whose first tokens are global."""
     keep, is_global = torch.ones(1024).bool(), torch.arange(1024) % 512 == 0
-    return Cells(Documents(torch.tensor([0, 512, 1024]), keep if holes else None, is_global), 5, 4)
+    return Cells(Layout(torch.tensor([0, 512, 1024]), keep if holes else None, is_global), 5, 4)

@@ -3,7 +3,7 @@
 import torch
 from hypothesis import strategies as st
 
-from ldt.attention import Documents
+from ldt.attention import Layout
 
 HEADS, DIM = 2, 4
 
@@ -17,7 +17,7 @@ def batches(draw, globals=True, longest=700):
     """Packed documents with holes and global tokens, some of them none, one, many, all.
 
     Returns:
-        `Documents` and the torch generator to draw their numbers from.
+        `Layout` and the torch generator to draw their numbers from.
     """
     short, border = st.integers(1, 40), st.sampled_from([127, 128, 129])
     lengths = draw(st.lists(st.one_of(short, border, st.integers(100, 300)), max_size=3))
@@ -31,15 +31,15 @@ def batches(draw, globals=True, longest=700):
     if share is not None:
         is_global = torch.rand(total, generator=generator) < share
         is_global = is_global if keep is None else is_global & keep
-    documents = Documents(torch.tensor([0, *lengths]).cumsum(0), keep, is_global)
-    return documents, generator
+    layout = Layout(torch.tensor([0, *lengths]).cumsum(0), keep, is_global)
+    return layout, generator
 
 
 @st.composite
 def patterns(draw, longest=700):
-    """A batch of `batches`, and the arguments of a band_attention that suit it."""
+    """A batch of `batches`, and the arguments of a sliding_window_attention that suit it."""
     causal = draw(st.sampled_from([False, False, True]))
-    documents, generator = draw(batches(globals=not causal, longest=longest))
+    layout, generator = draw(batches(globals=not causal, longest=longest))
     arguments = {
         "window": draw(windows),
         "dilation": draw(dilations),
@@ -47,7 +47,7 @@ def patterns(draw, longest=700):
         "dropout": draw(dropouts),
         "seed": draw(st.integers(-(2**40), 2**40)),
     }
-    return documents, generator, arguments
+    return layout, generator, arguments
 
 
 def offsets(arguments):
@@ -64,7 +64,7 @@ def rand(*shape, generator, dtype=torch.float64, scale=1.0):
 
 def band(
     module,
-    documents,
+    layout,
     generator,
     dtype=torch.float64,
     heads=HEADS,
@@ -72,8 +72,8 @@ def band(
     relative=False,
     **arguments,
 ):
-    """Output and all gradients of a module's band_attention on inputs of this generator."""
-    shape = documents.total, heads, dim
+    """Output and all gradients of a module's sliding windows on inputs of this generator."""
+    shape = layout.total_tokens, heads, dim
     q, k, v, up = (rand(*shape, generator=generator, dtype=dtype) for _ in range(4))
     leaves = q, k, v
     if relative:
@@ -81,15 +81,15 @@ def band(
         table = rand(heads, offsets(arguments), dim, generator=generator, dtype=dtype)
         arguments["relative"] = query, table
         leaves += query, table
-    out = module.band_attention(q, k, v, documents, **arguments)
+    out = module.sliding_window_attention(q, k, v, layout, **arguments)
     return out, *torch.autograd.grad(out, leaves, up)
 
 
-def rows(run, documents, generator, dtype=torch.float64, heads=HEADS, dim=DIM, **arguments):
-    """Output and all gradients of a global_rows function on inputs of this generator."""
-    count, width = len(documents.global_index), heads * dim
+def rows(run, layout, generator, dtype=torch.float64, heads=HEADS, dim=DIM, **arguments):
+    """Output and all gradients of a global_attention function on inputs of this generator."""
+    count, width = len(layout.global_index), heads * dim
     q, up = (rand(count, heads, dim, generator=generator, dtype=dtype) for _ in range(2))
-    x = rand(documents.total, width, generator=generator, dtype=dtype)
+    x = rand(layout.total_tokens, width, generator=generator, dtype=dtype)
     key, value = (
         (
             rand(width, width, generator=generator, dtype=dtype, scale=width**-0.5),
@@ -97,7 +97,7 @@ def rows(run, documents, generator, dtype=torch.float64, heads=HEADS, dim=DIM, *
         )
         for _ in range(2)
     )
-    out = run(q, x, key, value, documents, **arguments)
+    out = run(q, x, key, value, layout, **arguments)
     leaves = (q, x, key[0], *value)  # the key bias cancels in the softmax
     return out, *torch.autograd.grad(out, leaves, up)
 
@@ -110,7 +110,7 @@ def same(ours, theirs, tolerance=1e-11):
     )
 
 
-def as_close(module, documents, dtype, seed=0, **arguments):
+def as_close(module, layout, dtype, seed=0, **arguments):
     """Whether a module's band in ``dtype`` is at most twice as far from float64 as the definition.
 
     Returns:
@@ -120,23 +120,23 @@ def as_close(module, documents, dtype, seed=0, **arguments):
 
     def run(module, dtype):
         generator = torch.Generator().manual_seed(seed)
-        return band(module, documents, generator, dtype, **arguments)
+        return band(module, layout, generator, dtype, **arguments)
 
     names = "out", "dq", "dk", "dv"
     exact, dense, ours = run(reference, torch.float64), run(reference, dtype), run(module, dtype)
     return _further(names, exact, dense, ours, dtype)
 
 
-def rows_as_close(run, documents, dtype, seed=0, **arguments):
-    """`as_close` of a global_rows function."""
+def rows_as_close(run, layout, dtype, seed=0, **arguments):
+    """`as_close` of a global_attention function."""
     from ldt.attention import reference
 
     def found(run, dtype):
         generator = torch.Generator().manual_seed(seed)
-        return rows(run, documents, generator, dtype, **arguments)
+        return rows(run, layout, generator, dtype, **arguments)
 
     names = "out", "dq", "dx", "dwk", "dwv", "dbv"
-    definition = reference.global_rows
+    definition = reference.global_attention
     exact, dense = found(definition, torch.float64), found(definition, dtype)
     return _further(names, exact, dense, found(run, dtype), dtype, least=2e-6)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from longformers import HEADS, batch, ldt_model
 
-from ldt.attention import Documents, band_attention, documents
+from ldt.attention import Layout, layout, sliding_window_attention
 from ldt.model.packing import pack
 
 LABELS = {
@@ -45,9 +45,9 @@ def test_one_graph_serves_every_length_batch_and_set_of_global_tokens():
 def test_global_tokens_are_counted_once_and_not_at_all_where_that_was_done_before(
     monkeypatch, before
 ):
-    counts, graphs, places = [], [], documents.places
+    counts, graphs, places = [], [], layout.places
     monkeypatch.setattr(
-        documents, "places", lambda mask, count: counts.append(count) or places(mask, count)
+        layout, "places", lambda mask, count: counts.append(count) or places(mask, count)
     )
     model = ldt_model("Model").double().eval()
     torch.compiler.reset()
@@ -128,10 +128,10 @@ def test_every_head_exports(head):
 
 
 def test_a_number_as_the_seed_drops_the_same_compiled_as_eager():
-    q, documents = torch.randn(50, 2, 4), Documents(torch.tensor([0, 50]), total=50)
+    q, layout = torch.randn(50, 2, 4), Layout(torch.tensor([0, 50]), total_tokens=50)
 
     def run(q, seed):
-        return band_attention(q, q, q, documents, window=8, dropout=0.5, seed=seed)
+        return sliding_window_attention(q, q, q, layout, window=8, dropout=0.5, seed=seed)
 
     fast = torch.compile(run, fullgraph=True, backend="aot_eager")
     for seed in (1, 2**33 + 5):

@@ -12,18 +12,18 @@ def mask_of(*rows):
 
 def test_a_document_spans_from_the_first_to_the_last_real_token():
     packing = pack((4, 5), mask_of("11110", "01101", "00000", "11111"))
-    documents = packing.documents
-    assert documents.borders == [0, 4, 8, 9, 14]
+    layout = packing.layout
+    assert layout.cu_seqlens_host == [0, 4, 8, 9, 14]
     assert packing.index.tolist() == [0, 1, 2, 3, 6, 7, 8, 9, 10, 15, 16, 17, 18, 19]
-    assert documents.keep.tolist() == [1, 1, 1, 1, 1, 1, 0, 1, 0, 1, 1, 1, 1, 1]
-    assert documents.is_global is None
+    assert layout.key_padding_mask.tolist() == [1, 1, 1, 1, 1, 1, 0, 1, 0, 1, 1, 1, 1, 1]
+    assert layout.is_global is None
 
 
 def test_without_padding_packing_is_a_reshape():
     x = torch.randn(2, 3, 4)
     packing = pack((2, 3), torch.ones(2, 3))
     assert packing.index is None
-    assert packing.documents.keep is None
+    assert packing.layout.key_padding_mask is None
     assert packing.pack(x).data_ptr() == x.data_ptr()
     assert packing.unpack(packing.pack(x)).data_ptr() == x.data_ptr()
 
@@ -31,7 +31,7 @@ def test_without_padding_packing_is_a_reshape():
 def test_with_holes_only_packing_moves_nothing_but_keeps_the_holes():
     packing = pack((2, 3), mask_of("101", "111"))
     assert packing.index is None
-    assert packing.documents.keep.tolist() == [1, 0, 1, 1, 1, 1]
+    assert packing.layout.key_padding_mask.tolist() == [1, 0, 1, 1, 1, 1]
     x = torch.ones(2, 3)
     assert packing.unpack(packing.pack(x), -1).tolist() == [[1, -1, 1], [1, 1, 1]]
 
@@ -44,7 +44,7 @@ def test_unpacking_gives_back_real_tokens_and_the_fill_elsewhere(b, n, seed, sha
     x = torch.randn(b, n, 2, generator=generator)
     packing = pack((b, n), mask, device=x.device)
     packed = packing.pack(x)
-    assert len(packed) == packing.documents.total
+    assert len(packed) == packing.layout.total_tokens
     assert torch.equal(packing.unpack(packed, -7), x.masked_fill(~mask[..., None], -7))
     assert torch.equal(packing.real(), mask)
     first = x[torch.arange(b), mask.int().argmax(1)]
@@ -54,18 +54,18 @@ def test_unpacking_gives_back_real_tokens_and_the_fill_elsewhere(b, n, seed, sha
 def test_global_tokens_come_from_either_mask_and_never_from_padding():
     attention = mask_of("1120", "0111")
     packing = pack((2, 4), attention, mask_of("1001", "1020"))
-    assert packing.documents.is_global.tolist() == [1, 0, 1, 0, 1, 0]
+    assert packing.layout.is_global.tolist() == [1, 0, 1, 0, 1, 0]
     hole = pack((1, 4), mask_of("1011"), mask_of("0110"))
-    assert hole.documents.is_global.tolist() == [0, 0, 1, 0]
-    assert pack((2, 4), attention).documents.is_global.tolist() == [0, 0, 1, 0, 0, 0]
-    assert pack((2, 4), None, mask_of("0000", "0000")).documents.is_global is None
+    assert hole.layout.is_global.tolist() == [0, 0, 1, 0]
+    assert pack((2, 4), attention).layout.is_global.tolist() == [0, 0, 1, 0, 0, 0]
+    assert pack((2, 4), None, mask_of("0000", "0000")).layout.is_global is None
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.float32, torch.float16])
 def test_masks_may_have_any_type(dtype):
     packing = pack((2, 3), mask_of("110", "111").to(dtype), mask_of("100", "000").to(dtype))
-    assert packing.documents.borders == [0, 2, 5]
-    assert packing.documents.global_index.tolist() == [0]
+    assert packing.layout.cu_seqlens_host == [0, 2, 5]
+    assert packing.layout.global_index.tolist() == [0]
 
 
 @pytest.mark.parametrize(

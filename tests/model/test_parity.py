@@ -12,7 +12,7 @@ from longformers import HEADS, VOCABULARY, batch, longformer
 from torch.nn import functional as F
 
 import ldt.model
-from ldt.attention import BACKENDS, Documents, reference
+from ldt.attention import BACKENDS, Layout, reference
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
 CASES = [  # windows that transformers can run, length, padding, global tokens
@@ -253,54 +253,56 @@ def test_a_tuple_has_the_fields_in_the_order_of_transformers(tmp_path):
                     assert_close(a, b, 1e-5, head)
 
 
-def dense(q, k, v, documents, window, weight):
+def dense(q, k, v, layout, window, weight):
     """Band attention with the weight ``weight(near, is_global)`` for each pair."""
     position = torch.arange(len(q))
     near = (position[:, None] - position).abs() <= window // 2
-    same = documents.document_of[:, None] == documents.document_of
-    weight = weight(near, documents.is_global) * (same & documents.keep)
+    same = layout.document_of[:, None] == layout.document_of
+    weight = weight(near, layout.is_global) * (same & layout.key_padding_mask)
     scores = torch.einsum("qhd,khd->hqk", q, k) * q.shape[-1] ** -0.5
-    silent = ~documents.keep | documents.is_global
+    silent = ~layout.key_padding_mask | layout.is_global
     weight = weight.masked_fill(silent[:, None], 1).to(q.dtype)
     out = torch.einsum("hqk,khd->qhd", (scores + weight.log()).softmax(-1), v)
     return out.masked_fill(silent[:, None, None], 0)
 
 
-def right(q, k, v, documents, *, window, **how):
-    return dense(q, k, v, documents, window, lambda near, seen: near | seen)
+def right(q, k, v, layout, *, window, **how):
+    return dense(q, k, v, layout, window, lambda near, seen: near | seen)
 
 
-def too_wide(q, k, v, documents, *, window, **how):
-    return dense(q, k, v, documents, window + 2, lambda near, seen: near | seen)
+def too_wide(q, k, v, layout, *, window, **how):
+    return dense(q, k, v, layout, window + 2, lambda near, seen: near | seen)
 
 
-def counted_twice(q, k, v, documents, *, window, **how):
-    return dense(q, k, v, documents, window, lambda near, seen: near.int() + seen.int())
+def counted_twice(q, k, v, layout, *, window, **how):
+    return dense(q, k, v, layout, window, lambda near, seen: near.int() + seen.int())
 
 
-def not_seen(q, k, v, documents, *, window, **how):
-    return dense(q, k, v, documents, window, lambda near, seen: near & ~seen | near.diag().diag())
+def not_seen(q, k, v, layout, *, window, **how):
+    return dense(q, k, v, layout, window, lambda near, seen: near & ~seen | near.diag().diag())
 
 
-def one_to_one(q, x, key, value, documents, **how):
+def one_to_one(q, x, key, value, layout, **how):
     """Global rows that do not see each other."""
-    rest = Documents(documents.cu_seqlens, documents.keep & ~documents.is_global)
-    rest.__dict__["global_index"] = documents.global_index
-    return reference.global_rows(q, x, key, value, rest, **how)
+    rest = Layout(layout.cu_seqlens, layout.key_padding_mask & ~layout.is_global)
+    rest.__dict__["global_index"] = layout.global_index
+    return reference.global_attention(q, x, key, value, rest, **how)
 
 
 @pytest.mark.parametrize(
     ("band", "rows", "message"),
     [
-        (right, reference.global_rows, None),
-        (too_wide, reference.global_rows, "error"),
-        (counted_twice, reference.global_rows, "error"),
-        (not_seen, reference.global_rows, "error"),
+        (right, reference.global_attention, None),
+        (too_wide, reference.global_attention, "error"),
+        (counted_twice, reference.global_attention, "error"),
+        (not_seen, reference.global_attention, "error"),
         (right, one_to_one, "error"),
     ],
 )
 def test_the_comparison_catches_a_wrong_attention(band, rows, message, tmp_path, monkeypatch):
-    monkeypatch.setitem(BACKENDS, "other", SimpleNamespace(band_attention=band, global_rows=rows))
+    monkeypatch.setitem(
+        BACKENDS, "other", SimpleNamespace(sliding_window_attention=band, global_attention=rows)
+    )
     case = ([8, 8], 21, "middle", "some")
     for head in HEADS:
         if message is None:

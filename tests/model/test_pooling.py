@@ -16,7 +16,7 @@ from longformers import (
 from torch.nn import functional as F
 
 import ldt.attention.pooled
-from ldt.attention import Documents
+from ldt.attention import Layout
 from ldt.errors import ModelError
 from ldt.model import LdtConfig, LdtModel, load
 from ldt.model.config import check_config, upper_middle_layers
@@ -75,7 +75,7 @@ def test_the_layer_is_what_its_docstring_says():
     made = model(pooling_layers=[0], num_hidden_layers=1, attention_window=[4]).double()
     attention = made.encoder.layer[0].attention.self
     second = attention.pooled
-    docs = Documents(torch.tensor([0, 30]), None, torch.arange(30) == 7)
+    docs = Layout(torch.tensor([0, 30]), None, torch.arange(30) == 7)
     x = torch.randn(30, 16, dtype=torch.float64)
     out, _, _ = attention(x, docs)
     attention.pooled = None
@@ -117,7 +117,7 @@ def test_mix_and_weight_sharing_are_what_the_config_says(reads, shared, monkeypa
         return torch.zeros_like(seen[0])
 
     monkeypatch.setattr("ldt.model.pooling.pooled_attention", spy)
-    x, docs = torch.randn(20, 16), Documents(torch.tensor([0, 20]))
+    x, docs = torch.randn(20, 16), Layout(torch.tensor([0, 20]))
     first, _, _ = attention(x, docs)
     source = {"first_level": first, "embeddings": x}[reads]
     owner = attention if shared else attention.pooled
@@ -221,7 +221,7 @@ def test_a_second_level_that_is_missing_or_without_a_place_is_refused(tmp_path):
 
 def test_two_levels_keep_nothing_for_the_backward_pass_but_their_input():
     one, two = (layer.attention.self for layer in model().encoder.layer[:2])
-    x, docs = torch.randn(20, 16, requires_grad=True), Documents(torch.tensor([0, 20]))
+    x, docs = torch.randn(20, 16, requires_grad=True), Layout(torch.tensor([0, 20]))
 
     def kept(attention):
         given = {x.data_ptr(), *(p.data_ptr() for p in attention.parameters())}
@@ -259,13 +259,13 @@ def test_gradient_checkpointing_changes_no_gradient():
 def test_dropout_takes_part_and_follows_the_seed(monkeypatch):
     made = model(attention_probs_dropout_prob=0.5).train()
     seeds = []
-    real = ldt.attention.pooled.pooled_blocked.cell_attention
+    real = ldt.attention.pooled.blocked.cell_attention
 
     def spy(*args, **how):
         seeds.append((how["dropout"], int(how["seed"])))
         return real(*args, **how)
 
-    monkeypatch.setattr(ldt.attention.pooled.pooled_blocked, "cell_attention", spy)
+    monkeypatch.setattr(ldt.attention.pooled.blocked, "cell_attention", spy)
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
         made(**batch(21))

@@ -17,7 +17,7 @@ def pooled_attention(
     k,
     v,
     weight,
-    documents,
+    layout,
     *,
     pooling,
     size,
@@ -33,11 +33,11 @@ def pooled_attention(
         q, k, v: [total, heads, dim], or functions that return them. q is asked for last, and can
             have the memory of k and v.
         weight: of the pooling, see `pooled_reference.pool`; None for mean and max.
-        documents: where the documents lie; none shares a cell with another.
+        layout: where the documents lie; none shares a cell with another.
         pooling: a name in `POOLINGS`.
         size, stride: of the `Cells`, in tokens.
         window: tokens in reach on both sides together, see `pooled_reference.cell_attention`.
-        dropout, seed: as in `reference.band_attention`.
+        dropout, seed: as in `reference.sliding_window_attention`.
         backend: a name in `POOLED`; `auto` takes the fastest.
 
     Returns:
@@ -50,9 +50,9 @@ def pooled_attention(
     if torch.compiler.is_compiling():
         q, k, v = map(_given, (q, k, v))
         return ops.pooled(
-            q, k, v, weight, documents, pooling, size, stride, window, dropout, seed, backend
+            q, k, v, weight, layout, pooling, size, stride, window, dropout, seed, backend
         )
-    cells = Cells(documents, size, stride)
+    cells = Cells(layout, size, stride)
     keys, values = _pool(backend, pooling, _given(k), _given(v), weight, cells)
     q = _given(q)
     attend = _module(backend, q).cell_attention

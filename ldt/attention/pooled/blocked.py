@@ -11,7 +11,11 @@ from ldt.attention.pooled.cells import Cells
 
 def pool(pooling, k, v, weight, cells: Cells):
     """`pooled_reference.pool` by strided views of the tokens, one for each place in a cell."""
-    holes = None if cells.documents.keep is None else ~cells.documents.keep[:, None, None]
+    holes = (
+        None
+        if cells.layout.key_padding_mask is None
+        else ~cells.layout.key_padding_mask[:, None, None]
+    )
     if pooling == "max":
         return _max(k, holes, cells), _max(v, holes, cells)
     if holes is not None:
@@ -33,14 +37,14 @@ def pool(pooling, k, v, weight, cells: Cells):
 
 def cell_attention(q, k, v, cells: Cells, *, window, dropout=0.0, seed=0):
     """`pooled_reference.cell_attention`, a block of queries and the cells they reach at a time."""
-    documents = cells.documents
+    layout = cells.layout
     key = ("cell blocks", cells.size, cells.stride, window, q.dtype)
-    blocks = documents.cached(key, lambda: list(_blocks(cells, window, q.dtype)))
+    blocks = layout.cached(key, lambda: list(_blocks(cells, window, q.dtype)))
     drop = None
     if dropout:
-        rows = torch.arange(documents.total, device=q.device)
+        rows = torch.arange(layout.total_tokens, device=q.device)
         heads = torch.arange(q.shape[1], device=q.device)
-        drop = Dropout(documents, rows, cells.tokens(0)[0], heads, dropout, seed)
+        drop = Dropout(layout, rows, cells.tokens(0)[0], heads, dropout, seed)
     return Blocked.apply(q, k, v, blocks, None, drop)
 
 
@@ -49,8 +53,8 @@ def _blocks(cells, window, dtype):
     begin, end = cells.reach(window)
     before = F.pad(cells.valid.cumsum(0), (1, 0))
     silent = before[begin] == before[end]  # no cell in reach
-    if cells.documents.silent is not None:
-        silent = silent | cells.documents.silent
+    if cells.layout.masked_queries is not None:
+        silent = silent | cells.layout.masked_queries
     for row, first, last in cells.spans:
         count = -(-(last - first) // cells.stride)
         for start in range(first, last, BLOCK):

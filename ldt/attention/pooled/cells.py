@@ -6,7 +6,7 @@ from functools import wraps
 import torch
 from torch.nn import functional as F
 
-from ldt.attention.documents import Documents
+from ldt.attention.layout import Layout
 
 
 def _shared(make):
@@ -15,7 +15,7 @@ def _shared(make):
     @wraps(make)
     def get(self):
         key = (make.__name__, self.size, self.stride)
-        return self.documents.cached(key, lambda: make(self))
+        return self.layout.cached(key, lambda: make(self))
 
     return property(get)
 
@@ -34,24 +34,24 @@ class Cells:
     and leaves a row without a cell here and there.
 
     Args:
-        documents: where the documents lie.
+        layout: where the documents lie.
         size: tokens in a cell (the paper's kernel).
         stride: tokens from the start of a cell to that of the next.
     """
 
-    documents: Documents
+    layout: Layout
     size: int
     stride: int
 
     @property
     def count(self) -> int:
         """Rows of the table."""
-        return self.documents.total // self.stride + len(self.documents.cu_seqlens) - 1
+        return self.layout.total_tokens // self.stride + len(self.layout.cu_seqlens) - 1
 
     @_shared
     def first(self) -> torch.Tensor:
         """[documents] int64, the first kept token of each; its end where there is none."""
-        cu_seqlens, keep = self.documents.cu_seqlens, self.documents.keep
+        cu_seqlens, keep = self.layout.cu_seqlens, self.layout.key_padding_mask
         if keep is None:
             return cu_seqlens[:-1]
         before = F.pad(keep.cumsum(0), (1, 0))  # [total + 1]
@@ -61,7 +61,7 @@ class Cells:
     @_shared
     def row(self) -> torch.Tensor:
         """[documents] int64, the row of the first cell of each."""
-        begin = self.documents.cu_seqlens[:-1]
+        begin = self.layout.cu_seqlens[:-1]
         return begin // self.stride + torch.arange(len(begin), device=begin.device)
 
     @_shared
@@ -87,15 +87,15 @@ class Cells:
             [count, ...] int64, its packed index, of some token where it is not ``inside``; and
             [count, ...] bool, whether it is a kept token of the cell's document.
         """
-        end = self.documents.cu_seqlens[1:][self.document_of]
+        end = self.layout.cu_seqlens[1:][self.document_of]
         if isinstance(offset, torch.Tensor):
             token, end = self.start[:, None] + offset, end[:, None]
         else:
             token = self.start + offset
         inside = token < end
-        token = token.clamp(max=self.documents.total - 1)
-        if self.documents.keep is not None:
-            inside = inside & self.documents.keep[token]
+        token = token.clamp(max=self.layout.total_tokens - 1)
+        if self.layout.key_padding_mask is not None:
+            inside = inside & self.layout.key_padding_mask[token]
         return token, inside
 
     @_shared
@@ -126,11 +126,11 @@ class Cells:
         Returns:
             begin, end: [total] int64 each.
         """
-        document = self.documents.document_of
+        document = self.layout.document_of
         first, row = self.first[document], self.row[document]
-        length = self.documents.cu_seqlens[1:][document] - first
+        length = self.layout.cu_seqlens[1:][document] - first
         cells = (length + self.stride - 1) // self.stride
-        place = torch.arange(self.documents.total, device=first.device) - first
+        place = torch.arange(self.layout.total_tokens, device=first.device) - first
         begin = self.lowest(place, window).clamp(min=0).minimum(cells)
         end = (self.highest(place, window) + 1).clamp(min=0).minimum(cells)
         return row + begin, row + end.maximum(begin)
@@ -139,7 +139,7 @@ class Cells:
     def spans(self) -> list[tuple[int, int, int]]:
         """(row of the first cell, first token, end) on the host of every document with cells."""
         rows, first = self.row.tolist(), self.first.tolist()
-        spans = zip(rows, first, self.documents.borders[1:], strict=True)
+        spans = zip(rows, first, self.layout.cu_seqlens_host[1:], strict=True)
         return [span for span in spans if span[1] < span[2]]
 
     @_shared

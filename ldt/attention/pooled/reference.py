@@ -78,22 +78,22 @@ def cell_attention(q, k, v, cells: Cells, *, window, dropout=0.0, seed=0):
         k, v: [cells.count, heads, dim], from `pool`.
         cells: where the cells lie.
         window: tokens in reach on both sides together, even, >= 2.
-        dropout, seed: as in `reference.band_attention`; a cell is drawn for as its first token.
+        dropout, seed: as in `sliding_window_attention`; a cell is drawn for as its first token.
 
     Returns:
         [total, heads, dim]; zeros at holes and at global tokens.
     """
-    documents = cells.documents
+    layout = cells.layout
     token = torch.arange(len(q), device=q.device)[:, None]
     allowed = (2 * (cells.start - token) + cells.size - 1).abs() <= window  # [total, cells]
-    allowed = allowed & (documents.document_of[:, None] == cells.document_of) & cells.valid
-    if documents.silent is not None:
-        allowed = allowed & ~documents.silent[:, None]
+    allowed = allowed & (layout.document_of[:, None] == cells.document_of) & cells.valid
+    if layout.masked_queries is not None:
+        allowed = allowed & ~layout.masked_queries[:, None]
     rows = allowed.any(1).nonzero().squeeze(1)
     scores = torch.einsum("qhd,chd->hqc", q[rows], k) * q.shape[-1] ** -0.5
     probs = scores.masked_fill(~allowed[rows], float("-inf")).softmax(-1)
     if dropout:
         first, _ = cells.tokens(0)
-        probs = probs * dropout_mask(documents, q.shape[1], rows, first, dropout, seed)
+        probs = probs * dropout_mask(layout, q.shape[1], rows, first, dropout, seed)
         probs = probs / (1 - dropout)
     return torch.zeros_like(q).index_copy(0, rows, torch.einsum("hqc,chd->qhd", probs, v))

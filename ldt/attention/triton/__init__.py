@@ -9,26 +9,26 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # that the kernels take
 LARGEST = 128  # dims of a head
 
 
-def band_attention(q, k, v, documents, **arguments):
-    """`reference.band_attention`, forward and backward in fused kernels.
+def sliding_window_attention(q, k, v, layout, **arguments):
+    """`reference.sliding_window_attention`, forward and backward in fused kernels.
 
     Raises:
         ValueError: tensors that no kernel takes, and the backend that does.
     """
     from ldt.attention.triton import band
 
-    return band.band_attention(q, k, v, documents, **arguments)
+    return band.sliding_window_attention(q, k, v, layout, **arguments)
 
 
-def global_rows(q, x, key, value, documents, **arguments):
-    """`reference.global_rows`, forward and backward in fused kernels.
+def global_attention(q, x, key, value, layout, **arguments):
+    """`reference.global_attention`, forward and backward in fused kernels.
 
     Raises:
         ValueError: tensors that no kernel takes, and the backend that does.
     """
     from ldt.attention.triton import rows
 
-    return rows.global_rows(q, x, key, value, documents, **arguments)
+    return rows.global_attention(q, x, key, value, layout, **arguments)
 
 
 def pool(pooling, k, v, weight, cells):

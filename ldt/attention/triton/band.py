@@ -17,8 +17,10 @@ from ldt.attention.triton.dropout import kept, least, token_codes
 from ldt.attention.triton.tiles import cast, check, dot, load_rows, padded, rows, store_rows
 
 
-def band_attention(q, k, v, documents, *, window, dilation=1, causal=False, dropout=0.0, seed=0):
-    """`ldt.attention.reference.band_attention` for CUDA tensors, or any under TRITON_INTERPRET=1.
+def sliding_window_attention(
+    q, k, v, layout, *, window, dilation=1, causal=False, dropout=0.0, seed=0
+):
+    """`reference.sliding_window_attention` for CUDA tensors, or any under TRITON_INTERPRET=1.
 
     Sums are kept in float32 and float32 inputs are not rounded. Memory is that of the output and 4
     bytes per token and head (12 with dropout); two runs give the same bits, gradients included.
@@ -30,8 +32,8 @@ def band_attention(q, k, v, documents, *, window, dilation=1, causal=False, drop
     heads = q.shape[1]
     gaps = (dilation,) * heads if isinstance(dilation, int) else tuple(dilation)
     band = Band(window // 2, causal, gaps, dropout)
-    codes = token_codes(documents, heads, seed) if dropout else (None, None)
-    return _Attention.apply(q, k, v, Tables.of(documents), band, *codes)
+    codes = token_codes(layout, heads, seed) if dropout else (None, None)
+    return _Attention.apply(q, k, v, Tables.of(layout), band, *codes)
 
 
 class _Attention(torch.autograd.Function):

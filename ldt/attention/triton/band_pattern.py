@@ -32,27 +32,27 @@ class Tables:
     global_index: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, documents):
-        """The tables of `Documents`, which keeps them."""
-        return documents.cached("tables", lambda: cls._make(documents))
+    def of(cls, layout):
+        """The tables of `Layout`, which keeps them."""
+        return layout.cached("tables", lambda: cls._make(layout))
 
     @classmethod
-    def _make(cls, documents):
+    def _make(cls, layout):
         def bounds(borders):
             borders = borders.to(torch.int32)
             return borders[document], borders[document + 1]
 
-        document = documents.document_of
+        document = layout.document_of
         silent = following = None
-        if documents.silent is not None:
-            silent = documents.silent.view(torch.uint8)
+        if layout.masked_queries is not None:
+            silent = layout.masked_queries.view(torch.uint8)
             place = torch.arange(len(silent) + 1, dtype=torch.int32, device=silent.device)
             place[:-1].masked_fill_(silent == 0, len(silent))
             following = place.flip(0).cummin(0).values.flip(0)
         of_globals = (None, None, None)
-        if len(documents.global_index):
-            of_globals = *bounds(documents.cu_globals), documents.global_index
-        return cls(*bounds(documents.cu_seqlens), silent, following, *of_globals)
+        if len(layout.global_index):
+            of_globals = *bounds(layout.cu_globals), layout.global_index
+        return cls(*bounds(layout.cu_seqlens), silent, following, *of_globals)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def cell_attention(q, k, v, cells, *, window, dropout=0.0, seed=0):
     check(q, k, v)
     codes = (None, None)
     if dropout:
-        queries, keys = token_codes(cells.documents, q.shape[1], seed)
+        queries, keys = token_codes(cells.layout, q.shape[1], seed)
         codes = queries, keys.index_select(1, cells.tokens(0)[0])  # of the first tokens
     return _Attention.apply(q, k, v, Tables.of(cells, window), dropout, *codes)
 
@@ -60,12 +60,12 @@ class Tables:
     def of(cls, cells, window):
         """The tables of `Cells`, which their documents keep."""
         key = "cell tables", cells.size, cells.stride, window
-        return cells.documents.cached(key, lambda: cls._make(cells, window))
+        return cells.layout.cached(key, lambda: cls._make(cells, window))
 
     @classmethod
     def _make(cls, cells, window):
-        documents = cells.documents
-        start, stop = documents.cu_seqlens[:-1], documents.cu_seqlens[1:]
+        layout = cells.layout
+        start, stop = layout.cu_seqlens[:-1], layout.cu_seqlens[1:]
         start, stop = start[cells.document_of], stop[cells.document_of]
         # Whole numbers of the places that are at most window / 2 from start + (size - 1) / 2.
         first = cells.start + (cells.size - window) // 2
@@ -75,8 +75,8 @@ class Tables:
             place.maximum(start).minimum(stop).where(~between, stop) for place in (first, last)
         )
         numbers = (x.to(torch.int32) for x in (*cells.reach(window), first, last))
-        silent, hidden = documents.silent, None
-        if documents.keep is not None:
+        silent, hidden = layout.masked_queries, None
+        if layout.key_padding_mask is not None:
             hidden = (~cells.valid).view(torch.uint8)
         return cls(*numbers, None if silent is None else silent.view(torch.uint8), hidden)
 

@@ -9,23 +9,23 @@ from ldt.attention.triton.tiles import OPTIONS
 _M1, _M2 = tl.constexpr(0x7FEB352D), tl.constexpr(-0x7B935975)  # as in ldt.attention.dropout
 
 
-def token_codes(documents, heads, seed):
+def token_codes(layout, heads, seed):
     """What `kept` needs of every token as a query and as a key.
 
     Args:
-        documents: where the documents lie.
+        layout: where the documents lie.
         heads: number of heads.
         seed: int, or int64 tensor [] on the device, which is not read by the host.
 
     Returns:
         Two [heads, total] int32, of the queries and of the keys.
     """
-    place = documents.document_of
+    place = layout.document_of
     if not isinstance(seed, torch.Tensor):
         seed = torch.full((), seed % 2**32, dtype=torch.int64, device=place.device)
     codes = torch.empty(2, heads, len(place), dtype=torch.int32, device=place.device)
     grid = triton.cdiv(len(place), 1024), heads, 2
-    given = codes, place, documents.cu_seqlens, seed, len(place), heads
+    given = codes, place, layout.cu_seqlens, seed, len(place), heads
     _codes[grid](*given, BLOCK=1024, **OPTIONS)
     return codes.unbind(0)
 

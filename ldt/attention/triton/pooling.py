@@ -56,15 +56,15 @@ class Tables:
     def of(cls, cells):
         """The tables of `Cells`, which their documents keep."""
         key = "pool tables", cells.size, cells.stride
-        return cells.documents.cached(key, lambda: cls._make(cells))
+        return cells.layout.cached(key, lambda: cls._make(cells))
 
     @classmethod
     def _make(cls, cells):
-        documents, inside = cells.documents, cells.inside
-        document = documents.document_of
-        place = torch.arange(documents.total, device=document.device) - cells.first[document]
-        if documents.keep is not None:
-            place = place.masked_fill(~documents.keep, -1)
+        layout, inside = cells.layout, cells.inside
+        document = layout.document_of
+        place = torch.arange(layout.total_tokens, device=document.device) - cells.first[document]
+        if layout.key_padding_mask is not None:
+            place = place.masked_fill(~layout.key_padding_mask, -1)
         share = inside.float() / inside.sum(1, keepdim=True).clamp(min=1)
         row = cells.row[document]
         start, place, row = (x.to(torch.int32) for x in (cells.start, place, row))

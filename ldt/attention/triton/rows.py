@@ -1,8 +1,8 @@
 """The global rows in Triton: few queries, all keys of their document, forward and backward.
 
-`reference.global_rows` on CUDA. Where few tokens are global, the projections of the document are
-folded away: the key weight goes into the queries, which then meet the layer's input itself, and the
-value weight is applied to what they gathered. Else the document is projected as usual.
+`reference.global_attention` on CUDA. Where few tokens are global, the projections of the document
+are folded away: the key weight goes into the queries, which then meet the layer's input itself, and
+the value weight is applied to what they gathered. Else the document is projected as usual.
 """
 
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ WIDEST = {2: 1024, 4: 768}  # bytes of a number -> columns whose sums fit a prog
 ITEMS = 16  # parts that `merge` reads at a time
 
 
-def global_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
-    """`reference.global_rows` without a score in memory, no wait for the device, no atomics.
+def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0):
+    """`reference.global_attention` without a score in memory, no wait for the device, no atomics.
 
     Args:
-        q: [globals, heads, dim], queries of the tokens at ``documents.global_index``; those past
-            ``documents.cu_globals[-1]`` stand for nothing and gather nothing.
+        q: [globals, heads, dim], queries of the tokens at ``layout.global_index``; those past
+            ``layout.cu_globals[-1]`` stand for nothing and gather nothing.
         x: [total, width]. key, value: (weight [heads * dim, width], bias [heads * dim]).
-        documents, dropout, seed: as in the definition.
+        layout, dropout, seed: as in the definition.
 
     Returns:
         [globals, heads, dim].
@@ -38,34 +38,34 @@ def global_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
     Raises:
         ValueError: tensors that are not on CUDA, of float64 or of several dtypes.
     """
-    run = folded_rows if folds(q, x, documents) else plain_rows
-    return run(q, x, key, value, documents, dropout=dropout, seed=seed)
+    run = folded_rows if folds(q, x, layout) else plain_rows
+    return run(q, x, key, value, layout, dropout=dropout, seed=seed)
 
 
-def folds(q, x, documents):
+def folds(q, x, layout):
     """Whether folding costs no more than the projections: rows a document, on average, <= width."""
-    few = len(q) * q.shape[1] <= x.shape[1] * (len(documents.cu_seqlens) - 1)
+    few = len(q) * q.shape[1] <= x.shape[1] * (len(layout.cu_seqlens) - 1)
     return few and x.shape[1] <= WIDEST.get(q.itemsize, 0)
 
 
-def folded_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
-    """`global_rows` in O(globals * heads * length * width): the document is not projected."""
+def folded_rows(q, x, key, value, layout, *, dropout=0.0, seed=0):
+    """`global_attention` in O(globals * heads * length * width): the document is not projected."""
     heads, dim = q.shape[1:]
     width = x.shape[1]
     folded = torch.einsum("ghd,hdw->ghw", q * dim**-0.5, key[0].view(heads, dim, width))
     folded, x = folded.reshape(-1, 1, width), x.to(folded.dtype)  # they differ under autocast
     check(folded[..., :0], x[:, :0])  # of any width
-    context, weight = _Rows.apply(folded, x[:, None], None, documents, heads, 1.0, dropout, seed)
+    context, weight = _Rows.apply(folded, x[:, None], None, layout, heads, 1.0, dropout, seed)
     context = context.view(-1, heads, width)
     out = torch.einsum("ghw,hdw->ghd", context, value[0].view(heads, dim, width))
     return _biased(out, value[1], weight)
 
 
-def plain_rows(q, x, key, value, documents, *, dropout=0.0, seed=0):
-    """`global_rows` with keys and values of the whole document: O(length * width**2)."""
+def plain_rows(q, x, key, value, layout, *, dropout=0.0, seed=0):
+    """`global_attention` with keys and values of the whole document: O(length * width**2)."""
     k, v = (F.linear(x, weight).view(-1, *q.shape[1:]) for weight, _ in (key, value))
     check(q, k, v)
-    out, weight = _Rows.apply(q, k, v, documents, 1, q.shape[2] ** -0.5, dropout, seed)
+    out, weight = _Rows.apply(q, k, v, layout, 1, q.shape[2] ** -0.5, dropout, seed)
     return _biased(out, value[1], weight)
 
 
@@ -119,11 +119,11 @@ class _Rows(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, q, k, v, documents, per, scale, dropout, seed):
-        call = Call(q, k, v, documents, per, scale, dropout, seed)
+    def forward(ctx, q, k, v, layout, per, scale, dropout, seed):
+        call = Call(q, k, v, layout, per, scale, dropout, seed)
         out, weight, lse = call.forward()
         ctx.save_for_backward(q, k, v, out, weight, lse)
-        ctx.rest = documents, per, scale, dropout, seed
+        ctx.rest = layout, per, scale, dropout, seed
         return out.to(q.dtype), weight
 
     @staticmethod
@@ -137,19 +137,19 @@ class _Rows(torch.autograd.Function):
 class Call:
     """One pass: what its kernels share."""
 
-    def __init__(self, q, k, v, documents, per, scale, dropout, seed):
+    def __init__(self, q, k, v, layout, per, scale, dropout, seed):
         self.q, self.k, self.v = q, k, v = _rows(q), _rows(k), None if v is None else _rows(v)
         self.count, self.heads, self.width = q.shape
-        self.documents, self.scale, self.dropout = documents, scale, dropout
-        keep = documents.keep
-        self.keep = None if keep is None else keep.view(torch.uint8)
-        rows = self.count / (len(documents.cu_seqlens) - 1)
+        self.layout, self.scale, self.dropout = layout, scale, dropout
+        keep = layout.key_padding_mask
+        self.key_padding_mask = None if keep is None else keep.view(torch.uint8)
+        rows = self.count / (len(layout.cu_seqlens) - 1)
         self.tiles = cut = tiles(self.width, q.itemsize, rows)
         shape = {"rows": cut.rows.rows, "columns": cut.blocks.columns}
         shape |= {"per": per, "heads": self.heads}
         key = "rows", *shape.values()
-        self.plan = documents.cached(key, lambda: plan(documents, **shape))
-        self.codes = token_codes(documents, self.heads * per, seed) if dropout else (None, None)
+        self.plan = layout.cached(key, lambda: plan(layout, **shape))
+        self.codes = token_codes(layout, self.heads * per, seed) if dropout else (None, None)
         chunk = min(cut.chunk, padded(self.width))
         self.sizes = {"WIDTH": self.width, "CHUNK": chunk, "PER": per}
 
@@ -158,9 +158,9 @@ class Call:
         part = self.parts(self.width)
         q, k, v = self.q, self.k, self.v
         attend[self.grid(self.plan.items)](
-            *(q, k, v, self.keep, *self.codes, self.documents.global_index),
+            *(q, k, v, self.key_padding_mask, *self.codes, self.layout.global_index),
             *(self.plan.items, part, stats, *self.strides(q, k, k if v is None else v)),
-            *(self.documents.total, self.scale, least(self.dropout)),
+            *(self.layout.total_tokens, self.scale, least(self.dropout)),
             **self.sizes,
             **self.tiles.rows.launch,
         )
@@ -178,11 +178,11 @@ class Call:
             weight_grad = weight_grad.T.contiguous()
         shared = (
             *(q, k, v, grad, lse, delta.T.contiguous(), weight_grad),
-            *(self.keep, *self.codes, self.documents.global_index),
+            *(self.key_padding_mask, *self.codes, self.layout.global_index),
         )
         rest = (
             *self.strides(q, k, k if v is None else v, grad),
-            *(self.count, self.documents.total, self.scale),
+            *(self.count, self.layout.total_tokens, self.scale),
             *(1 / (1 - self.dropout), least(self.dropout)),
         )
         part = self.parts(self.width)

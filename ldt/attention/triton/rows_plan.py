@@ -30,23 +30,23 @@ class Plan:
     blocks: torch.Tensor
 
 
-def plan(documents, *, per, heads, rows, columns):
+def plan(layout, *, per, heads, rows, columns):
     """The `Plan` of a packed batch. The host knows upper bounds; the counts stay on the device.
 
     Args:
-        documents: where the documents lie.
+        layout: where the documents lie.
         per: rows that a global token stands for.
         heads: programs that share a line of the plan.
         rows, columns: rows of a tile, tokens of a block.
     """
-    count, globals = len(documents.cu_seqlens) - 1, len(documents.global_index)
+    count, globals = len(layout.cu_seqlens) - 1, len(layout.global_index)
     programs = triton.cdiv(PROGRAMS, heads)
     tiles = globals * per // rows + min(count, globals)
-    items = tiles + min(programs, tiles * (documents.total // PIECE))
-    sizes = items, tiles, documents.total // columns + count
-    tables = documents.cu_seqlens.new_empty(sum(sizes), 4, dtype=torch.int32).split(sizes)
+    items = tiles + min(programs, tiles * (layout.total_tokens // PIECE))
+    sizes = items, tiles, layout.total_tokens // columns + count
+    tables = layout.cu_seqlens.new_empty(sum(sizes), 4, dtype=torch.int32).split(sizes)
     _fill[triton.cdiv(max(sizes), 32), 3](
-        *(documents.cu_seqlens, documents.cu_globals, *tables, count, *sizes, programs),
+        *(layout.cu_seqlens, layout.cu_globals, *tables, count, *sizes, programs),
         **{"PER": per, "ROWS": rows, "COLUMNS": columns, "LENGTH": PIECE, "BLOCK": 32},
         **OPTIONS,
     )

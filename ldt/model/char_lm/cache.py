@@ -47,7 +47,7 @@ class Past:
 
 
 def attend_to_past(q, k, v, keep, relative, dilation):
-    """`ldt.attention.reference.band_attention`, causal, of the last tokens of each row alone.
+    """Causal `reference.sliding_window_attention` of the last tokens of each row alone.
 
     Args:
         q: [b, n, heads, dim], the queries of the last n tokens.

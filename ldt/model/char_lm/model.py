@@ -10,7 +10,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from ldt.attention import band_attention
+from ldt.attention import sliding_window_attention
 from ldt.errors import ModelError
 from ldt.model.char_lm.cache import Past, attend_to_past
 from ldt.model.char_lm.config import LdtCausalConfig, check_causal, reaches
@@ -63,18 +63,18 @@ class RelativeAttention(nn.Module):
         self.content_bias = nn.Parameter(torch.empty(self.heads, width // self.heads))
         self.position_bias = nn.Parameter(torch.empty(self.heads, width // self.heads))
 
-    def forward(self, x, documents, segments=None):
+    def forward(self, x, layout, segments=None):
         """[total, width] -> the same, and keys and values [total, heads, dim].
 
         With ``segments`` x is [2 * total, width], a copy without gradient in front.
         """
-        own = x if segments is None else x[documents.total :]
+        own = x if segments is None else x[layout.total_tokens :]
         q, k, v = self._split(self.query(own)), *self.keys_and_values(x)
         kept = k[-len(own) :], v[-len(own) :]
         if segments is not None:
             q, k, v = segments.queries(q), segments.gather(k), segments.gather(v)
-            documents = segments.documents
-        half = self._in_use(max(map(sub, documents.borders[1:], documents.borders)))
+            layout = segments.layout
+        half = self._in_use(max(map(sub, layout.cu_seqlens_host[1:], layout.cu_seqlens_host)))
         how = {"window": 2 * half, "dilation": self.dilation, "causal": True}
         if self.training and self.dropout:
             # From torch's generator, whose state gradient checkpointing restores.
@@ -83,11 +83,11 @@ class RelativeAttention(nn.Module):
         with torch.autocast(q.device.type, enabled=False):
             content, far = self._queries(q.to(dtype))
             relative = far, self.table(half, dtype)
-            out = band_attention(
+            out = sliding_window_attention(
                 content,
                 k.to(dtype),
                 v.to(dtype),
-                documents,
+                layout,
                 relative=relative,
                 backend=self.backend,
                 **how,
@@ -150,10 +150,10 @@ class CausalLayer(GradientCheckpointingLayer):
         self.narrow = Linear(wide, width)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, x, documents, segments=None):
+    def forward(self, x, layout, segments=None):
         """[total, width] -> the same, and the attention's keys and values."""
         read = x if segments is None else torch.cat([x.detach(), x])
-        out, kept = self.attention(self.attention_norm(read), documents, segments)
+        out, kept = self.attention(self.attention_norm(read), layout, segments)
         return self._feed_forward(x + self.dropout(out)), kept
 
     def step(self, x, keep, past):
@@ -283,16 +283,16 @@ class LdtForCausalLM(PreTrainedModel):
         if past_key_values is not None:
             return self._step(input_ids, attention_mask, past_key_values, return_dict)
         packing = pack(tuple(input_ids.shape), attention_mask, device=input_ids.device)
-        documents = packing.documents
+        layout = packing.layout
         segments = None
         if config.memory_length and torch.is_grad_enabled():
-            segments = Segments(documents, config.memory_length)
+            segments = Segments(layout, config.memory_length)
         x = self._embed(packing.pack(input_ids))
         hidden, past = [x], None
         if use_cache:
             past = Past(packing.real(), reaches(config))
         for number, layer in enumerate(self.layers):
-            x, kept = layer(x, documents, segments)
+            x, kept = layer(x, layout, segments)
             hidden.append(x)
             if past is not None:
                 past.layers[number].append(*map(packing.unpack, kept))

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import torch
 
-from ldt.attention import Documents
+from ldt.attention import Layout
 
 
 class Segments:
@@ -16,14 +16,14 @@ class Segments:
     arXiv:1901.02860) the memory is not carried from batch to batch, an input begins without.
 
     Args:
-        documents: where the documents lie; without global tokens.
+        layout: where the documents lie; without global tokens.
         length: tokens of a segment, and of the memory before it.
     """
 
-    def __init__(self, documents, length):
-        total, device = documents.total, documents.cu_seqlens.device
+    def __init__(self, layout, length):
+        total, device = layout.total_tokens, layout.cu_seqlens.device
         parts, sizes = [], []
-        for start, stop in pairwise(documents.borders):
+        for start, stop in pairwise(layout.cu_seqlens_host):
             for first in range(start, stop, length):
                 behind = min(first + length, stop)
                 parts.append(torch.arange(max(start, first - length), first))
@@ -31,12 +31,12 @@ class Segments:
                 sizes.append(len(parts[-2]) + len(parts[-1]))
         self.source = torch.cat(parts).to(device)
         self.rows = (self.source >= total).nonzero().squeeze(1)  # of the tokens, in their order
-        keep = documents.keep
-        self.documents = Documents(
+        keep = layout.key_padding_mask
+        self.layout = Layout(
             torch.tensor([0, *sizes], device=device).cumsum(0),
             None if keep is None else keep[self.source % total],
-            total=len(self.source),
-            globals=0,
+            total_tokens=len(self.source),
+            num_global=0,
         )
 
     def gather(self, x):

@@ -150,10 +150,10 @@ class LdtModel(LdtPreTrainedModel):
         short = read == "first" and packing.first_is_global and not output_attentions
         short = short and hidden is None
         probs, global_probs = [], []
-        documents, layers = packing.documents, self.encoder.layer
+        layout, layers = packing.layout, self.encoder.layer
         with recomputing():
             for layer in layers[: -1 if short else None]:
-                x, local, everywhere = layer(x, documents, output_attentions=output_attentions)
+                x, local, everywhere = layer(x, layout, output_attentions=output_attentions)
                 if hidden is not None:
                     hidden.append(x)
                 if output_attentions:
@@ -161,7 +161,7 @@ class LdtModel(LdtPreTrainedModel):
                     if everywhere is not None:
                         global_probs.append(packing.unpack_global_probabilities(everywhere))
             if short:
-                x, *_ = layers[-1](x, packing.first_documents(), globals_only=True)
+                x, *_ = layers[-1](x, packing.first_layout(), globals_only=True)
         rest = {
             "hidden_states": tuple(map(packing.unpack, hidden)) if hidden is not None else None,
             "attentions": tuple(probs) if output_attentions else None,

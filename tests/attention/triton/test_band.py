@@ -15,7 +15,7 @@ from patterns import band, same
 
 pytest.importorskip("triton")
 
-from ldt.attention import Documents, reference
+from ldt.attention import Layout, reference
 from ldt.attention import dropout as definition
 from ldt.attention.triton import band as kernels
 from ldt.attention.triton import band_backward, band_tiles, dropout, tiles
@@ -26,21 +26,23 @@ ROUNDING = 16 * torch.finfo(torch.float32).eps
 MODULES = ["band_pattern", "band_backward", "band"]  # each imports those before it
 
 
-def there(documents):
+def there(layout):
     """The documents on the device of the kernels."""
-    masks = (None if x is None else x.to(DEVICE) for x in (documents.keep, documents.is_global))
-    return Documents(documents.cu_seqlens.to(DEVICE), *masks)
+    masks = (
+        None if x is None else x.to(DEVICE) for x in (layout.key_padding_mask, layout.is_global)
+    )
+    return Layout(layout.cu_seqlens.to(DEVICE), *masks)
 
 
 class OnDevice:
-    """A module's band_attention for tensors of the CPU, where the definition runs."""
+    """A module's sliding_window_attention for tensors of the CPU, where the definition runs."""
 
     def __init__(self, module=kernels):
         self.module = module
 
-    def band_attention(self, q, k, v, documents, **arguments):
+    def sliding_window_attention(self, q, k, v, layout, **arguments):
         q, k, v = (x.to(DEVICE) for x in (q, k, v))
-        return self.module.band_attention(q, k, v, there(documents), **arguments).cpu()
+        return self.module.sliding_window_attention(q, k, v, there(layout), **arguments).cpu()
 
 
 @contextmanager
@@ -60,9 +62,9 @@ def tiled(rows, columns):
             table.update(old)
 
 
-def as_close(documents, dtype, seed=0, **arguments):
+def as_close(layout, dtype, seed=0, **arguments):
     """`patterns.as_close` of the kernels, but for what summing in another order makes of a zero."""
-    found = patterns.as_close(OnDevice(), documents, dtype, seed, **arguments)
+    found = patterns.as_close(OnDevice(), layout, dtype, seed, **arguments)
     return not [name for name, error, allowed in found if not error <= allowed + ROUNDING]
 
 
@@ -71,22 +73,22 @@ def pack(lengths, globals=(), holes=()):
     keep, is_global = torch.ones(sum(lengths)).bool(), torch.zeros(sum(lengths)).bool()
     keep[list(holes)], is_global[list(globals)] = False, True
     masks = (keep if holes else None), (is_global if globals else None)
-    return Documents(torch.tensor([0, *lengths]).cumsum(0), *masks)
+    return Layout(torch.tensor([0, *lengths]).cumsum(0), *masks)
 
 
 @settings(max_examples=6, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(
-    patterns.patterns().filter(lambda pattern: pattern[0].total <= 700),
+    patterns.patterns().filter(lambda pattern: pattern[0].total_tokens <= 700),
     st.sampled_from([torch.float32, torch.bfloat16]),
     st.sampled_from([16, 20, 48, 64, 100, 128]),
     st.sampled_from([(64, 64), (128, 64), (64, 128)]),
     st.integers(0, 2**31),
 )
 def test_any_pattern_is_as_close_as_the_definition(pattern, dtype, dim, tile, seed):
-    documents, _, arguments = pattern
+    layout, _, arguments = pattern
     del arguments["seed"]  # see test_dropout_takes_what_the_definition_takes
     with tiled(*tile):
-        assert as_close(documents, dtype, seed, dim=dim, **arguments)
+        assert as_close(layout, dtype, seed, dim=dim, **arguments)
 
 
 SHAPES = {
@@ -122,18 +124,18 @@ def test_a_batch_where_kernels_break(shape):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_default_tiles_are_as_close_as_the_definition(dtype):
-    documents, arguments = pack([130, 41], [0, 130], [7]), {"window": 126, "dropout": 0.2}
-    assert as_close(documents, dtype, dim=40, **arguments)
+    layout, arguments = pack([130, 41], [0, 130], [7]), {"window": 126, "dropout": 0.2}
+    assert as_close(layout, dtype, dim=40, **arguments)
 
 
 @pytest.mark.parametrize("seed", [0, -(2**40) - 1, 2**31, torch.tensor(-(2**33) - 5)])
 def test_dropout_takes_what_the_definition_takes(seed):
-    documents = pack([60, 5, 1])
-    queries, keys = dropout.token_codes(there(documents), 3, seed)
+    layout = pack([60, 5, 1])
+    queries, keys = dropout.token_codes(there(layout), 3, seed)
     token = torch.arange(66)
-    assert torch.equal(queries.cpu(), definition.token_codes(documents, 3, token, seed, 1))
-    assert torch.equal(keys.cpu(), definition.token_codes(documents, 3, token, seed, 2))
-    run = {"documents": documents, "dtype": torch.float32, "window": 8, "dropout": 0.5}
+    assert torch.equal(queries.cpu(), definition.token_codes(layout, 3, token, seed, 1))
+    assert torch.equal(keys.cpu(), definition.token_codes(layout, 3, token, seed, 2))
+    run = {"layout": layout, "dtype": torch.float32, "window": 8, "dropout": 0.5}
     run["seed"] = seed
     ours, dense = (
         band(module, generator=torch.Generator().manual_seed(1), **run)
@@ -143,32 +145,30 @@ def test_dropout_takes_what_the_definition_takes(seed):
 
 
 def test_two_runs_give_the_same_bits():
-    documents, arguments = pack([100, 60], [0, 1, 110], [40]), {"window": 32, "dropout": 0.3}
+    layout, arguments = pack([100, 60], [0, 1, 110], [40]), {"window": 32, "dropout": 0.3}
     arguments |= {"dilation": (1, 2), "dtype": torch.bfloat16, "dim": 16}
     first, second = (
-        band(OnDevice(), documents, torch.Generator().manual_seed(0), **arguments) for _ in range(2)
+        band(OnDevice(), layout, torch.Generator().manual_seed(0), **arguments) for _ in range(2)
     )
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_views_of_a_fused_projection_need_no_copy():
-    documents, generator = pack([50, 20], [3]), torch.Generator().manual_seed(0)
+    layout, generator = pack([50, 20], [3]), torch.Generator().manual_seed(0)
     fused = torch.randn(70, 3, 2, 16, generator=generator)
     up = torch.randn(2, 16, 70, generator=generator).permute(2, 0, 1)  # no dimension contiguous
     found = []
     for module in (OnDevice(), reference):
         leaf = fused.clone().requires_grad_()
-        out = module.band_attention(*leaf.unbind(1), documents, window=20)
+        out = module.sliding_window_attention(*leaf.unbind(1), layout, window=20)
         found.append((out, *torch.autograd.grad(out, leaf, up)))
     assert same(*found, 1e-5)
 
 
 def test_places_for_global_tokens_that_are_not_there_stay_unread():
-    documents = pack([40, 30], [2, 50])
-    expected = band(
-        OnDevice(), documents, torch.Generator().manual_seed(0), torch.float32, window=8
-    )
-    spare = there(documents)
+    layout = pack([40, 30], [2, 50])
+    expected = band(OnDevice(), layout, torch.Generator().manual_seed(0), torch.float32, window=8)
+    spare = there(layout)
     count, index = spare.cu_globals, spare.global_index
     nowhere = torch.full((40,), 2**40, device=DEVICE)
     spare.__dict__.update(cu_globals=count, global_index=torch.cat([index, nowhere]))
@@ -176,31 +176,31 @@ def test_places_for_global_tokens_that_are_not_there_stay_unread():
     shape = 70, 2, 4
     q, k, v, up = (torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(4))
     leaves = [x.to(DEVICE, torch.float32).requires_grad_() for x in (q, k, v)]
-    out = kernels.band_attention(*leaves, spare, window=8)
+    out = kernels.sliding_window_attention(*leaves, spare, window=8)
     ours = (out, *torch.autograd.grad(out, leaves, up.to(out)))
     assert all(torch.equal(a.cpu(), b) for a, b in zip(ours, expected, strict=True))
 
 
 def test_a_long_document_meets_its_global_keys_in_pieces(monkeypatch):
     monkeypatch.setattr(band_backward, "PIECE", 16)
-    documents = pack([90, 20, 30], [0, 95, 111])
+    layout = pack([90, 20, 30], [0, 95, 111])
     with tiled(32, 16):
-        assert as_close(documents, torch.float32, window=16)
+        assert as_close(layout, torch.float32, window=16)
 
 
 def test_what_kernels_cannot_do_is_refused_with_what_can(monkeypatch):
-    documents, q = pack([4]), torch.randn(4, 1, 16)
+    layout, q = pack([4]), torch.randn(4, 1, 16)
     for x, message in (
         (q.double(), "got float64; backend 'blocked' takes float64"),
         (torch.randn(4, 1, 256), "at most 128 dims, got 256; backend 'blocked' takes any"),
     ):
         with pytest.raises(ValueError, match=message):
-            kernels.band_attention(x, x, x, documents, window=4)
+            kernels.sliding_window_attention(x, x, x, layout, window=4)
     with pytest.raises(ValueError, match="one dtype, .* got bfloat16, float32"):
-        kernels.band_attention(q, q, q.bfloat16(), documents, window=4)
+        kernels.sliding_window_attention(q, q, q.bfloat16(), layout, window=4)
     monkeypatch.setattr(tiles, "INTERPRETED", tiles.tl.constexpr(False))
     with pytest.raises(ValueError, match="on cpu; backend 'blocked' runs there"):
-        kernels.band_attention(q, q, q, documents, window=4)
+        kernels.sliding_window_attention(q, q, q, layout, window=4)
 
 
 FAULTS = {
@@ -271,16 +271,16 @@ def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     mutant = OnDevice(importlib.import_module(f"{package}.band"))
 
-    def right(documents, **arguments):
+    def right(layout, **arguments):
         ours, dense = (
-            band(module, documents, torch.Generator().manual_seed(0), torch.float32, **arguments)
+            band(module, layout, torch.Generator().manual_seed(0), torch.float32, **arguments)
             for module in (mutant, reference)
         )
         return same(ours, dense, 1e-4)
 
     with tiled(32, 16):
-        documents = pack([70, 50], [0, 9, 90], [30])
-        well = right(documents, window=20, dropout=0.3) and right(
+        layout = pack([70, 50], [0, 9, 90], [30])
+        well = right(layout, window=20, dropout=0.3) and right(
             pack([50, 20]), window=12, causal=True, dilation=(1, 2)
         )
     assert well == (fault == "none")

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 pytest.importorskip("triton")
 
-from ldt.attention import Documents, pooled_attention
+from ldt.attention import Layout, pooled_attention
 from ldt.attention.pooled import reference
 from ldt.attention.pooled.cells import Cells
 from ldt.attention.triton import cells as kernels
@@ -27,10 +27,12 @@ TABLES = cells_tiles.FORWARD, cells_tiles.QUERIES, cells_tiles.KEYS
 NAMES = "out", "dq", "dk", "dv"
 
 
-def there(documents):
+def there(layout):
     """The documents on the device of the kernels."""
-    masks = (None if x is None else x.to(DEVICE) for x in (documents.keep, documents.is_global))
-    return Documents(documents.cu_seqlens.to(DEVICE), *masks)
+    masks = (
+        None if x is None else x.to(DEVICE) for x in (layout.key_padding_mask, layout.is_global)
+    )
+    return Layout(layout.cu_seqlens.to(DEVICE), *masks)
 
 
 class OnDevice:
@@ -40,7 +42,7 @@ class OnDevice:
         self.module = module
 
     def cell_attention(self, q, k, v, cells, **how):
-        cells = Cells(there(cells.documents), cells.size, cells.stride)
+        cells = Cells(there(cells.layout), cells.size, cells.stride)
         return self.module.cell_attention(*(x.to(DEVICE) for x in (q, k, v)), cells, **how).cpu()
 
 
@@ -62,24 +64,24 @@ def pack(lengths, globals=(), holes=()):
     keep, is_global = torch.ones(sum(lengths)).bool(), torch.zeros(sum(lengths)).bool()
     keep[list(holes)], is_global[list(globals)] = False, True
     masks = (keep if holes else None), (is_global if globals else None)
-    return Documents(torch.tensor([0, *lengths]).cumsum(0), *masks)
+    return Layout(torch.tensor([0, *lengths]).cumsum(0), *masks)
 
 
-def attend(module, documents, size, stride, dtype=torch.float32, dim=16, draw=0, **how):
+def attend(module, layout, size, stride, dtype=torch.float32, dim=16, draw=0, **how):
     """Output and all gradients of a module's attention to cells of random keys and values."""
-    generator, cells = torch.Generator().manual_seed(draw), Cells(documents, size, stride)
-    q, up = (rand(documents.total, 2, dim, generator=generator, dtype=dtype) for _ in range(2))
+    generator, cells = torch.Generator().manual_seed(draw), Cells(layout, size, stride)
+    q, up = (rand(layout.total_tokens, 2, dim, generator=generator, dtype=dtype) for _ in range(2))
     k, v = (rand(cells.count, 2, dim, generator=generator, dtype=dtype) for _ in range(2))
     out = module.cell_attention(q, k, v, cells, **how)
     return out, *torch.autograd.grad(out, (q, k, v), up)
 
 
-def off(documents, size, stride, dtype=torch.float32, **how):
+def off(layout, size, stride, dtype=torch.float32, **how):
     """What of the kernels' is further from float64 than twice the definition's in ``dtype``, but
     for what summing in another order makes of a zero."""
 
     def run(module, dtype):
-        return attend(module, documents, size, stride, dtype, **how)
+        return attend(module, layout, size, stride, dtype, **how)
 
     exact, dense = run(reference, torch.float64), run(reference, dtype)
     return further(NAMES, exact, dense, run(OnDevice(), dtype), dtype, least=ROUNDING)
@@ -93,7 +95,7 @@ def off(documents, size, stride, dtype=torch.float32, **how):
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
-    batches(longest=300).filter(lambda batch: batch[0].total <= 400),
+    batches(longest=300).filter(lambda batch: batch[0].total_tokens <= 400),
     st.sampled_from([(5, 4), (4, 4), (2, 3), (1, 1), (6, 2), (9, 16)]),
     st.sampled_from([2, 6, 32, 130, 512]),
     dropouts,
@@ -135,27 +137,27 @@ def test_a_batch_where_kernels_break(shape, tiled):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_the_default_tiles_are_as_close_as_the_definition(dtype):
-    documents = pack([170, 41], [0, 170], [7, *range(60, 70)])
-    assert not off(documents, 5, 4, dtype, window=64, dropout=0.2, dim=40)
+    layout = pack([170, 41], [0, 170], [7, *range(60, 70)])
+    assert not off(layout, 5, 4, dtype, window=64, dropout=0.2, dim=40)
 
 
 @pytest.mark.parametrize("seed", [-(2**40) - 1, torch.tensor(-(2**33) - 5)])
 def test_dropout_takes_what_the_definition_takes(seed):
-    documents, how = pack([60, 5, 1], holes=[0, 1]), {"window": 16, "dropout": 0.5, "seed": seed}
-    ours, dense = (attend(m, documents, 5, 4, **how) for m in (OnDevice(), reference))
+    layout, how = pack([60, 5, 1], holes=[0, 1]), {"window": 16, "dropout": 0.5, "seed": seed}
+    ours, dense = (attend(m, layout, 5, 4, **how) for m in (OnDevice(), reference))
     assert same(ours, dense, 1e-4)
 
 
 def test_two_runs_give_the_same_bits(tiled):
     tiled(32, 16)
-    documents, how = pack([100, 60], [0, 110], [40]), {"window": 32, "dropout": 0.3}
-    first, second = (attend(OnDevice(), documents, 5, 4, torch.bfloat16, **how) for _ in range(2))
+    layout, how = pack([100, 60], [0, 110], [40]), {"window": 32, "dropout": 0.3}
+    first, second = (attend(OnDevice(), layout, 5, 4, torch.bfloat16, **how) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_views_are_read_by_their_strides():
-    documents, generator = pack([50, 20], [3]), torch.Generator().manual_seed(0)
-    cells = Cells(documents, 5, 4)
+    layout, generator = pack([50, 20], [3]), torch.Generator().manual_seed(0)
+    cells = Cells(layout, 5, 4)
     fused = torch.randn(70, 3, 2, 16, generator=generator)
     pooled = torch.randn(2, 2, cells.count, 20, generator=generator)
     up = torch.randn(2, 16, 70, generator=generator).permute(2, 0, 1)  # no dimension contiguous
@@ -171,8 +173,8 @@ def test_views_are_read_by_their_strides():
 def test_tables_are_made_without_waiting_for_the_device():
     with FakeTensorMode():  # has no numbers to wait for
         masks = torch.empty(50, dtype=torch.bool), torch.empty(50, dtype=torch.bool)
-        documents = Documents(torch.empty(4, dtype=torch.int64), *masks, total=50, globals=2)
-        cells = Cells(documents, 5, 4)
+        layout = Layout(torch.empty(4, dtype=torch.int64), *masks, total_tokens=50, num_global=2)
+        cells = Cells(layout, 5, 4)
         assert kernels.Tables.of(cells, 16).last.shape == (15,)
         assert pooling.Tables.of(cells).share.shape == (15, 5)
         assert cells.tokens(0)[0].shape == (15,)
@@ -180,14 +182,14 @@ def test_tables_are_made_without_waiting_for_the_device():
 
 @pytest.mark.parametrize("pooling", ["ldconv", "max"])
 def test_the_whole_level_is_that_of_the_definition_compiled_as_well(pooling):
-    documents, generator = there(pack([40, 21], [2], [50])), torch.Generator().manual_seed(0)
+    layout, generator = there(pack([40, 21], [2], [50])), torch.Generator().manual_seed(0)
     q, k, v = (rand(61, 2, 16, generator=generator, dtype=torch.float32) for _ in range(3))
     weight = torch.randn(2, 5, 16, generator=generator) if pooling == "ldconv" else None
     q, k, v, weight = (None if x is None else x.to(DEVICE) for x in (q, k, v, weight))
     how = {"pooling": pooling, "size": 5, "stride": 4, "window": 16}
 
     def run(backend, call=pooled_attention):
-        out = call(q, k, v, weight, documents, **how, dropout=0.2, seed=3, backend=backend)
+        out = call(q, k, v, weight, layout, **how, dropout=0.2, seed=3, backend=backend)
         return out, *torch.autograd.grad(out.square().sum(), (q, k, v))
 
     compiled = torch.compile(pooled_attention, fullgraph=True, backend="aot_eager")
@@ -241,7 +243,7 @@ FAULTS = {
     "cells hear of the queries of other documents": (
         "cells",
         "place.maximum(start).minimum(stop)",
-        "place.clamp(0, documents.total)",
+        "place.clamp(0, layout.total_tokens)",
     ),
     "the scale is missing in a gradient": ("cells_backward", "dk *= factor", "pass"),
     "the gain of dropout is missing in a gradient": ("cells_backward", "dv *= gain", "pass"),
@@ -271,13 +273,13 @@ def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch, tiled):
     monkeypatch.syspath_prepend(tmp_path)
     tiled(32, 16)
     module = importlib.import_module(f"{package}.cells")
-    documents = pack([60, 20], [9, 70], [0, 1, *range(30, 46), 65])
+    layout = pack([60, 20], [9, 70], [0, 1, *range(30, 46), 65])
 
-    def right(documents, **how):
-        ours, dense = (attend(m, documents, 5, 4, **how) for m in (OnDevice(module), reference))
+    def right(layout, **how):
+        ours, dense = (attend(m, layout, 5, 4, **how) for m in (OnDevice(module), reference))
         return same(ours, dense, 1e-4)
 
-    well = right(documents, window=16, dropout=0.3) and all(
+    well = right(layout, window=16, dropout=0.3) and all(
         right(pack(lengths), window=window) for lengths, window in (([60, 1], 2), ([200], 300))
     )
     assert well == (fault == "none")

@@ -13,7 +13,7 @@ from patterns import batches, rand, same
 
 pytest.importorskip("triton")
 
-from ldt.attention import Documents
+from ldt.attention import Layout
 from ldt.attention.pooled import blocked, reference
 from ldt.attention.pooled.cells import Cells
 from ldt.attention.triton import pooling as kernels
@@ -25,19 +25,19 @@ NAMES = "keys", "values", "dk", "dv", "dw"
 HEADS = 2
 
 
-def documents(lengths, holes=(), device="cpu"):
+def layout(lengths, holes=(), device="cpu"):
     """Documents of these lengths, with holes at these packed places."""
     keep = torch.ones(sum(lengths), dtype=torch.bool)
     keep[list(holes)] = False
     borders = torch.tensor([0, *lengths]).cumsum(0)
-    return Documents(borders.to(device), keep.to(device) if holes else None)
+    return Layout(borders.to(device), keep.to(device) if holes else None)
 
 
 def on_device(pooling, k, v, weight, cells):
     """The kernels' pool for tensors of the CPU, where the definition runs."""
-    given = cells.documents
-    keep = None if given.keep is None else given.keep.to(DEVICE)
-    there = Cells(Documents(given.cu_seqlens.to(DEVICE), keep), cells.size, cells.stride)
+    given = cells.layout
+    keep = None if given.key_padding_mask is None else given.key_padding_mask.to(DEVICE)
+    there = Cells(Layout(given.cu_seqlens.to(DEVICE), keep), cells.size, cells.stride)
     tensors = (None if x is None else x.to(DEVICE) for x in (k, v, weight))
     return tuple(x.cpu() for x in kernels.pool(pooling, *tensors, there))
 
@@ -45,7 +45,7 @@ def on_device(pooling, k, v, weight, cells):
 def run(pool, pooling, docs, size, stride, dtype=torch.float32, dim=16, seed=0, weight=None):
     """Keys, values and all gradients of a pool function."""
     generator = torch.Generator().manual_seed(seed)
-    k, v = (rand(docs.total, HEADS, dim, generator=generator, dtype=dtype) for _ in range(2))
+    k, v = (rand(docs.total_tokens, HEADS, dim, generator=generator, dtype=dtype) for _ in range(2))
     weight = pool_weight(pooling, size, HEADS, dim, generator, weight or dtype)
     cells = Cells(docs, size, stride)
     ups = [rand(cells.count, HEADS, dim, generator=generator, dtype=dtype) for _ in range(2)]
@@ -66,7 +66,7 @@ def off(pooling, docs, size, stride, dtype=torch.float32, **how):
 
 @settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(
-    batches(globals=False, longest=120).filter(lambda batch: batch[0].total <= 150),
+    batches(globals=False, longest=120).filter(lambda batch: batch[0].total_tokens <= 150),
     st.sampled_from(POOLINGS),
     st.sampled_from([(5, 4), (4, 4), (2, 3), (1, 1), (6, 2), (7, 3), (18, 16)]),
     st.sampled_from([16, 20, 64, 100, 128]),
@@ -96,18 +96,18 @@ SHAPES = {
 def test_a_batch_where_kernels_break(shape):
     lengths, holes, size, stride = SHAPES[shape]
     for pooling in POOLINGS:
-        assert not off(pooling, documents(lengths, holes), size, stride), pooling
+        assert not off(pooling, layout(lengths, holes), size, stride), pooling
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("pooling", ["ldconv", "mean", "conv"])
 def test_low_precision_is_as_close_as_the_definition(pooling, dtype):
-    assert not off(pooling, documents([60, 21], [4, 50]), 5, 4, dtype, dim=40)
+    assert not off(pooling, layout([60, 21], [4, 50]), 5, 4, dtype, dim=40)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_of_equal_maxima_the_first_gets_the_gradient(dtype):
-    docs, generator = documents([50, 9], [7, 30]), torch.Generator().manual_seed(0)
+    docs, generator = layout([50, 9], [7, 30]), torch.Generator().manual_seed(0)
     x, up = torch.randint(-2, 3, (2, 59, HEADS, 16), generator=generator)
     found = []
     for pool, of in ((blocked.pool, torch.float64), (on_device, dtype)):
@@ -121,7 +121,7 @@ def test_of_equal_maxima_the_first_gets_the_gradient(dtype):
 
 @pytest.mark.parametrize("pooling", ["ldconv", "conv"])
 def test_a_weight_may_be_wider_than_the_tokens(pooling):
-    docs, dtype = documents([70], [9]), torch.bfloat16
+    docs, dtype = layout([70], [9]), torch.bfloat16
     exact = run(reference.pool, pooling, docs, 5, 4, torch.float64)
     ours = run(on_device, pooling, docs, 5, 4, dtype, weight=torch.float32)
     assert [x.dtype for x in ours] == [dtype] * 4 + [torch.float32]
@@ -132,7 +132,7 @@ def test_a_weight_may_be_wider_than_the_tokens(pooling):
 @pytest.mark.parametrize("pooling", ["ldconv", "conv"])
 def test_two_runs_give_the_same_bits(pooling, monkeypatch):
     monkeypatch.setattr(kernels, "PARTS", 2)
-    docs = documents([130, 9], [40])
+    docs = layout([130, 9], [40])
     first, second = (run(on_device, pooling, docs, 5, 4, torch.bfloat16) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
@@ -140,18 +140,18 @@ def test_two_runs_give_the_same_bits(pooling, monkeypatch):
 @pytest.mark.parametrize("pooling", ["ldconv", "conv"])
 def test_gradients_of_a_weight_are_sums_of_parts_of_many_cells(pooling, monkeypatch):
     monkeypatch.setattr(kernels, "PARTS", 2)
-    assert not off(pooling, documents([130, 9], [9]), 5, 4)
+    assert not off(pooling, layout([130, 9], [9]), 5, 4)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_what_stands_at_holes_and_around_views_is_not_read(pooling):
-    docs, generator = documents([30, 20], [0, 11, 12, 49]), torch.Generator().manual_seed(0)
+    docs, generator = layout([30, 20], [0, 11, 12, 49]), torch.Generator().manual_seed(0)
     fused = torch.randn(50, 3, HEADS, 20, generator=generator)
     weight = pool_weight(pooling, 5, HEADS, 16, generator, torch.float32)
     found = []
     for x in (fused, fused.clone()):
         if found:
-            x[~docs.keep] = float("nan")
+            x[~docs.key_padding_mask] = float("nan")
             x[:, 0] = float("nan")
             x[..., 16:] = float("nan")
         leaf = x.requires_grad_()
@@ -166,7 +166,7 @@ def test_what_stands_at_holes_and_around_views_is_not_read(pooling):
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_a_number_that_is_not_finite_is_not_lost(pooling):
-    docs, generator = documents([20], [3]), torch.Generator().manual_seed(0)
+    docs, generator = layout([20], [3]), torch.Generator().manual_seed(0)
     k, v = torch.randn(2, 20, HEADS, 16, generator=generator)
     k[9, 0, 2], v[4, 1, 5] = float("nan"), float("inf")
     weight = pool_weight(pooling, 5, HEADS, 16, generator, torch.float32)
@@ -178,7 +178,7 @@ def test_a_number_that_is_not_finite_is_not_lost(pooling):
 
 
 def test_what_kernels_cannot_do_is_refused_with_what_can():
-    cells, x = Cells(documents([4]), 5, 4), torch.randn(4, 1, 16)
+    cells, x = Cells(layout([4]), 5, 4), torch.randn(4, 1, 16)
     for k, v, message in (
         (x.double(), x.double(), "got float64; backend 'blocked' takes float64"),
         (x, x.half(), "one dtype, .* got float16, float32"),
@@ -239,7 +239,7 @@ def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch):
     for name in ("collect", "scores", "filters", "spread"):
         monkeypatch.setattr(kernels, name, getattr(mutant, name))
     monkeypatch.setattr(kernels, "PARTS", 2)
-    docs = documents([52, 9, 13], [0, 20, *range(30, 45), 70])
+    docs = layout([52, 9, 13], [0, 20, *range(30, 45), 70])
     for pooling in [where] if where else CELLS:
         given = pooling, docs, *CELLS[pooling]
         ours, dense = (run(pool, *given) for pool in (on_device, reference.pool))

@@ -11,7 +11,7 @@ from patterns import batches, dropouts, rows, rows_as_close
 
 pytest.importorskip("triton")
 
-from ldt.attention import Documents, reference
+from ldt.attention import Layout, reference
 from ldt.attention.dropout import dropout_mask
 from ldt.attention.triton import rows as kernels
 from ldt.attention.triton import rows_backward, rows_kernels, rows_plan
@@ -25,12 +25,12 @@ def pack(lengths, globals, holes=()):
     """Documents of these lengths, with global tokens and holes at these packed places."""
     keep, is_global = torch.ones(sum(lengths)).bool(), torch.zeros(sum(lengths)).bool()
     keep[list(holes)], is_global[list(globals)] = False, True
-    return Documents(torch.tensor([0, *lengths]).cumsum(0), keep if holes else None, is_global)
+    return Layout(torch.tensor([0, *lengths]).cumsum(0), keep if holes else None, is_global)
 
 
 @settings(max_examples=5, **GENERATE)
 @given(
-    batches().filter(lambda b: b[0].total <= 200 and 0 < len(b[0].global_index) <= 40),
+    batches().filter(lambda b: b[0].total_tokens <= 200 and 0 < len(b[0].global_index) <= 40),
     st.sampled_from([(2, 4), (1, 24)]),
     dropouts,
     st.sampled_from([torch.float32, torch.bfloat16]),
@@ -38,9 +38,9 @@ def pack(lengths, globals, holes=()):
 )
 @pytest.mark.parametrize("run", FORMS)
 def test_any_batch_is_as_close_as_the_definition(run, batch, shape, dropout, dtype, seed):
-    documents, _ = batch
+    layout, _ = batch
     sizes = dict(zip(("heads", "dim"), shape, strict=True))
-    assert not rows_as_close(run, documents, dtype, dropout=dropout, seed=seed, **sizes)
+    assert not rows_as_close(run, layout, dtype, dropout=dropout, seed=seed, **sizes)
 
 
 SHAPES = {
@@ -55,42 +55,42 @@ SHAPES = {
 @pytest.mark.parametrize("run", FORMS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_batch_where_kernels_break(run, shape):
-    documents = pack(*SHAPES[shape])
-    if not len(documents.global_index):
-        out, *gradients = rows(run, documents, torch.Generator().manual_seed(0), torch.float32)
+    layout = pack(*SHAPES[shape])
+    if not len(layout.global_index):
+        out, *gradients = rows(run, layout, torch.Generator().manual_seed(0), torch.float32)
         assert out.shape == (0, 2, 4)
         assert all(torch.equal(x, torch.zeros_like(x)) for x in gradients)
         return
-    assert not rows_as_close(run, documents, torch.float32, dropout=0.3)
+    assert not rows_as_close(run, layout, torch.float32, dropout=0.3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_rows_wider_than_a_tile_go_in_chunks(dtype):
-    documents = pack([70, 20], [5, 80], holes=[33])
+    layout = pack([70, 20], [5, 80], holes=[33])
     sizes = {"heads": 3, "dim": 48}
-    assert not rows_as_close(kernels.folded_rows, documents, dtype, dropout=0.2, **sizes)
+    assert not rows_as_close(kernels.folded_rows, layout, dtype, dropout=0.2, **sizes)
 
 
 def test_long_pieces_meet_their_tokens_in_several_steps(monkeypatch):
     monkeypatch.setattr(rows_plan, "PROGRAMS", 2)
-    documents = pack([180, 60, 1], [3, 50, 190])
+    layout = pack([180, 60, 1], [3, 50, 190])
     for run in FORMS:
-        assert not rows_as_close(run, documents, torch.float32)
+        assert not rows_as_close(run, layout, torch.float32)
 
 
 @settings(max_examples=6, **GENERATE)
 @given(batches(), st.integers(1, 3), st.sampled_from([1, 3, 40]))
 def test_a_plan_pairs_every_row_with_every_token_of_its_document_once(batch, per, programs):
-    documents, _ = batch
+    layout, _ = batch
     size, step = 16, 32
     before, rows_plan.PROGRAMS = rows_plan.PROGRAMS, programs
     try:
-        plan = rows_plan.plan(documents, per=per, heads=1, rows=size, columns=step)
+        plan = rows_plan.plan(layout, per=per, heads=1, rows=size, columns=step)
     finally:
         rows_plan.PROGRAMS = before
-    count = len(documents.global_index) * per
-    own = documents.document_of[documents.global_index].repeat_interleave(per)
-    expected = (own[:, None] == documents.document_of).int()
+    count = len(layout.global_index) * per
+    own = layout.document_of[layout.global_index].repeat_interleave(per)
+    expected = (own[:, None] == layout.document_of).int()
     found = torch.zeros_like(expected)
     for first, last, begin, end in plan.items.tolist():
         found[first:last, begin:end] += 1
@@ -111,24 +111,24 @@ def test_a_plan_pairs_every_row_with_every_token_of_its_document_once(batch, per
 
 @pytest.mark.parametrize("run", FORMS)
 def test_dropout_takes_what_the_definition_takes(run):
-    documents, heads, size, seed = pack([7, 16], [2, 9, 20]), 2, 23, -(2**35) + 3
+    layout, heads, size, seed = pack([7, 16], [2, 9, 20]), 2, 23, -(2**35) + 3
     x = torch.eye(size)
     eye = torch.eye(size).repeat(heads, 1)  # values of token j: the j-th unit vector
     nothing = torch.zeros(heads * size)
     q = torch.randn(3, heads, size)
-    out = run(q, x, (eye, nothing), (eye, nothing), documents, dropout=0.5, seed=torch.tensor(seed))
+    out = run(q, x, (eye, nothing), (eye, nothing), layout, dropout=0.5, seed=torch.tensor(seed))
     tokens = torch.arange(size)
-    index = documents.global_index
-    mask = dropout_mask(documents, heads, index, tokens, 0.5, seed).transpose(0, 1)
-    own = documents.document_of[index][:, None] == documents.document_of
+    index = layout.global_index
+    mask = dropout_mask(layout, heads, index, tokens, 0.5, seed).transpose(0, 1)
+    own = layout.document_of[index][:, None] == layout.document_of
     assert torch.equal(out != 0, mask & own[:, None])
 
 
 @pytest.mark.parametrize("run", FORMS)
 def test_two_runs_give_the_same_bits(run):
-    documents = pack([150, 40], [0, 7, 160])
+    layout = pack([150, 40], [0, 7, 160])
     first, second = (
-        rows(run, documents, torch.Generator().manual_seed(3), torch.float32, dropout=0.1)
+        rows(run, layout, torch.Generator().manual_seed(3), torch.float32, dropout=0.1)
         for _ in range(2)
     )
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
@@ -145,9 +145,9 @@ def test_two_runs_give_the_same_bits(run):
     ],
 )
 def test_few_rows_are_folded_and_many_are_projected(lengths, globals, dtype, width, folded):
-    documents = pack(lengths, range(globals))
+    layout = pack(lengths, range(globals))
     q, x = torch.empty(globals, 2, 4, dtype=dtype), torch.empty(9, width, dtype=dtype)
-    assert kernels.folds(q, x, documents) == folded
+    assert kernels.folds(q, x, layout) == folded
 
 
 def test_global_rows_takes_the_form_that_costs_less(monkeypatch):
@@ -158,20 +158,20 @@ def test_global_rows_takes_the_form_that_costs_less(monkeypatch):
             kernels, name, lambda *a, n=name, f=run, **k: called.append(n) or f(*a, **k)
         )
     for globals in (4, 5):
-        assert not rows_as_close(kernels.global_rows, pack([9], range(globals)), torch.float32)
+        assert not rows_as_close(kernels.global_attention, pack([9], range(globals)), torch.float32)
     assert called == ["folded_rows", "plain_rows"]
 
 
 @pytest.mark.parametrize("run", FORMS)
 def test_rows_past_the_last_global_token_gather_nothing(run):
-    documents, longer = (pack([20, 6], [3, 22]) for _ in range(2))
-    more = torch.full((3,), documents.total)
-    longer.__dict__["global_index"] = torch.cat([documents.global_index, more])
+    layout, longer = (pack([20, 6], [3, 22]) for _ in range(2))
+    more = torch.full((3,), layout.total_tokens)
+    longer.__dict__["global_index"] = torch.cat([layout.global_index, more])
     q, x = torch.randn(5, 2, 8, requires_grad=True), torch.randn(26, 16)
     key, value = ((torch.randn(16, 16), torch.zeros(16)) for _ in range(2))
     settings = {"dropout": 0.2, "seed": 1}
     out = run(q, x, key, value, longer, **settings)
-    expected = reference.global_rows(q[:2], x, key, value, documents, **settings)
+    expected = reference.global_attention(q[:2], x, key, value, layout, **settings)
     torch.testing.assert_close(out[:2], expected)
     assert not out[2:].any()
     assert not torch.autograd.grad(out.sum(), q)[0][2:].any()
@@ -179,31 +179,31 @@ def test_rows_past_the_last_global_token_gather_nothing(run):
 
 @pytest.mark.parametrize("run", FORMS)
 def test_views_into_larger_tensors_are_read_by_their_strides(run):
-    documents = pack([30], [4, 20])
+    layout = pack([30], [4, 20])
     q, x = torch.randn(2, 2, 24)[..., 3:19], torch.randn(30, 40)[:, 5:37]
     key, value = ((torch.randn(32, 32) * 0.2, torch.randn(32)) for _ in range(2))
-    expected = reference.global_rows(q, x, key, value, documents)
-    torch.testing.assert_close(run(q, x, key, value, documents), expected)
+    expected = reference.global_attention(q, x, key, value, layout)
+    torch.testing.assert_close(run(q, x, key, value, layout), expected)
 
 
 @pytest.mark.parametrize("run", FORMS)
 def test_autocast_computes_in_the_lower_precision(run):
-    documents = pack([30], [4, 20])
+    layout = pack([30], [4, 20])
     x = torch.randn(30, 32)
     query, key, value = (torch.nn.Linear(32, 32) for _ in range(3))
 
     def rows_of(x, run):
-        q = query(x[documents.global_index]).view(-1, 2, 16)
-        return run(q, x, (key.weight, key.bias), (value.weight, value.bias), documents)
+        q = query(x[layout.global_index]).view(-1, 2, 16)
+        return run(q, x, (key.weight, key.bias), (value.weight, value.bias), layout)
 
     with torch.autocast("cpu", torch.bfloat16):
         out = rows_of(x, run)
     assert out.dtype == torch.bfloat16
-    expected = rows_of(x, reference.global_rows)
+    expected = rows_of(x, reference.global_attention)
     torch.testing.assert_close(out.float(), expected, atol=0.02, rtol=0.02)
 
 
-@pytest.mark.parametrize("run", [kernels.global_rows, *FORMS])
+@pytest.mark.parametrize("run", [kernels.global_attention, *FORMS])
 def test_float64_is_refused(run):
     with pytest.raises(ValueError, match="backend 'blocked' takes float64"):
         rows(run, pack([4], [0]), torch.Generator().manual_seed(0))
@@ -257,5 +257,5 @@ def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch):
     for name in ("attend", "merge") if module is rows_kernels else ("pull", "push"):
         monkeypatch.setattr(kernels, name, getattr(mutant, name))
     monkeypatch.setattr(rows_plan, "PROGRAMS", 2)
-    documents = pack([170, 20], [3, 175], holes=[5, 100, 189])
-    assert rows_as_close(kernels.folded_rows, documents, torch.float32, dropout=0.3)
+    layout = pack([170, 20], [3, 175], holes=[5, 100, 189])
+    assert rows_as_close(kernels.folded_rows, layout, torch.float32, dropout=0.3)

@@ -275,7 +275,7 @@ def test_half_precision_computes_the_attention_in_float32(monkeypatch):
         seen.extend(x.dtype for x in (q, k, v, *kwargs["relative"]))
         return q
 
-    monkeypatch.setattr(causal, "band_attention", spy)
+    monkeypatch.setattr(causal, "sliding_window_attention", spy)
     model, text = character_model(attention_window=6).bfloat16(), ids(1, 8)
     model(text)
     with torch.autocast("cpu", torch.bfloat16):

@@ -1,0 +1,98 @@
+"""The layout of a packed batch: its documents' borders, padding inside of them, global tokens."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+
+def places(mask, count=None):
+    """[count] int64, where a mask [n] is True; a known ``count`` saves waiting for the device.
+
+    On CUDA ``count`` may be larger than the true one; n stands in the places beyond.
+    """
+    if count is None or mask.device.type == "cpu":
+        return mask.nonzero().squeeze(1)
+    place = torch.arange(len(mask), device=mask.device)
+    slot = torch.where(mask, mask.cumsum(0) - 1, count)
+    return place.new_full((count + 1,), len(mask)).scatter_(0, slot, place)[:-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where documents lie that are laid end to end in packed tokens ``[total_tokens, ...]``.
+
+    Args:
+        cu_seqlens: [documents + 1] int64: document d is tokens
+            ``cu_seqlens[d]:cu_seqlens[d + 1]``. Every document has at least one token.
+        key_padding_mask: [total_tokens] bool, False where a token inside a document is padding,
+            which is masked everywhere (True is kept, as in FlashAttention; PyTorch's modules mean
+            the opposite by this name). None: no padding inside of documents.
+        is_global: [total_tokens] bool, True where a token attends to its whole document and is
+            attended to by all of it. Never True at padding. None: no such token.
+        total_tokens: number of tokens. None: read from ``cu_seqlens``.
+        num_global: number of global tokens. None: counted. A tensor [] on the host in graphs of
+            torch.compile, which hand it to the operators.
+
+    What is given need not be read from the device, so a forward pass does not wait for it.
+    """
+
+    cu_seqlens: torch.Tensor
+    key_padding_mask: torch.Tensor | None = None
+    is_global: torch.Tensor | None = None
+    total_tokens: int | None = None
+    num_global: int | torch.Tensor | None = None
+
+    def __post_init__(self):
+        if self.total_tokens is None:
+            object.__setattr__(self, "total_tokens", self.cu_seqlens_host[-1])
+
+    @cached_property
+    def cu_seqlens_host(self) -> list[int]:
+        """``cu_seqlens`` on the host."""
+        return self.cu_seqlens.tolist()
+
+    @cached_property
+    def global_index(self) -> torch.Tensor:
+        """[num_global] int64, packed indices of the global tokens, in order."""
+        if self.is_global is None:
+            return self.cu_seqlens.new_empty(0)
+        return places(self.is_global, self.num_global)
+
+    @cached_property
+    def cu_globals(self) -> torch.Tensor:
+        """[documents + 1] int64: document d has global tokens ``cu_globals[d]:cu_globals[d + 1]``
+        of ``global_index``."""
+        return torch.searchsorted(self.global_index, self.cu_seqlens)
+
+    @cached_property
+    def cu_globals_host(self) -> list[int]:
+        """``cu_globals`` on the host."""
+        return self.cu_globals.tolist()
+
+    @cached_property
+    def document_of(self) -> torch.Tensor:
+        """[total_tokens] int64, the document of each token."""
+        place = torch.arange(self.total_tokens, device=self.cu_seqlens.device)
+        return torch.searchsorted(self.cu_seqlens, place, right=True) - 1
+
+    @cached_property
+    def masked_queries(self) -> torch.Tensor | None:
+        """[total_tokens] bool, tokens that the sliding window gives zeros: padding, and global
+        tokens, which attend to the whole document instead. None: there are none."""
+        if self.key_padding_mask is None:
+            return self.is_global
+        padding = ~self.key_padding_mask
+        return padding if self.is_global is None else padding | self.is_global
+
+    @cached_property
+    def _cache(self) -> dict[Hashable, Any]:
+        return {}
+
+    def cached(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The result of ``make()``, computed once for this batch: all layers share it."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
