@@ -1,4 +1,4 @@
-"""What the person at the keyboard can put right, and the exit codes that say so.
+"""Errors that the person at the keyboard can put right, their exit codes, and words for messages.
 
 An error is one line: where, what was found, what would do.
 """
@@ -6,6 +6,8 @@ An error is one line: where, what was found, what would do.
 import re
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from reprlib import Repr
+from typing import Any
 
 EXIT_OK = 0
 EXIT_BUG = 1
@@ -56,9 +58,43 @@ class TrainingDiverged(UserError):
     exit_code = EXIT_DIVERGED
 
 
+_repr = Repr()
+_repr.maxstring = _repr.maxother = 60
+
+
 def plural(number: int, noun: str) -> str:
     """``1 answer``, ``1,200 answers``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def kind(value: Any) -> str:
+    """Name the type of a JSON value: ``null``, ``true``, ``a number``, ``text``, ``a list`` …"""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    names = {int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
+    return next(
+        (name for type_, name in names.items() if isinstance(value, type_)),
+        f"a {type(value).__name__}",
+    )
+
+
+def shown(value: Any) -> str:
+    """A JSON value for a message, cut short: ``'text'``, ``17``, ``null``, ``a list of 3``."""
+    if isinstance(value, list | dict):
+        return f"{kind(value)} of {len(value):,}" if value else f"{kind(value)}, empty"
+    return kind(value) if value is None or isinstance(value, bool) else _repr.repr(value)
+
+
+def listed(names: Iterable[Any], most: int = 12, show: Callable[[Any], str] = repr) -> str:
+    """``'a', 'b' and 3 more``: the first ``most`` of the names; ``none`` where there are none."""
+    names = list(names)
+    rest = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(map(show, names[:most])) + rest or "none"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's message; its type where it has no message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def did_you_mean(name: str, names: Iterable[str], show: Callable[[str], str] = str) -> str:
@@ -86,5 +122,5 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 def plain(text: str) -> str:
-    """The text without what a terminal would obey."""
+    """The text without control characters and escape sequences, which a terminal would obey."""
     return _CONTROLS.sub("", _SEQUENCES.sub("", text))

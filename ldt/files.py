@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, the lock of a folder, free disk space."""
+"""Atomic files and folders, the lock of a folder, free disk space."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import re
 import shutil
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from ldt.errors import ResourceError, UserError
 
-try:
-    import fcntl
-except ImportError:  # not on Windows, where the process number has to do
-    fcntl = None
-
 log = logging.getLogger("ldt")
 _TORCH_WRITE = ("PytorchStreamWriter", "inline_container", "unexpected pos")
+_POLL = 0.2  # seconds between two tries for a lock
 _LEFTOVER = re.compile(r".+\.tmp-\d+")
 
 
@@ -39,45 +39,83 @@ def digest(path: Path) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that it is there in full or as it was before."""
-    beside = temporary(path)
+    """Write a text file atomically: after an error or a crash it is as it was before."""
+    unfinished = temporary(path)
     try:
-        with beside.open("w", encoding="utf-8") as file:
+        with unfinished.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        unfinished.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Make a folder atomically: yields a temporary one beside ``target``, to be filled.
+
+    After the block it is on the disk under its name, in place of an older folder of that name. If
+    the block or the disk fails, ``target`` is as it was and the temporary folder is removed.
+
+    Raises:
+        OSError: the disk did not take it.
+    """
+    folder = temporary(target)
+    shutil.rmtree(folder, ignore_errors=True)  # of a killed process that had this one's number
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+        move_into_place(folder, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def move_into_place(folder: Path, target: Path) -> None:
+    """Fsync a filled folder and rename it to ``target``; an older folder there is replaced.
+
+    Raises:
+        OSError: the disk did not take it; ``target`` is as it was.
+    """
+    for path in (
+        *folder.rglob("*"),
+        folder,
+    ):  # names last: they promise that the contents are there
+        flush(path)
+    if target.exists():
+        old = temporary(target.with_name(f"{target.name}.old"))
+        target.rename(old)
+        folder.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        folder.rename(target)
+    flush(target.parent)
 
 
 def flush(path: Path) -> None:
-    """Have the disk hold a file, or a folder's list of names, before going on."""
+    """Fsync a file, or the list of names of a folder."""
     if os.name == "nt" and path.is_dir():
         return  # Windows has no handle for it
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (
-            errno.EINVAL,
-            errno.ENOTSUP,
-        ):  # file systems that cannot flush folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some disks cannot fsync folders
             raise
     finally:
         os.close(handle)
 
 
 def is_write_error(error: Exception) -> bool:
-    """Whether an exception of saving is about the disk; torch has no type of its own for it."""
+    """True if an exception of saving is about the disk; torch has no type of its own for it."""
     if isinstance(error, OSError | SafetensorError):
         return True
     return any(text in str(error) for text in _TORCH_WRITE)
 
 
-def remove_leftovers(run: Path) -> None:
-    """Remove what a killed process left half written in its run folder. Call it under the lock."""
-    for path in run.iterdir():
+def remove_leftovers(folder: Path) -> None:
+    """Remove temporary files and folders of killed processes. Call it under the folder's lock."""
+    for path in folder.iterdir():
         if _LEFTOVER.fullmatch(path.name):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -112,97 +150,84 @@ def existing(path: Path) -> Path:
     return path
 
 
-class Busy(UserError):
-    """Another process holds the lock."""
-
-
 class Lock:
-    """The right of one process to write in a run folder, held as a context.
+    """Right of one process to write in a folder, held as a context.
 
-    ``.lock`` names the host, process and start time. The kernel's file lock on it says whether that
-    process still lives; where there is none (Windows, some network disks), its number does.
+    The kernel's lock on ``.lock`` says who has it, and is gone with its process; where a file
+    system has none, `filelock` looks whether that process lives. ``.lock.json`` names the host, the
+    process and when it started, for messages. Versions before it wrote these into ``.lock``.
 
     Args:
         folder: made if missing.
+        wait: until another process releases it, instead of raising.
 
     Raises:
-        Busy: another process holds it.
-        UserError: the folder cannot be made or written.
+        UserError: another process holds it, or the folder cannot be made or written.
     """
 
-    def __init__(self, folder: Path):
-        self.path = folder / ".lock"
-        self._file = None
+    def __init__(self, folder: Path, *, wait: bool = False):
+        self.folder, self.wait = folder, wait
+        self._lock = FileLock(folder / ".lock", thread_local=False)
+        self._owner = folder / ".lock.json"
 
     def __enter__(self) -> Lock:
-        folder = self.path.parent
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            while True:
-                file = self.path.open("a+", encoding="utf-8")
-                owner = self._owner(file)
-                free = self._claim(file, owner)
-                # A process that ended just now has taken the name away with it: begin again.
-                if free and self._same(file):
-                    break
-                file.close()
-                if not free:
-                    raise Busy(self._busy(owner))
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._acquire()
+            self._sign()
         except (FileExistsError, NotADirectoryError):
-            raise UserError(f"{folder}: is a file or lies in one, not a folder") from None
+            raise UserError(f"{self.folder}: is a file or lies in one, not a folder") from None
         except OSError as error:
-            raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
-        if owner:
-            log.warning(
-                "%s: process %s ended without unlocking it; taken over", folder, owner.get("pid")
-            )
-        file.truncate(0)
-        started = time.strftime("%Y-%m-%d %H:%M:%S")
-        json.dump({"host": socket.gethostname(), "pid": os.getpid(), "started": started}, file)
-        file.flush()
-        self._file = file
+            raise UserError(f"{self.folder}: cannot be written: {error.strerror}") from None
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.path.unlink(missing_ok=True)
-        self._file.close()
+        # Before the release, or the files of the next owner would be removed.
+        for path in (self._owner, Path(self._lock.lock_file)):
+            with suppress(OSError):  # Windows does not remove what is open
+                path.unlink(missing_ok=True)
+        self._lock.release()
 
-    @staticmethod
-    def _owner(file) -> dict:
-        file.seek(0)
+    def _acquire(self) -> None:
+        while True:
+            path, owner = self._read()
+            # The kernel lock of another host may not be seen from here: its name counts.
+            if owner.get("host", socket.gethostname()) == socket.gethostname():
+                with suppress(Timeout):
+                    self._lock.acquire(timeout=0)
+                    break
+            if not self.wait:
+                raise UserError(self._busy(path, owner))
+            time.sleep(_POLL)
+        if owner and path.exists():
+            who = f"process {owner.get('pid')}"
+            log.warning("%s: %s ended without unlocking it; taken over", self.folder, who)
+
+    def _sign(self) -> None:
+        started = time.strftime("%Y-%m-%d %H:%M:%S")
+        owner = {"host": socket.gethostname(), "pid": os.getpid(), "started": started}
         try:
-            owner = json.loads(file.read())
-        except ValueError:  # empty, or cut short by a full disk
-            return {}
-        return owner if isinstance(owner, dict) else {}
+            write_whole(self._owner, json.dumps(owner))
+        except BaseException:
+            self.__exit__()
+            raise
 
-    @staticmethod
-    def _claim(file, owner: dict) -> bool:
-        """Whether the lock is ours now."""
-        here = owner.get("host", socket.gethostname()) == socket.gethostname()
-        if fcntl is not None:
+    def _read(self) -> tuple[Path, dict[str, Any]]:
+        """The file that names the owner, and what it says; {} where none does."""
+        for path in (self._owner, Path(self._lock.lock_file)):
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return here  # another host's lock may not be seen from here
-            except BlockingIOError:
-                return False
-            except OSError:
-                pass  # the file system has no locks
-        import psutil
+                owner = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError):  # missing, empty, or cut short by a full disk
+                continue
+            if isinstance(owner, dict):
+                return path, owner
+        return self._owner, {}
 
-        return not owner or (here and not psutil.pid_exists(int(owner.get("pid", -1))))
-
-    def _same(self, file) -> bool:
-        try:
-            return os.path.samestat(self.path.stat(), os.fstat(file.fileno()))
-        except FileNotFoundError:
-            return False
-
-    def _busy(self, owner: dict) -> str:
+    def _busy(self, path: Path, owner: dict[str, Any]) -> str:
         who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
-        message = f"{self.path.parent}: {who} trains here since {owner.get('started', '?')}; "
+        message = f"{self.folder}: {who} trains here since {owner.get('started', '?')}; "
         if owner.get("host", socket.gethostname()) != socket.gethostname():
-            return message + f"if it is gone, delete {self.path}"
+            return message + f"if it is gone, delete {path}"
         return message + "wait for it, or choose another training.output_dir"
 
 

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ldt.data import streams
 from ldt.data.strict_json import Decoder
-from ldt.errors import DataError
+from ldt.errors import DataError, first_line, kind
 
 OnError = Callable[[DataError, bytes], None]
 
@@ -142,21 +142,6 @@ def texts(example: Example, path: str) -> list[str]:
                 f"{example.where}: field {path!r}: {kind(value)} in place {number:,}, expected text"
             )
     return values
-
-
-def kind(value: Any) -> str:
-    """Name the type of a JSON value for a message: "null", "a number", "a list" …"""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    for types, name in (
-        ((int, float), "a number"),
-        (str, "text"),
-        (list, "a list"),
-        (dict, "an object"),
-    ):
-        if isinstance(value, types):
-            return name
-    return f"a {type(value).__name__}"
 
 
 class Line(NamedTuple):
@@ -392,9 +377,8 @@ def _numbered(rows: Iterator[dict], source: str, what: str) -> Iterator[tuple[in
         except StopIteration:
             return
         except Exception as error:
-            first = (str(error).strip() or type(error).__name__).splitlines()[0]
             place = f"{source}:{number}" if number > 1 else source
-            raise DataError(f"{place}: {what}: {first}") from error
+            raise DataError(f"{place}: {what}: {first_line(error)}") from error
         yield number, row
 
 

@@ -20,7 +20,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -70,7 +69,7 @@ def build(
     folders = [folder / f"{Path(source.name).name[:40]}-{source.key()}" for source in found]
     for source, place in zip(found, folders, strict=True):
         if not _complete(place):
-            with turn(place):
+            with files.Lock(place, wait=True):
                 _tokenize(source, data, tokenizer, place, most)
     return TokenStore(folders, data)
 
@@ -85,22 +84,6 @@ def _key(tokenizer, data: CorpusSection, most: int | None) -> str:
         **data.model_dump(include={"format", "text", "documents", "max_document_bytes"}),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-@contextmanager
-def turn(folder: Path) -> Iterator[None]:
-    """The right to write in a folder, waited for."""
-    while True:
-        lock = files.Lock(folder)
-        try:
-            lock.__enter__()
-            break
-        except files.Busy:
-            time.sleep(0.2)
-    try:
-        yield
-    finally:
-        lock.__exit__()
 
 
 def _shards(folder: Path) -> list[dict]:
@@ -152,30 +135,23 @@ def _tokenize(source: Source, data: CorpusSection, tokenizer, folder: Path, most
 
 
 def _write_shard(target: Path, documents, dtype, reader: Reader, told: _Told) -> bool:
-    """Write a shard, whole or not at all; whether it is the last one of its source."""
-    beside = files.temporary(target)
-    beside.mkdir(parents=True)
-    try:
-        rows, tokens, last = [], 0, True
-        with (beside / "tokens.bin").open("wb") as file:
+    """Write a shard; returns True if it is the last one of its source."""
+    rows, total, last = [], 0, True
+    with files.new_folder(target) as folder:
+        with (folder / "tokens.bin").open("wb") as file:
             for ids, size, print_ in documents:
                 file.write(np.concatenate(ids).astype(dtype).tobytes() if ids else b"")
                 count = sum(map(len, ids))
                 rows.append((count, size, print_))
-                tokens += count
+                total += count
                 told(count)
-                if tokens >= SHARD or len(rows) >= MOST:
+                if total >= SHARD or len(rows) >= MOST:
                     last = False
                     break
-        np.save(beside / "documents.npy", np.array(rows, DOCUMENT))
+        np.save(folder / "documents.npy", np.array(rows, DOCUMENT))
         kept = {"rejected": reader.rejected, "empty": reader.empty, "messages": reader.messages}
-        row = {"documents": len(rows), "tokens": tokens, "type": dtype.str, "last": last, **kept}
-        (beside / "shard.json").write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
-        for path in (*beside.iterdir(), beside):
-            files.flush(path)
-        beside.rename(target)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        row = {"documents": len(rows), "tokens": total, "type": dtype.str, "last": last, **kept}
+        (folder / "shard.json").write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
     return last
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -18,7 +17,6 @@ from transformers import AutoTokenizer, RobertaTokenizer
 from ldt import files as files_
 from ldt.cli.console import say
 from ldt.data.corpus import Reader, Source, drawn, fingerprint
-from ldt.data.token_store import turn
 from ldt.data.tokenization import vocabulary_size
 from ldt.errors import ModelError, RecipeError, did_you_mean
 from ldt.model import LdtConfig, load_tokenizer
@@ -65,7 +63,7 @@ def new_tokenizer(recipe: Recipe, found: Sequence[Source], seed: int):
     }
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     folder = Path(data.cache) / f"tokenizer-{key}"
-    with turn(Path(data.cache)):
+    with files_.Lock(Path(data.cache), wait=True):
         if not (folder / "tokenizer.json").is_file():
             _train(found, recipe, seed, folder)
     return _from_folder(folder)
@@ -82,15 +80,9 @@ def _train(found: Sequence[Source], recipe: Recipe, seed: int, folder: Path) -> 
     made = bpe.get_vocab_size()
     if made < size:
         say(f"the text has pairs for {made:,} entries only")
-    beside = files_.temporary(folder)
-    try:
-        with TemporaryDirectory(prefix="ldt-") as files:
-            vocab, merges = bpe.save_model(files)
-            RobertaTokenizer(vocab=vocab, merges=merges).save_pretrained(beside)
-        shutil.rmtree(folder, ignore_errors=True)
-        beside.rename(folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    with TemporaryDirectory(prefix="ldt-") as parts, files_.new_folder(folder) as new:
+        vocab, merges = bpe.save_model(parts)
+        RobertaTokenizer(vocab=vocab, merges=merges).save_pretrained(new)
 
 
 def _texts(found: Sequence[Source], recipe: Recipe, seed: int) -> Iterator[str]:

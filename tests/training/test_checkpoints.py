@@ -2,12 +2,11 @@ import errno
 import json
 import logging
 import os
-import socket
 
 import pytest
 
 from ldt import files as files_
-from ldt.errors import EXIT_MODEL, EXIT_RESOURCES, EXIT_USAGE, ModelError, ResourceError, UserError
+from ldt.errors import EXIT_MODEL, ModelError
 from ldt.training import checkpoints
 
 FILES = {
@@ -163,82 +162,3 @@ def test_nothing_is_pruned_while_the_newest_is_incomplete(tmp_path):
     os.truncate(tmp_path / "checkpoint-3" / "model.safetensors", 1)
     checkpoints.prune(tmp_path, 1, None)
     assert list(checkpoints.checkpoints(tmp_path)) == [1, 2, 3]
-
-
-def test_a_text_file_is_written_whole_or_left_as_it_was(tmp_path, monkeypatch):
-    path = tmp_path / "metrics.json"
-    files_.write_whole(path, "old")
-
-    def full(handle):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        files_.write_whole(path, "new")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_too_little_disk_is_an_error_before_the_start(tmp_path):
-    files_.require_space(tmp_path / "not" / "yet", 1, "a byte")
-    with pytest.raises(ResourceError, match="MB needed for 3 checkpoints") as raised:
-        files_.require_space(tmp_path, 1 << 60, "3 checkpoints")
-    assert raised.value.exit_code == EXIT_RESOURCES
-
-
-def test_a_second_process_is_refused_with_the_number_of_the_first(tmp_path):
-    with files_.Lock(tmp_path / "run"):
-        with pytest.raises(UserError, match=f"process {os.getpid()} on") as raised:
-            files_.Lock(tmp_path / "run").__enter__()
-        assert raised.value.exit_code == EXIT_USAGE
-    with files_.Lock(tmp_path / "run"):
-        pass
-    assert list((tmp_path / "run").iterdir()) == []
-
-
-def owner(pid, host=None):
-    host = host or socket.gethostname()
-    return json.dumps({"host": host, "pid": pid, "started": "2026-01-01 00:00:00"})
-
-
-GONE = 2**22 + 1  # above Linux's largest process number
-
-
-@pytest.mark.parametrize("content", [owner(GONE), "", '{"host": "a', "[]"])
-def test_the_lock_of_a_dead_process_is_taken_over(tmp_path, content):
-    (tmp_path / ".lock").write_text(content)
-    with files_.Lock(tmp_path):
-        assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
-
-
-def test_a_lock_of_another_host_is_respected_and_named(tmp_path):
-    (tmp_path / ".lock").write_text(owner(1, "elsewhere"))
-    with pytest.raises(UserError, match=r"process 1 on elsewhere .*if it is gone, delete .*\.lock"):
-        files_.Lock(tmp_path).__enter__()
-
-
-def test_without_file_locks_the_process_number_decides(tmp_path, monkeypatch):
-    monkeypatch.setattr(files_, "fcntl", None)
-    (tmp_path / ".lock").write_text(owner(os.getppid()))
-    with pytest.raises(UserError, match="trains here since 2026"):
-        files_.Lock(tmp_path).__enter__()
-    (tmp_path / ".lock").write_text(owner(GONE))
-    with files_.Lock(tmp_path):
-        pass
-
-
-def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path):
-    (tmp_path / "run").touch()
-    for place in (tmp_path / "run", tmp_path / "run" / "inner"):
-        with pytest.raises(UserError, match="is a file or lies in one") as raised:
-            files_.Lock(place).__enter__()
-        assert raised.value.exit_code == EXIT_USAGE
-
-
-def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(type(tmp_path), "open", refuse)
-    with pytest.raises(UserError, match="cannot be written: Permission denied"):
-        files_.Lock(tmp_path).__enter__()

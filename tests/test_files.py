@@ -1,0 +1,183 @@
+"""Atomic files and folders, and the lock of a folder."""
+
+import errno
+import fcntl
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from contextlib import contextmanager
+from subprocess import PIPE
+
+import pytest
+
+from ldt import files
+from ldt.errors import EXIT_RESOURCES, EXIT_USAGE, ResourceError, UserError
+
+
+def test_a_new_folder_appears_when_it_is_filled_in_place_of_the_old(tmp_path):
+    target = tmp_path / "store"
+    for content in ("old", "new"):
+        with files.new_folder(target) as folder:
+            (folder / "inner").mkdir()
+            (folder / "inner" / "a").write_text(content)
+            assert folder.parent == tmp_path
+            assert target.exists() == (content == "new")
+        assert (target / "inner" / "a").read_text() == content
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_that_is_not_filled_leaves_what_was_there(tmp_path, monkeypatch, there):
+    target = tmp_path / "store"
+    if there:
+        target.mkdir()
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(KeyboardInterrupt), files.new_folder(target):
+        raise KeyboardInterrupt
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"), files.new_folder(target) as folder:
+        (folder / "a").touch()
+    assert list(tmp_path.rglob("*")) == [target] * there
+
+
+def test_files_are_on_the_disk_before_their_folder_is_renamed(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(files, "flush", lambda path: synced.append(path.name))
+    with files.new_folder(tmp_path / "store") as folder:
+        (folder / "a").touch()
+        inside = ["a", folder.name]
+    assert synced == [*inside, tmp_path.name]
+
+
+def test_a_text_file_is_written_whole_or_left_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.json"
+    files.write_whole(path, "old")
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        files.write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_too_little_disk_is_an_error_before_the_start(tmp_path):
+    files.require_space(tmp_path / "not" / "yet", 1, "a byte")
+    with pytest.raises(ResourceError, match="MB needed for 3 checkpoints") as raised:
+        files.require_space(tmp_path, 1 << 60, "3 checkpoints")
+    assert raised.value.exit_code == EXIT_RESOURCES
+
+
+def test_a_second_process_is_refused_with_the_number_of_the_first(tmp_path):
+    with files.Lock(tmp_path / "run"):
+        with pytest.raises(UserError, match=f"process {os.getpid()} on") as raised:
+            files.Lock(tmp_path / "run").__enter__()
+        assert raised.value.exit_code == EXIT_USAGE
+    with files.Lock(tmp_path / "run"):
+        pass
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def owner(pid, host=None):
+    host = host or socket.gethostname()
+    return json.dumps({"host": host, "pid": pid, "started": "2026-01-01 00:00:00"})
+
+
+GONE = 2**22 + 1  # above Linux's largest process number
+
+
+@pytest.mark.parametrize("content", [owner(GONE), "", '{"host": "a', "[]"])
+@pytest.mark.parametrize("name", [".lock", ".lock.json"])  # of earlier versions, and now
+def test_the_lock_of_a_dead_process_is_taken_over(tmp_path, name, content, caplog):
+    (tmp_path / name).write_text(content)
+    with files.Lock(tmp_path):
+        assert json.loads((tmp_path / ".lock.json").read_text())["pid"] == os.getpid()
+
+
+@pytest.mark.parametrize("name", [".lock", ".lock.json"])
+def test_a_lock_of_another_host_is_respected_and_named(tmp_path, name):
+    (tmp_path / name).write_text(owner(1, "elsewhere"))
+    what = rf"process 1 on elsewhere .*if it is gone, delete .*{re.escape(name)}$"
+    with pytest.raises(UserError, match=what):
+        files.Lock(tmp_path).__enter__()
+
+
+def test_without_kernel_locks_the_process_number_decides(tmp_path, monkeypatch):
+    def missing(handle, operation):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+    monkeypatch.setattr(warnings, "warn", lambda *args, **kwargs: None)  # that it falls back
+    code = "import filelock as f, sys; l = f.SoftFileLock(sys.argv[1]); l.acquire()"
+    with another_process(code, tmp_path / ".lock"):
+        (tmp_path / ".lock.json").write_text(owner(os.getppid()))
+        pytest.raises(UserError, files.Lock(tmp_path).__enter__).match("trains here since 2026")
+    with files.Lock(tmp_path):
+        assert json.loads((tmp_path / ".lock.json").read_text())["pid"] == os.getpid()
+    assert list(tmp_path.iterdir()) == []
+
+
+@contextmanager
+def another_process(code, path):
+    """A process that has run the code, and is killed at the end."""
+    command = [sys.executable, "-c", f"{code}; print('held', flush=True); sys.stdin.read()", path]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        yield other
+        other.kill()
+
+
+def test_a_lock_is_seen_by_another_process_and_gone_with_its_own(tmp_path):
+    code = (
+        "import sys, ldt.files as f, pathlib; l = f.Lock(pathlib.Path(sys.argv[1])); l.__enter__()"
+    )
+    with another_process(code, tmp_path) as other:
+        pytest.raises(UserError, files.Lock(tmp_path).__enter__).match(f"process {other.pid} on")
+    with files.Lock(tmp_path):
+        pass
+
+
+def test_who_waits_for_a_lock_gets_it_when_it_is_free(tmp_path):
+    held, order = threading.Event(), []
+
+    def first():
+        with files.Lock(tmp_path):
+            held.set()
+            time.sleep(0.3)
+            order.append("first")
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    held.wait()
+    with files.Lock(tmp_path, wait=True):
+        order.append("second")
+    thread.join()
+    assert order == ["first", "second"]
+
+
+def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path):
+    (tmp_path / "run").touch()
+    for place in (tmp_path / "run", tmp_path / "run" / "inner"):
+        with pytest.raises(UserError, match="is a file or lies in one") as raised:
+            files.Lock(place).__enter__()
+        assert raised.value.exit_code == EXIT_USAGE
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(type(tmp_path), "open", refuse)
+    with pytest.raises(UserError, match="cannot be written: Permission denied"):
+        files.Lock(tmp_path).__enter__()
