@@ -159,9 +159,9 @@ def pooled(module, dtype, pooling, cells, dim, pattern, heads=3):
     layout = cells.layout
     device, total = layout.cu_seqlens.device, layout.total_tokens
     shapes = [(total, heads, dim)] * 4
-    of_weight = {"ldconv": (heads, cells.size, dim), "conv": (2, heads, dim, cells.size)}
-    if pooling in of_weight:
-        shapes.append(of_weight[pooling])
+    initial = POOLINGS[pooling].initial(heads, dim, cells.size)
+    if initial is not None:
+        shapes.append(tuple(initial.shape))
     q, k, v, up, *weight = normals(shapes, dtype, device)
     if pooling == "max":  # no two tokens of a cell have the same number, in any dtype
         place = 5 * torch.arange(total, device=device)[:, None, None]

@@ -2,10 +2,9 @@
 
 import torch
 
-from ldt.attention import pooled_attention, sliding_window_attention
+from ldt.attention import POOLINGS, pooled_attention, sliding_window_attention
 from ldt.bench import operations
 from ldt.bench.measure import cuda_peak_mib, medians
-from ldt.model.pooling import POOLINGS
 
 SIZE, STRIDE = 5, 4  # tokens in a cell, and from the start of one to that of the next
 
@@ -43,7 +42,7 @@ def level(given, pooling):
     """The second level alone: pooling, and attention to its cells."""
     q, k, v = given.packed
     setting, leaves = given.setting, [q, k, v]
-    weight = POOLINGS[pooling](setting.heads, setting.dim, SIZE)
+    weight = POOLINGS[pooling].initial(setting.heads, setting.dim, SIZE)
     if weight is not None:
         weight = weight.to(q.device, q.dtype).requires_grad_(given.training)
         leaves.append(weight)

@@ -7,7 +7,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import LongformerConfig
 from transformers.activations import ACT2FN
 
-from ldt.attention import BACKENDS, per_head, pooled
+from ldt.attention import BACKENDS, POOLINGS, per_head, pooled
 from ldt.errors import ModelError
 
 # Keys of the authors' files that mean nothing once their values are known to be the plain ones.
@@ -49,8 +49,8 @@ class LdtConfig(LongformerConfig):
             `upper_middle_layers` are those of the paper.
         pooling_window: tokens in reach of the second level on both sides together, the paper's 512.
             The paper's 128 of the first level is `attention_window`.
-        pooling: what makes a cell's key and value of those of its tokens: ``ldconv``, ``mean``,
-            ``max`` or ``conv``, see `ldt.attention.pooled.reference.pool`.
+        pooling: what makes a cell's key and value of those of its tokens: a name in
+            `ldt.attention.POOLINGS`.
         pooling_size: tokens in a cell, the paper's kernel.
         pooling_stride: tokens from the start of a cell to that of the next.
         pooling_input: what the second level reads: ``first_level``, the output of the first; or
@@ -72,12 +72,21 @@ class LdtConfig(LongformerConfig):
     evidence_weights: dict[str, float] = field(default_factory=dict)
     pooling_layers: list[int] = field(default_factory=list)
     pooling_window: int = 512
-    pooling: Literal["ldconv", "mean", "max", "conv"] = "ldconv"
+    pooling: str = "ldconv"
     pooling_size: int = 5
     pooling_stride: int = 4
     pooling_input: Literal["first_level", "embeddings"] = "first_level"
     pooling_share_weights: bool = False
     pooling_gate: bool = False
+
+    def validate_pooling(self):
+        """Called by `strict` when a config is made.
+
+        Raises:
+            ValueError: an unknown pooling.
+        """
+        if self.pooling not in POOLINGS:
+            raise ValueError(f"pooling must be {', '.join(POOLINGS)}, got {self.pooling!r}")
 
     @classmethod
     def from_dict(cls, config_dict, **kwargs):

@@ -5,31 +5,10 @@ from functools import partial
 import torch
 from torch import nn
 
-from ldt.attention import pooled_attention
+from ldt.attention import POOLINGS, pooled_attention
 from ldt.model.linear import Linear
 
 GATE_SCALE = 100.0
-
-
-def _no_weight(heads, dim, size):
-    return None
-
-
-def _even_scores(heads, dim, size):
-    return torch.zeros(heads, size, dim)
-
-
-def _even_weights(heads, dim, size):
-    return torch.full((2, heads, dim, size), 1 / size)
-
-
-# How the weight of each pooling begins: all but max as the mean, which training then changes.
-POOLINGS = {
-    "ldconv": _even_scores,
-    "mean": _no_weight,
-    "max": _no_weight,
-    "conv": _even_weights,
-}
 
 
 class SecondLevel(nn.Module):
@@ -54,7 +33,7 @@ class SecondLevel(nn.Module):
     windows of ldt do (64 and 256 tokens each side; if the paper counts one side, the same keys are
     in reach at 256 and 1024); a kernel of 5 and a stride of 4; that no output projection stands
     between the levels; a scale of 1 / sqrt(dim); where cells lie, and LDConv's generator
-    (`ldt.attention.pooled.reference`). Ours besides: the pooling ``conv``, and the gate.
+    (`ldt.attention.pooled.poolings`). Ours besides: the pooling ``conv``, and the gate.
 
     Global tokens have seen the whole document, so z is zero in their rows, which stay those of
     the first level. As keys they are like any other token: cells pool what they gathered.
@@ -82,7 +61,7 @@ class SecondLevel(nn.Module):
             self.query = Linear(width, width)
             self.key = Linear(width, width)
             self.value = Linear(width, width)
-        weight = POOLINGS[config.pooling](heads, width // heads, config.pooling_size)
+        weight = POOLINGS[config.pooling].initial(heads, width // heads, config.pooling_size)
         self.weight = None if weight is None else nn.Parameter(weight)
         self.gate = nn.Parameter(torch.zeros(heads)) if config.pooling_gate else None
 

@@ -8,13 +8,13 @@ import weakref
 
 import pytest
 import torch
-from cells import POOLINGS, cells_by_hand, pool_weight, pooled
+from cells import cells_by_hand, pool_weight, pooled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patterns import batches, dropouts, same
 
-from ldt.attention import Layout
-from ldt.attention.pooled import POOLED, blocked, pooled_attention, reference
+from ldt.attention import POOLINGS, Layout
+from ldt.attention.pooled import POOLED, blocked, pooled_attention, poolings, reference
 from ldt.attention.pooled.cells import Cells
 
 HEADS, DIM = 2, 3
@@ -53,7 +53,7 @@ def pooled_by_hand(pooling, k, v, weight, cell, size, h):
 
 
 @pytest.mark.parametrize(("size", "stride"), SIZES)
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", ["ldconv", "mean", "max", "conv"])
 def test_pooling_and_attention_are_what_the_docstrings_say(pooling, size, stride):
     docs, window = layout(), 8
     q, k, v = torch.randn(3, docs.total_tokens, HEADS, DIM, dtype=torch.float64)
@@ -103,7 +103,7 @@ def test_what_stands_at_holes_reaches_nothing():
 @settings(max_examples=60, deadline=None)
 @given(
     batches(longest=400),
-    st.sampled_from(POOLINGS),
+    st.sampled_from(list(POOLINGS)),
     st.sampled_from([*SIZES, (7, 3), (9, 16), (1, 4)]),
     st.sampled_from([2, 4, 6, 32, 130, 512]),
     dropouts,
@@ -219,6 +219,14 @@ def test_numbers_and_names_without_a_meaning_are_refused():
             pooled_attention(x, x, x, None, docs, **right | wrong)
 
 
+def module(original, source):
+    """A module of this source under the name of another."""
+    mutant = types.ModuleType("mutant")
+    mutant.__dict__["__name__"] = original.__name__
+    exec(compile(source, "mutant", "exec"), mutant.__dict__)
+    return mutant
+
+
 FAULTS = {
     "a cell too many on the right": (
         "cells.highest(stop - 1 - first, window) + 1, count",
@@ -233,14 +241,11 @@ FAULTS = {
         "silent = before[begin] < 0",
     ),
     "global tokens get a row": ("silent = silent | cells.layout.masked_queries", "pass"),
-    "holes count in a mean": ("cells.inside[:, None]", "torch.ones_like(cells.inside[:, None])"),
-    "holes are pooled": ("k.masked_fill(holes, 0), v.masked_fill(holes, 0)", "k, v"),
-    "a hole is the centre": (".masked_fill(~there[:, None, None], 0)", ""),
-    "the centre is another token": ("(cells.size - 1) // 2", "cells.size // 2"),
+    "holes are pooled": ("k.masked_fill(padding, 0), v.masked_fill(padding, 0)", "k, v"),
     "values are pooled by other weights": (
-        "return _Weighted.apply(share[:, :, None], cells, k, v)",
-        "return *_Weighted.apply(share[:, :, None], cells, k), "
-        "*_Weighted.apply(share[:, :, None].flip(-1), cells, v)",
+        "return _Weighted.apply(shares.squeeze(0), cells, k, v)",
+        "return *_Weighted.apply(shares.squeeze(0), cells, k), "
+        "*_Weighted.apply(shares.squeeze(0).flip(-1), cells, v)",
     ),
     "the gradient of the weights is lost": ("if own is not None", "if False"),
     "only the last place sends its gradient": (
@@ -256,10 +261,8 @@ FAULTS = {
 def test_a_seeded_fault_is_caught(fault):
     old, new = FAULTS[fault]
     source = inspect.getsource(blocked)
-    assert source.count(old) == 1 or fault == "the centre is another token"
-    mutant = types.ModuleType("mutant")
-    mutant.__dict__["__name__"] = blocked.__name__
-    exec(compile(source.replace(old, new), "mutant", "exec"), mutant.__dict__)
+    assert source.count(old) == 1
+    mutant = module(blocked, source.replace(old, new))
     generator = torch.Generator().manual_seed(0)
     keep = torch.rand(400, generator=generator) < 0.7
     keep[100:140] = False
@@ -276,3 +279,27 @@ def test_a_seeded_fault_is_caught(fault):
             ours = [x + 1 for x in expected]
         caught.append(not same(ours, expected))
     assert any(caught)
+
+
+POOLING_FAULTS = {
+    # what goes wrong: the pooling, and how the source is changed
+    "holes count in a mean": (
+        "mean",
+        "inside = cells.inside[:, None]",
+        "inside = torch.ones_like(cells.inside[:, None])",
+    ),
+    "holes have a score": ("ldconv", "~cells.inside[:, None]", "~cells.inside[:, None] & False"),
+    "the centre is another document's": ("ldconv", ".masked_fill(~there[:, None, None], 0)", ""),
+    "the centre is another token": ("ldconv", "(cells.size - 1) // 2)", "cells.size // 2 + 1)"),
+}
+
+
+@pytest.mark.parametrize("fault", POOLING_FAULTS)
+def test_a_seeded_fault_of_a_pooling_is_caught(fault, monkeypatch):
+    pooling, old, new = POOLING_FAULTS[fault]
+    source = inspect.getsource(poolings)
+    assert source.count(old) == 1
+    mutant = module(poolings, source.replace(old, new))
+    monkeypatch.setitem(POOLINGS, pooling, mutant.POOLINGS[pooling])
+    with pytest.raises(AssertionError):
+        test_pooling_and_attention_are_what_the_docstrings_say(pooling, 8, 2)

@@ -3,9 +3,8 @@
 import torch
 from patterns import rand
 
+from ldt.attention import POOLINGS
 from ldt.attention.pooled.cells import Cells
-
-POOLINGS = ("ldconv", "mean", "max", "conv")
 
 
 def cells_by_hand(layout, size, stride):
@@ -29,8 +28,8 @@ def cells_by_hand(layout, size, stride):
 
 def pool_weight(pooling, size, heads, dim, generator, dtype=torch.float64):
     """A random weight of a pooling, None for those that have none."""
-    shape = {"ldconv": (heads, size, dim), "conv": (2, heads, dim, size)}.get(pooling)
-    return shape and rand(*shape, generator=generator, dtype=dtype)
+    initial = POOLINGS[pooling].initial(heads, dim, size)
+    return None if initial is None else rand(*initial.shape, generator=generator, dtype=dtype)
 
 
 def pooled(

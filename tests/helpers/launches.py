@@ -7,7 +7,7 @@ launches kernels, forward and backward, on tensors of any device.
 
 import torch
 
-from ldt.attention import POOLINGS, Layout
+from ldt.attention import Layout
 from ldt.attention.pooled.cells import Cells
 
 BAND = {
@@ -99,12 +99,13 @@ def cells(capability):
         yield label, call
 
 
+FUSED = "ldconv", "mean", "max", "conv"  # `ldt.attention.triton.pooling.FUSED`; needs no triton
 POOL = {
     # label: pooling, dtype, of the weight, dims of a head
-    **{f"bf16 64, {name}": (name, torch.bfloat16, torch.bfloat16, 64) for name in POOLINGS},
+    **{f"bf16 64, {name}": (name, torch.bfloat16, torch.bfloat16, 64) for name in FUSED},
     "bf16 128, ldconv, its weight fp32": ("ldconv", torch.bfloat16, torch.float32, 128),
     "bf16 128, max": ("max", torch.bfloat16, torch.bfloat16, 128),
-    **{f"fp32 128, {name}": (name, torch.float32, torch.float32, 128) for name in POOLINGS},
+    **{f"fp32 128, {name}": (name, torch.float32, torch.float32, 128) for name in FUSED},
 }
 
 

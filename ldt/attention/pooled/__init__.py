@@ -5,11 +5,10 @@ import torch
 from ldt.attention import ops, triton
 from ldt.attention.pooled import blocked, reference
 from ldt.attention.pooled.cells import Cells
+from ldt.attention.pooled.poolings import POOLINGS
 
-# Each has pool and cell_attention as pooled_reference.py defines them.
+# Each has pool and cell_attention as reference.py defines them.
 POOLED = {"reference": reference, "blocked": blocked, "triton": triton}
-
-POOLINGS = ("ldconv", "mean", "max", "conv")  # as `pooled_reference.pool` defines them
 
 
 def pooled_attention(
@@ -32,11 +31,11 @@ def pooled_attention(
     Args:
         q, k, v: [total, heads, dim], or functions that return them. q is asked for last, and can
             have the memory of k and v.
-        weight: of the pooling, see `pooled_reference.pool`; None for mean and max.
+        weight: of the shape of the pooling's `initial`, None where that is None.
         layout: where the documents lie; none shares a cell with another.
         pooling: a name in `POOLINGS`.
         size, stride: of the `Cells`, in tokens.
-        window: tokens in reach on both sides together, see `pooled_reference.cell_attention`.
+        window: tokens in reach on both sides together, see `reference.cell_attention`.
         dropout, seed: as in `reference.sliding_window_attention`.
         backend: a name in `POOLED`; `auto` takes the fastest.
 

@@ -7,36 +7,25 @@ from torch.nn import functional as F
 
 from ldt.attention.blocked import BLOCK, Block, Blocked, Dropout, true_places
 from ldt.attention.pooled.cells import Cells
+from ldt.attention.pooled.poolings import POOLINGS
 
 
-def pool(pooling, k, v, weight, cells: Cells):
-    """`pooled_reference.pool` by strided views of the tokens, one for each place in a cell."""
-    holes = (
-        None
-        if cells.layout.key_padding_mask is None
-        else ~cells.layout.key_padding_mask[:, None, None]
-    )
-    if pooling == "max":
-        return _max(k, holes, cells), _max(v, holes, cells)
-    if holes is not None:
-        k, v = k.masked_fill(holes, 0), v.masked_fill(holes, 0)
-    if pooling == "conv":
-        weight = weight.unsqueeze(1)  # [2, 1, heads, dim, size]
-        return *_Weighted.apply(weight[0], cells, k), *_Weighted.apply(weight[1], cells, v)
-    inside = cells.inside[:, None]  # [cells, 1, size]
-    wide = torch.promote_types(k.dtype, torch.float32)
-    if pooling == "mean":
-        share = inside.to(wide) / inside.sum(-1, keepdim=True).clamp(min=1)
-    else:
-        token, there = cells.tokens((cells.size - 1) // 2)
-        centre = v.index_select(0, token).masked_fill(~there[:, None, None], 0)
-        scores = torch.einsum("chd,hsd->chs", centre, weight.to(v.dtype)).to(wide)
-        share = scores.masked_fill(~inside, torch.finfo(wide).min).softmax(-1)
-    return _Weighted.apply(share[:, :, None], cells, k, v)
+def pool(pooling: str, k, v, weight, cells: Cells):
+    """`reference.pool` by strided views of the tokens, one for each place in a cell."""
+    kept = cells.layout.key_padding_mask
+    padding = None if kept is None else ~kept[:, None, None]
+    if POOLINGS[pooling].maximum:
+        return _max(k, padding, cells), _max(v, padding, cells)
+    if padding is not None:
+        k, v = k.masked_fill(padding, 0), v.masked_fill(padding, 0)
+    shares = POOLINGS[pooling].shares(v, weight, cells)
+    if len(shares) == 1:  # keys and values alike: one pass over the weights sums both
+        return _Weighted.apply(shares.squeeze(0), cells, k, v)
+    return *_Weighted.apply(shares[0], cells, k), *_Weighted.apply(shares[1], cells, v)
 
 
 def cell_attention(q, k, v, cells: Cells, *, window, dropout=0.0, seed=0):
-    """`pooled_reference.cell_attention`, a block of queries and the cells they reach at a time."""
+    """`reference.cell_attention`, a block of queries and the cells they reach at a time."""
     layout = cells.layout
     key = ("cell blocks", cells.size, cells.stride, window, q.dtype)
     blocks = layout.cached(key, lambda: list(_blocks(cells, window, q.dtype)))
@@ -124,10 +113,10 @@ def _part(weight, rows, offset):
     return (weight if len(weight) == 1 else weight[rows])[..., offset]
 
 
-def _max(x, holes, cells):
-    if holes is None:
+def _max(x, padding, cells):
+    if padding is None:
         return _Max.apply(x, cells)
-    found = _Max.apply(x.masked_fill(holes, torch.finfo(x.dtype).min), cells)
+    found = _Max.apply(x.masked_fill(padding, torch.finfo(x.dtype).min), cells)
     return found.masked_fill(~cells.valid[:, None, None], 0)
 
 

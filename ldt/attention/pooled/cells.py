@@ -121,7 +121,7 @@ class Cells:
         """What every token reaches: rows ``begin`` to ``end - 1``, of which some may be no cell.
 
         A cell is in reach if its centre is at most ``window / 2`` tokens away, see
-        `pooled_reference.cell_attention`.
+        `reference.cell_attention`.
 
         Returns:
             begin, end: [total] int64 each.

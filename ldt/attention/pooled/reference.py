@@ -4,61 +4,42 @@ Plain PyTorch in any dtype, the oracle of every other implementation. The poolin
 length, the attention a full score matrix.
 
 What Zhang et al. 2021 (arXiv:2105.04371) say of it: keys and values of a larger window are
-compressed by a pooling of a certain kernel and stride; mean, max and a dynamic convolution whose
-weights come from the input by a softmax (LDConv) are compared. How cells lie at the borders of a
-document, which of them a window takes in, and what exactly generates the dynamic weights could not
-be found there: what `Cells`, `cell_attention` and `pool` say of it is our reading.
+compressed by a pooling of a certain kernel and stride (`ldt.attention.pooled.poolings`). How cells
+lie at the borders of a document and which of them a window takes in could not be found there: what
+`Cells` and `cell_attention` say of it is our reading.
 """
 
 import torch
 
 from ldt.attention.dropout import dropout_mask
 from ldt.attention.pooled.cells import Cells
+from ldt.attention.pooled.poolings import POOLINGS
 
 
-def pool(pooling, k, v, weight, cells: Cells):
+def pool(pooling: str, k, v, weight, cells: Cells):
     """Keys and values of the cells.
 
-    - ``mean`` of the kept tokens of a cell.
-    - ``max`` of the kept tokens, of each feature on its own.
-    - ``conv``: a depthwise convolution, the sum over the places of a cell of weight times token; a
-      place without a kept token adds nothing.
-    - ``ldconv``: a lightweight dynamic convolution. Each head weighs the places of a cell by a
-      softmax over those with a kept token, and the same weights pool keys and values. The scores
-      are linear in the value of the centre token, which is the one at place (size - 1) // 2; where
-      that is a hole or behind the document's end, all scores are 0, so the cell is a mean.
-
     Args:
-        pooling: the name of one of these.
+        pooling: a name in `POOLINGS`.
         k, v: [total, heads, dim].
-        weight: ldconv: [heads, size, dim], from centre to scores. conv: [2, heads, dim, size], for
-            keys and for values. mean, max: None.
+        weight: of the shape of the pooling's `initial`, None where that is None.
         cells: where the cells lie.
 
     Returns:
         [cells.count, heads, dim] twice; zeros where there is no cell.
     """
-    place = torch.arange(cells.size, device=k.device)
-    token, inside = cells.tokens(place)
-    inside = inside[..., None, None]  # [cells, size, 1, 1]
-    keys, values = (x[token].masked_fill(~inside, 0) for x in (k, v))  # [cells, size, heads, dim]
-    if pooling == "mean":
-        count = inside.sum(1).clamp(min=1)
-        return keys.sum(1) / count, values.sum(1) / count
-    if pooling == "max":
+    token, inside = cells.tokens(torch.arange(cells.size, device=k.device))
+    outside = ~inside[..., None, None]  # [cells, size, 1, 1]
+    keys, values = (x[token].masked_fill(outside, 0) for x in (k, v))  # [cells, size, heads, dim]
+    if POOLINGS[pooling].maximum:
         low = torch.finfo(k.dtype).min
-        return tuple(
-            x.masked_fill(~inside, low).amax(1).masked_fill(~cells.valid[:, None, None], 0)
-            for x in (keys, values)
-        )
-    if pooling == "conv":
-        return tuple(
-            torch.einsum("cshd,hds->chd", x, w) for x, w in zip((keys, values), weight, strict=True)
-        )
-    scores = torch.einsum("chd,hsd->csh", values[:, (cells.size - 1) // 2], weight)[..., None]
-    # All scores of a row without a cell are equal, and its tokens zero.
-    share = scores.masked_fill(~inside, torch.finfo(k.dtype).min).softmax(1)
-    return (keys * share).sum(1), (values * share).sum(1)
+        largest = (x.masked_fill(outside, low).amax(1) for x in (keys, values))
+        return tuple(x.masked_fill(~cells.valid[:, None, None], 0) for x in largest)
+    if cells.layout.key_padding_mask is not None:
+        v = v.masked_fill(~cells.layout.key_padding_mask[:, None, None], 0)
+    shares = POOLINGS[pooling].shares(v, weight, cells).to(k.dtype)
+    shares = shares.movedim(-1, 2)  # [1 or 2, cells or 1, size, heads or 1, dim or 1]
+    return (keys * shares[0]).sum(1), (values * shares[-1]).sum(1)
 
 
 def cell_attention(q, k, v, cells: Cells, *, window, dropout=0.0, seed=0):

@@ -32,7 +32,7 @@ def global_attention(q, x, key, value, layout, **arguments):
 
 
 def pool(pooling, k, v, weight, cells):
-    """`pooled_reference.pool`, keys and values in one pass, forward and backward.
+    """`pooled.reference.pool`, keys and values in one pass, forward and backward.
 
     Raises:
         ValueError: tensors that no kernel takes, and the backend that does.
@@ -43,7 +43,7 @@ def pool(pooling, k, v, weight, cells):
 
 
 def cell_attention(q, k, v, cells, **arguments):
-    """`pooled_reference.cell_attention`, forward and backward in fused kernels.
+    """`pooled.reference.cell_attention`, forward and backward in fused kernels.
 
     Raises:
         ValueError: tensors that no kernel takes, and the backend that does.

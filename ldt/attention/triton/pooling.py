@@ -11,9 +11,13 @@ from dataclasses import dataclass
 import torch
 import triton
 
+from ldt.attention.pooled import blocked
 from ldt.attention.triton.pooling_kernels import collect, filters, scores, spread
 from ldt.attention.triton.tiles import OPTIONS, check, padded, rows
 
+# Poolings whose shares the kernels compute themselves, which saves memory; those of others, and
+# their sums, go the way of the backend `blocked`, which runs on any device.
+FUSED = ("ldconv", "mean", "max", "conv")
 PARTS = 128  # sums, at most, that the gradient of a weight is split into
 
 
@@ -29,6 +33,8 @@ def pool(pooling, k, v, weight, cells):
         ValueError: for other devices, dtypes, or heads of more than 128 dims.
     """
     check(k, v)
+    if pooling not in FUSED:
+        return blocked.pool(pooling, k, v, weight, cells)
     if pooling == "conv":
         weight = weight.transpose(2, 3)  # [2, heads, size, dim]; of ldconv: [heads, size, dim]
     return _Pool.apply(k, v, weight, pooling, Tables.of(cells))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cells import POOLINGS, pool_weight
+from cells import pool_weight
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from patterns import _further as further
@@ -13,7 +13,7 @@ from patterns import batches, rand, same
 
 pytest.importorskip("triton")
 
-from ldt.attention import Layout
+from ldt.attention import POOLINGS, Layout
 from ldt.attention.pooled import blocked, reference
 from ldt.attention.pooled.cells import Cells
 from ldt.attention.triton import pooling as kernels
@@ -67,7 +67,7 @@ def off(pooling, docs, size, stride, dtype=torch.float32, **how):
 @settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(
     batches(globals=False, longest=120).filter(lambda batch: batch[0].total_tokens <= 150),
-    st.sampled_from(POOLINGS),
+    st.sampled_from(list(POOLINGS)),
     st.sampled_from([(5, 4), (4, 4), (2, 3), (1, 1), (6, 2), (7, 3), (18, 16)]),
     st.sampled_from([16, 20, 64, 100, 128]),
     st.integers(0, 2**31),
