@@ -14,10 +14,12 @@ from transformers import (
     RobertaTokenizer,
 )
 
+from ldt.model.base import LdtPreTrainedModel
 from ldt.model.char_lm.config import LdtCausalConfig
 from ldt.model.char_lm.model import LdtForCausalLM
 from ldt.model.config import LdtConfig, usable_length
-from ldt.model.encoders.longformer import LdtModel, LdtPreTrainedModel
+from ldt.model.encoders import ENCODERS, encoder_class
+from ldt.model.encoders.longformer import LdtModel
 from ldt.model.heads.classification import LdtForSequenceClassification
 from ldt.model.heads.evidence import LdtForEvidenceAnswering
 from ldt.model.heads.masked_lm import LdtForMaskedLM
@@ -45,16 +47,20 @@ __all__ = [
     "usable_length",
 ]
 
-AutoConfig.register("ldt", LdtConfig)
-AutoTokenizer.register(
-    LdtConfig, tokenizer_class=RobertaTokenizer
-)  # where tokenizer_config.json names none
-AutoModel.register(LdtConfig, LdtModel)
-AutoModelForMaskedLM.register(LdtConfig, LdtForMaskedLM)
-AutoModelForMultipleChoice.register(LdtConfig, LdtForMultipleChoice)
-AutoModelForQuestionAnswering.register(LdtConfig, LdtForQuestionAnswering)
-AutoModelForSequenceClassification.register(LdtConfig, LdtForSequenceClassification)
-AutoModelForTokenClassification.register(LdtConfig, LdtForTokenClassification)
+_HEADS = {
+    AutoModelForMaskedLM: LdtForMaskedLM,
+    AutoModelForMultipleChoice: LdtForMultipleChoice,
+    AutoModelForQuestionAnswering: LdtForQuestionAnswering,
+    AutoModelForSequenceClassification: LdtForSequenceClassification,
+    AutoModelForTokenClassification: LdtForTokenClassification,
+}
+for _encoder in map(encoder_class, ENCODERS):
+    AutoConfig.register(_encoder.config_class.model_type, _encoder.config_class)
+    AutoModel.register(_encoder.config_class, _encoder)
+    for _auto, _head in _HEADS.items():
+        _auto.register(_encoder.config_class, _head.of(_encoder))
+# Where tokenizer_config.json names none.
+AutoTokenizer.register(LdtConfig, tokenizer_class=RobertaTokenizer)
 
 AutoConfig.register("ldt_causal", LdtCausalConfig)
 AutoTokenizer.register(LdtCausalConfig, tokenizer_class=PreTrainedTokenizerFast)

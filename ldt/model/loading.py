@@ -18,7 +18,8 @@ from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from ldt.errors import ModelError
-from ldt.model.config import LdtConfig, check_config, plain_longformer, usable_length
+from ldt.model.config import LdtConfig, plain_longformer, usable_length
+from ldt.model.encoders import ENCODERS, encoder_class
 
 logger = logging.getLogger("ldt")
 
@@ -35,8 +36,7 @@ _BESIDE_TOKENIZERS = (
     "added_tokens.json",
     "merges.txt",
 )
-_PREFIXES = ("longformer.", "roberta.")  # transformers' and the authors' name of the encoder
-_ENCODER = ("embeddings.", "encoder.")
+_AUTHORS_PREFIX = "roberta."  # of the encoder in the files of Longformer's authors
 _OLD_BUFFER = "embeddings.position_ids"
 _HUB_OPTIONS = (
     "cache_dir",
@@ -87,7 +87,7 @@ def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **
         config = read_config(find_folder(config, **options))
     elif config is None:
         config, kwargs = _from_dict(_config_json(folder), folder, **kwargs)
-    elif not isinstance(config, LdtConfig):
+    elif config.model_type not in ENCODERS:
         config = LdtConfig.from_dict(config.to_dict())
     model, info = _load(cls, folder, config, args, kwargs, new_head)
     return (model, info) if output_loading_info else model
@@ -179,18 +179,19 @@ def find_folder(path, **options):
 
 
 def read_config(folder, **changes):
-    """The LdtConfig of a folder, with ``changes``.
+    """The config of a folder's encoder, with ``changes``.
 
     Raises:
         ModelError: config.json is missing, broken, of another kind of model, or its numbers do not
             go together.
         TypeError: a change that is no field of the config.
     """
-    known = {field.name for field in dataclasses.fields(LdtConfig)}
+    found = _config_json(folder)
+    config_class = _config_class(found)
+    known = {field.name for field in dataclasses.fields(config_class)}
     unknown = changes.keys() - known - {"num_labels", "output_attentions"}
     if unknown:
-        raise TypeError(f"LdtConfig has no field {sorted(unknown)[0]!r}")
-    found = _config_json(folder)
+        raise TypeError(f"{config_class.__name__} has no field {sorted(unknown)[0]!r}")
     if "num_labels" in changes and "id2label" not in changes:
         found = {key: value for key, value in found.items() if key not in ("id2label", "label2id")}
     config = _from_dict(found | changes, folder)[0]
@@ -233,10 +234,11 @@ def read_weights(folder):
     Raises:
         ModelError: the weights are missing, damaged, or hold anything but tensors.
     """
+    prefixes = [f"{encoder_class(name).base_model_prefix}." for name in ENCODERS]
     weights = {}
     for file in weight_files(folder):
         for name, tensor in _read(file).items():
-            for prefix in _PREFIXES:
+            for prefix in (*prefixes, _AUTHORS_PREFIX):
                 name = name.removeprefix(prefix)
             if name != _OLD_BUFFER:
                 weights[name] = tensor
@@ -277,7 +279,7 @@ def _load(cls, folder, config, args, kwargs, new_head):
             output_loading_info=True,
             **kwargs,
         )
-    _check_keys(folder, state_dict, info, new_head or not same_class)
+    _check_keys(folder, model, state_dict, info, new_head or not same_class)
     model._weight_conversions = None  # save under today's names, whatever the file's were
     model.name_or_path = model.config.name_or_path = str(folder)
     model.new_weights = tuple(
@@ -286,7 +288,7 @@ def _load(cls, folder, config, args, kwargs, new_head):
     if model.new_weights:
         logger.warning("%s: new and to be trained: %s", folder, _some(model.new_weights))
     if config.tie_word_embeddings:
-        for target, origin in (cls._tied_weights_keys or {}).items():
+        for target, origin in (model._tied_weights_keys or {}).items():
             if model.get_parameter(target) is not model.get_parameter(origin):
                 logger.warning("%s: %s differs from %s and stays apart", folder, target, origin)
     unused = sorted(info["unexpected_keys"])
@@ -297,13 +299,22 @@ def _load(cls, folder, config, args, kwargs, new_head):
 
 def _check(config, folder):
     try:
-        check_config(config)
+        encoder_class(config.model_type).check(config)
     except ValueError as error:
         raise ModelError(f"{folder}: {error}") from error
 
 
-def _check_keys(folder, state_dict, info, new_head):
-    missing = sorted(key for key in info["missing_keys"] if _in_encoder(key))
+def _check_keys(folder, model, state_dict, info, new_head):
+    """Raise a ModelError if weights of the encoder, or of a head that is not new, are amiss."""
+    prefix = f"{model.base_model_prefix}."
+    children = (name for name, _ in model.base_model.named_children())
+    # A pooler is part of a head: short encoders come without, and other heads need none.
+    parts = tuple(f"{name}." for name in children if name != "pooler")
+
+    def in_encoder(key):
+        return key.removeprefix(prefix).startswith(parts)
+
+    missing = sorted(key for key in info["missing_keys"] if in_encoder(key))
     if missing and all("_global." in key for key in missing):
         raise ModelError(
             f"{folder}: the projections for global attention are missing, so this is a short "
@@ -314,7 +325,7 @@ def _check_keys(folder, state_dict, info, new_head):
             f"{folder}: encoder weights are missing: {_some(missing)}; "
             f"there are {_some(sorted(state_dict)) or 'none'}"
         )
-    unexpected = sorted(key for key in info["unexpected_keys"] if _in_encoder(key))
+    unexpected = sorted(key for key in info["unexpected_keys"] if in_encoder(key))
     if unexpected:
         raise ModelError(
             f"{folder}: encoder weights without a place in the model that config.json describes: "
@@ -323,14 +334,10 @@ def _check_keys(folder, state_dict, info, new_head):
     other = [
         f"{key} is {list(found)}, by config.json {list(expected)}"
         for key, found, expected in sorted(info["mismatched_keys"])
-        if _in_encoder(key) or not new_head
+        if in_encoder(key) or not new_head
     ]
     if other:
         raise ModelError(f"{folder}: weights of another shape: {_some(other)}")
-
-
-def _in_encoder(key):
-    return key.removeprefix(_PREFIXES[0]).startswith(_ENCODER)
 
 
 def _kind(name):
@@ -358,12 +365,20 @@ def _config_json(folder):
 
 
 def _from_dict(found, folder, **kwargs):
-    """LdtConfig and the kwargs that are not its; errors name the folder."""
-    found = plain_longformer(found, folder)
+    """The encoder's config and the kwargs that are not its; errors name the folder."""
+    config_class = _config_class(found)
+    if config_class is LdtConfig:
+        found = plain_longformer(found, folder)
     try:
-        return LdtConfig.from_dict(found, return_unused_kwargs=True, **kwargs)
+        return config_class.from_dict(found, return_unused_kwargs=True, **kwargs)
     except (StrictDataclassError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"{folder / 'config.json'}: {_line(error, last=True)}") from error
+
+
+def _config_class(found):
+    """The config class of the row of `ENCODERS` that a config.json names, else LdtConfig."""
+    kind = str(found.get("model_type"))
+    return encoder_class(kind).config_class if kind in ENCODERS else LdtConfig
 
 
 def _json(file):

@@ -1,0 +1,25 @@
+"""Encoders by the ``model_type`` of their config. Adding one is a file here and a row.
+
+An encoder is an `ldt.model.base.LdtPreTrainedModel` with
+
+- ``config``, annotated with the class of its config, and ``base_model_prefix``, the name that heads
+  hold it by and that its weights have in front;
+- ``has_global_attention``, False where `global_attention_mask` changes nothing;
+- ``check(config)``, which raises a ValueError for numbers that do not go together;
+- ``forward(input_ids, attention_mask, global_attention_mask, **others)``, which with
+  ``packed=True`` returns what its ``encode`` does: (states, packing, rest), states being packed
+  tokens [total, d]; with ``read="first"`` the first real token of each row, [b, d]; with
+  ``read="pooled"`` its pooler's output, [b, d]. `packing` is the `ldt.model.packing.Packing` of
+  the batch, rest a dict of the other fields of the output.
+"""
+
+from importlib import import_module
+
+# By name, so that what reads a config.json need not import every encoder.
+ENCODERS = {"ldt": "ldt.model.encoders.longformer:LdtModel"}
+
+
+def encoder_class(model_type: str) -> type:
+    """The class of a row of `ENCODERS`, imported now."""
+    module, _, name = ENCODERS[model_type].partition(":")
+    return getattr(import_module(module), name)

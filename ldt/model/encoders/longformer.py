@@ -1,48 +1,16 @@
 """LdtModel: a padded batch is packed at its door, goes through the layers, and is unpacked."""
 
-import torch
-from transformers import PreTrainedModel
+from typing import Unpack
 
+import torch
+from transformers.utils import can_return_tuple
+
+from ldt.model.base import EncoderInputs, LdtPreTrainedModel
 from ldt.model.config import LdtConfig, check_config, usable_length
 from ldt.model.layers import Embeddings, Encoder, Pooler, touch
 from ldt.model.outputs import LdtModelOutput
 from ldt.model.packing import pack
 from ldt.model.recompute import recomputing
-
-
-class LdtPreTrainedModel(PreTrainedModel):
-    """What all models of ldt share: the parameter names of transformers' Longformer, and loading.
-
-    `from_pretrained` is strict, unlike in transformers: encoder weights that are missing, have
-    another shape or have no place raise `ModelError`; a head that the file lacks is announced.
-    """
-
-    config: LdtConfig
-    base_model_prefix = "longformer"
-    supports_gradient_checkpointing = True
-    _no_split_modules = ["LdtLayer"]
-
-    # Names of the tensors that loading had to make anew, such as those of a new head.
-    new_weights: tuple[str, ...] = ()
-
-    def __init__(self, config, *args, **kwargs):
-        if not isinstance(config, LdtConfig):
-            raise TypeError(
-                f"{type(self).__name__} needs an LdtConfig, got {type(config).__name__}; "
-                "LdtConfig.from_dict(config.to_dict()) makes one"
-            )
-        super().__init__(config, *args, **kwargs)
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
-        """As in transformers, but strict; see the class and `ldt.model.loading`.
-
-        Raises:
-            ModelError: the folder or its weights cannot be used, and why.
-        """
-        from ldt.model.loading import from_pretrained
-
-        return from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs)
 
 
 class LdtModel(LdtPreTrainedModel):
@@ -69,6 +37,12 @@ class LdtModel(LdtPreTrainedModel):
         add_pooling_layer: whether ``pooler_output`` is computed.
     """
 
+    config: LdtConfig
+    base_model_prefix = "longformer"
+    has_global_attention = True
+    check = staticmethod(check_config)
+    _no_split_modules = ["LdtLayer"]
+
     def __init__(self, config, add_pooling_layer=True):
         super().__init__(config)
         check_config(config)
@@ -83,6 +57,7 @@ class LdtModel(LdtPreTrainedModel):
     def set_input_embeddings(self, value):
         self.embeddings.word_embeddings = value
 
+    @can_return_tuple
     def forward(
         self,
         input_ids=None,
@@ -91,12 +66,9 @@ class LdtModel(LdtPreTrainedModel):
         token_type_ids=None,
         position_ids=None,
         inputs_embeds=None,
-        output_attentions=None,
-        output_hidden_states=None,
-        return_dict=None,
+        *,
         packed=False,
-        read="all",
-        packing=None,
+        **kwargs: Unpack[EncoderInputs],
     ):
         """Encode a padded batch.
 
@@ -107,13 +79,11 @@ class LdtModel(LdtPreTrainedModel):
             global_attention_mask: [b, n], 1 at tokens with global attention. None: none.
             token_type_ids: [b, n] int64. None: zeros.
             position_ids: [b, n] int64. None: `position_ids_of`.
-            output_attentions, output_hidden_states, return_dict: None: as the config says.
-            packed: for heads: give (packed tokens [total, d], pooler_output, `Packing`, dict of the
-                other fields of the output).
-            read: for heads that ask for packed tokens: ``first`` gives [b, d] in their place, the
-                first real token of each row, and leaves out what only the others need.
-            packing: the `Packing` of these masks, made before by `pack`; the masks are then not
-                looked at, and on CUDA the host never waits (as a CUDA graph demands).
+            packed: for heads: return what `encode` does.
+            kwargs: ``output_attentions``, ``output_hidden_states``, ``return_dict``: None: as the
+                config says. ``packing``: the `Packing` of these masks, made before by `pack`; the
+                masks are then not looked at, and on CUDA the host never waits (as a CUDA graph
+                demands).
 
         Returns:
             `LdtModelOutput`, or the tuple of what is not None in it.
@@ -121,33 +91,84 @@ class LdtModel(LdtPreTrainedModel):
         Raises:
             ValueError: an input that is empty, too long, or of the wrong shape or value.
         """
+        inputs = input_ids, attention_mask, global_attention_mask
+        others = token_type_ids, position_ids, inputs_embeds
+        x, packing, rest = encoded = self.encode(*inputs, *others, **kwargs)
+        if packed:
+            return encoded
+        pooled = None
+        if self.pooler is not None:
+            pooled = self.pooler(packing.first(x))
+            x = touch(x, *self.pooler.parameters())
+        return LdtModelOutput(packing.unpack(x), pooled, **rest)
+
+    def encode(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        global_attention_mask=None,
+        token_type_ids=None,
+        position_ids=None,
+        inputs_embeds=None,
+        output_attentions=None,
+        output_hidden_states=None,
+        packing=None,
+        read="all",
+    ):
+        """(states, `Packing`, dict of the other fields of the output) of a padded batch.
+
+        Args:
+            read: ``all`` gives packed tokens [total, d]; ``first`` and ``pooled`` give [b, d], the
+                first real token of each row and the pooler's output, and leave out what only the
+                others need.
+        """
+        words = self._words(input_ids, inputs_embeds)
+        if packing is None:
+            if input_ids is not None:
+                self.warn_if_padding_and_no_attention_mask(input_ids, attention_mask)
+            masks = attention_mask, global_attention_mask
+            packing = pack(tuple(words.shape[:2]), *masks, words.device)
+        x = self._embed(words, packing, input_ids, position_ids, token_type_ids)
+        x, rest = self._layers(
+            x,
+            packing,
+            _default(output_attentions, self.config.output_attentions),
+            _default(output_hidden_states, self.config.output_hidden_states),
+            first_only=read != "all",
+        )
+        return self.pooler(x) if read == "pooled" else x, packing, rest
+
+    def _words(self, input_ids, inputs_embeds):
+        """Ids [b, n] or embeddings [b, n, d], whichever of the two was given."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds, and not both")
         words = input_ids if inputs_embeds is None else inputs_embeds
-        shape = tuple(words.shape[:2])
-        if words.dim() != (2 if inputs_embeds is None else 3) or 0 in shape:
+        if words.dim() != (2 if inputs_embeds is None else 3) or 0 in words.shape[:2]:
             raise ValueError(
                 "the input must be [batch, length] ids or [batch, length, width] embeddings, with "
                 f"at least one token, got {[*words.shape]}"
             )
-        if input_ids is not None and packing is None:
-            self.warn_if_padding_and_no_attention_mask(input_ids, attention_mask)
-        if packing is None:
-            packing = pack(shape, attention_mask, global_attention_mask, words.device)
+        return words
+
+    def _embed(self, words, packing, input_ids, position_ids, token_type_ids):
+        """[total, d], the embeddings of packed tokens."""
+        shape = tuple(words.shape[:2])
         if position_ids is None:
             position_ids = self.position_ids_of(input_ids, packing)
         if token_type_ids is None:
             token_type_ids = torch.zeros(shape, dtype=torch.long, device=words.device)
         self._check_ids(input_ids, position_ids, token_type_ids, shape)
-        x = self.embeddings(
+        return self.embeddings(
             packing.pack(words),
             packing.pack(position_ids.expand(shape)),
             packing.pack(token_type_ids.expand(shape)),
         )
-        output_attentions = _default(output_attentions, self.config.output_attentions)
-        hidden = [x] if _default(output_hidden_states, self.config.output_hidden_states) else None
+
+    def _layers(self, x, packing, output_attentions, output_hidden_states, first_only):
+        """Packed states [total, d], or [b, d] with ``first_only``; and the dict of the rest."""
+        hidden = [x] if output_hidden_states else None
         # Only the first tokens, all of them global, are read of the last layer.
-        short = read == "first" and packing.first_is_global and not output_attentions
+        short = first_only and packing.first_is_global and not output_attentions
         short = short and hidden is None
         probs, global_probs = [], []
         layout, layers = packing.layout, self.encoder.layer
@@ -162,21 +183,13 @@ class LdtModel(LdtPreTrainedModel):
                         global_probs.append(packing.unpack_global_probabilities(everywhere))
             if short:
                 x, *_ = layers[-1](x, packing.first_layout(), globals_only=True)
-        rest = {
+        if first_only and not short:
+            x = packing.first(x)
+        return x, {
             "hidden_states": tuple(map(packing.unpack, hidden)) if hidden is not None else None,
             "attentions": tuple(probs) if output_attentions else None,
             "global_attentions": tuple(global_probs) if global_probs else None,
         }
-        pooled = None
-        if read == "first" or self.pooler is not None:
-            first = x if short else packing.first(x)
-        if self.pooler is not None:
-            pooled = self.pooler(first)
-            x = touch(x, *self.pooler.parameters())
-        if packed:
-            return first if read == "first" else x, pooled, packing, rest
-        output = LdtModelOutput(packing.unpack(x), pooled, **rest)
-        return output if _default(return_dict, self.config.return_dict) else output.to_tuple()
 
     def position_ids_of(self, input_ids, packing):
         """[b, n] int64, pad_token_id + 1 at the first token that counts, + 2 at the second, …

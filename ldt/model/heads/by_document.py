@@ -1,4 +1,4 @@
-"""Rows of a batch that belong to one document, such as the windows of a long one."""
+"""Rows of a batch that belong to one document, such as the chunks of a long one."""
 
 import functools
 import warnings
@@ -22,27 +22,37 @@ def takes_documents(forward):
     return wrapper
 
 
-def by_row(run, *inputs):
-    """``run`` on each row alone; where a gradient is asked for, again in the backward pass.
+def micro_batched(run, *args, **kwargs):
+    """The results of ``run`` on each row alone, run again in the backward pass.
 
-    The memory is that of the longest row, however many there are; the time of training is 4/3.
+    Memory is that of the longest row, however many there are; training takes 4/3 of the time.
 
     Args:
-        run: takes ``inputs`` and returns a tuple of tensors [rows, …], of which no row depends on
-            another.
-        inputs: tensors [rows, …], or None.
+        run: returns a tuple of tensors [rows, …], of which no row depends on another.
+        args, kwargs: its arguments. Of tensors [rows, …] it gets one row at a time.
 
     Returns:
-        What ``run`` returns for all rows.
+        The tuple of tensors for all rows.
     """
-    again, parts = torch.is_grad_enabled(), []
-    for row in range(next(len(given) for given in inputs if given is not None)):
-        here = [None if given is None else given[row : row + 1] for given in inputs]
-        parts.append(checkpoint(run, *here, use_reentrant=False) if again else run(*here))
+    if torch.is_grad_enabled():
+        run = functools.partial(checkpoint, run, use_reentrant=False)
+    rows = next(len(value) for value in (*args, *kwargs.values()) if _is_tensor(value))
+    parts = []
+    for row in range(rows):
+        own = [_row(value, row) for value in args]
+        parts.append(run(*own, **{name: _row(value, row) for name, value in kwargs.items()}))
     return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
 
-def share(example_ids):
+def _row(value, row):
+    return value[row : row + 1] if _is_tensor(value) else value
+
+
+def _is_tensor(value):
+    return isinstance(value, torch.Tensor)
+
+
+def same_document(example_ids):
     """True if two rows are of one example.
 
     Args:

@@ -1,13 +1,17 @@
-"""One class per kind of answer. All read packed tokens; padding never takes part in a loss."""
+"""Head for one answer a document: a class, several, or a number."""
+
+from typing import Unpack
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from transformers.utils import can_return_tuple
 
-from ldt.model.encoders.longformer import LdtModel, LdtPreTrainedModel
+from ldt.model.base import EncoderInputs
+from ldt.model.heads.base import Head
 from ldt.model.heads.default_globals import first_real, words_of
-from ldt.model.layers import Linear
-from ldt.model.outputs import LdtHeadOutput, answered
+from ldt.model.linear import Linear
+from ldt.model.outputs import LdtHeadOutput
 
 
 class ClassificationHead(nn.Module):
@@ -23,7 +27,7 @@ class ClassificationHead(nn.Module):
         return self.out_proj(self.dropout(torch.tanh(self.dense(self.dropout(x)))))
 
 
-class LdtForSequenceClassification(LdtPreTrainedModel):
+class LdtForSequenceClassification(Head):
     """Labels or numbers for each row; ``logits`` are [b, num_labels].
 
     ``global_attention_mask=None`` means global attention on the first real token of each row, with
@@ -41,46 +45,39 @@ class LdtForSequenceClassification(LdtPreTrainedModel):
     def __init__(self, config):
         super().__init__(config)
         self.num_labels = config.num_labels
-        self.longformer = LdtModel(config, add_pooling_layer=False)
         self.classifier = ClassificationHead(config)
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids=None,
         attention_mask=None,
         global_attention_mask=None,
-        token_type_ids=None,
-        position_ids=None,
+        *,
         inputs_embeds=None,
         labels=None,
-        output_attentions=None,
-        output_hidden_states=None,
-        return_dict=None,
+        **kwargs: Unpack[EncoderInputs],
     ):
         """`LdtModel.forward` with ``labels`` [b] int64, or [b, num_labels], or [b] numbers.
 
         Returns:
             `LdtHeadOutput`, or the tuple of what is not None in it.
         """
-        if global_attention_mask is None:
+        if global_attention_mask is None and self.has_global_attention:
             global_attention_mask = first_real(words_of(input_ids, inputs_embeds), attention_mask)
-        x, _, packing, rest = self.longformer(
+        pooling = self.config.classifier_pooling
+        x, packing, rest = self.encode(
             input_ids,
             attention_mask,
             global_attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            output_attentions,
-            output_hidden_states,
-            packed=True,
-            read="first" if self.config.classifier_pooling == "cls" else "all",
+            inputs_embeds=inputs_embeds,
+            read="first" if pooling == "cls" else "all",
+            **kwargs,
         )
-        pooling = self.config.classifier_pooling
         logits = self.classifier(x if pooling == "cls" else packing.reduce(x, pooling))
         loss = self._loss(logits, labels.to(logits.device)) if labels is not None else None
-        return answered(self, LdtHeadOutput(loss, logits, **rest), return_dict)
+        return LdtHeadOutput(loss, logits, **rest)
 
     def _loss(self, logits, labels):
         problem = self.config.problem_type or self._problem(logits, labels)

@@ -1,25 +1,27 @@
 """An answer with its evidence: the head of Longformer's HotpotQA."""
 
 from dataclasses import dataclass
+from typing import Unpack
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers.activations import gelu
-from transformers.utils import ModelOutput
+from transformers.utils import ModelOutput, can_return_tuple
 
-from ldt.model.encoders.longformer import LdtModel, LdtPreTrainedModel
+from ldt.model.base import EncoderInputs
+from ldt.model.heads.base import Head
 from ldt.model.heads.classification import ClassificationHead
 from ldt.model.heads.losses import cross_entropy
 from ldt.model.heads.spans import span_loss
-from ldt.model.layers import Linear
-from ldt.model.outputs import answered
+from ldt.model.linear import Linear
 from ldt.model.packing import check_positions
 
 
 @dataclass
 class LdtEvidenceOutput(ModelOutput):
-    """Output of `LdtForEvidenceAnswering`; what is not there has the dtype's least number.
+    """Output of `LdtForEvidenceAnswering`; what is not there has the dtype's least number. The
+    last three are as in `LdtModelOutput`.
 
     Args:
         loss: scalar, None without labels.
@@ -34,6 +36,9 @@ class LdtEvidenceOutput(ModelOutput):
     type_logits: torch.Tensor | None = None
     paragraph_logits: torch.Tensor | None = None
     sentence_logits: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
+    global_attentions: tuple[torch.Tensor, ...] | None = None
 
 
 class EvidenceHead(nn.Module):
@@ -51,7 +56,7 @@ class EvidenceHead(nn.Module):
         return logits.masked_fill(positions < 0, torch.finfo(logits.dtype).min)
 
 
-class LdtForEvidenceAnswering(LdtPreTrainedModel):
+class LdtForEvidenceAnswering(Head):
     """A span, yes or no; and which paragraphs and sentences say so.
 
     The head of Longformer's HotpotQA (Beltagy et al. 2020, arXiv:2004.05150, appendix D): start and
@@ -67,19 +72,19 @@ class LdtForEvidenceAnswering(LdtPreTrainedModel):
 
     def __init__(self, config):
         super().__init__(config)
-        self.longformer = LdtModel(config, add_pooling_layer=False)
         self.qa_outputs = Linear(config.hidden_size, 2)
         self.type_classifier = ClassificationHead(config)
         self.paragraph_classifier = EvidenceHead(config)
         self.sentence_classifier = EvidenceHead(config)
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids,
         attention_mask=None,
         global_attention_mask=None,
-        token_type_ids=None,
+        *,
         paragraph_positions=None,
         sentence_positions=None,
         start_positions=None,
@@ -87,13 +92,12 @@ class LdtForEvidenceAnswering(LdtPreTrainedModel):
         labels=None,
         paragraph_labels=None,
         sentence_labels=None,
-        return_dict=None,
+        **kwargs: Unpack[EncoderInputs],
     ):
         """Answer each row.
 
         Args:
-            input_ids, attention_mask, global_attention_mask, token_type_ids: [b, n], as in
-                `LdtModel.forward`.
+            input_ids, attention_mask, global_attention_mask: [b, n], as in `LdtModel.forward`.
             paragraph_positions, sentence_positions: [b, k] int64, the token of each, -100 where a
                 row has fewer.
             start_positions, end_positions: [b, spans] int64, all that are right, -100 where a row
@@ -113,9 +117,8 @@ class LdtForEvidenceAnswering(LdtPreTrainedModel):
             if positions is None:
                 raise ValueError("give paragraph_positions and sentence_positions, a token of each")
             check_positions(positions, input_ids.shape[1])
-        x, _, packing, _ = self.longformer(
-            input_ids, attention_mask, global_attention_mask, token_type_ids, packed=True
-        )
+        inputs = input_ids, attention_mask, global_attention_mask
+        x, packing, rest = self.encode(*inputs, **kwargs)
         sides = self.qa_outputs(x)
         sides = packing.unpack(sides, torch.finfo(sides.dtype).min)
         start, end = (side.contiguous() for side in sides.unbind(-1))
@@ -134,8 +137,7 @@ class LdtForEvidenceAnswering(LdtPreTrainedModel):
             }
             weights = self.config.evidence_weights
             loss = sum(weights.get(name, 1) * value for name, value in losses.items())
-        output = LdtEvidenceOutput(loss, start, end, kind, paragraphs, sentences)
-        return answered(self, output, return_dict)
+        return LdtEvidenceOutput(loss, start, end, kind, paragraphs, sentences, **rest)
 
 
 def _evidence_loss(logits, labels, positions):

@@ -1,15 +1,18 @@
 """The head of masked language modelling."""
 
+from typing import Unpack
+
 import torch
 from torch import nn
 from transformers import initialization as init
 from transformers.activations import gelu
+from transformers.utils import can_return_tuple
 
-from ldt.model.encoders.longformer import LdtModel, LdtPreTrainedModel
+from ldt.model.base import EncoderInputs
+from ldt.model.heads.base import Head
 from ldt.model.heads.losses import cross_entropy
-from ldt.model.heads.tokens import _token_answer
-from ldt.model.layers import Linear
-from ldt.model.outputs import LdtHeadOutput, answered
+from ldt.model.linear import Linear
+from ldt.model.outputs import LdtHeadOutput
 
 
 class LMHead(nn.Module):
@@ -31,7 +34,7 @@ class LMHead(nn.Module):
         return self.decoder(self.layer_norm(gelu(self.dense(x))))
 
 
-class LdtForMaskedLM(LdtPreTrainedModel):
+class LdtForMaskedLM(Head):
     """Masked language model; ``logits`` are [b, n, vocabulary].
 
     ``global_attention_mask=None`` means no global attention. Differences from transformers'
@@ -41,15 +44,15 @@ class LdtForMaskedLM(LdtPreTrainedModel):
 
     accepts_loss_kwargs = True  # the Trainer counts the labels of all batches of a step
 
-    _tied_weights_keys = {
-        "lm_head.decoder.weight": "longformer.embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.bias",
-    }
-
     def __init__(self, config):
         super().__init__(config)
-        self.longformer = LdtModel(config, add_pooling_layer=False)
         self.lm_head = LMHead(config)
+        words = self.get_input_embeddings().weight
+        tied = next(name for name, weight in self.named_parameters() if weight is words)
+        self._tied_weights_keys = {
+            "lm_head.decoder.weight": tied,
+            "lm_head.decoder.bias": "lm_head.bias",
+        }
         self.post_init()
 
     def _init_weights(self, module):
@@ -63,24 +66,22 @@ class LdtForMaskedLM(LdtPreTrainedModel):
     def set_output_embeddings(self, new_embeddings):
         self.lm_head.decoder = new_embeddings
 
+    @can_return_tuple
     def forward(
         self,
         input_ids=None,
         attention_mask=None,
         global_attention_mask=None,
-        token_type_ids=None,
-        position_ids=None,
-        inputs_embeds=None,
+        *,
         labels=None,
-        output_attentions=None,
-        output_hidden_states=None,
-        return_dict=None,
         num_items_in_batch=None,
         at_labels=False,
+        **kwargs: Unpack[EncoderInputs],
     ):
-        """`LdtModel.forward` with ``labels`` [b, n] int64, -100 where there is none.
+        """`LdtModel.forward` and the loss of masked tokens.
 
         Args:
+            labels: [b, n] int64, -100 where there is none.
             num_items_in_batch: labels of all batches of an optimizer step; the loss is divided by
                 it in place of the number of labels here, so that the losses of the batches add up
                 to the mean of all.
@@ -90,23 +91,13 @@ class LdtForMaskedLM(LdtPreTrainedModel):
         Returns:
             `LdtHeadOutput`, or the tuple of what is not None in it.
         """
-        x, _, packing, rest = self.longformer(
-            input_ids,
-            attention_mask,
-            global_attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            output_attentions,
-            output_hidden_states,
-            packed=True,
-        )
-        count = num_items_in_batch
+        inputs = input_ids, attention_mask, global_attention_mask
+        x, packing, rest = self.encode(*inputs, **kwargs)
         if not at_labels:
             logits = self.lm_head(x)
-            return _token_answer(self, logits, packing, labels, rest, return_dict, count)
+            return self.token_output(logits, packing, labels, rest, num_items_in_batch)
         labels = packing.pack(labels.to(x.device).masked_fill(~packing.real(), -100))
         places = (labels != -100).nonzero().squeeze(1)
         logits = self.lm_head(x[places])
-        loss = cross_entropy(logits, labels[places], count)
-        return answered(self, LdtHeadOutput(loss, logits, **rest), return_dict)
+        loss = cross_entropy(logits, labels[places], num_items_in_batch)
+        return LdtHeadOutput(loss, logits, **rest)

@@ -1,19 +1,24 @@
 """Heads that rank: candidates inside the input, or choices with an input each."""
 
+from functools import partial
+from typing import Unpack
+
 import torch
 from torch import nn
 from torch.nn import functional as F
+from transformers.utils import can_return_tuple
 
-from ldt.model.encoders.longformer import LdtModel, LdtPreTrainedModel
-from ldt.model.heads.by_document import by_row, share, takes_documents
+from ldt.model.base import EncoderInputs
+from ldt.model.heads.base import Head
+from ldt.model.heads.by_document import micro_batched, same_document, takes_documents
 from ldt.model.heads.default_globals import after_first, before_first, separators, words_of
 from ldt.model.heads.losses import cross_entropy
-from ldt.model.layers import Linear
-from ldt.model.outputs import LdtHeadOutput, answered
+from ldt.model.linear import Linear
+from ldt.model.outputs import LdtHeadOutput
 from ldt.model.packing import check_positions
 
 
-class LdtForCandidateRanking(LdtPreTrainedModel):
+class LdtForCandidateRanking(Head):
     """A score for each candidate of a row, read at one token each; ``logits`` are [b, candidates].
 
     The head of Longformer's WikiHop (Beltagy et al. 2020, arXiv:2004.05150): a linear
@@ -21,7 +26,7 @@ class LdtForCandidateRanking(LdtPreTrainedModel):
     documents. A question whose documents do not fit one input has several rows, with the same
     candidates; its loss is that of the rows' mean (the paper), or of their sum (the authors' code),
     by ``config.window_merge``. Training computes one row at a time where a question has several
-    (`ldt.model.heads.by_document.by_row`), so its memory does not grow with them.
+    (`ldt.model.heads.by_document.micro_batched`), so its memory does not grow with them.
 
     ``global_attention_mask=None`` means global attention on every real token before the first
     separator of its row, which is the question and the candidates.
@@ -29,27 +34,26 @@ class LdtForCandidateRanking(LdtPreTrainedModel):
 
     def __init__(self, config):
         super().__init__(config)
-        self.longformer = LdtModel(config, add_pooling_layer=False)
         self.classifier = Linear(config.hidden_size, 1, bias=False)
         self.post_init()
 
     @takes_documents
+    @can_return_tuple
     def forward(
         self,
         input_ids,
         attention_mask=None,
         global_attention_mask=None,
-        token_type_ids=None,
+        *,
         positions=None,
         example_ids=None,
         labels=None,
-        return_dict=None,
+        **kwargs: Unpack[EncoderInputs],
     ):
         """Score the candidates of each row.
 
         Args:
-            input_ids, attention_mask, global_attention_mask, token_type_ids: [b, n], as in
-                `LdtModel.forward`.
+            input_ids, attention_mask, global_attention_mask: [b, n], as in `LdtModel.forward`.
             positions: [b, candidates] int64, the token of each candidate; -100 where a row has
                 fewer. A column is the same candidate in all rows of a question.
             example_ids: [b] int64, which question each row is of, from 0 on; None: each its own.
@@ -66,24 +70,30 @@ class LdtForCandidateRanking(LdtPreTrainedModel):
                 ``global_attention_mask``, and a row has no separator.
         """
         there = self._there(positions, input_ids)
-        if global_attention_mask is None:
+        if global_attention_mask is None and self.has_global_attention:
             global_attention_mask = before_first(self.config, input_ids, attention_mask)
-        inputs = input_ids, attention_mask, global_attention_mask, token_type_ids, positions
-        (scores,) = _computed(self._scores, example_ids, inputs)
-        logits = _exact(scores)
+        inputs = positions, input_ids, attention_mask, global_attention_mask
+        if same_document(example_ids):
+            (logits,), rest = micro_batched(self._scores, *inputs, **kwargs), {}
+        else:
+            logits, rest = self._scores_and_rest(*inputs, **kwargs)
+        logits = _exact(logits)
         logits = logits.masked_fill(~there, torch.finfo(logits.dtype).min)
         loss = None
         if labels is not None:
             merge = self.config.window_merge
             loss = _merged_loss(logits, there, example_ids, labels.to(logits.device), merge)
-        return answered(self, LdtHeadOutput(loss, logits), return_dict)
+        return LdtHeadOutput(loss, logits, **rest)
 
-    def _scores(self, input_ids, attention_mask, global_attention_mask, token_type_ids, positions):
-        x, _, packing, _ = self.longformer(
-            input_ids, attention_mask, global_attention_mask, token_type_ids, packed=True
-        )
-        scores = packing.unpack(self.classifier(x)).squeeze(-1)
-        return (scores.gather(1, positions.clamp(min=0)),)
+    def _scores(self, *inputs, **kwargs):
+        """A tuple of the logits [b, candidates]."""
+        return self._scores_and_rest(*inputs, **kwargs)[:1]
+
+    def _scores_and_rest(self, positions, *inputs, **kwargs):
+        """Logits [b, candidates], and the dict of the encoder's other outputs."""
+        x, packing, rest = self.encode(*inputs, **kwargs)
+        logits = packing.unpack(self.classifier(x)).squeeze(-1)
+        return logits.gather(1, positions.clamp(min=0)), rest
 
     def _there(self, positions, input_ids):
         """[b, candidates] bool: where there is a candidate."""
@@ -93,14 +103,14 @@ class LdtForCandidateRanking(LdtPreTrainedModel):
         return positions >= 0
 
 
-class LdtForMultipleChoice(LdtPreTrainedModel):
+class LdtForMultipleChoice(Head):
     """The best of several choices, each with the text in an input of its own.
 
     Inputs [b, choices, n] are those of transformers' LongformerForMultipleChoice; ``logits`` are
     [b, choices]. Inputs [rows, n] are packed, each row a choice with a window of the text, any
     number of choices a question and of windows a choice; ``logits`` are [rows, 1]. The loss is that
     of a choice's mean over its rows. Training computes one packed row at a time
-    (`ldt.model.heads.by_document.by_row`), so its memory does not grow with the choices.
+    (`ldt.model.heads.by_document.micro_batched`), so its memory does not grow with the choices.
 
     ``global_attention_mask=None`` means global attention on every real token more than one after
     the first separator of each choice, for inputs such as ``<s> context </s></s> choice </s>``.
@@ -110,27 +120,25 @@ class LdtForMultipleChoice(LdtPreTrainedModel):
     """
 
     def __init__(self, config):
-        super().__init__(config)
-        self.longformer = LdtModel(config)
+        super().__init__(config, add_pooling_layer=True)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.classifier = Linear(config.hidden_size, 1)
         self.post_init()
 
     @takes_documents
+    @can_return_tuple
     def forward(
         self,
         input_ids=None,
         token_type_ids=None,
         attention_mask=None,
         global_attention_mask=None,
-        labels=None,
-        position_ids=None,
+        *,
         inputs_embeds=None,
-        output_attentions=None,
-        output_hidden_states=None,
-        return_dict=None,
+        labels=None,
         choices=None,
         example_ids=None,
+        **kwargs: Unpack[EncoderInputs],
     ):
         """`LdtModel.forward` on inputs [b, choices, n], or on packed ones [rows, n].
 
@@ -149,52 +157,48 @@ class LdtForMultipleChoice(LdtPreTrainedModel):
                 ``choices`` and ``example_ids``.
         """
         words = words_of(input_ids, inputs_embeds)
+        inputs = input_ids, attention_mask, global_attention_mask
+        kwargs |= {"token_type_ids": token_type_ids, "inputs_embeds": inputs_embeds}
         if input_ids is not None and words.dim() == 2:
-            inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
-            return self._packed(inputs, choices, example_ids, labels, return_dict)
+            return self._packed(inputs, kwargs, choices, example_ids, labels)
         number = words.shape[1]
-        flat = [
-            None if given is None else given.flatten(0, 1)
-            for given in (input_ids, attention_mask, global_attention_mask, token_type_ids)
-        ]
-        logits, rest = self._scores(
-            *flat,
-            None if position_ids is None else position_ids.flatten(0, 1),
-            None if inputs_embeds is None else inputs_embeds.flatten(0, 1),
-            output_attentions,
-            output_hidden_states,
-            choices=number,
-        )
+        flat = {
+            name: value.flatten(0, 1) if isinstance(value, torch.Tensor) else value
+            for name, value in kwargs.items()
+        }
+        inputs = (None if value is None else value.flatten(0, 1) for value in inputs)
+        logits, rest = self._scores_and_rest(*inputs, choices=number, **flat)
         logits = logits.view(-1, number)
         loss = None if labels is None else F.cross_entropy(logits, labels.to(logits.device))
-        return answered(self, LdtHeadOutput(loss, logits, **rest), return_dict)
+        return LdtHeadOutput(loss, logits, **rest)
 
-    def _packed(self, inputs, choices, example_ids, labels, return_dict):
+    def _packed(self, inputs, kwargs, choices, example_ids, labels):
         if labels is not None and (choices is None or example_ids is None):
             raise ValueError("packed choices need choices and example_ids [rows] for a loss")
-        (logits,) = _computed(lambda *rows: self._scores(*rows)[:1], example_ids, inputs)
+        run = partial(micro_batched, self._scores) if same_document(example_ids) else self._scores
+        (logits,) = run(*inputs, **kwargs)
         loss = None
         if labels is not None:
             number = torch.arange(int(choices.max()) + 1, device=logits.device)
             there = choices.to(logits.device)[:, None] == number
             scores = _exact(logits).expand(-1, len(number))
             loss = _merged_loss(scores, there, example_ids, labels.to(logits.device), "mean")
-        return answered(self, LdtHeadOutput(loss, logits), return_dict)
+        return LdtHeadOutput(loss, logits)
 
-    def _scores(self, input_ids, attention_mask, global_attention_mask, *rest, choices=1):
-        """Logits [rows, 1] and the dict of the encoder's other outputs."""
-        if global_attention_mask is None:
+    def _scores(self, *inputs, **kwargs):
+        """A tuple of the logits [rows, 1]."""
+        return self._scores_and_rest(*inputs, **kwargs)[:1]
+
+    def _scores_and_rest(
+        self, input_ids, attention_mask, global_attention_mask, choices=1, **kwargs
+    ):
+        """Logits [rows, 1], and the dict of the encoder's other outputs."""
+        if global_attention_mask is None and self.has_global_attention:
             real, separator = separators(self.config, input_ids, attention_mask, choices)
             global_attention_mask = real & after_first(separator, 2)
-        _, pooled, _, rest = self.longformer(
-            input_ids, attention_mask, global_attention_mask, *rest, packed=True, read="first"
-        )
+        inputs = input_ids, attention_mask, global_attention_mask
+        pooled, _, rest = self.encode(*inputs, read="pooled", **kwargs)
         return self.classifier(self.dropout(pooled)), rest
-
-
-def _computed(run, example_ids, inputs):
-    """``run`` on the rows, one at a time (`by_row`) where a question has several."""
-    return by_row(run, *inputs) if share(example_ids) else run(*inputs)
 
 
 def _exact(x):

@@ -1,18 +1,21 @@
-"""Where an answer stands in a document: the head for spans, and its loss."""
+"""Head for an answer that is a span of its document, and the loss of spans."""
 
 import copy
+from typing import Unpack
 
 import torch
+from transformers.utils import can_return_tuple
 
-from ldt.model.encoders.longformer import LdtModel, LdtPreTrainedModel
-from ldt.model.heads.by_document import by_row, share, takes_documents
+from ldt.model.base import EncoderInputs
+from ldt.model.heads.base import Head
+from ldt.model.heads.by_document import micro_batched, same_document, takes_documents
 from ldt.model.heads.default_globals import before_first
-from ldt.model.layers import Linear
-from ldt.model.outputs import LdtQuestionAnsweringOutput, answered
+from ldt.model.linear import Linear
+from ldt.model.outputs import LdtQuestionAnsweringOutput
 
 
-class LdtForQuestionAnswering(LdtPreTrainedModel):
-    """Where an answer starts and ends; ``start_logits`` and ``end_logits`` are [b, n].
+class LdtForQuestionAnswering(Head):
+    """Start and end of an answer; ``start_logits`` and ``end_logits`` are [b, n].
 
     ``global_attention_mask=None`` means global attention on every real token before the first
     separator of its row, that is on ``<s>`` and the question in ``<s> question </s> document </s>``
@@ -32,25 +35,21 @@ class LdtForQuestionAnswering(LdtPreTrainedModel):
             config = copy.deepcopy(config)
             config.num_labels = 2
         super().__init__(config)
-        self.longformer = LdtModel(config, add_pooling_layer=False)
         self.qa_outputs = Linear(config.hidden_size, 2)
         self.post_init()
 
     @takes_documents
+    @can_return_tuple
     def forward(
         self,
         input_ids=None,
         attention_mask=None,
         global_attention_mask=None,
-        token_type_ids=None,
-        position_ids=None,
-        inputs_embeds=None,
+        *,
         start_positions=None,
         end_positions=None,
-        output_attentions=None,
-        output_hidden_states=None,
-        return_dict=None,
         example_ids=None,
+        **kwargs: Unpack[EncoderInputs],
     ):
         """`LdtModel.forward` with the right positions, and which rows are one document.
 
@@ -69,31 +68,27 @@ class LdtForQuestionAnswering(LdtPreTrainedModel):
             ValueError: besides those of `LdtModel`: no ``global_attention_mask``, and a row has no
                 separator or there are no ``input_ids``.
         """
-        if global_attention_mask is None:
+        if global_attention_mask is None and self.has_global_attention:
             global_attention_mask = before_first(self.config, input_ids, attention_mask)
-        inputs = (
-            input_ids,
-            attention_mask,
-            global_attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-        )
-        if share(example_ids):
-            (start, end, real), rest = by_row(lambda *row: self._sides(*row)[0], *inputs), {}
+        inputs = input_ids, attention_mask, global_attention_mask
+        rest = {}
+        if same_document(example_ids):
+            start, end, real = micro_batched(self._sides, *inputs, **kwargs)
         else:
-            found, rest = self._sides(*inputs, output_attentions, output_hidden_states)
-            start, end, real = found
+            (start, end, real), rest = self._sides_and_rest(*inputs, **kwargs)
         loss = None
         if start_positions is not None and end_positions is not None:
             sides = (start, start_positions), (end, end_positions)
             loss = sum(span_loss(*side, real, example_ids) for side in sides) / 2
-        output = LdtQuestionAnsweringOutput(loss, start, end, **rest)
-        return answered(self, output, return_dict)
+        return LdtQuestionAnsweringOutput(loss, start, end, **rest)
 
-    def _sides(self, *inputs):
-        """(start logits, end logits, real tokens), all [b, n]; and the encoder's other outputs."""
-        x, _, packing, rest = self.longformer(*inputs, packed=True)
+    def _sides(self, *inputs, **kwargs):
+        """(start logits, end logits, real tokens), all [b, n]."""
+        return self._sides_and_rest(*inputs, **kwargs)[0]
+
+    def _sides_and_rest(self, *inputs, **kwargs):
+        """`_sides`, and the dict of the encoder's other outputs."""
+        x, packing, rest = self.encode(*inputs, **kwargs)
         logits = self.qa_outputs(x)
         logits = packing.unpack(logits, torch.finfo(logits.dtype).min)
         start, end = (side.contiguous() for side in logits.unbind(-1))

@@ -1,0 +1,64 @@
+"""Base of the encoders and of their heads: one config check, strict loading, known inputs."""
+
+from typing import TypedDict
+
+import torch
+from transformers import PreTrainedModel
+
+from ldt.model.config import LdtConfig
+from ldt.model.loading import from_pretrained
+from ldt.model.packing import Packing
+
+
+class EncoderInputs(TypedDict, total=False):
+    """Keywords that a head hands on to its encoder. Any other is a TypeError, unlike in
+    transformers, whose models take ``label=`` for ``labels=`` without a word."""
+
+    token_type_ids: torch.Tensor | None
+    position_ids: torch.Tensor | None
+    inputs_embeds: torch.Tensor | None
+    output_attentions: bool | None
+    output_hidden_states: bool | None
+    return_dict: bool | None
+    packing: Packing | None
+
+
+class LdtPreTrainedModel(PreTrainedModel):
+    """Base of all encoders and heads of ldt, which share strict loading.
+
+    `from_pretrained` is strict, unlike in transformers: encoder weights that are missing, have
+    another shape or have no place raise `ModelError`; a head that the file lacks is announced.
+    Parameters are named as in transformers' Longformer.
+    """
+
+    config: LdtConfig
+    base_model_prefix = "longformer"
+    supports_gradient_checkpointing = True
+    # Said here, since the Trainer would guess yes from ``**kwargs``, and no longer divide the loss
+    # by the number of accumulated batches.
+    accepts_loss_kwargs = False
+
+    # Names of the tensors that loading had to make anew, such as those of a new head.
+    new_weights: tuple[str, ...] = ()
+
+    def __init__(self, config, *args, **kwargs):
+        if not isinstance(config, self.config_classes()):
+            raise TypeError(
+                f"{type(self).__name__} needs an LdtConfig, got {type(config).__name__}; "
+                "LdtConfig.from_dict(config.to_dict()) makes one"
+            )
+        super().__init__(config, *args, **kwargs)
+
+    @classmethod
+    def config_classes(cls) -> tuple[type, ...]:
+        """Classes of the configs that a model can be made of."""
+        return (cls.config_class,)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
+        """As in transformers, but strict; see the class and `ldt.model.loading`.
+
+        Raises:
+            ModelError: the folder or its weights cannot be used, and why.
+        """
+        return from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs)

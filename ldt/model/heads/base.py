@@ -1,0 +1,57 @@
+"""Base of the heads: makes an encoder by the table, and calls it."""
+
+from ldt.model.base import LdtPreTrainedModel
+from ldt.model.encoders import ENCODERS, encoder_class
+from ldt.model.heads.losses import cross_entropy
+from ldt.model.outputs import LdtHeadOutput
+
+
+class Head(LdtPreTrainedModel):
+    """A head and the encoder of its config's ``model_type``, held under the encoder's own name.
+
+    Args:
+        config: of any encoder in `ldt.model.encoders.ENCODERS`.
+        add_pooling_layer: True where the head reads the encoder's pooler.
+    """
+
+    def __init__(self, config, add_pooling_layer=False):
+        super().__init__(config)
+        encoder = encoder_class(config.model_type)
+        self.base_model_prefix = encoder.base_model_prefix
+        self.has_global_attention = encoder.has_global_attention
+        setattr(self, self.base_model_prefix, encoder(config, add_pooling_layer=add_pooling_layer))
+
+    @classmethod
+    def config_classes(cls):
+        """The config classes of all encoders."""
+        return tuple(encoder_class(name).config_class for name in ENCODERS)
+
+    @classmethod
+    def of(cls, encoder: type) -> type:
+        """This head as a class that names the config of ``encoder``, for the Auto classes."""
+        if cls.config_class is encoder.config_class:
+            return cls
+        names = {"config_class": encoder.config_class, "__module__": cls.__module__}
+        return type(cls.__name__, (cls,), names)
+
+    def encode(self, input_ids, attention_mask, global_attention_mask, **kwargs):
+        """(states, packing, rest) of the encoder, see `ldt.model.encoders`.
+
+        Args:
+            kwargs: `ldt.model.base.EncoderInputs`, and ``read``.
+        """
+        # By way of forward, so that hooks run: sharded training gathers weights in one.
+        encoder = self.base_model
+        return encoder(input_ids, attention_mask, global_attention_mask, packed=True, **kwargs)
+
+    def token_output(self, logits, packing, labels, rest, count=None):
+        """`LdtHeadOutput` of packed logits [total, classes] and padded labels [b, n].
+
+        Args:
+            count: the loss is divided by it in place of the number of labels here.
+        """
+        loss = None
+        if labels is not None:
+            labels = labels.to(logits.device).masked_fill(~packing.real(), -100)
+            loss = cross_entropy(logits, packing.pack(labels), count)
+        return LdtHeadOutput(loss, packing.unpack(logits), **rest)
