@@ -14,7 +14,6 @@ class EncoderInputs(TypedDict, total=False):
     """Keywords that a head hands on to its encoder. Any other is a TypeError, unlike in
     transformers, whose models take ``label=`` for ``labels=`` without a word."""
 
-    token_type_ids: torch.Tensor | None
     position_ids: torch.Tensor | None
     inputs_embeds: torch.Tensor | None
     output_attentions: bool | None

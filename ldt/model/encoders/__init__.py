@@ -6,11 +6,12 @@ An encoder is an `ldt.model.base.LdtPreTrainedModel` with
   hold it by and that its weights have in front;
 - ``has_global_attention``, False where `global_attention_mask` changes nothing;
 - ``check(config)``, which raises a ValueError for numbers that do not go together;
-- ``forward(input_ids, attention_mask, global_attention_mask, **others)``, which with
-  ``packed=True`` returns what its ``encode`` does: (states, packing, rest), states being packed
-  tokens [total, d]; with ``read="first"`` the first real token of each row, [b, d]; with
-  ``read="pooled"`` its pooler's output, [b, d]. `packing` is the `ldt.model.packing.Packing` of
-  the batch, rest a dict of the other fields of the output.
+- ``forward(input_ids, attention_mask, global_attention_mask, token_type_ids, **others)``, others
+  being those of `ldt.model.base.EncoderInputs` that it knows, which with ``packed=True`` returns
+  what its ``encode`` does: (states, packing, rest), states being packed tokens [total, d]; with
+  ``read="first"`` the first real token of each row, [b, d]; with ``read="pooled"`` its pooler's
+  output, [b, d]. `packing` is the `ldt.model.packing.Packing` of the batch, rest a dict of the
+  other fields of the output.
 """
 
 from importlib import import_module

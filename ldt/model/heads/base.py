@@ -34,15 +34,15 @@ class Head(LdtPreTrainedModel):
         names = {"config_class": encoder.config_class, "__module__": cls.__module__}
         return type(cls.__name__, (cls,), names)
 
-    def encode(self, input_ids, attention_mask, global_attention_mask, **kwargs):
+    def encode(self, *inputs, **kwargs):
         """(states, packing, rest) of the encoder, see `ldt.model.encoders`.
 
         Args:
+            inputs: input_ids, attention_mask, global_attention_mask, token_type_ids.
             kwargs: `ldt.model.base.EncoderInputs`, and ``read``.
         """
         # By way of forward, so that hooks run: sharded training gathers weights in one.
-        encoder = self.base_model
-        return encoder(input_ids, attention_mask, global_attention_mask, packed=True, **kwargs)
+        return self.base_model(*inputs, packed=True, **kwargs)
 
     def token_output(self, logits, packing, labels, rest, count=None):
         """`LdtHeadOutput` of packed logits [total, classes] and padded labels [b, n].

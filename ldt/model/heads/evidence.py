@@ -84,6 +84,7 @@ class LdtForEvidenceAnswering(Head):
         input_ids,
         attention_mask=None,
         global_attention_mask=None,
+        token_type_ids=None,
         *,
         paragraph_positions=None,
         sentence_positions=None,
@@ -97,7 +98,8 @@ class LdtForEvidenceAnswering(Head):
         """Answer each row.
 
         Args:
-            input_ids, attention_mask, global_attention_mask: [b, n], as in `LdtModel.forward`.
+            input_ids, attention_mask, global_attention_mask, token_type_ids: [b, n], as in
+                `LdtModel.forward`.
             paragraph_positions, sentence_positions: [b, k] int64, the token of each, -100 where a
                 row has fewer.
             start_positions, end_positions: [b, spans] int64, all that are right, -100 where a row
@@ -117,7 +119,7 @@ class LdtForEvidenceAnswering(Head):
             if positions is None:
                 raise ValueError("give paragraph_positions and sentence_positions, a token of each")
             check_positions(positions, input_ids.shape[1])
-        inputs = input_ids, attention_mask, global_attention_mask
+        inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
         x, packing, rest = self.encode(*inputs, **kwargs)
         sides = self.qa_outputs(x)
         sides = packing.unpack(sides, torch.finfo(sides.dtype).min)

@@ -72,6 +72,7 @@ class LdtForMaskedLM(Head):
         input_ids=None,
         attention_mask=None,
         global_attention_mask=None,
+        token_type_ids=None,
         *,
         labels=None,
         num_items_in_batch=None,
@@ -91,7 +92,7 @@ class LdtForMaskedLM(Head):
         Returns:
             `LdtHeadOutput`, or the tuple of what is not None in it.
         """
-        inputs = input_ids, attention_mask, global_attention_mask
+        inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
         x, packing, rest = self.encode(*inputs, **kwargs)
         if not at_labels:
             logits = self.lm_head(x)

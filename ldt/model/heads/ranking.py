@@ -44,6 +44,7 @@ class LdtForCandidateRanking(Head):
         input_ids,
         attention_mask=None,
         global_attention_mask=None,
+        token_type_ids=None,
         *,
         positions=None,
         example_ids=None,
@@ -53,7 +54,8 @@ class LdtForCandidateRanking(Head):
         """Score the candidates of each row.
 
         Args:
-            input_ids, attention_mask, global_attention_mask: [b, n], as in `LdtModel.forward`.
+            input_ids, attention_mask, global_attention_mask, token_type_ids: [b, n], as in
+                `LdtModel.forward`.
             positions: [b, candidates] int64, the token of each candidate; -100 where a row has
                 fewer. A column is the same candidate in all rows of a question.
             example_ids: [b] int64, which question each row is of, from 0 on; None: each its own.
@@ -72,7 +74,7 @@ class LdtForCandidateRanking(Head):
         there = self._there(positions, input_ids)
         if global_attention_mask is None and self.has_global_attention:
             global_attention_mask = before_first(self.config, input_ids, attention_mask)
-        inputs = positions, input_ids, attention_mask, global_attention_mask
+        inputs = positions, input_ids, attention_mask, global_attention_mask, token_type_ids
         if same_document(example_ids):
             (logits,), rest = micro_batched(self._scores, *inputs, **kwargs), {}
         else:
@@ -157,8 +159,8 @@ class LdtForMultipleChoice(Head):
                 ``choices`` and ``example_ids``.
         """
         words = words_of(input_ids, inputs_embeds)
-        inputs = input_ids, attention_mask, global_attention_mask
-        kwargs |= {"token_type_ids": token_type_ids, "inputs_embeds": inputs_embeds}
+        inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
+        kwargs["inputs_embeds"] = inputs_embeds
         if input_ids is not None and words.dim() == 2:
             return self._packed(inputs, kwargs, choices, example_ids, labels)
         number = words.shape[1]
@@ -190,13 +192,13 @@ class LdtForMultipleChoice(Head):
         return self._scores_and_rest(*inputs, **kwargs)[:1]
 
     def _scores_and_rest(
-        self, input_ids, attention_mask, global_attention_mask, choices=1, **kwargs
+        self, input_ids, attention_mask, global_attention_mask, *others, choices=1, **kwargs
     ):
         """Logits [rows, 1], and the dict of the encoder's other outputs."""
         if global_attention_mask is None and self.has_global_attention:
             real, separator = separators(self.config, input_ids, attention_mask, choices)
             global_attention_mask = real & after_first(separator, 2)
-        inputs = input_ids, attention_mask, global_attention_mask
+        inputs = input_ids, attention_mask, global_attention_mask, *others
         pooled, _, rest = self.encode(*inputs, read="pooled", **kwargs)
         return self.classifier(self.dropout(pooled)), rest
 

@@ -45,6 +45,7 @@ class LdtForQuestionAnswering(Head):
         input_ids=None,
         attention_mask=None,
         global_attention_mask=None,
+        token_type_ids=None,
         *,
         start_positions=None,
         end_positions=None,
@@ -70,7 +71,7 @@ class LdtForQuestionAnswering(Head):
         """
         if global_attention_mask is None and self.has_global_attention:
             global_attention_mask = before_first(self.config, input_ids, attention_mask)
-        inputs = input_ids, attention_mask, global_attention_mask
+        inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
         rest = {}
         if same_document(example_ids):
             start, end, real = micro_batched(self._sides, *inputs, **kwargs)

@@ -30,6 +30,7 @@ class LdtForTokenClassification(Head):
         input_ids=None,
         attention_mask=None,
         global_attention_mask=None,
+        token_type_ids=None,
         *,
         labels=None,
         **kwargs: Unpack[EncoderInputs],
@@ -39,6 +40,6 @@ class LdtForTokenClassification(Head):
         Returns:
             `LdtHeadOutput`, or the tuple of what is not None in it.
         """
-        inputs = input_ids, attention_mask, global_attention_mask
+        inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
         x, packing, rest = self.encode(*inputs, **kwargs)
         return self.token_output(self.classifier(self.dropout(x)), packing, labels, rest)

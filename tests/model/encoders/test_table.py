@@ -54,15 +54,11 @@ class PlainModel(LdtPreTrainedModel):
     def get_input_embeddings(self):
         return self.words
 
-    def forward(
-        self, input_ids, attention_mask=None, global_attention_mask=None, packed=False, **kwargs
-    ):
+    def forward(self, input_ids, attention_mask=None, *unused, packed=False, **kwargs):
         encoded = self.encode(input_ids, attention_mask, **kwargs)
         return encoded if packed else LdtModelOutput(encoded[1].unpack(encoded[0]))
 
-    def encode(
-        self, input_ids, attention_mask, read="all", token_type_ids=None, inputs_embeds=None
-    ):
+    def encode(self, input_ids, attention_mask, read="all", inputs_embeds=None):
         packing = pack(tuple(input_ids.shape), attention_mask)
         x = self.words(input_ids)
         for layer in self.layers:
