@@ -6,7 +6,6 @@ import torch
 from transformers import PreTrainedModel
 
 from ldt.model.config import LdtConfig
-from ldt.model.loading import from_pretrained
 from ldt.model.packing import Packing
 
 
@@ -60,4 +59,6 @@ class LdtPreTrainedModel(PreTrainedModel):
         Raises:
             ModelError: the folder or its weights cannot be used, and why.
         """
+        from ldt.model.loading import from_pretrained
+
         return from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs)
