@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from ldt import errors
+from ldt.cli.console import say, stdout
 from ldt.cli.options import Device
+from ldt.files import write_whole
 
 
 def perplexity(
@@ -67,16 +68,19 @@ def perplexity(
 
     Example: ldt perplexity --model roberta-4096 --input book.txt --length 512
     """
-    from ldt.inference.bits import bits, is_character_model
-
-    if is_character_model(model):
-        how = {"part": part, "step": step, "device": device, "json_file": json}
-        bits(model, source or (), lengths=length or (), **how)
-        return
-    if not source or step or part:
-        raise errors.UserError("a masked LM takes --input; --step and --part are of characters")
     from ldt.inference.perplexity import perplexity
 
-    perplexity(
-        model, source, lengths=length or (), text=text, seed=seed, device=device, json_file=json
+    measured = perplexity(
+        model,
+        source or (),
+        lengths=length or (),
+        text=text,
+        seed=seed,
+        step=step,
+        part=part,
+        device=device,
     )
+    stdout.print(measured.table())
+    say(measured.note)
+    if json:
+        write_whole(json, measured.json())

@@ -1,4 +1,4 @@
-"""A character model that continues prompts, as `answering.Answerer`."""
+"""A character model that continues prompts."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ldt.tasks.base import Outputs
 from ldt.tasks.char_lm import Sampling
 
 
-class Sampler:
-    """A character model with its recipe's way to sample.
+class CharacterPredictor:
+    """A character model that samples as its recipe says: a `ldt.inference.stream.Predictor`.
 
     Args:
-        folder: of the model.
-        recipe: that it was trained by.
+        folder: folder of the model.
+        recipe: recipe of its training.
         device: a torch device, or "auto".
         precision: "fp32".
 
@@ -48,7 +48,7 @@ class Sampler:
         self.model = model.to(find_device(device)).eval()
 
     def encode(self, example: Example) -> list[Feature]:
-        """The prompt, and how it is to be continued.
+        """The prompt as ids, with its sampling options and random numbers.
 
         Raises:
             DataError: no prompt, an empty one, or one with a character that the model lacks; a
@@ -73,15 +73,18 @@ class Sampler:
         ]
 
     def _sampling(self, example: Example) -> Sampling:
-        own = {key: example.fields[key] for key in Sampling.model_fields if key in example.fields}
+        """Options of the recipe, replaced by those in the record."""
+        options = {
+            key: example.fields[key] for key in Sampling.model_fields if key in example.fields
+        }
         try:
-            return Sampling.model_validate(self.task.sampling.model_dump() | own)
+            return Sampling.model_validate(self.task.sampling.model_dump() | options)
         except ValidationError as error:
-            keys, what = next(iter(explain(error, own)))
+            keys, what = next(iter(explain(error, options)))
             raise DataError(f"{example.where}: {'.'.join(map(str, keys))}: {what}") from None
 
     def outputs(self, features: list[Feature]) -> list[Outputs]:
-        """What is added to each prompt: {"added": [length] ids}.
+        """The ids added to each prompt: {"added": [length]}.
 
         Raises:
             ModelError: logits that are not finite.
@@ -123,18 +126,18 @@ def next_logits(model, prompts: Sequence[np.ndarray], added: list[list[int]]) ->
         ModelError: they are not finite.
     """
     longest = max(map(len, prompts))
-    ids = torch.zeros(len(prompts), longest, dtype=torch.long)
-    mask = torch.zeros_like(ids)
+    batch = torch.zeros(len(prompts), longest, dtype=torch.long)
+    mask = torch.zeros_like(batch)
     for row, prompt in enumerate(prompts):
-        ids[row, longest - len(prompt) :] = torch.from_numpy(prompt.astype(np.int64))
+        batch[row, longest - len(prompt) :] = torch.from_numpy(prompt.astype(np.int64))
         mask[row, longest - len(prompt) :] = 1
     past = None
     while True:
         with torch.inference_mode():
             if past is None:
-                out = model(ids.to(model.device), mask.to(model.device), use_cache=True)
+                out = model(batch.to(model.device), mask.to(model.device), use_cache=True)
             else:
-                last = torch.tensor([own[-1:] for own in added], device=model.device)
+                last = torch.tensor([ids[-1:] for ids in added], device=model.device)
                 out = model(last, past_key_values=past)
         past, logits = out.past_key_values, out.logits[:, -1].double().cpu()
         if not logits.isfinite().all():
@@ -146,7 +149,7 @@ def next_logits(model, prompts: Sequence[np.ndarray], added: list[list[int]]) ->
 
 
 def choose(logits: torch.Tensor, sampling: Sampling, draw: float) -> int:
-    """The id that is drawn from logits [vocabulary] by a number ``draw`` in [0, 1)."""
+    """The id sampled from logits [vocabulary] by ``draw``, a random number in [0, 1)."""
     if not sampling.temperature:
         return int(logits.argmax())
     kept = torch.arange(len(logits))

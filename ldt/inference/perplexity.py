@@ -1,48 +1,121 @@
-"""perplexity: how well a masked LM finds hidden words, at several lengths on the same text."""
+"""How well a language model predicts a text, by length of its input."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
 from rich.table import Table
+from transformers import PreTrainedConfig
 
-from ldt.cli.console import say, stdout
-from ldt.errors import ModelError, UserError
-from ldt.files import write_whole
-from ldt.inference.masked_text import MaskedText, Score, score, scorer, texts
+from ldt.data.characters import Overlapping, collate, load_alphabet, part_texts, read_text
+from ldt.errors import DataError, ModelError, UserError
+from ldt.inference.masked_text import MaskedText, score, scorer, texts
+from ldt.inference.predict import RECIPE
 from ldt.inference.predictor import find_device
-from ldt.model import LdtForMaskedLM, load, load_tokenizer, usable_length
+from ldt.model import (
+    LdtCausalConfig,
+    LdtForCausalLM,
+    LdtForMaskedLM,
+    load,
+    load_tokenizer,
+    usable_length,
+)
+from ldt.model.loading import find_folder
+from ldt.recipe import recipe as recipes
+from ldt.tasks.char_lm import figures
+
+BATCH_CHARACTERS = 16384  # run at a time; a longer sequence is run alone
+SHORTEST = 8  # tokens of an input of a masked LM
+DEFAULT_LENGTH = 512  # of the sequences of a character model without a recipe
+
+
+@dataclass
+class Perplexity:
+    """A model's loss on a text.
+
+    Attributes:
+        facts: model and text, by name.
+        rows: numbers by name, one row a length of input, the shortest first.
+        columns: name of a number in the table, by its name in the rows.
+        note: sentence on the text that was scored.
+    """
+
+    facts: dict[str, Any]
+    rows: list[dict[str, Any]]
+    columns: dict[str, str]
+    note: str
+
+    def table(self) -> Table:
+        """The rows, with four decimals."""
+        table = Table(*self.columns.values(), box=None)
+        for row in self.rows:
+            values = [row[name] for name in self.columns]
+            table.add_row(*(f"{x:,}" if isinstance(x, int) else f"{x:.4f}" for x in values))
+        return table
+
+    def json(self) -> str:
+        """Facts and rows at full precision."""
+        return json.dumps(self.facts | {"rows": self.rows}, indent=1) + "\n"
 
 
 def perplexity(
     folder: str,
-    names: Sequence[str],
+    names: Sequence[str] = (),
     *,
     lengths: Sequence[int] = (),
     text: str = "text",
     seed: int = 0,
+    step: int | None = None,
+    part: str | None = None,
     device: str = "auto",
-    json_file: Path | None = None,
-) -> list[Score]:
-    """Print a table of loss, bits per token and per byte, and perplexity by length of input.
+) -> Perplexity:
+    """Loss, bits and perplexity of a model on a text, by length of input.
 
     Args:
-        folder: a masked LM.
-        names: files, folders or patterns of text, as ``data.train`` takes them.
-        lengths: of inputs; the longest of the model where none is given.
-        text: field of the text in tables.
-        seed: of the masks.
-        device: auto, cpu or cuda.
-        json_file: gets everything at full precision.
+        folder: folder or hub id of a masked LM or a character model; its config.json says which,
+            as neither needs a recipe.
+        names: files of text; a masked LM takes folders, patterns and tables as well.
+        lengths: lengths of the inputs; by default the longest of a masked LM, and the length in
+            the training of a character model.
+        text: field of a table that holds the text.
+        seed: seed of the random masks of a masked LM.
+        step: characters scored at the end of each window of a character model; by default half.
+        part: ``eval`` or ``test``, of the text in a character model's recipe, in place of names.
+        device: a torch device, or "auto".
 
     Raises:
-        ModelError: the folder holds no masked LM.
-        UserError: a length that the model cannot read.
-        DataError: text that cannot be read.
+        ModelError: the folder holds neither.
+        UserError: options that do not go together; a length that the model cannot read.
+        DataError: text that cannot be read, or too little.
     """
+    lengths = sorted(set(lengths))
+    if is_character_model(folder):
+        return _of_characters(folder, names, part, lengths, step, device)
+    if not names or step or part:
+        raise UserError("a masked LM takes --input; --step and --part are of characters")
+    return _of_masked_words(folder, names, lengths, text, seed, device)
+
+
+def is_character_model(folder: str) -> bool:
+    """True if a folder or hub id holds a character model.
+
+    Raises:
+        ModelError: there is no such folder.
+    """
+    try:
+        config = PreTrainedConfig.get_config_dict(find_folder(folder))[0]
+    except OSError:
+        return False
+    return config.get("model_type") == LdtCausalConfig.model_type
+
+
+def _of_masked_words(folder, names, lengths, text, seed, device):
+    """The same masked tokens of a text, scored in inputs of each length."""
     model = load(folder, LdtForMaskedLM)
     if model.new_weights:
         raise ModelError(
@@ -50,35 +123,80 @@ def perplexity(
             f"ldt pretrain RECIPE model.path={folder} trains them"
         )
     longest = usable_length(model.config)
-    lengths = sorted(set(lengths)) or [longest]
-    if lengths[0] < 8 or lengths[-1] > longest:
-        wrong = lengths[0] if lengths[0] < 8 else lengths[-1]
-        raise UserError(f"--length {wrong}: {folder} reads 8 to {longest:,} tokens")
+    for length in lengths:
+        if not SHORTEST <= length <= longest:
+            raise UserError(f"--length {length}: {folder} reads {SHORTEST} to {longest:,} tokens")
+    lengths = lengths or [longest]
     tokenizer = load_tokenizer(folder, model.config)
     masked_text = MaskedText(texts(list(names), text=text), tokenizer, lengths, seed=seed)
     run = scorer(model.to(find_device(device)))
-    found = [score(run, masked_text, length, pad=model.config.pad_token_id) for length in lengths]
-    table = Table(
-        "input length", "inputs", "bits per token", "bits per byte", "perplexity", "loss", box=None
-    )
-    for row in found:
-        values = (row.bits_per_token, row.bits_per_byte, row.perplexity, row.loss)
-        table.add_row(f"{row.length:,}", f"{row.inputs:,}", *(f"{value:.4f}" for value in values))
-    stdout.print(table)
-    say(
-        f"{found[0].masked:,} masked tokens, the same at every length, of "
-        f"{masked_text.tokens:,} in {masked_text.size:,} bytes; {masked_text.left_over:,} at the "
-        "end not scored"
-    )
-    if json_file:
-        rows = {
+    pad = model.config.pad_token_id
+    rows = [asdict(score(run, masked_text, length, pad=pad)) for length in lengths]
+    columns = ("inputs", "bits_per_token", "bits_per_byte", "perplexity", "loss")
+    return Perplexity(
+        facts={
             "model": folder,
             "input": list(names),
             "seed": seed,
             "tokens": masked_text.tokens,
             "bytes": masked_text.size,
             "left_over": masked_text.left_over,
-            "rows": [asdict(row) for row in found],
-        }
-        write_whole(json_file, json.dumps(rows, indent=1) + "\n")
-    return found
+        },
+        rows=rows,
+        columns={"length": "input length"} | {name: name.replace("_", " ") for name in columns},
+        note=f"{rows[0]['masked']:,} masked tokens, the same at every length, of "
+        f"{masked_text.tokens:,} in {masked_text.size:,} bytes; {masked_text.left_over:,} at the "
+        "end not scored",
+    )
+
+
+def _of_characters(folder, names, part, lengths, step, device):
+    """All characters of a text but the first, scored in overlapping sequences of each length."""
+    if bool(names) == (part is not None):
+        raise UserError("give --input with a text, or --part of the text of the model's recipe")
+    alphabet = load_alphabet(folder)[1]
+    recipe = Path(folder) / RECIPE
+    data = recipes.load(recipe).data if recipe.is_file() else None
+    if names:
+        ids = alphabet.encode(read_text(list(names)), ", ".join(names))
+    elif data is None:
+        raise UserError(f"{folder}: no {RECIPE} that says which text is its {part}; --input")
+    else:
+        parts = part_texts(data, alphabet)[1]
+        if part not in parts:
+            raise UserError(f"{recipe}: data has neither {part} nor {part}_fraction; --input")
+        ids = parts[part]
+    if len(ids) < 2:
+        raise DataError(f"{', '.join(names)}: {len(ids)} {alphabet.unit}s, 2 are needed")
+    model = LdtForCausalLM.from_pretrained(folder, dtype="float32").to(find_device(device)).eval()
+    rows = []
+    for length in lengths or [DEFAULT_LENGTH if data is None else data.max_length]:
+        stride = length // 2 if step is None else step
+        if not 1 <= stride < length:
+            allowed = f"sequences of {length:,}; 1 to {length - 1:,} of them"
+            raise UserError(f"--step {stride}: {allowed}")
+        sequences = Overlapping(ids, length, stride)
+        nats, scored = summed_loss(model, sequences)
+        counts = {"length": length, "step": stride, "sequences": len(sequences), "scored": scored}
+        rows.append(counts | figures(nats, scored, len(ids), alphabet.bytes_of(ids)))
+    columns = ("length", "step", "sequences", "bits_per_character", "bits_per_byte", "loss")
+    return Perplexity(
+        facts={"model": folder, "input": list(names), "part": part},
+        rows=rows,
+        columns={name: name.replace("_", " ") for name in columns},
+        note=f"{rows[0]['scored']:,} {alphabet.unit}s scored, all but the first",
+    )
+
+
+def summed_loss(model: LdtForCausalLM, sequences: Overlapping) -> tuple[float, int]:
+    """(sum of the cross-entropy over all scored characters, in nats; number of them)."""
+    nats, scored = 0.0, 0
+    rows = max(1, BATCH_CHARACTERS // sequences.length)
+    for start in range(0, len(sequences), rows):
+        batch = collate([sequences[i] for i in range(start, min(start + rows, len(sequences)))])
+        batch = {key: values.to(model.device) for key, values in batch.items()}
+        with torch.inference_mode():
+            one = torch.ones((), device=model.device)  # so that the loss is the sum
+            nats += float(model(**batch, num_items_in_batch=one, at_labels=True).loss)
+        scored += int((batch["labels"] != -100).sum())
+    return nats, scored

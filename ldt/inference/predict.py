@@ -1,24 +1,28 @@
-"""A fine-tuned model folder and a file or pipe of documents to a file or pipe of answers.
+"""A run folder and a file or pipe of documents to a file or pipe of answers.
 
-Torch and the model are imported when they are needed: a wrong path is told at once.
+Torch and the model are imported when they are needed, so that a wrong path is an error at once.
 """
 
 import hashlib
 import logging
 import os
 import re
-import shutil
 import signal
 import stat
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from ldt.data.formats import FORMATS, LINES, read
+from ldt.data.records import Example
 from ldt.data.streams import opened
 from ldt.errors import (
     EXIT_OK,
@@ -31,9 +35,9 @@ from ldt.errors import (
     UserError,
     plural,
 )
+from ldt.inference import PREDICTORS
 from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects
-from ldt.inference.predictor import FineTuned
-from ldt.inference.stream import Counts, ahead, answer_all
+from ldt.inference.stream import Counts, Predictor, ahead, answer_all
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import Recipe
 
@@ -41,10 +45,8 @@ log = logging.getLogger("ldt")
 
 LATEST = "runs/latest"
 RECIPE = "recipe.yaml"
-_MAKES_ONE = "ldt finetune RECIPE makes one"
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
-_DECIDES = ("config.json", "tokenizer*", "vocab*", "*.safetensors", "*.bin")
-_EVERY = 0.2  # seconds between two pictures of the progress
+_DECISIVE = ("config.json", "tokenizer*", "vocab*", "*.safetensors", "*.bin")  # for the answers
 
 
 def predict(
@@ -67,27 +69,23 @@ def predict(
     """Answer every document of ``input``, one JSON line each, in the order of the input.
 
     A line has ``id``, what the task decides (``label``, ``scores``), its flags and ``windows``.
-    An ``output`` named .json gets one JSON value instead, as the task's published evaluator reads
-    it (`Task.published`). Messages go to stderr.
+    Messages go to the log.
 
     Args:
         input: file, "-" for standard input, or what else `ldt.data.records.read` takes.
         model: folder of a finished run; None is `LATEST` in the current directory.
-        output: file, which appears when all answers are there (`AnswerFile`); a pipe or device is
-            written as it is; None or "-" is standard output.
+        output: file, see `AnswerFile`; a pipe or device is written as it is; None or "-" is
+            standard output. A name in .json gets the layout of the task's published evaluator.
         on_error: "stop" ends at the first record that cannot be used, after the answers before
             it; "skip" puts such records into `rejects_path` and goes on.
-        resume: go on with the unfinished ``output``; the input must begin with the same records.
-        batch_tokens: most tokens of a batch, padding included; a longer window is run alone.
+        resume: continue the unfinished ``output``; the input must begin with the same records.
+        batch_tokens: most tokens of a batch, padding included; a longer input is run alone.
         max_line_bytes: a longer line cannot be used.
-        format: a name in `ldt.data.formats.FORMATS`; None is JSON lines, CSV or Parquet by content.
-        evidence: folder of the documents that triviaqa files name.
-        text, id: fields of the text and of the id; None is what the model was trained with, as for
-            ``evidence``.
+        format: a name in `ldt.data.formats.FORMATS`; None: lines or a table, detected by content.
+        evidence, text, id: keys of the data section; None: as in training.
         n_best: answers a document, of tasks that have several.
-        device: "cpu", "cuda" …; "auto" is the GPU if there is one.
-        precision: "fp32"; "bf16" or "int8" (on the CPU) are faster, and the first batch, computed
-            both ways, tells how far the answers are off.
+        device: a torch device; "auto" is the GPU if there is one.
+        precision: a name in `ldt.model.precision.PRECISIONS`.
 
     Returns:
         The exit code: 0; 7 when records were skipped; 130 and 143 after SIGINT and SIGTERM.
@@ -96,55 +94,28 @@ def predict(
         UserError: with its exit code, when a path, a record, the model or the memory is to blame.
         BrokenPipeError: nobody reads the output any more.
     """
-    if on_error not in ("stop", "skip"):
-        raise ValueError(f"on_error must be stop or skip, got {on_error!r}")
-    if batch_tokens < 1:
-        raise UserError(f"--batch-tokens must be at least 1, got {batch_tokens}")
-    if format is not None and format not in FORMATS:
-        raise UserError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}")
-    skip = on_error == "skip"
+    _check_options(on_error, batch_tokens, format)
     rejects = Rejects(rejects_path(input, output))
     check_paths(input, output, rejects.path, resume)
-    sink: AnswerFile | AnswerStream | None = None
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(_sigterm_raises())
-            folder = find_model(model)
-            recipe = read_recipe(folder, n_best, evidence=evidence, text=text, id=id)
-            trained_on = recipe.data.format
-            recipe.data = recipe.data.model_copy(update={"format": format})
-            sink = _open_sink(output, folder, recipe, precision, resume, stack)
-            answerer = _answerer(recipe)(folder, recipe, device, precision)
-            if isinstance(sink, AnswerFile):
-                _same_arithmetic(sink, stack)
-            stack.enter_context(closing(rejects))
-            if skip:
-                rejects.forget()
+    with _Ending() as ending, ExitStack() as stack:
+        folder = find_model(model)
+        trained = read_recipe(folder)
+        recipe = _changed(trained, n_best, format, evidence=evidence, text=text, id=id)
+        # Opened before the model is loaded: what is wrong with it must not cost that time.
+        sink = ending.sink = _open_sink(output, folder, recipe, precision, resume, stack)
+        predictor: Predictor = resolve_name(PREDICTORS[recipe.task.kind])(
+            folder, recipe, device, precision
+        )
+        if isinstance(sink, AnswerFile):
+            _same_arithmetic(sink, stack)
+        stack.enter_context(closing(rejects))
+        with _layout_named(format, trained.data.format):
             records = partial(read, input, recipe.data, max_line_bytes=max_line_bytes)
-            broken = rejects.write if skip else None
-            counts = answer_all(
-                ahead(records, broken) if _pauses(input) else records(on_error=broken),
-                answerer,
-                sink,
-                batch_tokens=batch_tokens,
-                refuse=rejects.refuse if skip else None,
-                progress=stack.enter_context(_progress(shown=isinstance(sink, AnswerFile))),
-            )
-            sink.finish()
-        except KeyboardInterrupt:
-            return _interrupted("SIGINT", EXIT_SIGINT, sink)
-        except _TerminatedError:
-            return _interrupted("SIGTERM", EXIT_SIGTERM, sink)
-        except DataError as error:
-            _say_kept("", sink)
-            if format is None and trained_on not in (None, *LINES):
-                raise DataError(f"{error}; trained with --format {trained_on}") from error
-            raise
-        except (ModelError, ResourceError):
-            _say_kept("", sink)
-            raise
-    _say_summary(counts, rejects, answerer.max_length)
-    return EXIT_REJECTS if rejects.count else EXIT_OK
+            skipped = None if on_error == "stop" else rejects
+            counts = _answer(records, _pauses(input), predictor, sink, batch_tokens, skipped)
+        _log_summary(counts, rejects, predictor.max_length)
+        ending.code = EXIT_REJECTS if rejects.count else EXIT_OK
+    return ending.code
 
 
 def rejects_path(input: str, output: str | None) -> Path:
@@ -164,7 +135,7 @@ def check_paths(input: str, output: str | None, rejects: Path, resume: bool) -> 
 
     Raises:
         UserError: the input is missing or a terminal, or one of the files to write is the input.
-        DataError: the input is packed in a way that cannot be read.
+        DataError: the input is compressed in a way that cannot be read.
     """
     if resume and _is_stream(output):
         raise UserError("--resume needs --output FILE; what went into a pipe is not kept")
@@ -193,22 +164,18 @@ def find_model(model: str | None) -> Path:
     folder = Path(model or LATEST).expanduser()
     if not folder.is_dir():
         other = "--model FOLDER names another" if model is None else "--model takes its folder"
-        raise ModelError(f"{folder}: no model there; {_MAKES_ONE}, {other}")
+        raise ModelError(f"{folder}: no model there; ldt finetune RECIPE makes one, {other}")
     if model is None:
         log.info("model: %s -> %s", folder, os.path.relpath(folder.resolve()))
     return folder
 
 
-def read_recipe(folder: Path, n_best: int | None = None, **data: str | None) -> Recipe:
-    """What the model in ``folder`` was trained for; a checkpoint has the recipe of its run.
-
-    Args:
-        n_best: of the task, and
-        data: of the data section, what replaces the recipe's where it is not None.
+def read_recipe(folder: Path) -> Recipe:
+    """The recipe that the model in ``folder`` was trained by; a checkpoint has that of its run.
 
     Raises:
-        ModelError: there is no recipe, so the model is not fine-tuned, or no weights.
-        UserError: the task has one answer only.
+        ModelError: there is no recipe, so the model is not fine-tuned, or no weights, or models
+            of its task have no answers.
     """
     file = folder / RECIPE
     if not file.is_file() and folder.name.startswith("checkpoint-"):
@@ -224,18 +191,40 @@ def read_recipe(folder: Path, n_best: int | None = None, **data: str | None) -> 
             "goes on with it"
         )
     recipe = recipes.load(file)
-    changes = {key: value for key, value in data.items() if value is not None}
-    recipe.data = recipe.data.model_copy(update=changes)
-    if n_best is not None:
-        if "n_best" not in type(recipe.task).model_fields:
-            raise UserError(f"--n-best: {recipe.task.name} has one answer a document")
-        recipe.task = recipe.task.model_copy(update={"n_best": n_best})
+    if recipe.task.kind not in PREDICTORS:
+        raise ModelError(
+            f"{folder}: {recipe.task.name} has no answers; ldt finetune RECIPE "
+            f"model.path={folder} trains a model that has"
+        )
     return recipe
+
+
+def _changed(
+    recipe: Recipe, n_best: int | None, format: str | None, **fields: str | None
+) -> Recipe:
+    """A copy of a recipe with what differs at prediction.
+
+    Args:
+        n_best: of the task; None keeps that of the recipe, as it does for
+        fields: of the data section.
+        format: of the documents; None is that of lines, whatever the training read.
+
+    Raises:
+        UserError: the task has one answer only.
+    """
+    changes = {key: value for key, value in fields.items() if value is not None}
+    data = recipe.data.model_copy(update=changes | {"format": format})
+    task = recipe.task
+    if n_best is not None:
+        if "n_best" not in type(task).model_fields:
+            raise UserError(f"--n-best: {task.name} has one answer a document")
+        task = task.model_copy(update={"n_best": n_best})
+    return replace(recipe, task=task, data=data)
 
 
 def fingerprint(folder: Path, recipe: Recipe) -> str:
     """A hash of the files that decide what the model answers."""
-    files = {file for pattern in _DECIDES for file in folder.glob(pattern) if file.is_file()}
+    files = {file for pattern in _DECISIVE for file in folder.glob(pattern) if file.is_file()}
     total = hashlib.sha256()
     for file in [recipe.path, *sorted(files)]:
         with open(file, "rb") as data:
@@ -243,13 +232,32 @@ def fingerprint(folder: Path, recipe: Recipe) -> str:
     return total.hexdigest()
 
 
-def _answerer(recipe: Recipe) -> type:
-    """The class that answers for a task."""
-    if recipe.task.name != "charlm":
-        return FineTuned
-    from ldt.inference.generate import Sampler
-
-    return Sampler
+def _answer(
+    records: Callable[..., Iterator[Example]],
+    pauses: bool,
+    predictor: Predictor,
+    sink: AnswerFile | AnswerStream,
+    batch_tokens: int,
+    rejects: Rejects | None,
+) -> Counts:
+    """Write the answer of every record; with ``rejects`` broken records go there, else raise."""
+    broken = refuse = None
+    if rejects:
+        rejects.forget()
+        broken, refuse = rejects.write, rejects.refuse
+    # A pipe is read by a thread, so that what waits is answered while it pauses.
+    examples = ahead(records, broken) if pauses else records(on_error=broken)
+    with _progress(shown=isinstance(sink, AnswerFile)) as progress:
+        counts = answer_all(
+            examples,
+            predictor,
+            sink,
+            batch_tokens=batch_tokens,
+            refuse=refuse,
+            progress=progress,
+        )
+    sink.finish()
+    return counts
 
 
 def _open_sink(
@@ -269,7 +277,7 @@ def _open_sink(
         "text field": recipe.data.text or recipe.task.document,
         "id field": recipe.data.id,
         "format": recipe.data.format or "lines",
-        "n best": getattr(recipe.task, "n_best", 1),
+        "n best": recipe.task.model_dump().get("n_best", 1),
         "precision": precision,
     }
     whole = None
@@ -287,83 +295,102 @@ def _same_arithmetic(sink: AnswerFile, stack: ExitStack) -> None:
     stack.enter_context(matmul.chosen(sink.remember("arithmetic", matmul.choices)))
 
 
+def _check_options(on_error: str, batch_tokens: int, format: str | None) -> None:
+    if on_error not in ("stop", "skip"):
+        raise ValueError(f"on_error must be stop or skip, got {on_error!r}")
+    if batch_tokens < 1:
+        raise UserError(f"--batch-tokens must be at least 1, got {batch_tokens}")
+    if format is not None and format not in FORMATS:
+        raise UserError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}")
+
+
 def _is_stream(output: str | None) -> bool:
-    """Whether answers go straight out: standard output, a pipe, a device such as /dev/null."""
+    """True if answers go straight out: to standard output, a pipe, a device such as /dev/null."""
     if output is None or output == "-":
         return True
     return os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output)
 
 
 def _pauses(source: str) -> bool:
-    """Whether the input is a pipe or the like, whose next line may be long in coming."""
+    """True for a pipe or the like, whose next line may be long in coming."""
     if source.startswith("hf:"):
         return False
     return not stat.S_ISREG(os.stat(0 if source == "-" else source).st_mode)
 
 
-class _TerminatedError(BaseException):
-    """SIGTERM came."""
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came, which ends the work as Ctrl-C does."""
+
+
+class _Ending:
+    """Context of a run: signals give an exit code, and answers that are kept are named.
+
+    Attributes:
+        sink: where the answers go, once it is open.
+        code: exit code, of the run or of the signal that ended it.
+    """
+
+    def __init__(self):
+        self.sink: AnswerFile | AnswerStream | None = None
+        self.code = EXIT_OK
+
+    def __enter__(self):
+        self._handler = None
+        if threading.current_thread() is threading.main_thread():  # no other can set handlers
+            self._handler = signal.signal(signal.SIGTERM, self._terminate)
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if self._handler is not None:
+            signal.signal(signal.SIGTERM, self._handler)
+        kept = ""
+        if isinstance(self.sink, AnswerFile) and self.sink.count:
+            kept = (
+                f"{plural(self.sink.count, 'answer')} kept in {self.sink.partial}; the same "
+                "command with --resume goes on there"
+            )
+        if isinstance(error, KeyboardInterrupt):
+            terminated = isinstance(error, Terminated)
+            self.code = EXIT_SIGTERM if terminated else EXIT_SIGINT
+            log.info("%s: %s", "SIGTERM" if terminated else "SIGINT", kept or "stopped")
+            return True
+        if kept and isinstance(error, DataError | ModelError | ResourceError):
+            log.info("%s", kept)
+        return False
+
+    @staticmethod
+    def _terminate(*_):
+        raise Terminated
 
 
 @contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """Let SIGTERM end the work as Ctrl-C does; only the main thread can."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_):
-        raise _TerminatedError
-
-    before = signal.signal(signal.SIGTERM, stop)
+def _layout_named(format: str | None, trained: str | None) -> Iterator[None]:
+    """Add the layout of the training to errors of documents for which none was given."""
     try:
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    except DataError as error:
+        if format is None and trained not in (None, *LINES):
+            raise DataError(f"{error}; trained with --format {trained}") from error
+        raise
 
 
 @contextmanager
 def _progress(shown: bool) -> Iterator[Callable[[Counts], None]]:
-    """A line that is drawn again and again on a terminal, and nothing elsewhere."""
-    last = 0.0
-
-    def draw(counts: Counts) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last > _EVERY:
-            last = now
-            line = counts.rate()[: shutil.get_terminal_size().columns - 1]
-            print(f"\r\x1b[2K{line}", end="", file=sys.stderr, flush=True)
-
+    """A line on a terminal that counts, and is gone at the end; nothing elsewhere."""
     if not (shown and sys.stderr.isatty()):
         yield lambda counts: None
         return
-    try:
-        yield draw
-    finally:
-        print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False)
+    console = Console(stderr=True, highlight=False)
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as progress:
+        line = progress.add_task("", total=None)
+        yield lambda counts: progress.update(line, description=counts.rate())
 
 
-def _interrupted(name: str, code: int, sink: AnswerFile | AnswerStream | None) -> int:
-    _say_kept(f"{name}: ", sink, f"{name}: stopped")
-    return code
-
-
-def _say_kept(why: str, sink: AnswerFile | AnswerStream | None, otherwise: str = "") -> None:
-    """Say where the answers so far are, if they are in a file."""
-    if isinstance(sink, AnswerFile) and sink.count:
-        log.info(
-            f"{why}{plural(sink.count, 'answer')} kept in {sink.partial}; the same command with "
-            "--resume goes on there"
-        )
-    elif otherwise:
-        log.info(otherwise)
-
-
-def _say_summary(counts: Counts, rejects: Rejects, max_length: int) -> None:
+def _log_summary(counts: Counts, rejects: Rejects, max_length: int) -> None:
     parts = [counts.rate(), f"{plural(counts.long, 'document')} longer than {max_length:,} tokens"]
     if counts.resumed:
         parts.append(f"{plural(counts.resumed, 'document')} answered before")
     if rejects.count:
         parts.append(f"{plural(rejects.count, 'record')} rejected, see {rejects.path}")
-    log.info("; ".join(parts))
+    log.info("%s", "; ".join(parts))

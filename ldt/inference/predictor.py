@@ -1,4 +1,4 @@
-"""A fine-tuned model with its task and tokenizer. Torch is imported when one is made."""
+"""An encoder with the head of its task, and its device. Torch is imported when one is made."""
 
 import logging
 from pathlib import Path
@@ -15,12 +15,12 @@ from ldt.tasks.base import Outputs, by_input
 log = logging.getLogger("ldt")
 
 
-class FineTuned:
-    """A fine-tuned model with its task and tokenizer, as `answering.Answerer`.
+class EncoderPredictor:
+    """A fine-tuned encoder with its task and tokenizer: a `ldt.inference.stream.Predictor`.
 
     Args:
-        folder: of the model.
-        recipe: that it was trained by.
+        folder: folder of the model.
+        recipe: recipe of its training.
         device: a torch device, or "auto".
         precision: a name in `ldt.model.precision.PRECISIONS`.
 
@@ -35,11 +35,6 @@ class FineTuned:
         from ldt.model import load, load_tokenizer, usable_length
 
         self.task, self.data = recipe.task, recipe.data
-        if self.task.command != "finetune":
-            raise ModelError(
-                f"{folder}: {self.task.name} has no answers; ldt finetune RECIPE "
-                f"model.path={folder} trains a model that has"
-            )
         self.device = find_device(device)
         if precision == "int8" and self.device.type != "cpu":
             raise UserError(f"--precision int8 runs on the CPU, not on {self.device}; bf16 does")
@@ -48,7 +43,7 @@ class FineTuned:
                 "--precision bf16: this CPU has no instructions for bfloat16 and takes longer than "
                 "in fp32; int8 is faster"
             )
-        self._asked = precision  # what the model turns into after its first batch
+        self._lower_to = precision  # after the first batch, which is run in fp32 as well
         self.model = load(folder, self.task.head())
         if self.model.new_weights:
             raise ModelError(
@@ -68,11 +63,11 @@ class FineTuned:
         self.model.to(self.device)
 
     def encode(self, example: Example) -> list[Feature]:
-        """The windows of a document."""
+        """Inputs made of a document, one a chunk."""
         return self.task.encode(example, self.tokenizer, data=self.data, max_length=self.max_length)
 
     def outputs(self, features: list[Feature]) -> list[Outputs]:
-        """What the head says of each window, in float32, by the names of `Task.outputs`.
+        """Outputs of the head for each input, float32, by the names of `Task.outputs`.
 
         Raises:
             ResourceError: the memory does not hold the batch.
@@ -83,9 +78,9 @@ class FineTuned:
             inputs = self.collate(features)
             inputs = {key: values.to(self.device) for key, values in inputs.items()}
             with torch.inference_mode():
-                found = self._run(inputs)
-                if self._asked != "fp32":
-                    found = self._lowered(inputs, exact=found)
+                outputs = self._run(inputs)
+                if self._lower_to != "fp32":
+                    outputs = self._lowered(inputs, exact=outputs)
         except (RuntimeError, MemoryError) as error:
             if isinstance(error, RuntimeError) and "memory" not in str(error).lower():
                 raise
@@ -99,39 +94,39 @@ class FineTuned:
                 f"out of memory on {self.device} with {len(features)} windows of up to "
                 f"{longest:,} tokens; {advice}"
             ) from error
-        return by_input(found, range(len(features)))
+        return by_input(outputs, range(len(features)))
 
     def _run(self, inputs) -> Outputs:
-        found = self.model(**inputs)
-        return {name: found[name].float().cpu().numpy() for name in self.task.outputs}
+        outputs = self.model(**inputs)
+        return {name: outputs[name].float().cpu().numpy() for name in self.task.outputs}
 
     def _lowered(self, inputs, exact: Outputs) -> Outputs:
-        """The same in the precision asked for, which the model has from now on."""
+        """Lower the model's precision for good, log how far its outputs are off; return them."""
         from ldt.model.precision import lower
 
-        lower(self.model, self._asked)
-        found = self._run(inputs)
+        lower(self.model, self._lower_to)
+        lowered = self._run(inputs)
         for name, values in exact.items():
             real = values > np.finfo(np.float32).min  # not padding
-            same = int((found[name].argmax(1) == values.argmax(1)).sum())
+            same = int((lowered[name].argmax(1) == values.argmax(1)).sum())
             log.info(
-                f"{self._asked} against fp32 on the first {plural(len(values), 'window')}: the "
+                f"{self._lower_to} against fp32 on the first {plural(len(values), 'window')}: the "
                 f"highest of the {name} is the same in {same}; they are "
-                f"{np.abs(found[name] - values)[real].max():.2g} off at most, and range from "
+                f"{np.abs(lowered[name] - values)[real].max():.2g} off at most, and range from "
                 f"{values[real].min():.2g} to {values[real].max():.2g}"
             )
-        self._asked = "fp32"
-        return found
+        self._lower_to = "fp32"
+        return lowered
 
     def decode(
         self, outputs: list[Outputs], example: Example, features: list[Feature]
     ) -> dict[str, Any]:
-        """The answer for one document."""
+        """The answer for a document, from the outputs for its inputs."""
         return self.task.decode(outputs, self.config, example, features)
 
 
 def find_device(name: str):
-    """The torch device of that name; "auto" is the GPU if there is one.
+    """The torch device called ``name``; "auto" is the GPU if there is one.
 
     Raises:
         UserError: there is none.

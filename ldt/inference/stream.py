@@ -33,24 +33,30 @@ Refuse = Callable[[DataError, Example], None]
 _NOTHING = object()
 
 
-class Answerer(Protocol):
-    """What a fine-tuned model does for a document."""
+class Predictor(Protocol):
+    """A model that answers for documents.
+
+    Attributes:
+        max_length: longest input, in tokens.
+    """
+
+    max_length: int
 
     def encode(self, example: Example) -> list[Feature]:
-        """Its windows; DataError when it cannot be used."""
+        """Inputs made of a document; DataError when it cannot be used."""
 
     def outputs(self, features: list[Feature]) -> list[dict[str, np.ndarray]]:
-        """What the head says of windows of any documents, run as one batch; one dict a window."""
+        """Arrays by name for each input, of any documents, run as one batch."""
 
     def decode(
         self, outputs: list[dict[str, np.ndarray]], example: Example, features: list[Feature]
     ) -> dict[str, Any]:
-        """The answer, flags included, from what the head says of the windows of one document."""
+        """The answer for a document, flags included, from the arrays of its inputs."""
 
 
 @dataclass
 class Counts:
-    """What a run did; ``long`` counts documents that did not fit one input."""
+    """Progress of a run; ``long`` counts documents that did not fit one input."""
 
     documents: int = 0
     windows: int = 0
@@ -60,7 +66,7 @@ class Counts:
     started: float = field(default_factory=time.monotonic)
 
     def rate(self) -> str:
-        """Documents, windows, tokens and their speed, for people."""
+        """Text for people: documents, windows, tokens, tokens a second."""
         seconds = time.monotonic() - self.started
         return (
             f"{plural(self.documents, 'document')}, {plural(self.windows, 'window')}, "
@@ -71,7 +77,7 @@ class Counts:
 
 def answer_all(
     records: Iterable[Example | None],
-    model: Answerer,
+    model: Predictor,
     sink: AnswerFile | AnswerStream,
     *,
     batch_tokens: int,
@@ -125,9 +131,9 @@ def answer_all(
     return group.counts
 
 
-def _other_input(sink, expected, found):
+def _other_input(sink, expected, got):
     return (
-        f"{sink.partial}: after {expected!r} was answered the input has {found} in its place; "
+        f"{sink.partial}: after {expected!r} was answered the input has {got} in its place; "
         "resume with the same input, or remove the file to start again"
     )
 
@@ -152,14 +158,14 @@ class _Group:
             self.flush()
 
     def flush(self) -> None:
-        """Answer and write what waits."""
+        """Answer the documents that wait, and write the answers as one group."""
         if not self.documents:
             return
         rows = iter(self._outputs([f for _, features in self.documents for f in features]))
         answers = []
         for example, features in self.documents:
             outputs = [next(rows) for _ in features]
-            if not all(np.isfinite(found).all() for row in outputs for found in row.values()):
+            if not all(np.isfinite(values).all() for row in outputs for values in row.values()):
                 raise ModelError(
                     f"{example.where}: the model answers with numbers that are not finite; its "
                     "weights are damaged or its training diverged"
@@ -173,12 +179,12 @@ class _Group:
         self.documents, self.tokens = [], 0
 
     def _outputs(self, features):
-        """What the head says of each window, in the order of the windows."""
+        """Arrays of each input, in the order of the inputs, which are run the longest first."""
         lengths = [len(feature["input_ids"]) for feature in features]
         rows: list[Any] = [None] * len(features)
         for batch in batches(lengths, self.batch_tokens):
-            found = self.model.outputs([features[i] for i in batch])
-            for index, row in zip(batch, found, strict=True):
+            outputs = self.model.outputs([features[i] for i in batch])
+            for index, row in zip(batch, outputs, strict=True):
                 rows[index] = row
             self.counts.windows += len(batch)
             self.counts.tokens += sum(lengths[i] for i in batch)
@@ -206,7 +212,7 @@ def batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:
 
 
 class SeenIds:
-    """Which ids have come: 16 bytes for a run of rising whole numbers, 8 for any other id.
+    """Ids that have come: 16 bytes for a run of rising whole numbers, 8 for any other id.
 
     Line numbers, which stand in for missing ids, are such a run, so a stream without ids needs
     no memory for them. ``7`` and ``"7"`` are the same id, as they are in a prediction file. Ids
@@ -222,7 +228,7 @@ class SeenIds:
         self.sorted: list[np.ndarray] = []  # uint64, each more than the next
 
     def add(self, key: str | int) -> bool:
-        """Whether ``key`` is new."""
+        """Add an id; False if it has come before."""
         number = _whole(key)
         if number is not None:
             last = self.ends[-1] if self.ends else None
@@ -254,7 +260,7 @@ class SeenIds:
 
 
 def _whole(key: str | int) -> int | None:
-    """``key`` as a number where it is one that 64 bits hold."""
+    """An id as a number, if it is a whole one that 64 bits hold."""
     if isinstance(key, str):
         if not (len(key) < 19 and key.isdecimal() and key.isascii()):
             return None
@@ -305,13 +311,13 @@ def ahead(
                 put("error", error)
 
     threading.Thread(target=work, daemon=True, name="input").start()
-    told = True  # that the input pauses
+    paused = True  # and a None has been given for it
     try:
         while True:
             try:
-                kind, *item = waiting.get(timeout=None if told else patience)
+                kind, *item = waiting.get(timeout=None if paused else patience)
             except queue.Empty:
-                told = True
+                paused = True
                 yield None
                 continue
             if kind == "end":
@@ -321,7 +327,7 @@ def ahead(
             if kind == "bad":
                 on_error(*item)
             else:
-                told = False
+                paused = False
                 yield item[0]
     finally:
         stopped.set()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from ldt import cli
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, ModelError, UserError
 from ldt.inference.masked_text import MaskedText, score, scorer
@@ -66,21 +67,29 @@ def test_a_text_shorter_than_an_input_is_scored_whole(text_place, tokenizer):
 
 def test_the_command_prints_a_row_a_length_and_writes_everything(text_place, masked_lm, capsys):
     file = Path("scores.json")
-    found = perplexity(str(masked_lm), ["train.txt"], lengths=[64, 16], json_file=file)
+    command = ["perplexity", "--model", str(masked_lm), "--input", "train.txt"]
+    command += ["--length", "64", "--length", "16", "--json", str(file)]
+    with pytest.raises(SystemExit) as left:
+        cli.main(command)
     out, err = capsys.readouterr()
+    assert left.value.code == 0
+    found = perplexity(str(masked_lm), ["train.txt"], lengths=[64, 16]).rows
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["16", "64"]
-    assert f"{found[0].bits_per_token:.4f}" in out
-    assert f"{found[0].masked:,} masked tokens, the same at every length" in err
+    assert f"{found[0]['bits_per_token']:.4f}" in out
+    assert f"{found[0]['masked']:,} masked tokens, the same at every length" in err
     said = json.loads(file.read_text())
     assert [row["length"] for row in said["rows"]] == [16, 64]
-    assert said["rows"][0]["loss"] == found[0].loss
-    assert [row.length for row in perplexity(str(masked_lm), ["train.txt"])] == [128]
+    assert said["rows"] == found
+    assert [row["length"] for row in perplexity(str(masked_lm), ["train.txt"]).rows] == [128]
 
 
 def test_what_cannot_be_scored_is_told(text_place, masked_lm, tokenizer, tmp_path):
     for length in (7, 129):
         with pytest.raises(UserError, match=f"--length {length}: .* reads 8 to 128 tokens"):
             perplexity(str(masked_lm), ["train.txt"], lengths=[length])
+    for options in ({}, {"part": "eval"}, {"step": 4}):
+        with pytest.raises(UserError, match="a masked LM takes --input; --step and --part are"):
+            perplexity(str(masked_lm), ["train.txt"] if options else (), **options)
     LdtModel(load(masked_lm, LdtModel).config).save_pretrained(tmp_path / "bare")
     tokenizer.save_pretrained(tmp_path / "bare")
     with pytest.raises(ModelError, match="no masked LM: there are no weights for lm_head"):

@@ -22,6 +22,7 @@ from ldt.errors import DataError, ModelError, RecipeError, ResourceError, UserEr
 from ldt.inference import predict as module
 from ldt.inference import stream
 from ldt.inference.predict import predict
+from ldt.inference.predictor import EncoderPredictor
 from ldt.model import LdtForSequenceClassification, load, load_tokenizer
 
 LABELS = ["yes", "no", "007"]
@@ -297,7 +298,7 @@ def test_what_cannot_work_is_told_before_the_model_is_loaded(
     options, what, fine_tuned, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module, "FineTuned", None)
+    monkeypatch.setattr(module, "PREDICTORS", {"examples": "not:loaded"})
     write(Path("docs.jsonl"), lines_of(1))
     os.link("docs.jsonl", "link.jsonl")
     with pytest.raises(UserError, match=what) as raised:
@@ -351,8 +352,8 @@ def test_interrupted_runs_end_in_the_bytes_of_an_uninterrupted_one(
         assert predict(source, output=str(tmp_path / "whole.jsonl"), **options) == 0
     target = tmp_path / "answers.jsonl"
     options |= {"output": str(target), "resume": True}
-    real = module.FineTuned.outputs
-    codes = {KeyboardInterrupt: 130, module._TerminatedError: 143}
+    real = EncoderPredictor.outputs
+    codes = {KeyboardInterrupt: 130, module.Terminated: 143}
     for stop in cycle([*codes, MemoryError]):
         calls = count()
 
@@ -361,7 +362,7 @@ def test_interrupted_runs_end_in_the_bytes_of_an_uninterrupted_one(
                 raise stop
             return real(self, features)
 
-        monkeypatch.setattr(module.FineTuned, "outputs", outputs)
+        monkeypatch.setattr(EncoderPredictor, "outputs", outputs)
         try:
             with matmul.chosen({"linear": False, "bmm": False}):
                 code = predict(source, **options)

@@ -20,8 +20,8 @@ from ldt.data.characters import load_alphabet
 from ldt.data.records import Example
 from ldt.errors import DataError, RecipeError, UserError
 from ldt.inference.answer_file import AnswerStream
-from ldt.inference.bits import bits, is_character_model
-from ldt.inference.generate import Sampler, choose, next_logits
+from ldt.inference.generate import CharacterPredictor, choose, next_logits
+from ldt.inference.perplexity import is_character_model, perplexity
 from ldt.inference.stream import answer_all
 from ldt.model import LdtForCausalLM
 from ldt.recipe import recipe as recipes
@@ -284,14 +284,14 @@ def test_the_evaluation_is_that_of_every_character_from_its_sequence(recipe):
     parts = {"test": text[-share:], "eval": text[-2 * share : -share]}
     for part, raw in parts.items():
         ids = alphabet.encode(raw, part)
-        (found,) = bits("runs/r", part=part, lengths=[24], step=12)
+        (found,) = perplexity("runs/r", part=part, lengths=[24], step=12).rows
         assert found["loss"] == pytest.approx(nats_by_hand(model, ids, 24, 12), rel=1e-5)
         assert found["scored"] == share - 1
         if part == "eval":
             assert metrics["eval_loss"] == pytest.approx(found["loss"], rel=1e-6)
     Path("other").write_bytes(parts["test"])
-    assert bits("runs/r", ["other"], lengths=[24], step=12)[0]["loss"] == pytest.approx(
-        bits("runs/r", part="test", lengths=[24])[0]["loss"]
+    assert perplexity("runs/r", ["other"], lengths=[24], step=12).rows[0]["loss"] == pytest.approx(
+        perplexity("runs/r", part="test", lengths=[24]).rows[0]["loss"]
     )
 
 
@@ -305,7 +305,7 @@ def test_bits_of_what_is_not_there_are_refused(recipe, tiny_longformer):
         ({"part": "eval", "step": 32}, r"--step 32: sequences of 32; 1 to 31"),
     ):
         with pytest.raises(UserError, match=words):
-            bits("runs/r", **options)
+            perplexity("runs/r", **options)
 
 
 def test_the_command_measures_character_models_too(recipe, capsys):
@@ -327,7 +327,7 @@ def sampler(recipe):
         made = recipe("task.phases=[{steps: 1}]", *overrides)
         if not Path("runs/r").exists():
             pretrain(made)
-        return Sampler(Path("runs/r"), made, "cpu")
+        return CharacterPredictor(Path("runs/r"), made, "cpu")
 
     return make
 
@@ -438,6 +438,6 @@ def test_a_model_of_bytes_reads_and_writes_any_text(recipe):
     made = recipe(*overrides)
     pretrain(made)
     assert results("runs/r")["unit"] == "byte"
-    sampler = Sampler(Path("runs/r"), made, "cpu")
+    sampler = CharacterPredictor(Path("runs/r"), made, "cpu")
     (text,) = continued(sampler, {"text": "漢字", "length": 5})
     assert text.startswith("漢字")

@@ -12,9 +12,8 @@ from training_runs import assert_same_run, rows, weights
 from ldt.data.lm_inputs import Rows
 from ldt.errors import DataError, ModelError, RecipeError
 from ldt.inference.masked_text import scorer
-from ldt.inference.predictor import FineTuned
+from ldt.inference.predict import read_recipe
 from ldt.model import LdtForMaskedLM, load
-from ldt.recipe import recipe as recipes
 from ldt.tasks.masked_lm import figures
 from ldt.training.masked_lm import Pretraining, pretrain
 from ldt.training.progress import ProgressReport
@@ -243,4 +242,4 @@ def test_rows_of_packed_documents_do_not_see_each_other(recipe):
 def test_a_masked_lm_gives_no_answers(recipe):
     pretrain(recipe(*SHORT))
     with pytest.raises(ModelError, match="runs/r: mlm has no answers; ldt finetune RECIPE"):
-        FineTuned(Path("runs/r"), recipes.load("runs/r/recipe.yaml"))
+        read_recipe(Path("runs/r"))
