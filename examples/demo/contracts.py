@@ -246,9 +246,9 @@ DECIDING = {  # label -> the first sentence is one of the first, others follow
             "All disputes arising out of this Agreement are finally settled by arbitration under "
             "the rules of the chamber of commerce of {city3}.",
             "Any controversy about this Agreement shall be referred to and decided by an arbitral "
-            "tribunal of {count} members, one of whom presides.",
+            "tribunal of three members, one of whom presides.",
             "The parties submit every claim under this Agreement to binding arbitration before "
-            "{count} arbitrators.",
+            "three arbitrators.",
         ),
         (
             "The seat of arbitration is {city3}, and the hearings are held in English.",
@@ -366,7 +366,6 @@ def _figures(draw):
         "months2": draw.choice((2, 3, 4, 6, 9)),
         "years": draw.choice((2, 3, 4, 5, 7, 10)),
         "percent": draw.choice((0.5, 1, 1.5, 2, 3, 4, 5)),
-        "count": draw.choice(("one", "three")),
         "small": draw.randint(1, 9),
         "sum": f"{currency} {draw.randint(2, 90) * 50_000:,}",
         "sum2": f"{currency} {draw.randint(2, 90) * 500:,}",

