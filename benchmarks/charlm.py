@@ -18,8 +18,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from ldt import training
 from ldt.recipe.recipe import load
-from ldt.training.char_lm import pretrain
 
 ROOT = Path(__file__).parents[1]
 # recipe, overrides, steps, windows from the bottom to the top, gaps of the last row
@@ -98,7 +98,7 @@ def train(folder, size, name, pattern, seed, steps):
             [f"{key}={json.dumps(value)}" for key, value in overrides.items()],
             command="pretrain",
         )
-        pretrain(recipe, resume=(run / "run.json").exists())
+        training.train(recipe, resume=(run / "run.json").exists())
     return json.loads((run / "metrics.json").read_text("utf-8"))
 
 

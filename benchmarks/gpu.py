@@ -333,7 +333,7 @@ def finetune(sizes):
 
     from ldt.convert import convert
     from ldt.recipe.recipe import load
-    from ldt.training.finetune import finetune
+    from ldt.training import train
 
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         documents = contracts(range(sizes.documents), 0)
@@ -344,7 +344,7 @@ def finetune(sizes):
         Path("recipe.yaml").write_text(RECIPE, "utf-8")
         overrides = [f"training.num_train_epochs={sizes.epochs}"]
         start = time.perf_counter()
-        metrics = finetune(load("recipe.yaml", overrides, command="finetune"))
+        metrics = train(load("recipe.yaml", overrides, command="finetune")).metrics
         found = json.loads(Path("runs/gpu/metrics.json").read_text("utf-8"))
         return {
             "documents": len(documents),

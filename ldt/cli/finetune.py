@@ -23,9 +23,8 @@ def finetune(
 
     Example: ldt finetune recipes/wikihop.yaml training.learning_rate=2e-5
     """
+    from ldt.cli.training import train
     from ldt.recipe.recipe import load
 
     loaded = load(recipe, overrides or (), command="finetune")
-    from ldt.training.finetune import finetune
-
-    finetune(loaded, resume=resume, overwrite=overwrite, dry_run=dry_run)
+    train(loaded, resume=resume, overwrite=overwrite, dry_run=dry_run)

@@ -23,12 +23,8 @@ def pretrain(
 
     Example: ldt pretrain recipes/pretrain.yaml data.train=books/*.txt
     """
+    from ldt.cli.training import train
     from ldt.recipe.recipe import load
 
     loaded = load(recipe, overrides or (), command="pretrain")
-    if loaded.task.name == "charlm":
-        from ldt.training.char_lm import pretrain
-    else:
-        from ldt.training.masked_lm import pretrain
-
-    pretrain(loaded, resume=resume, overwrite=overwrite, dry_run=dry_run)
+    train(loaded, resume=resume, overwrite=overwrite, dry_run=dry_run)

@@ -1,0 +1,98 @@
+"""A recipe to a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ldt.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# kind of data that a task learns from -> the `ldt.training.job.Job` that trains on it, as
+# module:class, so that torch is imported by who trains only
+JOBS = {
+    "examples": "ldt.training.finetune:Finetuning",
+    "corpus": "ldt.training.masked_lm:Pretraining",
+    "characters": "ldt.training.char_lm:CharacterTraining",
+}
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """The outcome of a training.
+
+    Args:
+        metrics: of the weights that were kept, as ``eval_macro_f1``, and ``train_loss``; empty
+            after a dry run.
+        table: rows of further metrics, such as those of each class; may be empty.
+        run: the run folder.
+        closing: the last line for the user; empty where nothing was trained (a dry run, a run that
+            was finished before) and in all processes but the first.
+    """
+
+    metrics: dict[str, float]
+    table: list[dict[str, Any]]
+    run: Path
+    closing: str = ""
+
+
+def train(
+    recipe: Recipe,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    console: Console | None = None,
+) -> TrainingResult:
+    """Train a model as a recipe says and leave a self-describing run folder.
+
+    The folder has the best weights (the last ones without an evaluation set), config, tokenizer,
+    ``recipe.yaml``, ``metrics.json``, ``metrics.jsonl``, ``README.md`` and the newest checkpoints;
+    ``runs/latest`` points to it. Progress goes to the log ``ldt``.
+
+    Args:
+        recipe: what is trained, and on which data.
+        resume: go on from the newest valid checkpoint of the same run
+            (`ldt.training.run_folder.identity`); on the CPU the result is that of an uninterrupted
+            run, bit by bit. A run killed before its first checkpoint begins again; a finished one
+            stays as it is.
+        overwrite: replace the run that the folder holds.
+        dry_run: stop before the first step, with everything checked and nothing written.
+        console: shows a live progress bar if it is a terminal; None shows none.
+
+    Returns:
+        The result, of a staged training that of the last phase.
+
+    Raises:
+        UserError: or a subclass, with its exit code.
+        Interrupted: SIGINT or SIGTERM, after a checkpoint was saved.
+    """
+    options = {"resume": resume, "overwrite": overwrite, "dry_run": dry_run, "console": console}
+    *_, last = train_in_phases(recipe, **options)
+    return last
+
+
+def train_in_phases(
+    recipe: Recipe,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    console: Console | None = None,
+) -> Iterator[TrainingResult]:
+    """Yield the result of each phase of a staged training as it ends, of others the only one.
+
+    Arguments and errors are those of `train`.
+    """
+    from ldt.training.loop import train_jobs
+
+    module, _, name = JOBS[recipe.task.kind].partition(":")
+    jobs = getattr(import_module(module), name).phases(recipe)
+    yield from train_jobs(
+        jobs, resume=resume, overwrite=overwrite, dry_run=dry_run, console=console
+    )

@@ -1,77 +1,148 @@
-"""Evaluation by document while a model trains."""
+"""Metrics while a model trains: made of an evaluation's outputs, and remembered by step."""
 
 from __future__ import annotations
 
-import numpy as np
-from transformers import TrainerCallback
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
+from transformers import EvalPrediction, TrainerCallback
+
+from ldt.data.features import Features
+from ldt.data.records import Example
 from ldt.errors import RecipeError, TrainingDiverged
 from ldt.recipe.recipe import Recipe
-from ldt.tasks.base import by_input
-from ldt.training.job import Ready
+from ldt.tasks.base import Task, by_input
 from ldt.training.progress import is_metric
 from ldt.training.trainer import Trainer
 
+Measured = tuple[dict[str, float], list[dict[str, Any]]]  # metrics, rows of a table
 
-class Scorer(TrainerCallback):
-    """Scores evaluations by document, over its windows, and remembers them by step.
 
-    As the Trainer's compute_metrics it gets what the head says, each [inputs, ...] in the order of
-    the inputs.
+class Measure(ABC):
+    """Makes metrics, and rows of a table, of what a model says of the whole evaluation set."""
+
+    @abstractmethod
+    def __call__(self, prediction: EvalPrediction) -> Measured:
+        """Metrics without the prefix ``eval_``.
+
+        Raises:
+            TrainingDiverged: an output is not finite.
+        """
+
+    @abstractmethod
+    def names(self, trainer: Trainer) -> set[str]:
+        """Names of the metrics; one document may be answered to know them."""
+
+
+class ByExample(Measure):
+    """Answers each document over all its inputs, and scores the answers.
+
+    Args:
+        task: decodes and scores.
+        config: of the model.
+        features: the inputs of all documents, in order.
+        examples: the documents.
+        golds: their answers, as `Task.gold` has them.
     """
 
-    def __init__(self, task, ready: Ready):
-        self.task, self.ready = task, ready
-        self.documents = ready.evaluation.by_document()
-        self.found: dict[int, tuple[dict[str, float], list[dict]]] = {}
-        self._table: list[dict] = []
+    def __init__(
+        self, task: Task, config, features: Features, examples: Sequence[Example], golds: Sequence
+    ):
+        self.task, self.config, self.features = task, config, features
+        self.examples, self.golds = examples, golds
+        self.rows = features.by_document()
 
-    def __call__(self, prediction) -> dict[str, float]:
-        found = by_name(self.task, prediction.predictions)
+    def __call__(self, prediction):
+        outputs = self._by_name(prediction.predictions)  # each [inputs, ...], in order
         answers, wrong = [], []
-        for rows, example in zip(self.documents, self.ready.examples, strict=True):
-            outputs = by_input(found, rows)
-            if not all(np.isfinite(said).all() for output in outputs for said in output.values()):
+        for rows, example in zip(self.rows, self.examples, strict=True):
+            windows = by_input(outputs, rows)
+            if not all(np.isfinite(array).all() for one in windows for array in one.values()):
                 wrong.append(str(example.id))
                 continue
-            features = [self.ready.evaluation[row] for row in rows]
-            answers.append(self.task.decode(outputs, self.ready.config, example, features))
+            features = [self.features[row] for row in rows]
+            answers.append(self.task.decode(windows, self.config, example, features))
         if wrong:
             raise TrainingDiverged(
                 "training diverged: the model's answers in evaluation are not finite, documents "
                 f"{', '.join(wrong[:10])}"
             )
-        metrics, self._table = self.task.score(answers, self.ready.golds, self.ready.config)
+        return self.task.score(answers, self.golds, self.config)
+
+    def names(self, trainer):
+        rows = self.rows[0]
+        features = [self.features[row] for row in rows]
+        batch = trainer.data_collator([features] if self.task.together else features)
+        trainer.model.eval()
+        outputs = trainer.prediction_step(trainer.model, batch, prediction_loss_only=False)[1]
+        arrays = outputs if isinstance(outputs, tuple) else (outputs,)
+        named = self._by_name(tuple(values.float().cpu().numpy() for values in arrays))
+        windows = by_input(named, range(len(rows)))
+        answer = self.task.decode(windows, self.config, self.examples[0], features)
+        return {*self.task.score([answer], self.golds[:1], self.config)[0]}
+
+    def _by_name(self, outputs) -> dict[str, np.ndarray]:
+        """The arrays of a head by the names that ``task.outputs`` gives them."""
+        arrays = outputs if isinstance(outputs, tuple | list) else (outputs,)
+        return dict(zip(self.task.outputs, arrays, strict=True))
+
+
+class BySum(Measure):
+    """Metrics of a language model, by the summed loss and the number of predicted units.
+
+    Args:
+        metrics: makes them of both, the sum in nats.
+    """
+
+    def __init__(self, metrics: Callable[[float, int], dict[str, float]]):
+        self.metrics = metrics
+
+    def __call__(self, prediction):
+        nats = float(np.sum(prediction.predictions))
+        if not math.isfinite(nats):
+            raise TrainingDiverged("training diverged: the loss in evaluation is not finite")
+        return self.metrics(nats, int(np.sum(prediction.label_ids))), []
+
+    def names(self, trainer):
+        return {*self.metrics(0.0, 1)}
+
+
+class MetricsByStep(TrainerCallback):
+    """The Trainer's compute_metrics, which remembers metrics and table of each evaluation."""
+
+    def __init__(self, measure: Measure):
+        self.measure = measure
+        self._at: dict[int, Measured] = {}
+        self._table: list[dict] = []
+
+    def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
+        metrics, self._table = self.measure(prediction)
         return metrics
 
     def on_evaluate(self, args, state, control, metrics, **kwargs):
         kept = {key: value for key, value in metrics.items() if is_metric(key)}
-        self.found[state.global_step] = kept, self._table
+        self._at[state.global_step] = kept, self._table
+
+    def of_weights(self, trainer: Trainer) -> Measured:
+        """Metrics and table of the weights that the model holds when training is over."""
+        if trainer.weights_step not in self._at:  # evaluated in an earlier session, or not at all
+            trainer.remove_callback(trainer.progress)  # it is no step of the run
+            trainer.evaluate()
+            self._at[trainer.weights_step] = self._at.pop(trainer.state.global_step)
+        return self._at[trainer.weights_step]
 
 
-def by_name(task, found) -> dict[str, np.ndarray]:
-    """What a head said, by the names of ``task.outputs``: one array, or a tuple of them."""
-    arrays = found if isinstance(found, tuple | list) else (found,)
-    return dict(zip(task.outputs, arrays, strict=True))
-
-
-def check_metric(recipe: Recipe, trainer: Trainer, ready: Ready) -> None:
-    """Answer one document, so that a metric that is not there does not end the first epoch.
+def check_metric(recipe: Recipe, trainer: Trainer, measure: Measure) -> None:
+    """Find a metric that is not there now, not at the end of the first epoch.
 
     Raises:
         RecipeError: ``training.metric_for_best_model`` is not among those of the task.
     """
-    rows = ready.evaluation.by_document()[0]
-    features = [ready.evaluation[row] for row in rows]
-    batch = trainer.data_collator([features] if recipe.task.together else features)
-    trainer.model.eval()
-    found = trainer.prediction_step(trainer.model, batch, prediction_loss_only=False)[1]
-    arrays = found if isinstance(found, tuple) else (found,)
-    found = by_name(recipe.task, tuple(values.float().cpu().numpy() for values in arrays))
-    outputs = by_input(found, range(len(rows)))
-    answer = recipe.task.decode(outputs, ready.config, ready.examples[0], features)
-    names = {*recipe.task.score([answer], ready.golds[:1], ready.config)[0], "loss"}
     wanted = trainer.args.metric_for_best_model.removeprefix("eval_")
+    names = {*measure.names(trainer), "loss"}
     if wanted not in names:
         raise RecipeError(
             f"{recipe.where('training', 'metric_for_best_model')}: no metric {wanted!r}, there "

@@ -1,13 +1,12 @@
 """Fine-tuning: a model that answers, by labelled documents."""
 
-import logging
 import os
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from transformers import set_seed
@@ -16,36 +15,161 @@ from ldt import files
 from ldt.data.collate import Collator
 from ldt.data.features import Features, Items, Reshuffled
 from ldt.data.formats import read
+from ldt.data.options import DataSection
 from ldt.data.records import Example
-from ldt.errors import DataError, RecipeError
+from ldt.errors import DataError, RecipeError, plain
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.config import layer_windows
 from ldt.model.loading import find_folder, read_config
 from ldt.model.vocabulary import add_tokens, draw_embeddings
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Task
-from ldt.training.arguments import arguments
-from ldt.training.evaluation import Scorer, check_metric
+from ldt.training.evaluation import ByExample
 from ldt.training.job import (
+    Inputs,
     Job,
-    Ready,
-    early_stopping,
-    evaluated,
-    how_attention,
+    Prepared,
+    config_changes,
     longest_input,
-    progress,
+    source_of,
 )
-from ldt.training.loop import train
-from ldt.training.model_card import card
-from ldt.training.summary import describe, length_report
-from ldt.training.trainer import Trainer
+from ldt.training.summary import (
+    LengthReport,
+    Notice,
+    encoded_input,
+    inputs_a_step,
+    labelled_data,
+    length_report,
+    training_plan,
+)
 
-if TYPE_CHECKING:
-    from ldt.data.options import DataSection
+
+@dataclass
+class Encoded:
+    """The labelled documents by set (train, eval) as inputs.
+
+    Args:
+        examples: the documents.
+        golds: their answers, as `Task.gold` has them.
+        features: their inputs, in order.
+        items: what a batch is made of.
+    """
+
+    examples: dict[str, list[Example]]
+    golds: dict[str, list]
+    features: dict[str, Features]
+    items: dict[str, Sequence]
+
+
+class Finetuning(Job[Inputs]):
+    """A model that answers, by labelled documents."""
+
+    def open(self, training, scratch):
+        """Hash the files. Reading them is left to `prepare`: a run that is refused need not wait
+        for it, and the tokenizer of a resumed run is the checkpoint's."""
+        data = self.recipe.data
+        return Inputs(training, {name: _sha256(getattr(data, name)) for name in ("train", "eval")})
+
+    def prepare(self, inputs, checkpoint):
+        task, data, seed = self.recipe.task, self.recipe.data, inputs.training["seed"]
+        train, evaluation = documents(self.recipe, seed)
+        # The task learns its labels from the documents, and the config takes them from it.
+        attention = config_changes(self.recipe)
+        changes = task.learn(train, data) | attention
+        folder = find_folder(checkpoint or self.recipe.model.path)
+        config = read_config(folder, **changes)
+        max_length = longest_input(self.recipe, usable_length(config))
+        if data.eval or data.eval_fraction:
+            task.check(evaluation, data, config)
+        # All is encoded before weights are read: faults of the data come to light at once.
+        tokenizer = load_tokenizer(folder, config)
+        new_tokens = add_tokens(tokenizer, task.new_tokens)
+        options = {"data": data, "max_length": max_length, "config": config}
+        sets = {"train": train, "eval": evaluation}
+        encoded = encode_sets(sets, task, tokenizer, seed=seed, **options)
+        # The seed decides the weights of a new head and of new tokens, whatever was drawn before.
+        set_seed(seed)
+        model = load(folder, task.head(), **changes)
+        draw_embeddings(model, new_tokens)
+        reports = {
+            name: length_report(features, max_length=max_length, window=max(layer_windows(config)))
+            for name, features in encoded.features.items()
+            if len(features)
+        }
+        labels = {name: _count(golds) for name, golds in encoded.golds.items()}
+        measure = None
+        if evaluation:
+            golds = encoded.golds["eval"]
+            measure = ByExample(task, model.config, encoded.features["eval"], evaluation, golds)
+        return Prepared(
+            tokenizer=tokenizer,
+            model=model,
+            max_length=max_length,
+            train_items=encoded.items["train"],
+            eval_items=encoded.items["eval"],
+            collate=Collator(model.config.pad_token_id),
+            names=[example.id for example in train],
+            measure=measure,
+            metric=task.default_metric(model.config),
+            facts={
+                "problem": model.config.problem_type,
+                "base_model": self.recipe.model.path,
+                "max_length": max_length,
+                "data": self._facts(reports, labels, inputs.hashes),
+            },
+            notices=self._notices(encoded, reports, labels, tokenizer),
+            finish=partial(_settle, task, model.config),
+        )
+
+    def _facts(
+        self,
+        reports: dict[str, LengthReport],
+        labels: dict[str, Counter],
+        hashes: dict[str, str | None],
+    ) -> dict[str, dict[str, Any]]:
+        """Source, hash, lengths and labels of each set, for metrics.json."""
+        return {
+            name: {"source": source_of(self.recipe, name), "sha256": hashes[name]}
+            | report.facts()
+            | {"labels": dict(labels[name])}
+            for name, report in reports.items()
+        }
+
+    def _notices(
+        self,
+        encoded: Encoded,
+        reports: dict[str, LengthReport],
+        labels: dict[str, Counter],
+        tokenizer,
+    ) -> list[Notice]:
+        """Lengths and labels of the documents, and the first one as the model gets it."""
+        examples, features = encoded.examples["train"], encoded.features["train"]
+        left_out = len(examples) - len(set(features.documents.tolist()))
+        remarks = self.recipe.task.remarks(features, left_out)
+        name = plain(str(examples[features[0]["document"]].id))
+        beginning = f"document {name!r}, global tokens in stars: "
+        shown = encoded_input(beginning, features[0], tokenizer)
+        return [*labelled_data(reports, labels, remarks), shown]
+
+    def plan(self, prepared, args):
+        # Groups of inputs and documents encoded anew are items of their own; else inputs are.
+        items = "inputs" if isinstance(prepared.train_items, Features) else "documents"
+        return training_plan(
+            args,
+            f"{len(prepared.train_items):,} {items}, {inputs_a_step(args)} a step",
+            f"{prepared.model.num_parameters():,} parameters, "
+            f"inputs of up to {prepared.max_length:,} tokens",
+        )
+
+    def next_command(self, run):
+        return f"ldt predict --input FILE --model {run}"
 
 
 def documents(recipe: Recipe, seed: int) -> tuple[list[Example], list[Example]]:
-    """The training and the evaluation set, the second one maybe empty.
+    """The training and the evaluation set; the second one may be empty.
+
+    Args:
+        seed: of the split.
 
     Raises:
         UserError: or a subclass, where files are missing, damaged or have an id twice.
@@ -59,79 +183,50 @@ def documents(recipe: Recipe, seed: int) -> tuple[list[Example], list[Example]]:
     return split(train, recipe.task, data, seed) if data.eval_fraction else (train, [])
 
 
-def prepare(
-    recipe: Recipe,
+def encode_sets(
+    examples: dict[str, list[Example]],
+    task: Task,
+    tokenizer,
+    *,
+    data: DataSection,
+    max_length: int,
+    config,
     seed: int,
-    train: list[Example],
-    evaluation: list[Example],
-    checkpoint: Path | None = None,
-) -> Ready:
-    """Learn, encode and load; what can be wrong with the data is found before weights are read.
+) -> Encoded:
+    """Encode the sets to train and to evaluate on, and list their answers.
 
     Args:
-        seed: of the weights of a new head and new tokens.
-        train, evaluation: the `documents`.
-        checkpoint: where to take model and tokenizer from instead of ``recipe.model.path``.
+        examples: the documents by set; those of ``train`` that the task does not train on are
+            left out.
+        seed: of the order of choices that a task draws anew in every epoch.
 
     Raises:
-        UserError: or a subclass, with where and what would do.
+        DataError: a document that cannot be encoded, or none is left to train on.
+        ResourceError: the disk of temporary files is full.
     """
-    task, data = recipe.task, recipe.data
-    attention = how_attention(recipe)
-    changes = task.learn(train, data) | attention
-    folder = find_folder(checkpoint or recipe.model.path)
-    config = read_config(folder, **changes)
-    max_length = longest_input(recipe, usable_length(config))
-    if data.eval or data.eval_fraction:
-        task.check(evaluation, data, config)
-    tokenizer = load_tokenizer(folder, config)
-    new = add_tokens(tokenizer, task.new_tokens)
-    how = {"data": data, "max_length": max_length, "config": config}
+    options = {"data": data, "max_length": max_length, "config": config}
     features = {
-        "train": encode_all(train, task, tokenizer, **how, all=False),
-        "eval": encode_all(evaluation, task, tokenizer, **how),
+        name: encode_all(part, task, tokenizer, **options, all=name != "train")
+        for name, part in examples.items()
     }
     if not len(features["train"]):
         raise DataError(f"{data.train}: no document is left to train on")
-    left_out = len(train) - len(set(features["train"].documents.tolist()))
-    items = Items(features["train"]) if task.together else features["train"]
+    items = {name: Items(part) if task.together else part for name, part in features.items()}
     if task.shuffles:
-        kept = [(number, train[number]) for number in dict.fromkeys(features["train"].documents)]
-        encode = partial(task.encode, tokenizer=tokenizer, **how)
-        items = Reshuffled(kept, partial(task.shuffle, data=data), encode, seed)
+        train, numbers = examples["train"], dict.fromkeys(features["train"].documents)
+        encode = partial(task.encode, tokenizer=tokenizer, **options)
+        shuffle = partial(task.shuffle, data=data)
+        items["train"] = Reshuffled([(n, train[n]) for n in numbers], shuffle, encode, seed)
     golds = {
-        name: [task.gold(example, data, config) for example in examples]
-        for name, examples in (("train", train), ("eval", evaluation))
+        name: [task.gold(example, data, config) for example in part]
+        for name, part in examples.items()
     }
-    window = max(layer_windows(config))
-    set_seed(seed)
-    model = load(folder, task.head(), **changes)
-    draw_embeddings(model, new)
-    return Ready(
-        config=model.config,
-        tokenizer=tokenizer,
-        model=model,
-        max_length=max_length,
-        train=features["train"],
-        items=items,
-        evaluation=features["eval"],
-        evaluation_items=Items(features["eval"]) if task.together else features["eval"],
-        examples=evaluation,
-        golds=golds["eval"],
-        ids=[example.id for example in train],
-        reports={
-            name: length_report(found, max_length=max_length, window=window)
-            for name, found in features.items()
-            if len(found)
-        },
-        labels={name: _count(found) for name, found in golds.items()},
-        remarks=task.remarks(features["train"], left_out),
-    )
+    return Encoded(examples, golds, features, items)
 
 
-def _count(golds) -> Counter:
-    """How often each label occurs; nothing where golds are not labels."""
-    counts = Counter()
+def _count(golds: Iterable) -> Counter:
+    """How often each label occurs; empty where golds are not labels."""
+    counts: Counter = Counter()
     for gold in golds:
         counts.update(
             name for name in (gold if isinstance(gold, list) else [gold]) if isinstance(name, str)
@@ -139,92 +234,13 @@ def _count(golds) -> Counter:
     return counts
 
 
-log = logging.getLogger("ldt")
-
-
-def finetune(
-    recipe: Recipe, *, resume: bool = False, overwrite: bool = False, dry_run: bool = False
-) -> dict[str, float]:
-    """`train` a model that answers, by labelled documents."""
-    return train(Finetuning(recipe), resume=resume, overwrite=overwrite, dry_run=dry_run)
-
-
-class Finetuning(Job):
-    """A model that answers, by labelled documents."""
-
-    def hashes(self, training, *, dry_run):
-        data = self.recipe.data
-        self._hashes = {key: _sha256(getattr(data, key)) for key in ("train", "eval")}
-        return self._hashes
-
-    def prepare(self, training, newest):
-        seed = training["seed"]
-        train, evaluation = documents(self.recipe, seed)
-        return prepare(self.recipe, seed, train, evaluation, newest)
-
-    def trainer(self, ready, training, run, first):
-        score, metric, callbacks = None, None, []
-        if ready.golds:
-            metric = self.recipe.task.default_metric(ready.config)
-            score = Scorer(self.recipe.task, ready)
-            callbacks.append(score)
-        trainer = Trainer(
-            model=ready.model,
-            args=arguments(self.recipe, training, run, len(ready.items), metric),
-            train_dataset=ready.items,
-            eval_dataset=ready.evaluation_items if ready.golds else None,
-            data_collator=Collator(ready.config.pad_token_id),
-            compute_metrics=score,
-            callbacks=[*callbacks, *early_stopping(training)],
-            tokenizer=ready.tokenizer,
-            ids=ready.ids,
-            progress=progress(run, first),
-        )
-        if ready.golds:
-            check_metric(self.recipe, trainer, ready)
-        return trainer
-
-    def describe(self, ready, trainer, run):
-        describe(ready, trainer, run)
-
-    def evaluate(self, trainer, ready):
-        if not ready.golds:
-            return {"train_loss": trainer.train_loss}, []
-        metrics, table = evaluated(trainer)
-        own = {name.removeprefix("eval_"): value for name, value in metrics.items()}
-        ready.config.update(self.recipe.task.settle(own))
-        return metrics | {"train_loss": trainer.train_loss}, table
-
-    def results(self, ready):
-        return {
-            "problem": ready.config.problem_type,
-            "base_model": self.recipe.model.path,
-            "max_length": ready.max_length,
-            "data": _data_report(self.recipe, ready, self._hashes),
-        }
-
-    def card(self, results, ready, training):
-        return card(results, ready.config, training)
-
-    def after(self, run):
-        return f"ldt predict --input FILE --model {run}"
+def _settle(task: Task, config, metrics: dict[str, float]) -> None:
+    """Put into the config what the task takes from the metrics, such as a threshold."""
+    config.update(task.settle({name.removeprefix("eval_"): v for name, v in metrics.items()}))
 
 
 def _sha256(source: str | None) -> str | None:
     return files.digest(Path(source)) if source and os.path.isfile(source) else None
-
-
-def _data_report(recipe: Recipe, ready: Ready, hashes: dict) -> dict[str, dict]:
-    """For metrics.json: where the documents came from, how many there are and how long."""
-    found = {}
-    for name, report in ready.reports.items():
-        source = getattr(recipe.data, name)
-        if source is None:
-            source = f"{recipe.data.eval_fraction} of {recipe.data.train}"
-        counts = {k: v for k, v in asdict(report).items() if k not in ("lines", "warnings")}
-        found[name] = {"source": source, "sha256": hashes[name]} | counts
-        found[name]["labels"] = dict(ready.labels[name])
-    return found
 
 
 def unique(examples: Iterable[Example]) -> Iterator[Example]:
@@ -241,7 +257,7 @@ def unique(examples: Iterable[Example]) -> Iterator[Example]:
 
 
 def split(
-    examples: Sequence[Example], task: Task, data: "DataSection", seed: int
+    examples: Sequence[Example], task: Task, data: DataSection, seed: int
 ) -> tuple[list[Example], list[Example]]:
     """Part a training set into one to train on and ``data.eval_fraction`` of it to evaluate on.
 
@@ -285,12 +301,12 @@ def encode_all(
     task: Task,
     tokenizer,
     *,
-    data: "DataSection",
+    data: DataSection,
     max_length: int,
     config=None,
     all: bool = True,
 ) -> Features:
-    """Encode every example once; with labels if there is a config.
+    """Encode each example once; with labels if there is a config.
 
     Args:
         all: False leaves out what the task does not train on (`Task.keeps`).
@@ -302,8 +318,8 @@ def encode_all(
 
     def features():
         for number, example in enumerate(examples):
-            found = task.encode(example, tokenizer, data=data, max_length=max_length, config=config)
-            if all or task.keeps(found):
-                yield from (feature | {"document": number} for feature in found)
+            parts = task.encode(example, tokenizer, data=data, max_length=max_length, config=config)
+            if all or task.keeps(parts):
+                yield from (part | {"document": number} for part in parts)
 
     return Features(features())

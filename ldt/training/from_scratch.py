@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +16,6 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoTokenizer, RobertaTokenizer
 
 from ldt import files as files_
-from ldt.cli.console import say
 from ldt.data.corpus import Reader, Source, drawn, fingerprint
 from ldt.data.tokenization import vocabulary_size
 from ldt.errors import ModelError, RecipeError, did_you_mean
@@ -23,7 +23,9 @@ from ldt.model import LdtConfig, load_tokenizer
 from ldt.model.char_lm.model import sinusoids
 from ldt.model.config import check_config
 from ldt.recipe.recipe import Recipe
-from ldt.training.job import how_attention
+from ldt.training.job import config_changes
+
+log = logging.getLogger("ldt")
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # in RoBERTa's order
 LEARNED_FROM = 1 << 30  # characters of the corpus, from its beginning
@@ -72,14 +74,14 @@ def new_tokenizer(recipe: Recipe, found: Sequence[Source], seed: int):
 def _train(found: Sequence[Source], recipe: Recipe, seed: int, folder: Path) -> None:
     """Train a byte-level BPE and write it, whole or not at all."""
     size = recipe.model.tokenizer.vocab_size
-    say(f"training a byte-level BPE of {size:,} entries")
+    log.info("training a byte-level BPE of %s entries", f"{size:,}")
     bpe = ByteLevelBPETokenizer()
     bpe.train_from_iterator(
         _texts(found, recipe, seed), vocab_size=size, special_tokens=SPECIAL, show_progress=False
     )
     made = bpe.get_vocab_size()
     if made < size:
-        say(f"the text has pairs for {made:,} entries only")
+        log.info("the text has pairs for %s entries only", f"{made:,}")
     with TemporaryDirectory(prefix="ldt-") as parts, files_.new_folder(folder) as new:
         vocab, merges = bpe.save_model(parts)
         RobertaTokenizer(vocab=vocab, merges=merges).save_pretrained(new)
@@ -139,7 +141,7 @@ def new_config(recipe: Recipe, tokenizer) -> LdtConfig:
         "intermediate_size": 4 * given.get("hidden_size", 768),
     }
     try:
-        config = LdtConfig(**values | given | how_attention(recipe))
+        config = LdtConfig(**values | given | config_changes(recipe))
         check_config(config)
     except (ValueError, TypeError) as error:
         raise RecipeError(f"{recipe.where('model', 'config')}: {_line(error)}") from error

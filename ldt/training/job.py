@@ -1,55 +1,144 @@
-"""A job is what a kind of training adds to `train`."""
+"""A job: what one kind of training adds to `ldt.training.loop`."""
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from rich.console import Console
-from transformers import EarlyStoppingCallback
+from torch.utils.data import Dataset
+from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
 
 from ldt.attention import BACKENDS
-from ldt.cli.console import stderr
-from ldt.data.features import Features
-from ldt.data.records import Example
 from ldt.errors import RecipeError
 from ldt.recipe.recipe import Recipe
-from ldt.training.progress import ProgressReport
-from ldt.training.summary import LengthReport
+from ldt.training.evaluation import Measure
+from ldt.training.summary import Notice, inputs_a_step, training_plan
 from ldt.training.trainer import Trainer
 
 
 @dataclass
-class Ready:
-    """All that a Trainer needs.
+class Inputs:
+    """The data of a run, read as far as it takes to know them.
 
-    ``train`` and ``evaluation`` hold every feature, ``items`` and ``evaluation_items`` what a
-    batch is made of; ``examples`` are those of the evaluation, ``ids`` of the training documents.
+    Args:
+        training: the `ldt.training.arguments.settings`.
+        hashes: content hashes by key of the data section, for `ldt.training.run_folder.identity`;
+            None of what is no file.
     """
 
-    config: Any
+    training: dict[str, Any]
+    hashes: dict[str, str | None]
+
+
+def do_nothing(metrics: dict[str, float]) -> None:
+    """The `Prepared.finish` of a model that is finished as it is."""
+
+
+@dataclass
+class Prepared:
+    """All that a Trainer needs.
+
+    Args:
+        tokenizer: goes into each checkpoint, with the model and its config.
+        model: the model with its first weights, or those of a checkpoint.
+        max_length: longest input, in the job's units, special ones included.
+        train_items: what batches of the training are made of; a stream has no length.
+        eval_items: the same of the evaluation; of no use without ``measure``.
+        collate: makes a batch of items.
+        names: names of the training documents for messages, by the number that features have.
+        measure: makes metrics of an evaluation; None without one.
+        metric: of ``measure``, chooses the best weights where the recipe does not say.
+        facts: model and data in metrics.json, the data by set under ``data``.
+        notices: lines to show before the first step.
+        callbacks: further ones of the Trainer.
+        finish: is called with the metrics when training is over, and may change the model.
+    """
+
     tokenizer: Any
-    model: Any
+    model: PreTrainedModel
     max_length: int
-    train: Features
-    items: Sequence
-    evaluation: Features
-    evaluation_items: Sequence
-    examples: list[Example]
-    golds: list
-    ids: list
-    reports: dict[str, LengthReport]
-    labels: dict[str, Counter]
-    remarks: list[str]
+    train_items: Sequence[Any] | Dataset
+    eval_items: Sequence[Any] | None
+    collate: Callable[[Sequence], dict[str, Any]]
+    names: Any
+    measure: Measure | None
+    metric: str
+    facts: dict[str, Any]
+    notices: list[Notice]
+    callbacks: list[TrainerCallback] = field(default_factory=list)
+    finish: Callable[[dict[str, float]], None] = do_nothing
 
 
-def how_attention(recipe: Recipe) -> dict[str, Any]:
-    """What the model section changes in a model's config.
+OpenedT = TypeVar("OpenedT", bound=Inputs)
+
+
+class Job(ABC, Generic[OpenedT]):
+    """One run of one kind of training; `ldt.training.loop.train` does what all kinds share.
+
+    Args:
+        recipe: its task is of the job's kind.
+    """
+
+    trainer: type[Trainer] = Trainer
+    unit = "token"  # what the length of an input is counted in
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
+
+    @classmethod
+    def phases(cls, recipe: Recipe) -> list[Job]:
+        """The jobs of a recipe, to be trained one after the other."""
+        return [cls(recipe)]
+
+    @property
+    def title(self) -> str:
+        """What sets a phase apart from the others, for the log."""
+        return ""
+
+    @abstractmethod
+    def open(self, training: dict[str, Any], scratch: Path | None) -> OpenedT:
+        """Read the data as far as it takes to hash them; no weights are read.
+
+        Args:
+            training: the `ldt.training.arguments.settings`.
+            scratch: temporary folder of a dry run, which reads a little of the data and writes
+                here only; None otherwise.
+        """
+
+    @abstractmethod
+    def prepare(self, inputs: OpenedT, checkpoint: Path | None) -> Prepared:
+        """Make items of the data and load the model; faults of the data are found first.
+
+        Args:
+            inputs: what `open` returned.
+            checkpoint: where model and tokenizer are taken from in place of the recipe's.
+        """
+
+    def plan(self, prepared: Prepared, args: TrainingArguments) -> str:
+        """The line that says how long the training is, and of what."""
+        step, unit, model = inputs_a_step(args), self.unit, prepared.model
+        return training_plan(
+            args,
+            f"{step:,} inputs or {step * prepared.max_length:,} {unit}s",
+            f"{model.num_parameters():,} parameters, "
+            f"{model.num_parameters(only_trainable=True):,} of them trained; "
+            f"inputs of up to {prepared.max_length:,} {unit}s",
+        )
+
+    def table(self, metrics: dict[str, float], rows: list[dict]) -> list[dict]:
+        """The table of the results, made of the rows of the last evaluation."""
+        return rows
+
+    @abstractmethod
+    def next_command(self, run: Path) -> str:
+        """The command that is of use when the run is over."""
+
+
+def config_changes(recipe: Recipe) -> dict[str, Any]:
+    """Keys of a model's config that the model section sets.
 
     Raises:
         RecipeError: there is no such backend.
@@ -57,14 +146,14 @@ def how_attention(recipe: Recipe) -> dict[str, Any]:
     if recipe.model.attention not in ("auto", *BACKENDS):
         names = ", ".join(["auto", *BACKENDS])
         raise RecipeError(f"{recipe.where('model', 'attention')}: expected one of {names}")
-    changes = {"attention_backend": recipe.model.attention}
+    changes: dict[str, Any] = {"attention_backend": recipe.model.attention}
     if recipe.model.window is not None:
         changes["attention_window"] = recipe.model.window
     return changes
 
 
 def longest_input(recipe: Recipe, longest: int) -> int:
-    """``data.max_length``, or that of the model where there is none.
+    """``data.max_length``, or the longest input of the model where the recipe has none.
 
     Args:
         longest: tokens that the model reads.
@@ -83,84 +172,9 @@ def longest_input(recipe: Recipe, longest: int) -> int:
     return max_length
 
 
-log = logging.getLogger("ldt")
-
-
-class Job(ABC):
-    """What a command trains; `train` does what all have in common.
-
-    Args:
-        recipe: where a model and training data are named.
-    """
-
-    def __init__(self, recipe: Recipe):
-        self.recipe = recipe
-
-    @abstractmethod
-    def hashes(self, training: dict[str, Any], *, dry_run: bool) -> dict[str, str | None]:
-        """What the data are, by key of the data section, for `ldt.training.run_folder.identity`.
-
-        Args:
-            training: the `settings`.
-            dry_run: whether it is enough to look at the data.
-        """
-
-    @abstractmethod
-    def prepare(self, training: dict[str, Any], newest: Path | None) -> Any:
-        """Everything that a Trainer needs: an object with model, tokenizer, config and items.
-
-        Args:
-            training: the `settings`.
-            newest: a checkpoint to take model and tokenizer from instead of the recipe's.
-        """
-
-    @abstractmethod
-    def trainer(self, ready: Any, training: dict[str, Any], run: Path, first: bool) -> Trainer:
-        """The Trainer of what is ready; ``first``: whether this process writes."""
-
-    @abstractmethod
-    def describe(self, ready: Any, trainer: Trainer, run: Path) -> None:
-        """Say what goes in, before the first step."""
-
-    @abstractmethod
-    def evaluate(self, trainer: Trainer, ready: Any) -> tuple[dict[str, float], list[dict]]:
-        """Metrics and table of the weights that the model holds when training is over."""
-
-    @abstractmethod
-    def results(self, ready: Any) -> dict[str, Any]:
-        """What metrics.json says of model and data, beside what `train` knows."""
-
-    @abstractmethod
-    def card(self, results: dict[str, Any], ready: Any, training: dict[str, Any]) -> str:
-        """The model card."""
-
-    @abstractmethod
-    def after(self, run: Path) -> str:
-        """The command that comes next."""
-
-
-# -- what jobs share
-
-
-def progress(run: Path, first: bool) -> ProgressReport:
-    """Reports on standard error, of the process that writes."""
-    return ProgressReport(stderr if first else Console(quiet=True), run)
-
-
-def early_stopping(training: dict[str, Any]) -> list[EarlyStoppingCallback]:
-    """The callback that the settings ask for, if they do."""
-    patience = training.get("early_stopping_patience")
-    if not patience:
-        return []
-    return [EarlyStoppingCallback(patience, training.get("early_stopping_threshold", 0.0))]
-
-
-def evaluated(trainer: Trainer) -> tuple[dict[str, float], list[dict]]:
-    """Metrics and table of the weights that the model holds now; ``compute_metrics`` remembers
-    them by step in ``found``."""
-    found = trainer.compute_metrics.found
-    if trainer.weights_step not in found:  # evaluated in an earlier session, or not at all
-        trainer.remove_callback(trainer.progress)  # it is no step of the run
-        trainer.evaluate()
-        found[trainer.weights_step] = found.pop(trainer.state.global_step)
-    return found[trainer.weights_step]
+def source_of(recipe: Recipe, name: str) -> str:
+    """The files of a set of data (train, eval, test), or of which others it is a share."""
+    files = getattr(recipe.data, name, None)
+    if files:
+        return str(files)
+    return f"{getattr(recipe.data, f'{name}_fraction')} of {recipe.data.train}"

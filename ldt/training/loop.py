@@ -1,4 +1,4 @@
-"""A recipe to a run folder, through transformers' Trainer; and fine-tuning."""
+"""The steps that all kinds of training share: from a job to a finished run folder."""
 
 from __future__ import annotations
 
@@ -7,52 +7,44 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
+from rich.console import Console
+from transformers import EarlyStoppingCallback
 
 from ldt import files
 from ldt.attention import matmul
-from ldt.cli.console import say
 from ldt.errors import ResourceError, UserError
 from ldt.recipe.recipe import dump
-from ldt.training import checkpoints, run_folder
-from ldt.training.arguments import settings
-from ldt.training.job import Job
-from ldt.training.progress import METRICS, duration, plain_numbers
-from ldt.training.summary import show_results
-from ldt.training.trainer import Interrupted, Trainer
+from ldt.training import TrainingResult, checkpoints, run_folder
+from ldt.training.arguments import arguments, settings
+from ldt.training.evaluation import Measured, MetricsByStep, check_metric
+from ldt.training.job import Job, Prepared
+from ldt.training.model_card import card
+from ldt.training.progress import METRICS, ProgressReport, duration, plain_numbers
+from ldt.training.signals import Interrupted
+from ldt.training.summary import tell
+from ldt.training.trainer import Trainer
 
 log = logging.getLogger("ldt")
 
 
-def train(
-    job: Job, *, resume: bool = False, overwrite: bool = False, dry_run: bool = False
-) -> dict[str, float]:
-    """Train a model as the recipe says and leave a self-describing run folder.
-
-    Progress goes to standard error, the table of results to standard output. The folder has the
-    best weights (the last ones without an evaluation set), config, tokenizer, ``recipe.yaml``,
-    ``metrics.json``, ``metrics.jsonl``, ``README.md`` and the newest checkpoints; ``runs/latest``
-    points to it.
+def train_jobs(
+    jobs: Sequence[Job], *, resume: bool, overwrite: bool, dry_run: bool, console: Console | None
+) -> Iterator[TrainingResult]:
+    """Train the phases of a recipe one after the other; yield the result of each.
 
     Args:
-        job: what is trained.
-        resume: go on from the newest valid checkpoint of the same run
-            (`ldt.training.run_folder.identity`); on
-            the CPU the result is that of an uninterrupted run, bit by bit. A run killed before
-            its first checkpoint begins again; a finished one stays as it is.
-        overwrite: replace the run that the folder holds.
-        dry_run: stop before the first step, with everything checked and nothing written.
-
-    Returns:
-        The metrics of the weights that were kept, as ``eval_macro_f1``, and ``train_loss``;
-        nothing of a dry run.
+        jobs: one a phase.
+        resume, overwrite, dry_run, console: as `ldt.training.train` has them; a dry run looks at
+            the first phase.
 
     Raises:
         UserError: or a subclass, with its exit code.
@@ -60,81 +52,108 @@ def train(
     """
     if resume and overwrite:
         raise UserError("--resume and --overwrite exclude each other")
-    recipe = job.recipe
-    training, run = settings(recipe), run_folder.place(recipe)
-    first = int(os.environ.get("RANK", "0")) == 0  # the one of several processes that writes
+    runs = [run_folder.place(job.recipe) for job in jobs]
+    if overwrite and not dry_run and _writes():
+        for run in reversed(runs[1:]):  # a later phase must not seem finished
+            if record := run_folder.read_run(run):
+                run_folder.clear(run, record)
+    for number, (job, run) in enumerate(zip(jobs, runs, strict=True)):
+        if number and not dry_run and os.environ.get("WORLD_SIZE", "1") != "1":
+            PartialState().wait_for_everyone()  # this phase reads what one process wrote
+        if len(jobs) > 1:
+            log.info("phase %d of %d: %s", number + 1, len(jobs), job.title)
+        if dry_run and number:
+            continue
+        begun = number == 0 or run_folder.read_run(run) is not None
+        yield train(
+            job, resume=resume and begun, overwrite=overwrite, dry_run=dry_run, console=console
+        )
+
+
+def train(
+    job: Job, *, resume: bool, overwrite: bool, dry_run: bool, console: Console | None
+) -> TrainingResult:
+    """Train one job into its run folder; see `ldt.training.train`."""
+    training, run = settings(job.recipe), run_folder.place(job.recipe)
     with ExitStack() as stack:
-        hashes = job.hashes(training, dry_run=dry_run)
-        wanted = run_folder.identity(recipe, training, hashes)
-        target, finished = run, False
+        scratch = None
+        if dry_run:
+            scratch = Path(stack.enter_context(TemporaryDirectory(prefix="ldt-")))
+
+        # The data belong to the identity of a run, by which its folder is refused or taken up.
+        inputs = job.open(training, scratch)
+        identity = run_folder.identity(job.recipe, training, inputs.hashes)
         if dry_run:
             _check_writable(run)
-            target = Path(stack.enter_context(TemporaryDirectory(prefix="ldt-")))  # Trainer's
-        elif first:
-            stack.enter_context(_claimed(run))
-            files.remove_leftovers(run)
-            finished = run_folder.check_use(run, wanted, resume=resume, overwrite=overwrite)
-        elif resume:
-            finished = (run_folder.read_run(run) or {}).get("finished", False)
-        if finished and (run / run_folder.RESULTS).is_file():
-            say(f"{run}: this run is finished, there is nothing left to do")
-            return json.loads((run / run_folder.RESULTS).read_text(encoding="utf-8"))["metrics"]
-        newest = None
+        elif _enter(stack, run, identity, resume, overwrite):
+            log.info("%s: this run is finished, there is nothing left to do", run)
+            return TrainingResult(run_folder.read_results(run)["metrics"], [], run)
+        checkpoint = None
         if resume and not dry_run:
-            newest = checkpoints.newest_valid(run)
+            checkpoint = checkpoints.newest_valid(run)
+            # The products of the first session, or the last digits of the result differ.
             stack.enter_context(matmul.chosen(run_folder.read_run(run).get("arithmetic", {})))
-        ready = job.prepare(training, newest)
-        if first:
-            _require_space(run, ready.model, training)
-        trainer = job.trainer(ready, training, target, first)
-        if first:
-            job.describe(ready, trainer, run)
-            if (
-                trainer.args.bf16
-                and trainer.args.device.type == "cpu"
-                and not matmul.has_bfloat16()
-            ):
-                log.warning(
-                    "training.bf16: this CPU has no instructions for bfloat16 and takes many times "
-                    "longer than with training.bf16=false"
-                )
+
+        prepared = job.prepare(inputs, checkpoint)
+        if _writes():
+            _require_space(run, prepared.model, training)
+        trainer = _trainer(job, prepared, training, scratch or run, console)
+        if _writes():
+            tell(prepared.notices)
+            log.info("%s: %s", run, job.plan(prepared, trainer.args))
+            _warn_of_slow_bfloat16(trainer)
         if dry_run:
-            say("dry run: nothing is trained and nothing written")
-            return {}
-        used = run_folder.versions(trainer.args.device.type)
+            log.info("dry run: nothing is trained and nothing written")
+            return TrainingResult({}, [], run)
+
+        # From here on the folder is this run's: one that is overwritten goes now, not before.
+        versions = run_folder.versions(trainer.args.device.type)
         arithmetic = broadcast_object_list([matmul.choices()])[0]  # the same in all processes
         stack.enter_context(matmul.chosen(arithmetic))
-        if first:
-            resolved = replace(recipe, training=training | {"output_dir": str(run)})
-            run_folder.begin(run, wanted, dump(resolved), used, arithmetic, resume)
-            if newest:
-                say(f"resuming from step {newest.name.partition('-')[2]}")
-            elif resume:
-                say("resuming from the beginning, nothing was saved yet")
-                (run / METRICS).unlink(missing_ok=True)
-        try:
-            trainer.run(newest)
-        except Interrupted:
-            if first:
-                steps = list(checkpoints.checkpoints(run))
-                say(f"stopped; step {steps[-1]} is saved, --resume goes on" if steps else "stopped")
-            raise
-        metrics, table = job.evaluate(trainer, ready)
-        results = _results(job, trainer, ready, metrics, table) | {"versions": used}
-        _save(trainer, ready, run, results, job.card(results, ready, training), first)
-        if first:
-            run_folder.point_latest(run)
-            show_results(results)
-            say(f"{run}: {duration(trainer.seconds)}; {job.after(run)}")
-        return metrics
+        if _writes():
+            resolved = replace(job.recipe, training=training | {"output_dir": str(run)})
+            run_folder.begin(run, identity, dump(resolved), versions, arithmetic, resume)
+            _say_where_it_begins(run, checkpoint, resume)
+        _run(trainer, run, checkpoint)
+
+        metrics, table = _evaluate(job, prepared, trainer)
+        results = _results(job, prepared, trainer, metrics, table) | {"versions": versions}
+        text = card(job.recipe.task, results, prepared.model.config, training, run.name)
+        _save(trainer, prepared, run, results, text)
+        if not _writes():
+            return TrainingResult(metrics, table, run)
+        run_folder.point_latest(run)
+        closing = f"{run}: {duration(trainer.seconds)}; {job.next_command(run)}"
+        return TrainingResult(metrics, table, run, closing)
+
+
+def _writes() -> bool:
+    """True in the one of several processes that writes and logs."""
+    return int(os.environ.get("RANK", "0")) == 0
 
 
 # -- the folder
 
 
+def _enter(stack: ExitStack, run: Path, identity: dict, resume: bool, overwrite: bool) -> bool:
+    """Lock the run folder until ``stack`` ends; True if the run in it is finished.
+
+    Raises:
+        UserError: the folder holds something that the user has to decide about.
+    """
+    finished = False
+    if _writes():
+        stack.enter_context(_locked(run))
+        files.remove_leftovers(run)
+        finished = run_folder.check_use(run, identity, resume=resume, overwrite=overwrite)
+    elif resume:
+        finished = (run_folder.read_run(run) or {}).get("finished", False)
+    return finished and (run / run_folder.RESULTS).is_file()
+
+
 @contextmanager
-def _claimed(run: Path) -> Iterator[None]:
-    """The run folder for this process alone; what stays empty is removed."""
+def _locked(run: Path) -> Iterator[None]:
+    """The run folder for this process alone; a folder that stays empty is removed."""
     try:
         with files.Lock(run):
             yield
@@ -145,15 +164,16 @@ def _claimed(run: Path) -> Iterator[None]:
 
 def _check_writable(run: Path) -> None:
     """Raise UserError where a run folder cannot be made; nothing is written."""
-    there = files.existing(run)
-    if not there.is_dir():
+    parent = files.existing(run)
+    if not parent.is_dir():
         raise UserError(f"{run}: is a file or lies in one, not a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"{run}: cannot be written: {there} is read-only")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"{run}: cannot be written: {parent} is read-only")
 
 
 def _require_space(run: Path, model, training: dict[str, Any]) -> None:
-    """Weights, and for each checkpoint that lies there at a time three times their size."""
+    """Raise ResourceError if the disk cannot hold the weights, and for each checkpoint that is
+    kept at a time three times their size."""
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     count = 0
     if training["save_strategy"] != "no":
@@ -162,11 +182,90 @@ def _require_space(run: Path, model, training: dict[str, Any]) -> None:
     files.require_space(run, (3 * count + 1) * size, what)
 
 
+def _say_where_it_begins(run: Path, checkpoint: Path | None, resume: bool) -> None:
+    if checkpoint:
+        log.info("resuming from step %s", checkpoint.name.partition("-")[2])
+    elif resume:
+        log.info("resuming from the beginning, nothing was saved yet")
+        (run / METRICS).unlink(missing_ok=True)
+
+
+# -- the training
+
+
+def _trainer(
+    job: Job, prepared: Prepared, training: dict[str, Any], folder: Path, console: Console | None
+) -> Trainer:
+    """The Trainer of what is prepared.
+
+    Args:
+        training: the `settings`.
+        folder: for checkpoints and log.
+        console: shows progress, in the process that writes.
+
+    Raises:
+        RecipeError: transformers refuses the settings, or there is no such metric.
+    """
+    measure, items = prepared.measure, prepared.train_items
+    metrics = MetricsByStep(measure) if measure else None
+    callbacks = [*([metrics] if metrics else []), *prepared.callbacks]
+    if patience := training.get("early_stopping_patience"):
+        threshold = training.get("early_stopping_threshold", 0.0)
+        callbacks.append(EarlyStoppingCallback(patience, threshold))
+    count = len(items) if hasattr(items, "__len__") else 0  # a stream has no end
+    trainer = job.trainer(
+        model=prepared.model,
+        args=arguments(job.recipe, training, folder, count, prepared.metric if measure else None),
+        train_dataset=items,
+        eval_dataset=prepared.eval_items if measure else None,
+        data_collator=prepared.collate,
+        compute_metrics=metrics,
+        callbacks=callbacks,
+        tokenizer=prepared.tokenizer,
+        ids=prepared.names,
+        progress=ProgressReport(console if _writes() else None, folder),
+    )
+    if measure:
+        check_metric(job.recipe, trainer, measure)
+    return trainer
+
+
+def _warn_of_slow_bfloat16(trainer: Trainer) -> None:
+    on_cpu = trainer.args.device.type == "cpu"
+    if trainer.args.bf16 and on_cpu and not matmul.has_bfloat16():
+        log.warning(
+            "training.bf16: this CPU has no instructions for bfloat16 and takes many times "
+            "longer than with training.bf16=false"
+        )
+
+
+def _run(trainer: Trainer, run: Path, checkpoint: Path | None) -> None:
+    """Train to the end, from a checkpoint if there is one; log where a signal stopped it."""
+    try:
+        trainer.run(checkpoint)
+    except Interrupted:
+        if _writes():
+            steps = list(checkpoints.checkpoints(run))
+            saved = f"; step {steps[-1]} is saved, --resume goes on" if steps else ""
+            log.info("stopped%s", saved)
+        raise
+
+
+def _evaluate(job: Job, prepared: Prepared, trainer: Trainer) -> Measured:
+    """Metrics and table of the weights that are kept; then the model is finished."""
+    metrics, rows = {}, []
+    if isinstance(trainer.compute_metrics, MetricsByStep):
+        metrics, rows = trainer.compute_metrics.of_weights(trainer)
+    metrics = metrics | {"train_loss": trainer.train_loss}
+    prepared.finish(metrics)
+    return metrics, job.table(metrics, rows)
+
+
 # -- what is left behind
 
 
-def _save(trainer: Trainer, ready, run: Path, results: dict, text: str, first: bool) -> None:
-    """The finished model into the run folder.
+def _save(trainer: Trainer, prepared: Prepared, run: Path, results: dict, text: str) -> None:
+    """Save the finished model, its results and its card into the run folder.
 
     Raises:
         ResourceError: the disk did not take it; the checkpoints stay.
@@ -174,8 +273,8 @@ def _save(trainer: Trainer, ready, run: Path, results: dict, text: str, first: b
     folder = files.temporary(run / "model")
     try:
         trainer.save_model(str(folder), _internal_call=True)
-        if first:
-            ready.tokenizer.save_pretrained(folder)
+        if _writes():
+            prepared.tokenizer.save_pretrained(folder)
             (folder / run_folder.CARD).write_text(text, encoding="utf-8")
             lines = json.dumps(plain_numbers(results), indent=1, ensure_ascii=False) + "\n"
             (folder / run_folder.RESULTS).write_text(lines, encoding="utf-8")
@@ -191,8 +290,10 @@ def _save(trainer: Trainer, ready, run: Path, results: dict, text: str, first: b
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _results(job: Job, trainer: Trainer, ready, metrics, table) -> dict:
-    """What metrics.json holds but for the versions; figures in full."""
+def _results(
+    job: Job, prepared: Prepared, trainer: Trainer, metrics: dict, table: list[dict]
+) -> dict[str, Any]:
+    """The content of metrics.json but for the versions; numbers in full."""
     return {
         "metrics": metrics,
         "table": table,
@@ -202,8 +303,8 @@ def _results(job: Job, trainer: Trainer, ready, metrics, table) -> dict:
         "epochs": trainer.state.epoch,
         "skipped_steps": trainer.skipped,
         "task": job.recipe.task.name,
-        "parameters": ready.model.num_parameters(),
-        **job.results(ready),
+        "parameters": prepared.model.num_parameters(),
+        **prepared.facts,
         "seconds": trainer.seconds,
         "tokens": trainer.state.num_input_tokens_seen,
         "tokens_per_second": trainer.tokens_per_second,

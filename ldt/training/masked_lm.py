@@ -1,74 +1,76 @@
-"""pretrain: plain text to a masked LM, through the same Trainer and run folders as fine-tuning."""
+"""Pretraining of a masked LM on plain text, from a model or from scratch."""
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional as F
-from torch.utils.data import DataLoader
-from transformers import TrainerCallback, set_seed
+from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
-from ldt.data.corpus import sources, split
+from ldt.data.corpus import Source, sources, split
 from ldt.data.lm_inputs import PACKINGS, Frame, Items, Rows, Stream
+from ldt.data.options import CorpusSection
 from ldt.data.token_store import TokenStore, build
-from ldt.errors import DataError, RecipeError, TrainingDiverged
-from ldt.model import load, load_tokenizer, usable_length
+from ldt.errors import DataError, RecipeError
+from ldt.model import LdtConfig, load, load_tokenizer, usable_length
 from ldt.model.loading import find_folder, read_config, read_weights
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.masked_lm import figures
-from ldt.training.arguments import arguments
+from ldt.training.evaluation import BySum
 from ldt.training.from_scratch import begin_with_sines, new_config, new_tokenizer
-from ldt.training.job import Job, early_stopping, evaluated, how_attention, longest_input, progress
-from ldt.training.loop import train
-from ldt.training.model_card import pretraining_card
-from ldt.training.progress import is_metric
-from ldt.training.summary import describe_corpus
-from ldt.training.trainer import Trainer
+from ldt.training.job import (
+    Inputs,
+    Job,
+    Prepared,
+    config_changes,
+    do_nothing,
+    longest_input,
+    source_of,
+)
+from ldt.training.language_model import InputNumbers, LanguageModelTrainer
+from ldt.training.summary import corpus_data, encoded_input
 
 LENGTH = 512  # of a model from scratch where data.max_length does not say
 DRY = 200  # documents of a source that a dry run reads
 GLOBAL = ("query", "key", "value")  # projections that have a twin for global tokens
 
 
-def pretrain(
-    recipe: Recipe, *, resume: bool = False, overwrite: bool = False, dry_run: bool = False
-) -> dict[str, float]:
-    """`train` a masked LM on plain text, from a model or from scratch."""
-    return train(Pretraining(recipe), resume=resume, overwrite=overwrite, dry_run=dry_run)
-
-
 @dataclass
-class Ready:
-    """All that a Trainer needs, and what is told about the text."""
+class CorpusInputs(Inputs):
+    """A corpus as tokens.
 
-    config: Any
-    tokenizer: Any
-    model: Any
-    max_length: int
-    items: Items | Stream
-    evaluation: Items | None
-    copy_at_end: bool  # the local projections to the global ones
-    corpora: dict[str, dict[str, Any]]
+    Args:
+        data: the data section; a dry run has another cache.
+        sources: the files by set, train and eval.
+        tokenizer: has tokenized them, or will tokenize a stream.
+        config: of the model.
+        stores: the tokens by set; a stream has none.
+    """
+
+    data: CorpusSection
+    sources: dict[str, list[Source]]
+    tokenizer: PreTrainedTokenizerBase
+    config: LdtConfig
+    stores: dict[str, TokenStore]
 
 
-class Pretraining(Job):
+class Pretraining(Job[CorpusInputs]):
     """A masked LM, by plain text."""
 
+    trainer = LanguageModelTrainer
+
     def __init__(self, recipe: Recipe):
-        """Find the model, and so the length of the inputs.
+        """Find the model, and so the length of the inputs, which the recipe then has.
 
         Raises:
             RecipeError: there is neither a model nor the config of one.
             ModelError: the model cannot be read.
         """
-        super().__init__(recipe)
         self.folder = self.config = None
         if recipe.model.path is None and recipe.model.config is None:
             raise RecipeError(
@@ -78,97 +80,149 @@ class Pretraining(Job):
         length = recipe.data.max_length or LENGTH
         if recipe.model.path is not None:
             self.folder = find_folder(recipe.model.path)
-            self.config = read_config(self.folder, **how_attention(recipe))
+            self.config = read_config(self.folder, **config_changes(recipe))
             length = longest_input(recipe, usable_length(self.config))
-        self.recipe = replace(recipe, data=recipe.data.model_copy(update={"max_length": length}))
-        self.scratch: TemporaryDirectory | None = None  # of a dry run
+        data = recipe.data.model_copy(update={"max_length": length})
+        super().__init__(replace(recipe, data=data))
 
     # -- the text
 
-    def hashes(self, training, *, dry_run):
+    def open(self, training, scratch):
+        """Tokenize the corpus, unless it is a stream, and hash the tokens."""
         data, most = self.recipe.data, None
-        if dry_run:
-            self.scratch, most = TemporaryDirectory(prefix="ldt-"), DRY
-            data = data.model_copy(update={"cache": self.scratch.name})
-            self.recipe = replace(self.recipe, data=data)
-        found = {key: sources(getattr(data, key), data.format) for key in self._keys()}
-        self.sources = found
-        if self.folder is None:
-            self.tokenizer = new_tokenizer(self.recipe, found["train"], training["seed"])
-            self.config = new_config(self.recipe, self.tokenizer)
+        if scratch:
+            data, most = data.model_copy(update={"cache": str(scratch / "tokens")}), DRY
+        files = {
+            name: sources(getattr(data, name), data.format)
+            for name in ("train", "eval")
+            if getattr(data, name) is not None
+        }
+        if self.config is None:
+            recipe = replace(self.recipe, data=data)
+            tokenizer = new_tokenizer(recipe, files["train"], training["seed"])
+            config = new_config(recipe, tokenizer)
         else:
-            self.tokenizer = load_tokenizer(self.folder, self.config)
-        stored = [key for key in found if not (key == "train" and data.streaming)]
-        self.stores = {key: build(found[key], data, self.tokenizer, most) for key in stored}
-        hashes = {key: store.digest() for key, store in self.stores.items()}
+            tokenizer, config = load_tokenizer(self.folder, self.config), self.config
+        stores = {
+            name: build(parts, data, tokenizer, most)
+            for name, parts in files.items()
+            if not (name == "train" and data.streaming)
+        }
+        hashes = {name: store.digest() for name, store in stores.items()}
         if data.streaming:
-            hashes["train"] = " ".join(source.key() for source in found["train"])
-        return hashes
+            hashes["train"] = " ".join(source.key() for source in files["train"])
+        return CorpusInputs(training, hashes, data, files, tokenizer, config, stores)
 
-    def _keys(self) -> list[str]:
-        return [key for key in ("train", "eval") if getattr(self.recipe.data, key) is not None]
+    def prepare(self, inputs, checkpoint):
+        task, seed = self.recipe.task, inputs.training["seed"]
+        items, facts = self._items(inputs, seed)
+        # The seed decides the weights of a new model, whatever was drawn before.
+        set_seed(seed)
+        model = self._model(inputs.config, checkpoint)
+        evaluation = items.get("eval")
+        copies = not task.global_attention and self._global_are_copies()
+        data = {name: {"source": source_of(self.recipe, name)} | facts[name] for name in facts}
+        if inputs.data.streaming:
+            data["train"] = {"source": str(inputs.data.train)}
+        shown = evaluation if inputs.data.streaming else items["train"]
+        notices = corpus_data(facts)
+        if shown is not None:
+            notices.append(
+                encoded_input("the first input, masked: ", shown[0][0], inputs.tokenizer)
+            )
+        return Prepared(
+            tokenizer=inputs.tokenizer,
+            model=model,
+            max_length=inputs.data.max_length,
+            train_items=items["train"],
+            eval_items=evaluation,
+            collate=Rows(model.config.pad_token_id),
+            names=InputNumbers(),
+            measure=_measure(evaluation) if evaluation is not None else None,
+            metric="loss",
+            facts={
+                "problem": None,
+                "base_model": self.recipe.model.path,
+                "max_length": inputs.data.max_length,
+                "packing": inputs.data.packing,
+                "data": data,
+            },
+            notices=notices,
+            callbacks=[self._frozen_rows(model)] if task.trainable == "positions" else [],
+            finish=partial(_copy_at_end, model) if copies else do_nothing,
+        )
 
-    def prepare(self, training, newest):
-        data, task = self.recipe.data, self.recipe.task
-        seed = training["seed"]
-        masker = task.masker(self.tokenizer)
-        how = {"max_length": data.max_length, "seed": seed, "see_all": bool(task.global_attention)}
-        corpora, parts = {}, {}
-        for key, store in self.stores.items():
-            parts[key] = np.arange(len(store))
-        if data.eval_fraction is not None:
-            train = self.stores["train"]
-            self.stores["eval"] = train
-            parts["train"], parts["eval"] = split(
+    def _items(
+        self, inputs: CorpusInputs, seed: int
+    ) -> tuple[dict[str, Items | Stream], dict[str, dict[str, Any]]]:
+        """What batches are made of, and what is known about the text, by set.
+
+        Raises:
+            DataError: a set without text.
+        """
+        data, task = inputs.data, self.recipe.task
+        masker, frame = task.masker(inputs.tokenizer), Frame.of(inputs.tokenizer)
+        options = {
+            "max_length": data.max_length,
+            "seed": seed,
+            "see_all": bool(task.global_attention),
+        }
+        stores = dict(inputs.stores)
+        documents = {name: np.arange(len(store)) for name, store in stores.items()}
+        if data.eval_fraction is not None:  # both sets are parts of one store
+            train = stores["eval"] = stores["train"]
+            documents["train"], documents["eval"] = split(
                 train.fingerprints, data.eval_fraction, seed, str(data.train)
             )
-        frame, packed = Frame.of(self.tokenizer), PACKINGS[data.packing]
-        made: dict[str, Items | Stream] = {}
-        for key, store in self.stores.items():
-            items = packed(store, parts[key], frame, masker, **how, fixed=key == "eval")
-            if not len(items):
-                raise DataError(f"{getattr(data, key) or data.train}: no text to {key} on")
-            made[key], corpora[key] = items, _about(store, items)
+        items: dict[str, Items | Stream] = {}
+        facts: dict[str, dict[str, Any]] = {}
+        for name, store in stores.items():
+            part = PACKINGS[data.packing](
+                store, documents[name], frame, masker, **options, fixed=name == "eval"
+            )
+            if not len(part):
+                raise DataError(f"{getattr(data, name) or data.train}: no text to {name} on")
+            items[name], facts[name] = part, _facts(store, part)
         if data.streaming:
             rank, size = (int(os.environ.get(k, d)) for k, d in (("RANK", 0), ("WORLD_SIZE", 1)))
-            made["train"] = Stream(
-                self.sources["train"], data, self.tokenizer, masker, **how, part=rank, parts=size
+            items["train"] = Stream(
+                inputs.sources["train"],
+                data,
+                inputs.tokenizer,
+                masker,
+                **options,
+                part=rank,
+                parts=size,
             )
-        set_seed(seed)
-        model = self._model(newest)
-        return Ready(
-            config=model.config,
-            tokenizer=self.tokenizer,
-            model=model,
-            max_length=data.max_length,
-            items=made["train"],
-            evaluation=made.get("eval"),
-            copy_at_end=not task.global_attention and self._copies(),
-            corpora=corpora,
-        )
+        return items, facts
 
     # -- the model
 
-    def _model(self, newest: Path | None):
-        """The model to train, what is not trained frozen."""
+    def _model(self, config: LdtConfig, checkpoint: Path | None):
+        """The model to train; what is not trained is frozen.
+
+        Args:
+            config: of a model from scratch.
+            checkpoint: where the weights are, if not in the recipe's model.
+        """
         head, task = self.recipe.task.head(), self.recipe.task
-        if newest or self.folder:
-            model = load(newest or self.folder, head, **how_attention(self.recipe))
+        if checkpoint or self.folder:
+            model = load(checkpoint or self.folder, head, **config_changes(self.recipe))
         else:
-            model = head(self.config)
+            model = head(config)
             begin_with_sines(model)
             copy_local_to_global(model)
         if task.trainable == "positions":
             model.requires_grad_(False)
             model.longformer.embeddings.position_embeddings.weight.requires_grad_(True)
-        elif not task.global_attention:
+        elif not task.global_attention:  # then nothing would train these projections
             for layer in model.longformer.encoder.layer:
                 for name in GLOBAL:
                     getattr(layer.attention.self, f"{name}_global").requires_grad_(False)
         return model
 
-    def _copies(self) -> bool:
-        """Whether the global projections of the model at the beginning are the local ones'."""
+    def _global_are_copies(self) -> bool:
+        """True if the global projections equal the local ones in the model at the beginning."""
         if self.folder is None:
             return True
         weights = read_weights(self.folder)
@@ -176,27 +230,6 @@ class Pretraining(Job):
             torch.equal(tensor, weights[name.replace("_global.", ".")])
             for name, tensor in weights.items()
             if "_global." in name
-        )
-
-    # -- training
-
-    def trainer(self, ready, training, run, first):
-        score = Sums(ready.evaluation) if ready.evaluation is not None else None
-        inputs = 0 if isinstance(ready.items, Stream) else len(ready.items)
-        callbacks = [score] if score else []
-        if self.recipe.task.trainable == "positions":
-            callbacks.append(self._frozen_rows(ready.model))
-        return Pretrainer(
-            model=ready.model,
-            args=arguments(self.recipe, training, run, inputs, score and "loss"),
-            train_dataset=ready.items,
-            eval_dataset=ready.evaluation,
-            data_collator=Rows(ready.config.pad_token_id),
-            compute_metrics=score,
-            callbacks=[*callbacks, *early_stopping(training)],
-            tokenizer=ready.tokenizer,
-            ids=_Numbers(),
-            progress=progress(run, first),
         )
 
     def _frozen_rows(self, model) -> FrozenRows:
@@ -209,44 +242,17 @@ class Pretraining(Job):
         rows = model.config.pad_token_id + 1 + task.source_length
         return FrozenRows(model.longformer.embeddings.position_embeddings.weight, rows)
 
-    def describe(self, ready, trainer, run):
-        describe_corpus(ready, trainer, run)
-
-    def evaluate(self, trainer, ready):
-        metrics = {"train_loss": trainer.train_loss}
-        if ready.evaluation is not None:
-            metrics = evaluated(trainer)[0] | metrics
-        if ready.copy_at_end:
-            copy_local_to_global(ready.model)
-        return metrics, []
-
-    # -- what is left behind
-
-    def results(self, ready):
-        data = self.recipe.data
-        about = {
-            key: {"source": str(getattr(data, key) or f"{data.eval_fraction} of {data.train}")}
-            | facts
-            for key, facts in ready.corpora.items()
-        }
-        if data.streaming:
-            about["train"] = {"source": str(data.train)}
-        return {
-            "problem": None,
-            "base_model": self.recipe.model.path,
-            "max_length": ready.max_length,
-            "packing": data.packing,
-            "data": about,
-        }
-
-    def card(self, results, ready, training):
-        return pretraining_card(results, ready.config, training)
-
-    def after(self, run):
+    def next_command(self, run):
         return f"ldt finetune RECIPE model.path={run}"
 
 
-def _about(store: TokenStore, items: Items) -> dict[str, Any]:
+def _measure(items: Items) -> BySum:
+    """The metrics of an evaluation on these items."""
+    return BySum(partial(figures, tokens=items.tokens, size=items.size))
+
+
+def _facts(store: TokenStore, items: Items) -> dict[str, Any]:
+    """Numbers and hash of a set, for metrics.json."""
     return {
         "documents": len(items.documents),
         "tokens": items.tokens,
@@ -257,6 +263,11 @@ def _about(store: TokenStore, items: Items) -> dict[str, Any]:
         "messages": store.messages,
         "sha256": store.digest(),
     }
+
+
+def _copy_at_end(model, metrics: dict[str, float]) -> None:
+    """Have the global projections follow what the local ones have learned."""
+    copy_local_to_global(model)
 
 
 @torch.no_grad()
@@ -273,85 +284,13 @@ def copy_local_to_global(model) -> None:
             )
 
 
-class _Numbers:
-    """Names of items for messages."""
-
-    def __getitem__(self, index: int) -> str:
-        return f"input {index}"
-
-
-class Pretrainer(Trainer):
-    """The Trainer for masked LMs: logits at labels only, exact evaluation, streams."""
-
-    unit = "token"  # what is predicted
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        if self.is_fsdp_enabled:
-            # Tied weights are no longer one tensor when they are saved.
-            self.model._keys_to_ignore_on_save = list(self.model.all_tied_weights_keys)
-            if hasattr(self.model, "lm_head"):
-                # accelerate shards what this returns together with the embeddings, which share its
-                # weight; the head and its decoder share a bias, which must not lie in two shards.
-                self.model.get_output_embeddings = lambda: self.model.lm_head
-
-    def compute_loss(self, model, inputs, *args, **kwargs):
-        return super().compute_loss(model, inputs | {"at_labels": True}, *args, **kwargs)
-
-    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
-        """Nats and number of predicted tokens of each row, in place of logits and labels."""
-        inputs.pop("document")
-        inputs = self._prepare_inputs(inputs)
-        with torch.no_grad(), self.compute_loss_context_manager():
-            logits = model(**inputs, at_labels=True).logits
-        labels = inputs["labels"]
-        places = labels != -100
-        nats = F.cross_entropy(logits.float(), labels[places], reduction="none").double()
-        rows = places.nonzero()[:, 0]
-        sums = nats.new_zeros(len(labels)).index_add(0, rows, nats)
-        return None, sums, places.sum(1)
-
-    def get_train_dataloader(self):
-        if not isinstance(self.train_dataset, Stream):
-            return super().get_train_dataloader()
-        return DataLoader(  # reads its own part, so accelerate has nothing to part
-            self.train_dataset,
-            batch_size=self._train_batch_size,
-            collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-        )
-
-    def log(self, logs, start_time=None):
-        if "loss" in logs:
-            logs[f"bits_per_{self.unit}"] = logs["loss"] / math.log(2)
-        super().log(logs, start_time)
-
-
-class Sums(TrainerCallback):
-    """Makes figures of sums of nats, and remembers them by step."""
-
-    def __init__(self, items: Items):
-        self.items = items
-        self.found: dict[int, tuple[dict[str, float], list]] = {}
-
-    def __call__(self, prediction) -> dict[str, float]:
-        nats = float(np.sum(prediction.predictions))
-        if not math.isfinite(nats):
-            raise TrainingDiverged("training diverged: the loss in evaluation is not finite")
-        return self.figures(nats, int(np.sum(prediction.label_ids)))
-
-    def figures(self, nats: float, predicted: int) -> dict[str, float]:
-        """What is reported, of the sum of nats and the number of predicted tokens."""
-        return figures(nats, predicted, self.items.tokens, self.items.size)
-
-    def on_evaluate(self, args, state, control, metrics, **kwargs):
-        kept = {key: value for key, value in metrics.items() if is_metric(key)}
-        self.found[state.global_step] = kept, []
-
-
 class FrozenRows(TrainerCallback):
-    """Keeps the first rows of a weight as they are, bit by bit, under any optimizer."""
+    """Keeps the first rows of a weight as they are, bit by bit, under any optimizer.
+
+    Args:
+        weight: is trained.
+        rows: that are kept.
+    """
 
     def __init__(self, weight: torch.nn.Parameter, rows: int):
         self.weight, self.rows = weight, rows

@@ -1,4 +1,4 @@
-"""How training goes: a live bar on a terminal, plain lines elsewhere, a JSON line for each."""
+"""Progress of a training: a live bar on a terminal, log lines elsewhere, a JSON line for each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
-from rich.text import Text
 from transformers import TrainerCallback
 
 from ldt.files import write_whole
@@ -31,11 +30,11 @@ class ProgressReport(TrainerCallback):
     over the time spent in training steps since the line before, without evaluation and saving.
 
     Args:
-        console: standard error, as a rule.
+        console: shows the bar if it is a terminal; None has no bar.
         run: the run folder; None writes no file.
     """
 
-    def __init__(self, console: Console, run: Path | None):
+    def __init__(self, console: Console | None, run: Path | None):
         self.console = console
         self.path = run / METRICS if run else None
         self.bar: Progress | None = None
@@ -47,25 +46,25 @@ class ProgressReport(TrainerCallback):
 
     @property
     def tokens_per_second(self) -> float:
-        """Of this session as a whole."""
+        """Real tokens a second in training steps, over this session."""
         return self.tokens / self.busy if self.busy else 0.0
 
     def on_train_begin(self, args, state, control, **kwargs):
         self._started = time.monotonic()
         self._first_step = state.global_step
         self._first_tokens = state.num_input_tokens_seen
-        if state.is_world_process_zero and self.console.is_terminal:
+        if state.is_world_process_zero and self.console and self.console.is_terminal:
             self.bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=None),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True)),
+                TextColumn("{task.fields[rates]}", table_column=Column(no_wrap=True)),
                 console=self.console,
                 refresh_per_second=4,
                 expand=True,
             )
-            self._steps = self.bar.add_task("epoch 0.00", total=state.max_steps, figures="")
-            self._eval = self.bar.add_task("evaluating", visible=False, figures="")
+            self._steps = self.bar.add_task("epoch 0.00", total=state.max_steps, rates="")
+            self._eval = self.bar.add_task("evaluating", visible=False, rates="")
             self.bar.start()
             self.bar.update(self._steps, completed=state.global_step)
 
@@ -80,7 +79,7 @@ class ProgressReport(TrainerCallback):
                 self._steps,
                 completed=state.global_step,
                 description=f"epoch {state.epoch:.2f}",
-                figures=self._figures(state, self.tokens_per_second, memory(args.device)),
+                rates=self._rates(state, self.tokens_per_second, memory(args.device)),
             )
 
     def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
@@ -103,16 +102,17 @@ class ProgressReport(TrainerCallback):
             row["seconds"] = time.monotonic() - self._started
             self._loss = f"loss {logs['loss']:.4f}  "
             if not self.bar:
-                figures = self._figures(state, row["tokens_per_second"], row["memory"])
-                self._print(
+                rates = self._rates(state, row["tokens_per_second"], row["memory"])
+                log.info(
+                    "%s",
                     f"step {state.global_step}/{state.max_steps}  epoch {state.epoch:.2f}  "
                     f"lr {logs['learning_rate']:.2e}  gradient {logs.get('grad_norm', 0):.3g}  "
-                    + figures
+                    + rates,
                 )
         elif any(map(is_metric, logs)):
-            shown = [(name, value) for name, value in logs.items() if is_metric(name)]
-            figures = "  ".join(f"{name[5:]} {value:.4f}" for name, value in shown)
-            self._print(f"eval at step {state.global_step}  {figures}")
+            metrics = [(name, value) for name, value in logs.items() if is_metric(name)]
+            values = "  ".join(f"{name[5:]} {value:.4f}" for name, value in metrics)
+            log.info("eval at step %d  %s", state.global_step, values)
         if self.path:
             line = json.dumps(plain_numbers(row)) + "\n"
             try:
@@ -126,19 +126,16 @@ class ProgressReport(TrainerCallback):
                 self._warned = True
 
     def close(self) -> None:
-        """Take the bar from the screen; the Trainer does not say when it failed."""
+        """Take the bar from the screen; no callback is told of a training that failed."""
         if self.bar:
             self.bar.stop()
             self.bar = None
 
-    def _figures(self, state, rate: float, used: int) -> str:
+    def _rates(self, state, rate: float, used: int) -> str:
         done = state.global_step - self._first_step
         left = (state.max_steps - state.global_step) * (time.monotonic() - self._started)
         eta = duration(left / max(done, 1))
         return f"{self._loss}{rate:,.0f} tokens/s  {used / 2**30:.2f} GiB  ETA {eta}"
-
-    def _print(self, line: str) -> None:
-        self.console.print(Text(line), soft_wrap=True)
 
 
 def cut_log(path: Path, step: int) -> None:
@@ -175,14 +172,14 @@ def duration(seconds: float) -> str:
 
 
 def is_metric(name: str) -> bool:
-    """Whether a figure of an evaluation says something about the model, not about its speed."""
+    """True for a number of an evaluation that is about the model, not about its speed."""
     return name.startswith("eval_") and not name.endswith(
         ("_runtime", "_per_second", "_preparation_time")
     )
 
 
 def plain_numbers(value: Any) -> Any:
-    """The same for JSON: tensors and numpy's numbers as Python's, NaN and infinities as None."""
+    """A value as JSON has it: Python's numbers, None for NaN and infinities."""
     if isinstance(value, dict):
         return {key: plain_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

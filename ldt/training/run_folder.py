@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ldt import __version__, files
+from ldt.data.options import CorpusSection
 from ldt.errors import ModelError, UserError
 from ldt.recipe.recipe import Recipe
 from ldt.training import checkpoints
@@ -90,8 +91,8 @@ def identity(recipe: Recipe, training: dict[str, Any], hashes: dict[str, str | N
         if key not in FREE and not key.startswith(FREE_STARTS):
             found[f"training.{key}"] = value
     found["processes"] = int(os.environ.get("WORLD_SIZE", "1"))
-    streaming = getattr(recipe.data, "streaming", False)
-    if getattr(recipe.task, "command", None) == "pretrain" and not streaming:
+    streaming = isinstance(recipe.data, CorpusSection) and recipe.data.streaming
+    if recipe.task.kind != "examples" and not streaming:
         # Any number of processes takes the same inputs in a step, if it is as many.
         parts = [found.pop(key, 1) for key in _A_STEP]
         found["inputs a step"] = math.prod(parts)
@@ -121,6 +122,11 @@ def read_run(run: Path) -> dict[str, Any] | None:
     if not isinstance(found, dict) or not isinstance(found.get("identity"), dict):
         raise ModelError(f"{run / RUN}: cannot be read; remove the folder or choose another")
     return found
+
+
+def read_results(run: Path) -> dict[str, Any]:
+    """metrics.json of a finished run."""
+    return json.loads((run / RESULTS).read_text(encoding="utf-8"))
 
 
 def check_use(run: Path, wanted: dict, *, resume: bool, overwrite: bool) -> bool:

@@ -1,27 +1,42 @@
-"""What is told about a training: before its first step, and when it is over."""
+"""Notices before the first step of a training: its data, an input, and how long it will be."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.table import Table
 from rich.text import Text
+from transformers import TrainingArguments
 
-from ldt.cli.console import say, stderr, stdout
 from ldt.data.features import Feature
-from ldt.errors import plain
+
+log = logging.getLogger("ldt")
 
 MANY_GLOBAL = 0.05  # share of global tokens above which a warning tells their cost
 
 
+class Notice(NamedTuple):
+    """Lines for the user: as text, as a terminal can draw them, and how urgent they are."""
+
+    text: str
+    drawn: Table | Text | None = None
+    level: int = logging.INFO
+
+
+def tell(notices: Iterable[Notice]) -> None:
+    """Log notices, in order."""
+    for text, drawn, level in notices:
+        log.log(level, "%s", text, extra={"rich": drawn})
+
+
 @dataclass(frozen=True)
 class LengthReport:
-    """What the features say about the documents; ``lines`` and ``warnings`` are to be printed.
+    """Lengths of the documents of a set; ``lines`` and ``warnings`` say the same for people.
 
     Counts are of documents but for ``inputs``, the features; lengths are in tokens, special ones
     included.
@@ -38,6 +53,10 @@ class LengthReport:
     global_share: float  # of all tokens of the inputs
     lines: list[str]
     warnings: list[str]
+
+    def facts(self) -> dict[str, Any]:
+        """The numbers by name, for metrics.json."""
+        return {k: v for k, v in asdict(self).items() if k not in ("lines", "warnings")}
 
 
 def length_report(features: Iterable[Feature], *, max_length: int, window: int) -> LengthReport:
@@ -112,7 +131,7 @@ def length_report(features: Iterable[Feature], *, max_length: int, window: int) 
 
 
 def marked_tokens(feature: Feature, tokenizer) -> list[tuple[str, bool]]:
-    """Return each token of a feature as it would be printed, and whether it is global."""
+    """Each token of a feature as it would be printed, and whether it is global."""
     pieces = tokenizer.convert_ids_to_tokens([int(token) for token in feature["input_ids"]])
     special = set(tokenizer.all_special_tokens)
     return [
@@ -125,10 +144,10 @@ def marked_tokens(feature: Feature, tokenizer) -> list[tuple[str, bool]]:
 
 
 def show_example(feature: Feature, tokenizer, *, limit: int = 60) -> Text:
-    """Return the encoded example for a terminal: tokens parted by a bar, global ones in stars.
+    """An encoded example for a terminal: tokens parted by a bar, global ones in stars.
 
-    Of more than ``limit`` tokens the first two thirds and the last third of that are shown, and
-    how many stand between them, the global ones among them counted.
+    Of more than ``limit`` tokens the first two thirds and the last third of that are shown; those
+    between them are counted, and the global ones among them.
     """
     tokens = marked_tokens(feature, tokenizer)
     first, last = len(tokens), len(tokens)
@@ -148,107 +167,78 @@ def _mark(token: str, is_global: bool) -> Text:
 
 
 def _printable(token: str) -> str:
-    """The token with line ends, controls and the like as escapes."""
+    """A token with line ends, controls and the like as escapes."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in token)
 
 
-log = logging.getLogger("ldt")
+def labelled_data(
+    reports: dict[str, LengthReport], labels: dict[str, Counter], remarks: Sequence[str]
+) -> list[Notice]:
+    """Notices on labelled documents: their lengths, what the task remarks, their labels.
 
-
-def describe(ready: Any, trainer: Any, run: Path) -> None:
-    """What goes in: lengths, labels, one example; and what will be done with it."""
-    reports = ready.reports
-    if stderr.is_terminal:
-        table = Table("tokens", "documents", "median", "p95", "longest", "inputs")
-        table.add_column("in windows")
-        table.add_column("cut off")
-        for name, report in reports.items():
-            values = (report.documents, report.median, report.p95, report.longest, report.inputs)
-            values = (*values, report.windowed, report.truncated)
-            table.add_row(name, *[f"{value:,}" for value in values])
-        stderr.print(table)
-    else:
-        for name, report in reports.items():
-            for line in report.lines:
-                say(f"{name}: {line}")
+    Args:
+        reports, labels: by set, train and eval.
+        remarks: on the training set.
+    """
+    table = Table("tokens", "documents", "median", "p95", "longest", "inputs")
+    table.add_column("in windows")
+    table.add_column("cut off")
+    for name, report in reports.items():
+        values = (report.documents, report.median, report.p95, report.longest, report.inputs)
+        values = (*values, report.windowed, report.truncated)
+        table.add_row(name, *[f"{value:,}" for value in values])
+    lines = [f"{name}: {line}" for name, report in reports.items() for line in report.lines]
+    notices = [Notice("\n".join(lines), table)]
     for report in reports.values():
-        for warning in report.warnings:
-            log.warning("%s", warning)
-    for line in ready.remarks:
-        say(f"train: {line}")
-    for name, counts in ready.labels.items():
+        notices += [Notice(warning, level=logging.WARNING) for warning in report.warnings]
+    notices += [Notice(f"train: {remark}") for remark in remarks]
+    for name, counts in labels.items():
         if counts:
             listed = ", ".join(f"{label} {count:,}" for label, count in counts.most_common(20))
             more = f" and {len(counts) - 20} more" if len(counts) > 20 else ""
-            say(f"{name} labels: {listed}{more}")
-    first = ready.train[0]
-    stderr.print(
-        Text.assemble(
-            f"document {plain(str(ready.ids[first['document']]))!r}, global tokens in stars: ",
-            show_example(first, ready.tokenizer),
-        ),
-        soft_wrap=True,
-    )
-    args, inputs = trainer.args, len(ready.items)
-    step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    items = "inputs" if ready.items is ready.train else "documents"
-    length = f"{args.max_steps:,} steps"
-    if args.max_steps <= 0:
-        length = f"{args.num_train_epochs:g} epoch{'s' * (args.num_train_epochs != 1)}"
-    say(
-        f"{run}: {length} of {inputs:,} {items}, {step} a step, on {args.device.type}; "
-        f"{ready.model.num_parameters():,} parameters, inputs of up to {ready.max_length:,} tokens"
-    )
+            notices.append(Notice(f"{name} labels: {listed}{more}"))
+    return notices
 
 
-def describe_corpus(ready: Any, trainer: Any, run: Path) -> None:
-    """The text that goes in, an input with its mask, and what will be done with it."""
-    for name, facts in ready.corpora.items():
-        say(
+def corpus_data(sets: dict[str, dict[str, Any]]) -> list[Notice]:
+    """Notices on the documents of a corpus by set, and on those that were left out."""
+    notices = [
+        Notice(
             f"{name}: {facts['documents']:,} documents, {facts['tokens']:,} tokens, "
             f"{facts['bytes']:,} bytes ({facts['bytes'] / max(facts['tokens'], 1):.2f} a token); "
             f"{facts['inputs']:,} inputs"
         )
-    stores = {id(facts["messages"]): facts for facts in ready.corpora.values()}
-    for facts in stores.values():  # a split of one corpus tells it once
+        for name, facts in sets.items()
+    ]
+    stores = {id(facts["messages"]): facts for facts in sets.values()}
+    for facts in stores.values():  # the two parts of one corpus have the same
+        lines = [f"left out: {message}" for message in facts["messages"]]
         if facts["rejected"] or facts["empty"]:
-            log.warning(
-                "%d documents could not be read, %d are blank", facts["rejected"], facts["empty"]
-            )
-        for message in facts["messages"]:
-            log.warning("left out: %s", message)
-    shown = ready.evaluation
-    if hasattr(ready.items, "__len__"):
-        shown = ready.items
-    if shown is not None:
-        example = show_example(shown[0][0], ready.tokenizer)
-        stderr.print(Text.assemble("the first input, masked: ", example), soft_wrap=True)
-    say(f"{run}: {pretraining_plan(ready, trainer, 'token')}")
+            bad = f"{facts['rejected']} documents could not be read, {facts['empty']} are blank"
+            lines = [bad, *lines]
+        notices += [Notice(line, level=logging.WARNING) for line in lines]
+    return notices
 
 
-def pretraining_plan(ready: Any, trainer: Any, unit: str) -> str:
-    """How long a pretraining is, and of what; ``unit`` is what an input is made of."""
-    args = trainer.args
-    step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+def encoded_input(beginning: str, feature: Feature, tokenizer) -> Notice:
+    """A notice of an input's tokens behind a few words."""
+    text = Text.assemble(beginning, show_example(feature, tokenizer))
+    return Notice(text.plain, text)
+
+
+def inputs_a_step(args: TrainingArguments) -> int:
+    """Inputs of an optimizer step, over all processes."""
+    return args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+
+
+def training_plan(args: TrainingArguments, amount: str, model: str) -> str:
+    """How long a training is, of what, and where: ``3 epochs of ..., on cpu; ...``.
+
+    Args:
+        amount: inputs in all, or in a step.
+        model: its size and longest input.
+    """
     length = f"{args.max_steps:,} steps"
     if args.max_steps <= 0:
         length = f"{args.num_train_epochs:g} epoch{'s' * (args.num_train_epochs != 1)}"
-    trained = ready.model.num_parameters(only_trainable=True)
-    return (
-        f"{length} of {step:,} inputs or {step * ready.max_length:,} {unit}s, on "
-        f"{args.device.type}; {ready.model.num_parameters():,} parameters, {trained:,} of them "
-        f"trained; inputs of up to {ready.max_length:,} {unit}s"
-    )
-
-
-def show_results(results: dict[str, Any]) -> None:
-    """Metrics and the table of classes, on standard output."""
-    for name, value in results["metrics"].items():
-        say(f"{name.removeprefix('eval_')}  {value:.4f}", console=stdout)
-    if results["table"]:
-        rows = results["table"]
-        table = Table(*rows[0], box=None)
-        for row in rows:
-            cells = [f"{v:.4f}" if isinstance(v, float) else plain(str(v)) for v in row.values()]
-            table.add_row(*[Text(cell) for cell in cells])
-        stdout.print(table)
+    return f"{length} of {amount}, on {args.device.type}; {model}"

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -29,6 +24,7 @@ from ldt import files
 from ldt.errors import ResourceError, TrainingDiverged
 from ldt.training import checkpoints
 from ldt.training.progress import METRICS, ProgressReport, cut_log
+from ldt.training.signals import Interrupted, StopSignal
 
 log = logging.getLogger("ldt")
 
@@ -37,14 +33,10 @@ MOST_NAMED = 10  # documents in a message
 _SESSION_KEYS = ("train_runtime", "train_samples_per_second", "train_steps_per_second")
 
 
-class Interrupted(SystemExit):
-    """Ends the process after a signal, with code 130 (SIGINT) or 143 (SIGTERM)."""
-
-
 class Trainer(transformers.Trainer):
     """A Trainer that replaces four things of transformers' and no more:
 
-    1. Checkpoints are whole or absent (`ldt.training.checkpoints`); a disk that is full costs one
+    1. Checkpoints are atomic (`ldt.training.checkpoints`); a disk that is full costs one
        checkpoint, not the run; the newest ``save_total_limit`` are kept and the best one besides.
     2. Resuming gives what the uninterrupted run gives: on the CPU the same weights bit by bit, and
        the same log. Beyond what transformers saves, that takes the loss since the last log, the
@@ -65,7 +57,7 @@ class Trainer(transformers.Trainer):
     def __init__(self, *, tokenizer, ids: list, progress: ProgressReport, **kwargs):
         self.tokenizer, self.ids, self.progress = tokenizer, ids, progress
         self.skipped = self.skipped_in_a_row = 0
-        self.stop_signal = 0
+        self.stop_signal = StopSignal()
         self.train_loss = math.nan
         self.weights_step: int | None = None  # the step whose weights the model holds at the end
         self.resumed: Path | None = None  # until the first epoch begins
@@ -94,6 +86,15 @@ class Trainer(transformers.Trainer):
         busy = self._busy + self.progress.busy
         return self.state.num_input_tokens_seen / busy if busy else 0.0
 
+    @property
+    def batch_size(self) -> int:
+        """Inputs of a process at a time."""
+        return self._train_batch_size
+
+    def on_device(self, inputs: dict) -> dict:
+        """A batch on the device of the model."""
+        return self._prepare_inputs(inputs)
+
     def run(self, resume: Path | None = None) -> None:
         """Train to the end; the model then holds the best weights, or the last ones without them.
 
@@ -107,7 +108,7 @@ class Trainer(transformers.Trainer):
         """
         self._began = time.monotonic()
         try:
-            with self._signals():
+            with self.stop_signal.noted():
                 if resume and self._ended(resume):
                     self._take_up(resume)
                 else:
@@ -130,7 +131,7 @@ class Trainer(transformers.Trainer):
     # -- resuming
 
     def _ended(self, folder: Path) -> bool:
-        """Whether the run was over at a checkpoint, by its number of steps or by early stopping.
+        """True if the run was over at a checkpoint, by its number of steps or by early stopping.
 
         transformers would take one step more.
         """
@@ -139,7 +140,7 @@ class Trainer(transformers.Trainer):
         return bool(control.get("args", {}).get("should_training_stop"))
 
     def _take_up(self, folder: Path) -> None:
-        """What is left to do after the last step: the best weights into the model."""
+        """Do what is left after the last step: load the best weights into the model."""
         self._load_from_checkpoint(str(folder))
         self.state = TrainerState.load_from_json(str(folder / "trainer_state.json"))
         saved = self._restore(folder)
@@ -150,7 +151,7 @@ class Trainer(transformers.Trainer):
             self._load_best_model()
 
     def _restore(self, folder: Path) -> dict:
-        """Take up what this class adds to a checkpoint."""
+        """Restore what this class adds to a checkpoint."""
         saved = torch.load(checkpoints.part_of(folder / self._state_name), weights_only=True)
         self.skipped, self.skipped_in_a_row = saved["skipped"], saved["skipped_in_a_row"]
         self._seconds, self._busy = saved["seconds"], saved["busy"]
@@ -175,9 +176,9 @@ class Trainer(transformers.Trainer):
 
     def _load_best_model(self) -> None:
         best = Path(self.state.best_model_checkpoint)
-        what = checkpoints.problem(best)
-        if what:
-            log.warning("%s is damaged: %s; keeping the weights of the last step", best, what)
+        problem = checkpoints.problem(best)
+        if problem:
+            log.warning("%s is damaged: %s; keeping the weights of the last step", best, problem)
             return
         super()._load_best_model()
         self.weights_step = self.state.best_global_step
@@ -198,6 +199,7 @@ class Trainer(transformers.Trainer):
         if self.state.best_global_step == step:
             self.state.best_model_checkpoint = str(target)
         folder = Path(broadcast_object_list([str(files.temporary(target))])[0])
+        # A full disk must not end the run: a failure is told, and the next save tries again.
         failure = None
         try:
             try:
@@ -206,6 +208,7 @@ class Trainer(transformers.Trainer):
                 if not files.is_write_error(error):
                     raise
                 failure = error
+            # One process seals the folder, when all have written their parts.
             self.accelerator.wait_for_everyone()
             if self.args.should_save and failure is None:
                 try:
@@ -216,6 +219,7 @@ class Trainer(transformers.Trainer):
         finally:
             if self.args.should_save:
                 shutil.rmtree(folder, ignore_errors=True)
+        # All processes go on alike; a best checkpoint that was not saved is none.
         failure = broadcast_object_list([failure and (str(failure) or repr(failure))])[0]
         if failure:
             self.state.best_metric, self.state.best_global_step, best = self._saved_best
@@ -254,7 +258,7 @@ class Trainer(transformers.Trainer):
             self._save_optimizer_and_scheduler(str(folder))
             self._save_scaler(str(folder))
             self._save_rng_state(str(folder))
-        own = {
+        state = {
             "tr_loss": self._tr_loss.cpu(),
             "total_loss": self._total_loss_scalar,
             "last_logged": self._globalstep_last_logged,
@@ -264,7 +268,7 @@ class Trainer(transformers.Trainer):
             "skipped_in_a_row": self.skipped_in_a_row,
             "epoch_rng": self.epoch_rng,
         }
-        torch.save(own, folder / self._state_name)
+        torch.save(state, folder / self._state_name)
         if self.args.should_save:
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(folder)
@@ -278,9 +282,9 @@ class Trainer(transformers.Trainer):
 
     def _require_all(self, folder: Path) -> None:
         """Raise OSError when another process could not write its part."""
-        found = len(list(folder.glob("run_state*.pt")))
-        if found < self.args.world_size:
-            raise OSError(f"{self.args.world_size - found} processes could not write their part")
+        written = len(list(folder.glob("run_state*.pt")))
+        if written < self.args.world_size:
+            raise OSError(f"{self.args.world_size - written} processes could not write their part")
 
     # -- divergence
 
@@ -324,8 +328,8 @@ class Trainer(transformers.Trainer):
             self._diverged("weights are not finite", self._batch)
 
     def _diverged(self, what: str, documents: list[int]) -> None:
-        found = checkpoints.checkpoints(self.folder)
-        last = f"the last checkpoint is step {max(found)}" if found else "no checkpoint is there"
+        steps = checkpoints.checkpoints(self.folder)
+        last = f"the last checkpoint is step {max(steps)}" if steps else "no checkpoint is there"
         raise TrainingDiverged(
             f"training diverged at step {self.state.global_step + 1}: {what} (learning rate "
             f"{self._get_learning_rate():.3g}, last finite gradient norm {self._last_norm:.3g}, "
@@ -338,32 +342,11 @@ class Trainer(transformers.Trainer):
         more = f" and {len(ids) - MOST_NAMED} more" if len(ids) > MOST_NAMED else ""
         return ", ".join(ids[:MOST_NAMED]) + more
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Note the first SIGINT or SIGTERM; leave at the second."""
-
-        def note(number, frame):
-            if self.stop_signal:
-                raise Interrupted(128 + number)
-            self.stop_signal = number
-            # print is not safe inside a signal handler
-            os.write(2, b"\nfinishing the step and saving a checkpoint; once more stops at once\n")
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler or signal.SIG_DFL)
-
     def asked_to_stop(self) -> int:
-        """The signal that any of the processes got, or 0."""
+        """The number of the signal that any of the processes got, or 0."""
         if self.args.world_size == 1:
-            return self.stop_signal
-        mine = torch.tensor([int(self.stop_signal)], device=self.args.device)
+            return self.stop_signal.number
+        mine = torch.tensor([self.stop_signal.number], device=self.args.device)
         return int(self.accelerator.gather(mine).max())
 
     def _get_eval_sampler(self, eval_dataset):
@@ -388,7 +371,7 @@ class _NamingDocuments:
 
 
 class _Flow(transformers.TrainerCallback):
-    """What happens between steps: restoring, saving in the right place, signals."""
+    """Callbacks between steps: restoring, saving in the right place, signals."""
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer

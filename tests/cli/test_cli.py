@@ -283,9 +283,9 @@ def test_predict_has_the_parameters_that_the_command_passes():
 
 def test_finetune_gets_the_recipe_with_its_overrides(monkeypatch, tmp_path):
     seen = []
-    module = ModuleType("ldt.training.finetune")
-    module.finetune = lambda recipe, **options: seen.append((recipe, options))
-    monkeypatch.setitem(sys.modules, "ldt.training.finetune", module)
+    monkeypatch.setattr(
+        "ldt.cli.training.train", lambda recipe, **options: seen.append((recipe, options))
+    )
     file = tmp_path / "r.yaml"
     file.write_text("task: {name: classification}\nmodel: {path: m}\ndata: {train: t}\n")
     with pytest.raises(SystemExit) as ended:

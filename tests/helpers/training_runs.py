@@ -1,4 +1,4 @@
-"""Small documents to train on, and what two runs have in common."""
+"""Small documents to train on, training as the commands do it, and what two runs share."""
 
 import json
 import random
@@ -6,6 +6,9 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+
+from ldt.cli import training
+from ldt.cli.console import settle
 
 WORDS = "the party of first part and other agree that this agreement ends".split()
 LABELS = {
@@ -26,6 +29,12 @@ def documents(path, count, seed, label="classes"):
                 words[rng.randrange(size)] = "ZZZ"
             row = {"id": f"doc-{number}", "text": " ".join(words), "label": LABELS[label](kind)}
             file.write(json.dumps(row) + "\n")
+
+
+def train(recipe, resume=False, overwrite=False, dry_run=False):
+    """Train and print as the command does; return the metrics."""
+    settle()
+    return training.train(recipe, resume=resume, overwrite=overwrite, dry_run=dry_run).metrics
 
 
 def weights(folder="runs/r"):

@@ -5,14 +5,11 @@ from pathlib import Path
 
 import pytest
 from recipe_data import LINES
+from training_runs import train
 
 from ldt.recipe.recipe import load
 from ldt.tasks import TASKS
-from ldt.training import char_lm
-from ldt.training.finetune import finetune
-from ldt.training.masked_lm import pretrain
 
-COMMANDS = {"finetune": finetune, "pretrain": pretrain, "charlm": char_lm.pretrain}
 SMALL = {  # by kind of recipe, overrides beside those of all
     "finetune": {"data.stride": 8},
     "pretrain": {"data.tokens_per_step": 128},
@@ -58,7 +55,7 @@ def test_a_recipe_trains_a_step(path, tiny_longformer, tmp_path, monkeypatch):
     elif kind == "pretrain":
         overrides["data.eval_fraction"] = 0.3
     recipe = load(path, [f"{key}={value}" for key, value in overrides.items()], command=command)
-    metrics = COMMANDS[kind](recipe)
+    metrics = train(recipe)
     results = json.loads((tmp_path / "run" / "metrics.json").read_text("utf-8"))
     assert metrics["eval_" + results["metric"].removeprefix("eval_")] >= 0
     assert (tmp_path / "run" / "model.safetensors").exists()

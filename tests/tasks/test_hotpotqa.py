@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from training_runs import train
 from transformers import AutoTokenizer, PretrainedConfig
 
 from ldt import metrics as evaluation
@@ -12,7 +13,6 @@ from ldt.model.vocabulary import add_tokens
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import HotpotQA
-from ldt.training.finetune import finetune
 from ldt.training.summary import marked_tokens
 
 FILM = ("Ed Wood (film)", ["Ed Wood is a 1994 film.", " It stars Johnny Depp, and Depp only."])
@@ -420,7 +420,7 @@ training:
 """,
         encoding="utf-8",
     )
-    metrics = finetune(recipes.load("r.yaml", command="finetune"))
+    metrics = train(recipes.load("r.yaml", command="finetune"))
     assert metrics["eval_sp_f1"] > 95
     assert metrics["eval_joint_f1"] > 90
     assert predict("all.json", output="found.json", format="hotpotqa") == 0

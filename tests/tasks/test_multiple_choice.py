@@ -4,6 +4,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from training_runs import train
 from transformers import AutoTokenizer, PretrainedConfig
 
 from ldt.data.collate import Collator
@@ -14,7 +15,7 @@ from ldt.model import load
 from ldt.recipe import recipe
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import MultipleChoice
-from ldt.training.finetune import encode_all, finetune
+from ldt.training.finetune import encode_all
 from ldt.training.summary import length_report
 
 CONFIG = PretrainedConfig()
@@ -258,7 +259,7 @@ training:
   save_strategy: "no"
 """
     )
-    metrics = finetune(recipe.load("r.yaml", command="finetune"))
+    metrics = train(recipe.load("r.yaml", command="finetune"))
     assert metrics["eval_accuracy"] == 100
     assert predict("all.jsonl", output="found.jsonl") == 0
     lines = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]

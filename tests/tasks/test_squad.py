@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from span_pins import crc, said
+from training_runs import train
 from transformers import AutoTokenizer
 
 from ldt.data import json_file
@@ -16,7 +17,6 @@ from ldt.metrics import evaluate
 from ldt.model import load as load_model
 from ldt.recipe.recipe import DataSection, load
 from ldt.tasks import Squad
-from ldt.training.finetune import finetune
 
 ALWAYS = SimpleNamespace(no_answer_threshold=None)
 MAYBE = SimpleNamespace(no_answer_threshold=0.5)
@@ -368,7 +368,7 @@ training:
   eval_strategy: "no"
   save_strategy: "no"
 """)
-    metrics = finetune(load(tmp_path / "r.yaml", command="finetune"))
+    metrics = train(load(tmp_path / "r.yaml", command="finetune"))
     assert metrics["eval_exact_match"] >= 93
     config = load_model(run, Squad().head()).config
     assert config.no_answer_threshold == metrics["eval_no_answer_threshold"]

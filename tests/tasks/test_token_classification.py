@@ -3,6 +3,7 @@ import logging
 
 import numpy as np
 import pytest
+from training_runs import train
 from transformers import AutoTokenizer, PretrainedConfig
 
 from ldt.data.records import Example
@@ -12,7 +13,6 @@ from ldt.metrics.rules import conll
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import TokenClassification
-from ldt.training.finetune import finetune
 
 SENTENCES = [["EU", "rejects", "German", "call", "."], ["Peter", "Blackburn"]]
 TAGS = [["B-ORG", "O", "B-MISC", "O", "O"], ["B-PER", "I-PER"]]
@@ -393,7 +393,7 @@ training:
 """,
         encoding="utf-8",
     )
-    metrics = finetune(recipes.load("r.yaml", command="finetune"))
+    metrics = train(recipes.load("r.yaml", command="finetune"))
     assert metrics["eval_f1"] > 97
     assert predict("all.conll", output="found.jsonl", format="conll") == 0
     answers = [json.loads(line) for line in open("found.jsonl", encoding="utf-8")]  # noqa: SIM115

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from span_pins import crc, said
+from training_runs import train
 from transformers import AutoTokenizer
 
 from ldt.data import json_file
@@ -15,7 +16,7 @@ from ldt.inference.predict import predict
 from ldt.metrics import evaluate
 from ldt.recipe.recipe import DataSection, load
 from ldt.tasks import TriviaQA
-from ldt.training.finetune import encode_all, finetune
+from ldt.training.finetune import encode_all
 
 ANY = SimpleNamespace()  # a config, which the task does not look at
 
@@ -326,7 +327,7 @@ training:
   eval_strategy: "no"
   save_strategy: "no"
 """)
-    return finetune(load(folder / "r.yaml", command="finetune")), str(folder / "run")
+    return train(load(folder / "r.yaml", command="finetune")), str(folder / "run")
 
 
 @pytest.mark.parametrize("domain", ["Wikipedia", "Web"])
@@ -364,7 +365,7 @@ training:
   eval_strategy: "no"
   save_strategy: "no"
 """)
-    metrics = finetune(load(tmp_path / "r.yaml", command="finetune"))
+    metrics = train(load(tmp_path / "r.yaml", command="finetune"))
     results = json.loads((tmp_path / "run/metrics.json").read_text())
     assert results["data"]["eval"]["inputs"] > 30
     assert (

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from training_runs import train
 from transformers import AutoTokenizer, PretrainedConfig
 
 from ldt import metrics as evaluate
@@ -19,7 +20,6 @@ from ldt.recipe import recipe
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import WikiHop
 from ldt.tasks.wikihop import joined
-from ldt.training.finetune import finetune
 
 CONFIG = PretrainedConfig()
 approx = pytest.approx
@@ -386,7 +386,7 @@ training:
   save_strategy: "no"
 """
     )
-    metrics = finetune(recipe.load("r.yaml", command="finetune"))
+    metrics = train(recipe.load("r.yaml", command="finetune"))
     assert metrics["eval_accuracy"] >= 15 / 16 * 100
     assert predict("all.json", output="found.json", format="wikihop") == 0
     result = evaluate.evaluate("all.json", "found.json", format="wikihop")

@@ -1,10 +1,9 @@
 from pathlib import Path
 
 import pytest
-from training_runs import documents
+from training_runs import documents, train
 
 from ldt.recipe import recipe as recipes
-from ldt.training.finetune import finetune
 
 
 class Stop(Exception):
@@ -70,5 +69,5 @@ def killed(recipe, at_step):
 
     at_step(6, die)
     with pytest.raises(Stop):
-        finetune(recipe())
+        train(recipe())
     at_step(0, None)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training_runs import assert_same_run, weights
+from training_runs import assert_same_run, train, weights
 
 from ldt.attention import matmul
 from ldt.cli import main
@@ -26,8 +26,8 @@ from ldt.inference.stream import answer_all
 from ldt.model import LdtForCausalLM
 from ldt.recipe import recipe as recipes
 from ldt.tasks.char_lm import Sampling, figures
-from ldt.training import char_lm, run_folder
-from ldt.training.char_lm import phases, pretrain
+from ldt.training import char_lm, loop, run_folder
+from ldt.training.char_lm import phases
 from ldt.training.trainer import Trainer
 
 ONE_LIBRARY = {"LDT_ONEDNN": "1", "OMP_NUM_THREADS": "1"}
@@ -133,7 +133,7 @@ def test_keys_of_other_tasks_are_unknown(recipe):
 
 
 def test_two_phases_lower_the_bits_per_character_and_leave_a_run_each(recipe, capsys):
-    metrics = pretrain(recipe("training.max_steps=4", "task.phases=[{steps: 30}, {steps: 10}]"))
+    metrics = train(recipe("training.max_steps=4", "task.phases=[{steps: 30}, {steps: 10}]"))
     found = results("runs/r")
     assert metrics == found["metrics"]
     first, second = found["table"]
@@ -153,13 +153,13 @@ def test_a_phase_begins_with_the_weights_of_the_one_before(recipe, monkeypatch):
     begun = []
     ready = char_lm.CharacterTraining.prepare
 
-    def prepare(self, training, newest):
-        found = ready(self, training, newest)
+    def prepare(self, inputs, checkpoint):
+        found = ready(self, inputs, checkpoint)
         begun.append({name: x.clone() for name, x in found.model.state_dict().items()})
         return found
 
     monkeypatch.setattr(char_lm.CharacterTraining, "prepare", prepare)
-    pretrain(recipe())
+    train(recipe())
     before = weights("runs/r/phase-1")
     assert all(torch.equal(begun[1][name], x) for name, x in before.items())
     assert not torch.equal(begun[0]["norm.weight"], before["norm.weight"])
@@ -170,7 +170,7 @@ def test_a_killed_training_goes_on_bit_by_bit_in_its_phase(recipe, monkeypatch, 
     class Stop(Exception):
         pass
 
-    pretrain(recipe("training.output_dir=runs/whole"))
+    train(recipe("training.output_dir=runs/whole"))
     run, seen = Trainer.training_step, []
 
     def training_step(self, *args, **kwargs):
@@ -182,8 +182,8 @@ def test_a_killed_training_goes_on_bit_by_bit_in_its_phase(recipe, monkeypatch, 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "training_step", training_step)
         with pytest.raises(Stop):
-            pretrain(recipe())
-    pretrain(recipe(), resume=True)
+            train(recipe())
+    train(recipe(), resume=True)
     for part in ("", "/phase-1"):
         found = results(f"runs/whole{part}")
         found["base_model"] = found["base_model"] and "runs/r/phase-1"
@@ -192,29 +192,29 @@ def test_a_killed_training_goes_on_bit_by_bit_in_its_phase(recipe, monkeypatch, 
 
 
 def test_a_finished_training_stays_and_is_replaced_when_asked(recipe, capsys):
-    metrics = pretrain(recipe())
+    metrics = train(recipe())
     before = Path("runs/r/model.safetensors").stat().st_mtime_ns
-    assert pretrain(recipe(), resume=True) == metrics
+    assert train(recipe(), resume=True) == metrics
     own = recipes.load("runs/r/recipe.yaml", command="pretrain")
-    assert pretrain(own, resume=True) == metrics
+    assert train(own, resume=True) == metrics
     assert Path("runs/r/model.safetensors").stat().st_mtime_ns == before
     with pytest.raises(UserError, match=r"phase-1: holds this run, finished; --overwrite"):
-        pretrain(recipe())
-    assert pretrain(recipe("training.seed=5"), overwrite=True) != metrics
+        train(recipe())
+    assert train(recipe("training.seed=5"), overwrite=True) != metrics
 
 
 def test_an_overwritten_training_that_is_killed_does_not_pass_for_finished(recipe, monkeypatch):
-    pretrain(recipe())
+    train(recipe())
     with monkeypatch.context() as patch:
-        patch.setattr(char_lm, "train", lambda *args, **kwargs: {}["killed"])
+        patch.setattr(loop, "train", lambda *args, **kwargs: {}["killed"])
         with pytest.raises(KeyError):
-            pretrain(recipe(), overwrite=True)
+            train(recipe(), overwrite=True)
     assert not Path("runs/r/model.safetensors").exists()
     assert run_folder.read_run(Path("runs/r")) is None
 
 
 def test_a_dry_run_writes_nothing(recipe, capsys):
-    assert pretrain(recipe(), dry_run=True) == {}
+    assert train(recipe(), dry_run=True) == {}
     assert not Path("runs").exists()
     said = capsys.readouterr().err
     assert "train: " in said
@@ -224,8 +224,8 @@ def test_a_dry_run_writes_nothing(recipe, capsys):
 @pytest.mark.parametrize("native", [True, False])
 def test_bf16_on_a_cpu_without_it_is_warned_of(recipe, monkeypatch, caplog, native):
     monkeypatch.setattr(matmul, "has_bfloat16", lambda: native)
-    pretrain(recipe("training.bf16=true", "training.use_cpu=true"), dry_run=True)
-    pretrain(recipe("training.use_cpu=true"), dry_run=True)
+    train(recipe("training.bf16=true", "training.use_cpu=true"), dry_run=True)
+    train(recipe("training.use_cpu=true"), dry_run=True)
     warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == (not native)
     assert all("with training.bf16=false" in warning for warning in warnings)
@@ -233,8 +233,8 @@ def test_bf16_on_a_cpu_without_it_is_warned_of(recipe, monkeypatch, caplog, nati
 
 def test_memory_of_transformer_xl_is_a_setting_of_the_same_model(recipe):
     with_memory = ["model.config.memory_length=8", "task.phases=[{steps: 2}]"]
-    pretrain(recipe(*with_memory, "training.output_dir=runs/memory"))
-    pretrain(recipe("task.phases=[{steps: 2}]", "training.output_dir=runs/none"))
+    train(recipe(*with_memory, "training.output_dir=runs/memory"))
+    train(recipe("task.phases=[{steps: 2}]", "training.output_dir=runs/none"))
     one, other = weights("runs/memory"), weights("runs/none")
     assert not torch.equal(one["layers.0.wide.weight"], other["layers.0.wide.weight"])
 
@@ -242,7 +242,7 @@ def test_memory_of_transformer_xl_is_a_setting_of_the_same_model(recipe):
 def test_two_processes_train_what_one_does(recipe):
     same = ["model.config.hidden_dropout_prob=0", "training.per_device_train_batch_size=2"]
     made = recipe(*same, "task.phases=[{steps: 3, batch: 4}, {}]")
-    pretrain(made)
+    train(made)
     Path("two.yaml").write_text(recipes.dump(made), "utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += ["-m", "ldt", "pretrain", "two.yaml"]
@@ -276,7 +276,7 @@ def nats_by_hand(model, ids, length, step):
 
 def test_the_evaluation_is_that_of_every_character_from_its_sequence(recipe):
     made = recipe("task.phases=[]", "training.max_steps=4", "task.eval_length=24")
-    metrics = pretrain(made)
+    metrics = train(made)
     model = LdtForCausalLM.from_pretrained("runs/r").double().eval()
     text = Path("text").read_bytes()
     share = round(0.05 * len(text))
@@ -296,7 +296,7 @@ def test_the_evaluation_is_that_of_every_character_from_its_sequence(recipe):
 
 
 def test_bits_of_what_is_not_there_are_refused(recipe, tiny_longformer):
-    pretrain(recipe("task.phases=[{steps: 1}]", "data.test_fraction=null"))
+    train(recipe("task.phases=[{steps: 1}]", "data.test_fraction=null"))
     assert is_character_model("runs/r")
     assert not is_character_model(tiny_longformer)
     for options, words in (
@@ -309,7 +309,7 @@ def test_bits_of_what_is_not_there_are_refused(recipe, tiny_longformer):
 
 
 def test_the_command_measures_character_models_too(recipe, capsys):
-    pretrain(recipe("task.phases=[{steps: 1}]"))
+    train(recipe("task.phases=[{steps: 1}]"))
     with pytest.raises(SystemExit) as left:
         main(["perplexity", "--model", "runs/r", "--part", "test", "--json", "b.json"])
     assert left.value.code == 0
@@ -326,7 +326,7 @@ def sampler(recipe):
     def make(*overrides):
         made = recipe("task.phases=[{steps: 1}]", *overrides)
         if not Path("runs/r").exists():
-            pretrain(made)
+            train(made)
         return CharacterPredictor(Path("runs/r"), made, "cpu")
 
     return make
@@ -415,7 +415,7 @@ def test_prompts_that_cannot_be_used_are_told(sampler, line, words):
 
 
 def test_predict_continues_a_file_of_prompts(recipe, capsysbinary):
-    pretrain(recipe("task.phases=[{steps: 1}]", "task.sampling={length: 9, seed: 4}"))
+    train(recipe("task.phases=[{steps: 1}]", "task.sampling={length: 9, seed: 4}"))
     Path("p.jsonl").write_text('{"text": "the "}\n{"text": "p", "length": 3, "id": "x"}\n', "utf-8")
     command = ["predict", "--input", "p.jsonl", "--model", "runs/r"]
     said = []
@@ -436,7 +436,7 @@ def test_a_model_of_bytes_reads_and_writes_any_text(recipe):
     Path("raw").write_bytes(bytes(range(256)) * 8)
     overrides = ["task.vocabulary=bytes", "data.train=raw", "task.phases=[{steps: 1}]"]
     made = recipe(*overrides)
-    pretrain(made)
+    train(made)
     assert results("runs/r")["unit"] == "byte"
     sampler = CharacterPredictor(Path("runs/r"), made, "cpu")
     (text,) = continued(sampler, {"text": "漢字", "length": 5})

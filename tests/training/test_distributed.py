@@ -13,10 +13,9 @@ import psutil
 import pytest
 import transformers
 from packaging.version import Version
-from training_runs import assert_same_run, weights
+from training_runs import assert_same_run, train, weights
 
 from ldt.recipe.recipe import load
-from ldt.training.masked_lm import pretrain
 
 SCRATCH = """
 task: {name: mlm}
@@ -87,7 +86,7 @@ def kill(folder, *overrides, **kwargs):
 def place_of_runs(text_place):
     """With a run by one process, runs/one."""
     Path("r.yaml").write_text(SCRATCH)
-    pretrain(load("r.yaml", ["training.output_dir=runs/one"], command="pretrain"))
+    train(load("r.yaml", ["training.output_dir=runs/one"], command="pretrain"))
     return text_place
 
 
@@ -108,7 +107,7 @@ def test_two_processes_train_as_one_end_together_and_resume_bit_by_bit(place_of_
     assert "bug:" not in said
 
     shutil.copytree("runs/killed", "runs/alone", ignore=shutil.ignore_patterns(".lock"))
-    pretrain(load("r.yaml", ["training.output_dir=runs/alone"], command="pretrain"), resume=True)
+    train(load("r.yaml", ["training.output_dir=runs/alone"], command="pretrain"), resume=True)
     assert largest_difference("runs/one", "runs/alone") < 1e-5
     assert "processes 2, now 1" in caplog.text
     if Version(transformers.__version__) < Version("5.18"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_runs import documents, rows, weights
+from training_runs import documents, rows, train, weights
 
 from ldt import files
 from ldt.data.features import Features
@@ -24,13 +24,12 @@ from ldt.errors import (
 )
 from ldt.model import LdtForSequenceClassification, load, load_tokenizer
 from ldt.training import checkpoints
-from ldt.training.evaluation import Scorer
-from ldt.training.finetune import finetune
-from ldt.training.trainer import Interrupted
+from ldt.training.evaluation import ByExample, MetricsByStep
+from ldt.training.signals import Interrupted
 
 
 def test_a_run_folder_describes_itself(recipe, capsys):
-    metrics = finetune(recipe())
+    metrics = train(recipe())
     run = Path("runs/r")
     out, err = capsys.readouterr()
     assert "macro_f1" in out
@@ -79,7 +78,7 @@ def test_a_loss_that_is_not_finite_ends_with_8_and_keeps_the_checkpoint(recipe, 
 
     at_step(6, spoil)
     with pytest.raises(TrainingDiverged) as raised:
-        finetune(recipe("training.eval_strategy=no", "training.save_steps=4"))
+        train(recipe("training.eval_strategy=no", "training.save_steps=4"))
     assert raised.value.exit_code == EXIT_DIVERGED
     assert "at step 7: the loss is nan" in str(raised.value)
     assert "documents doc-" in str(raised.value)
@@ -90,7 +89,7 @@ def test_a_loss_that_is_not_finite_ends_with_8_and_keeps_the_checkpoint(recipe, 
 def test_the_seed_decides_everything(recipe):
     for name, seed in (("one", 1), ("same", 1), ("other", 2)):
         short = ("training.max_steps=2", "training.save_strategy=no", "training.eval_strategy=no")
-        finetune(recipe(f"training.output_dir=runs/{name}", f"training.seed={seed}", *short))
+        train(recipe(f"training.output_dir=runs/{name}", f"training.seed={seed}", *short))
     one, same, other = weights("runs/one"), weights("runs/same"), weights("runs/other")
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert not torch.equal(one["classifier.dense.weight"], other["classifier.dense.weight"])
@@ -104,15 +103,15 @@ def test_early_stopping_ends_a_run_that_gets_no_better_also_over_a_resume(recipe
     )
     at_step(5, lambda model: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted):
-        finetune(patient)
+        train(patient)
     at_step(0, None)
-    finetune(patient, resume=True)
+    train(patient, resume=True)
     results = json.loads(Path("runs/r/metrics.json").read_text())
     assert (results["steps"], results["step_of_weights"]) == (6, 2)
 
 
 def test_evaluation_merges_the_windows_of_each_document(recipe):
-    finetune(recipe("data.max_length=16", "training.max_steps=2", "data.stride=4"))
+    train(recipe("data.max_length=16", "training.max_steps=2", "data.stride=4"))
     results = json.loads(Path("runs/r/metrics.json").read_text())
     evaluated = results["data"]["eval"]
     assert evaluated["documents"] == 7
@@ -136,15 +135,11 @@ def test_the_scorer_gives_each_document_its_own_windows():
             assert answers == golds
             return {"right": 1.0}, []
 
-    ready = SimpleNamespace(
-        config=None,
-        evaluation=Features({"input_ids": [1], "document": n} for n in (0, 0, 0, 1, 2, 2)),
-        examples=[Example({"n": n}, name, "") for n, name in enumerate("abc")],
-        golds=[[9.0], [5.0], [15.0]],
-    )
+    features = Features({"input_ids": [1], "document": n} for n in (0, 0, 0, 1, 2, 2))
+    examples = [Example({"n": n}, name, "") for n, name in enumerate("abc")]
     starts = np.array([[1.0], [2.0], [6.0], [5.0], [7.0], [8.0]])
     prediction = SimpleNamespace(predictions=(starts, np.zeros((6, 1))))
-    score = Scorer(Task(), ready)
+    score = MetricsByStep(ByExample(Task(), None, features, examples, [[9.0], [5.0], [15.0]]))
     assert score(prediction) == {"right": 1.0}
     starts[4] = np.inf
     with pytest.raises(TrainingDiverged, match="not finite, documents c"):
@@ -161,7 +156,7 @@ def test_the_scorer_gives_each_document_its_own_windows():
 def test_all_kinds_of_labels_are_learnt(recipe, label, problem, metric):
     documents("train.jsonl", 12, 0, label)
     documents("dev.jsonl", 7, 1, label)
-    metrics = finetune(recipe("training.max_steps=4"))
+    metrics = train(recipe("training.max_steps=4"))
     results = json.loads(Path("runs/r/metrics.json").read_text())
     assert (results["problem"], results["metric"]) == (problem, metric)
     seen = [row[f"eval_{metric}"] for row in rows("runs/r") if f"eval_{metric}" in row]
@@ -170,7 +165,7 @@ def test_all_kinds_of_labels_are_learnt(recipe, label, problem, metric):
 
 
 def test_without_an_evaluation_set_the_last_weights_are_kept(recipe):
-    metrics = finetune(recipe("data.eval=null", "training.max_steps=3"))
+    metrics = train(recipe("data.eval=null", "training.max_steps=3"))
     assert metrics.keys() == {"train_loss"}
     last = load_file("runs/r/checkpoint-3/model.safetensors")
     assert all(torch.equal(last[name], value) for name, value in weights().items())
@@ -178,7 +173,7 @@ def test_without_an_evaluation_set_the_last_weights_are_kept(recipe):
 
 
 def test_a_part_of_the_training_set_can_be_held_out(recipe):
-    finetune(recipe("data.eval=null", "data.eval_fraction=0.34", "training.max_steps=2"))
+    train(recipe("data.eval=null", "data.eval_fraction=0.34", "training.max_steps=2"))
     data = json.loads(Path("runs/r/metrics.json").read_text())["data"]
     assert (data["train"]["documents"], data["eval"]["documents"]) == (8, 4)
     assert data["eval"]["source"] == "0.34 of train.jsonl"
@@ -186,7 +181,7 @@ def test_a_part_of_the_training_set_can_be_held_out(recipe):
 
 def test_a_position_table_that_is_too_short_names_the_command_that_helps(recipe, tiny_longformer):
     with pytest.raises(RecipeError) as raised:
-        finetune(recipe("data.max_length=512"))
+        train(recipe("data.max_length=512"))
     assert raised.value.exit_code == EXIT_RECIPE
     path = tiny_longformer
     assert f"ldt convert {path} {path}-512 --max-length 512" in str(raised.value)
@@ -195,32 +190,32 @@ def test_a_position_table_that_is_too_short_names_the_command_that_helps(recipe,
 
 def test_a_metric_that_is_not_there_is_found_before_the_first_step(recipe):
     with pytest.raises(RecipeError, match="no metric 'f1', there are accuracy, loss, macro_f1"):
-        finetune(recipe("training.metric_for_best_model=f1"))
+        train(recipe("training.metric_for_best_model=f1"))
     assert not Path("runs/r").exists()
 
 
 def test_values_that_transformers_refuses_are_errors_of_the_recipe(recipe):
     with pytest.raises(RecipeError, match="training: .*save and eval strategy to match"):
-        finetune(recipe("training.eval_strategy=epoch", "training.load_best_model_at_end=true"))
+        train(recipe("training.eval_strategy=epoch", "training.load_best_model_at_end=true"))
 
 
 def test_a_dry_run_shows_everything_and_writes_nothing(recipe, capsys):
     made = recipe()
     before = sorted(Path().rglob("*"))
-    assert finetune(made, dry_run=True) == {}
+    assert train(made, dry_run=True) == {}
     err = capsys.readouterr().err
     assert "12 documents" in err
     assert "nothing is trained and nothing written" in err
     assert sorted(Path().rglob("*")) == before
     Path("file").touch()
     with pytest.raises(UserError, match="is a file or lies in one"):
-        finetune(recipe("training.output_dir=file/run"), dry_run=True)
+        train(recipe("training.output_dir=file/run"), dry_run=True)
 
 
 def test_too_small_a_disk_is_told_before_the_start(recipe, monkeypatch):
     usage = type("Usage", (), {"free": 100_000})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     with pytest.raises(ResourceError, match="needed for 4 checkpoints and the model") as raised:
-        finetune(recipe())
+        train(recipe())
     assert raised.value.exit_code == EXIT_RESOURCES
     assert not Path("runs/r").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_runs import assert_same_run, rows, weights
+from training_runs import assert_same_run, rows, train, weights
 
 from ldt.data.lm_inputs import Rows
 from ldt.errors import DataError, ModelError, RecipeError
@@ -15,9 +15,9 @@ from ldt.inference.masked_text import scorer
 from ldt.inference.predict import read_recipe
 from ldt.model import LdtForMaskedLM, load
 from ldt.tasks.masked_lm import figures
-from ldt.training.masked_lm import Pretraining, pretrain
+from ldt.training.masked_lm import Pretraining
 from ldt.training.progress import ProgressReport
-from ldt.training.trainer import Interrupted
+from ldt.training.signals import Interrupted
 
 GLOBAL = "longformer.encoder.layer.1.attention.self.query_global.weight"
 LOCAL = GLOBAL.replace("_global", "")
@@ -43,7 +43,7 @@ def in_step(monkeypatch, step, action):
 
 
 def test_a_run_folder_has_a_masked_lm_and_tells_its_figures(recipe, capsys):
-    metrics = pretrain(recipe())
+    metrics = train(recipe())
     run = Path("runs/r")
     out, err = capsys.readouterr()
     assert "bits_per_token  " in out
@@ -84,7 +84,7 @@ def test_a_step_is_the_same_in_one_batch_and_in_several(recipe):
         run = (f"training.output_dir=runs/{name}", "data.packing=document", "training.optim=sgd")
         size = f"training.per_device_train_batch_size={batch}"
         steps = f"training.gradient_accumulation_steps={times}"
-        pretrain(recipe(*SHORT, SCRATCH, "data.tokens_per_step=null", *run, size, steps))
+        train(recipe(*SHORT, SCRATCH, "data.tokens_per_step=null", *run, size, steps))
     one, four = weights("runs/one"), weights("runs/four")
     assert max((one[name] - four[name]).abs().max().item() for name in one) < 1e-6
     logs = [[row for row in rows(f"runs/{name}") if "loss" in row] for name in ("one", "four")]
@@ -95,12 +95,12 @@ def test_a_step_is_the_same_in_one_batch_and_in_several(recipe):
 
 def test_a_stopped_run_resumes_bit_by_bit_over_epochs(recipe, monkeypatch):
     options = ("training.max_steps=12",)
-    pretrain(recipe(*options, "training.output_dir=runs/whole"))
+    train(recipe(*options, "training.output_dir=runs/whole"))
     in_step(monkeypatch, 9, lambda model: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted):
-        pretrain(recipe(*options))
+        train(recipe(*options))
     in_step(monkeypatch, 0, None)
-    pretrain(recipe(*options), resume=True)
+    train(recipe(*options), resume=True)
     assert_same_run("runs/whole", "runs/r")
     assert json.loads(Path("runs/r/metrics.json").read_text())["epochs"] > 1
 
@@ -108,26 +108,26 @@ def test_a_stopped_run_resumes_bit_by_bit_over_epochs(recipe, monkeypatch):
 def test_a_stream_trains_and_resumes_bit_by_bit(recipe, monkeypatch):
     monkeypatch.setattr("ldt.data.lm_inputs.SHUFFLED", 4)
     options = ("data.streaming=true", "training.max_steps=5", "data.packing=document")
-    pretrain(recipe(*options, "training.output_dir=runs/whole"))
+    train(recipe(*options, "training.output_dir=runs/whole"))
     in_step(monkeypatch, 4, lambda model: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted):
-        pretrain(recipe(*options))
+        train(recipe(*options))
     in_step(monkeypatch, 0, None)
-    pretrain(recipe(*options), resume=True)
+    train(recipe(*options), resume=True)
     assert_same_run("runs/whole", "runs/r")
     assert "train" not in {path.parent.name for path in Path(".ldt").rglob("shard.json")}
 
 
 def test_global_projections_become_copies_of_the_trained_local_ones(recipe, masked_lm):
     before = weights(masked_lm)
-    pretrain(recipe(*SHORT))
+    train(recipe(*SHORT))
     after = weights()
     assert not after[LOCAL].equal(before[LOCAL])
     assert after[GLOBAL].equal(after[LOCAL])
 
 
 def test_global_attention_trains_its_projections(recipe, masked_lm):
-    pretrain(recipe(*SHORT, "task.global_attention=[cls]"))
+    train(recipe(*SHORT, "task.global_attention=[cls]"))
     after = weights()
     assert not after[GLOBAL].equal(after[LOCAL])
     assert not after[GLOBAL].equal(weights(masked_lm)[GLOBAL])
@@ -141,7 +141,7 @@ def test_projections_that_were_trained_before_stay(recipe, masked_lm, tmp_path):
     (tmp_path / "own/tokenizer.json").write_bytes((masked_lm / "tokenizer.json").read_bytes())
     config = masked_lm / "tokenizer_config.json"
     (tmp_path / "own/tokenizer_config.json").write_bytes(config.read_bytes())
-    pretrain(recipe(*SHORT, f"model.path={tmp_path / 'own'}"))
+    train(recipe(*SHORT, f"model.path={tmp_path / 'own'}"))
     assert weights()[GLOBAL].equal(weights(tmp_path / "own")[GLOBAL])
 
 
@@ -150,7 +150,7 @@ def test_only_the_new_positions_are_trained_and_the_rest_stays_bit_by_bit(
     recipe, masked_lm, optimizer
 ):
     only = ("task.trainable=positions", "task.source_length=30", f"training.optim={optimizer}")
-    pretrain(recipe(*SHORT, *only))
+    train(recipe(*SHORT, *only))
     before, after = weights(masked_lm), weights()
     changed = [name for name in before if not before[name].equal(after[name])]
     assert changed == [POSITIONS]
@@ -161,11 +161,11 @@ def test_only_the_new_positions_are_trained_and_the_rest_stays_bit_by_bit(
 
 def test_there_must_be_new_positions_to_train(recipe):
     with pytest.raises(RecipeError, match="128 tokens, the model has 128 positions: none is new"):
-        pretrain(recipe("task.trainable=positions", "task.source_length=128"))
+        train(recipe("task.trainable=positions", "task.source_length=128"))
 
 
 def test_a_model_from_scratch_trains_its_own_tokenizer(recipe):
-    pretrain(recipe(*SHORT, SCRATCH, "data.eval=null", "data.eval_fraction=0.3"))
+    train(recipe(*SHORT, SCRATCH, "data.eval=null", "data.eval_fraction=0.3"))
     model = load("runs/r", LdtForMaskedLM)
     assert model.config.vocab_size <= 290
     assert model.config.attention_window == 8
@@ -209,29 +209,28 @@ def test_a_model_from_scratch_trains_its_own_tokenizer(recipe):
 )
 def test_a_recipe_that_cannot_work_is_told(recipe, overrides, what):
     with pytest.raises(RecipeError, match=what):
-        pretrain(recipe(*overrides))
+        train(recipe(*overrides))
     assert not Path("runs").exists()
 
 
 def test_a_document_alone_is_not_split_with_what_would_do(recipe):
     with pytest.raises(DataError, match="documents=line or blank_line parts plain text"):
-        pretrain(recipe("data.eval=null", "data.eval_fraction=0.5", "data.documents=file"))
+        train(recipe("data.eval=null", "data.eval_fraction=0.5", "data.documents=file"))
 
 
 def test_a_dry_run_reads_a_little_and_writes_nothing(recipe, capsys, monkeypatch):
     monkeypatch.setattr("ldt.training.masked_lm.DRY", 5)
     made = recipe()
     before = sorted(Path().rglob("*"))
-    assert pretrain(made, dry_run=True) == {}
+    assert train(made, dry_run=True) == {}
     assert "train: 5 documents, " in capsys.readouterr().err
     assert sorted(Path().rglob("*")) == before
 
 
 def test_rows_of_packed_documents_do_not_see_each_other(recipe):
     made = Pretraining(recipe("data.packing=document"))
-    made.hashes({"seed": 42}, dry_run=False)
-    ready = made.prepare({"seed": 42}, None)
-    item = next(item for item in ready.items if len(item) > 1)
+    ready = made.prepare(made.open({"seed": 42}, None), None)
+    item = next(item for item in ready.train_items if len(item) > 1)
     run = scorer(ready.model.eval())
     together = run(Rows(1)([item]))
     alone = torch.cat([run(Rows(1)([[row]])) for row in item])
@@ -240,6 +239,6 @@ def test_rows_of_packed_documents_do_not_see_each_other(recipe):
 
 
 def test_a_masked_lm_gives_no_answers(recipe):
-    pretrain(recipe(*SHORT))
+    train(recipe(*SHORT))
     with pytest.raises(ModelError, match="runs/r: mlm has no answers; ldt finetune RECIPE"):
         read_recipe(Path("runs/r"))

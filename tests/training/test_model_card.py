@@ -2,7 +2,9 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from huggingface_hub import ModelCard
 
+from ldt.tasks import Classification
 from ldt.training.model_card import card
 
 SET = {
@@ -39,6 +41,7 @@ CONFIG = SimpleNamespace(
     pooling_size=5,
     pooling_window=512,
 )
+TASK = Classification()
 TRAINING = {"learning_rate": 3e-5, "seed": 42, "bf16": None, "save_steps": 7}
 
 
@@ -57,24 +60,44 @@ TRAINING = {"learning_rate": 3e-5, "seed": 42, "bf16": None, "save_steps": 7}
     ],
 )
 def test_the_card_says(line):
-    assert line in card(RESULTS, CONFIG, TRAINING).splitlines()
+    assert line in card(TASK, RESULTS, CONFIG, TRAINING, "r").splitlines()
 
 
 def test_the_card_has_valid_front_matter_and_no_html_from_labels_or_paths():
-    text = card(RESULTS | {"base_model": 'a"b\\<i>'}, CONFIG, TRAINING)
+    text = card(TASK, RESULTS | {"base_model": 'a"b\\<i>'}, CONFIG, TRAINING, "r")
     _, front, body = text.split("---\n", 2)
-    assert yaml.safe_load(front) == {"library_name": "ldt", "base_model": 'a"b\\<i>'}
+    front = yaml.safe_load(front)
+    front.pop("model-index")
+    assert front == {"library_name": "ldt", "base_model": 'a"b\\<i>'}
     assert "<script>" not in body
     assert "<i>" not in body
 
 
 def test_without_an_evaluation_set_the_card_says_so():
-    text = card(RESULTS | {"data": {"train": SET}, "table": []}, CONFIG, TRAINING)
+    text = card(TASK, RESULTS | {"data": {"train": SET}, "table": []}, CONFIG, TRAINING, "r")
     assert "There was no evaluation set." in text
     assert "too good" not in text
 
 
 def test_outputs_without_names_are_no_labels():
     config = SimpleNamespace(**vars(CONFIG) | {"id2label": {0: "LABEL_0", 1: "LABEL_1"}})
-    assert "Labels:" in card(RESULTS, CONFIG, {})
-    assert "LABEL_" not in card(RESULTS, config, {})
+    assert "Labels:" in card(TASK, RESULTS, CONFIG, {}, "r")
+    assert "LABEL_" not in card(TASK, RESULTS, config, {}, "r")
+
+
+def test_the_metadata_have_the_metrics_of_the_evaluation_for_the_hub():
+    made = ModelCard(card(TASK, RESULTS, CONFIG, TRAINING, "r"))
+    assert made.data.model_name == "r"
+    found = {result.metric_type: result.metric_value for result in made.data.eval_results}
+    assert found == {"macro_f1": 0.81234567, "loss": 0.5}
+    assert {(r.task_type, r.dataset_name) for r in made.data.eval_results} == {
+        ("text-classification", "dev.jsonl")
+    }
+
+
+def test_a_metric_that_is_no_number_is_not_in_the_metadata():
+    metrics = {"eval_macro_f1": 0.5, "eval_loss": float("nan")}
+    made = ModelCard(card(TASK, RESULTS | {"metrics": metrics}, CONFIG, TRAINING, "r"))
+    assert [result.metric_type for result in made.data.eval_results] == ["macro_f1"]
+    without = RESULTS | {"data": {"train": SET}, "table": []}
+    assert ModelCard(card(TASK, without, CONFIG, TRAINING, "r")).data.eval_results is None

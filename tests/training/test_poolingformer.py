@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import save_file
-from training_runs import assert_same_run, weights
+from training_runs import assert_same_run, train, weights
 from typer.testing import CliRunner
 
 from ldt.cli import app
 from ldt.convert import convert
 from ldt.model import LdtConfig
 from ldt.recipe import recipe as recipes
-from ldt.training.finetune import finetune
-from ldt.training.trainer import Interrupted
+from ldt.training.signals import Interrupted
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "poolingformer_classification.yaml"
 POOLED = "longformer.encoder.layer.0.attention.self.pooled."
@@ -32,7 +31,7 @@ def pooled(place, tiny_longformer):
 
 def test_a_poolingformer_trains_and_resumes_bit_by_bit(recipe, at_step, pooled):
     options = ("model.path=pooled", "task.pooling=mean", "training.load_best_model_at_end=false")
-    finetune(recipe(*options, "training.output_dir=runs/whole"))
+    train(recipe(*options, "training.output_dir=runs/whole"))
     found = weights("runs/whole")
     assert found[POOLED + "gate"].all()
     assert found[POOLED + "weight"].any()
@@ -40,9 +39,9 @@ def test_a_poolingformer_trains_and_resumes_bit_by_bit(recipe, at_step, pooled):
     assert not first.equal(found[POOLED + "query.weight"])
     at_step(5, lambda model: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted):
-        finetune(recipe(*options))
+        train(recipe(*options))
     at_step(0, None)
-    finetune(recipe(*options), resume=True)
+    train(recipe(*options), resume=True)
     assert_same_run("runs/whole", "runs/r")
 
 
@@ -58,7 +57,7 @@ def test_the_recipes_model_says_what_it_is_and_predicts_with_its_second_level(po
         "training.learning_rate": 0.01,
     }
     changes = [f"{key}={value}" for key, value in changes.items()]
-    finetune(recipes.load(RECIPE, changes, command="finetune"))
+    train(recipes.load(RECIPE, changes, command="finetune"))
     assert LdtConfig.from_pretrained("run").pooling_layers == [0]
     card = Path("run", "README.md").read_text("utf-8")
     assert "It is a Poolingformer: layers 0 (from 0) have a second level" in card

@@ -16,11 +16,32 @@ LOSS = {"loss": 0.5, "learning_rate": 1e-4, "grad_norm": 2.0, "epoch": 0.5}
 EVAL = {"eval_loss": 0.25, "eval_macro_f1": 0.75, "eval_runtime": 3.0, "epoch": 0.5}
 
 
+class Lines(logging.Handler):
+    """Prints records above the bar, as the command does."""
+
+    def __init__(self, console):
+        super().__init__()
+        self.console = console
+
+    def emit(self, record):
+        self.console.print(record.getMessage(), soft_wrap=True, highlight=False)
+
+
 def report(folder, steps=1, logs=(LOSS, EVAL), terminal=False, width=80):
     """A training of that many steps of 100 tokens and 20 ms; what was printed."""
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=width)
-    made = ProgressReport(console, folder)
+    log, lines = logging.getLogger("ldt"), Lines(console)
+    log.setLevel(logging.INFO)
+    log.addHandler(lines)
+    try:
+        go_on(ProgressReport(console, folder), steps, logs)
+    finally:
+        log.removeHandler(lines)
+    return file.getvalue()
+
+
+def go_on(made, steps, logs):
     state = SimpleNamespace(
         global_step=4,
         max_steps=10,
@@ -41,7 +62,6 @@ def report(folder, steps=1, logs=(LOSS, EVAL), terminal=False, width=80):
             made.on_prediction_step(ARGS, state, None, eval_dataloader=range(3))
             made.on_evaluate(ARGS, state, None)
     made.close()
-    return file.getvalue()
 
 
 def rows(folder):

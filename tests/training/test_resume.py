@@ -6,31 +6,30 @@ import time
 from pathlib import Path
 
 import pytest
-from training_runs import assert_same_run, rows
+from training_runs import assert_same_run, rows, train
 
 from ldt.errors import EXIT_MODEL, EXIT_RESOURCES, ModelError, ResourceError, UserError
 from ldt.recipe import recipe as recipes
 from ldt.training import checkpoints, run_folder
 from ldt.training.arguments import settings
-from ldt.training.finetune import finetune
-from ldt.training.trainer import Interrupted
+from ldt.training.signals import Interrupted
 
 
 def test_a_finished_run_resumes_to_its_results_also_by_its_own_recipe(recipe, capsys):
-    metrics = finetune(recipe())
+    metrics = train(recipe())
     before = (Path("runs/r/model.safetensors")).stat().st_mtime_ns
-    assert finetune(recipe(), resume=True) == metrics
+    assert train(recipe(), resume=True) == metrics
     own = recipes.load("runs/r/recipe.yaml", command="finetune")
     assert settings(own) == own.training  # all defaults are in it
-    assert finetune(own, resume=True) == metrics
+    assert train(own, resume=True) == metrics
     assert Path("runs/r/model.safetensors").stat().st_mtime_ns == before
     assert "this run is finished" in capsys.readouterr().err
     with pytest.raises(UserError, match="holds this run, finished; --overwrite trains it again"):
-        finetune(recipe())
+        train(recipe())
 
 
 def test_a_run_killed_in_the_middle_of_an_epoch_resumes_bit_by_bit(recipe):
-    finetune(recipe("training.output_dir=runs/whole"))
+    train(recipe("training.output_dir=runs/whole"))
     recipe()
     command = [sys.executable, "-m", "ldt", "finetune", "r.yaml"]
     with open("killed.txt", "w") as output:
@@ -58,23 +57,23 @@ def test_a_run_killed_in_the_middle_of_an_epoch_resumes_bit_by_bit(recipe):
 
 
 def test_sigterm_ends_with_143_after_a_checkpoint_that_resumes(recipe, at_step, capsys):
-    finetune(recipe("training.output_dir=runs/whole"))
+    train(recipe("training.output_dir=runs/whole"))
     at_step(5, lambda model: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted) as raised:
-        finetune(recipe())
+        train(recipe())
     assert raised.value.code == 143
     assert "step 5 is saved, --resume goes on" in capsys.readouterr().err
     assert not Path("runs/r/model.safetensors").exists()
     at_step(0, None)
-    finetune(recipe(), resume=True)
+    train(recipe(), resume=True)
     assert_same_run("runs/whole", "runs/r")
 
 
 def test_a_damaged_newest_checkpoint_falls_back_and_the_result_is_the_same(recipe, killed, caplog):
     os.truncate("runs/r/checkpoint-4/optimizer.pt", 99)
-    finetune(recipe(), resume=True)
+    train(recipe(), resume=True)
     assert "step 4 is damaged: optimizer.pt has 99 bytes" in caplog.text
-    finetune(recipe("training.output_dir=runs/whole"))
+    train(recipe("training.output_dir=runs/whole"))
     assert_same_run("runs/whole", "runs/r")
 
 
@@ -82,25 +81,25 @@ def test_only_damaged_checkpoints_are_never_a_silent_restart(recipe, killed):
     for step in (2, 4):
         os.truncate(f"runs/r/checkpoint-{step}/model.safetensors", 99)
     with pytest.raises(ModelError, match="no checkpoint can be used") as raised:
-        finetune(recipe(), resume=True)
+        train(recipe(), resume=True)
     assert raised.value.exit_code == EXIT_MODEL
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again(recipe, at_step, capsys):
     at_step(1, lambda model: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        finetune(recipe())
+        train(recipe())
     at_step(0, None)
     with pytest.raises(UserError, match="stopped before its first checkpoint; --resume"):
-        finetune(recipe())
+        train(recipe())
     Path("runs/r/metrics.jsonl").write_text('{"step": 1}\n')
-    finetune(recipe(), resume=True)
+    train(recipe(), resume=True)
     assert "resuming from the beginning, nothing was saved yet" in capsys.readouterr().err
     assert "loss" in rows("runs/r")[0]
 
 
 def test_a_disk_that_is_full_at_the_end_exits_with_6_and_resume_finishes(recipe, monkeypatch):
-    finetune(recipe("training.output_dir=runs/whole"))
+    train(recipe("training.output_dir=runs/whole"))
 
     def full(run, folder):
         raise OSError(28, "No space left on device")
@@ -108,9 +107,9 @@ def test_a_disk_that_is_full_at_the_end_exits_with_6_and_resume_finishes(recipe,
     with monkeypatch.context() as patch:
         patch.setattr(run_folder, "finish", full)
         with pytest.raises(ResourceError) as raised:
-            finetune(recipe())
+            train(recipe())
     assert raised.value.exit_code == EXIT_RESOURCES
     assert not Path("runs/r/model.safetensors").exists()
     assert not list(Path("runs/r").glob("*.tmp-*"))
-    finetune(recipe(), resume=True)
+    train(recipe(), resume=True)
     assert_same_run("runs/whole", "runs/r")

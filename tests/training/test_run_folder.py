@@ -2,17 +2,16 @@ import json
 from pathlib import Path
 
 import pytest
-from training_runs import documents, rows
+from training_runs import documents, rows, train
 
 from ldt import files
 from ldt.errors import EXIT_USAGE, UserError
 from ldt.training import checkpoints
-from ldt.training.finetune import finetune
 
 
 def test_the_folder_of_an_unfinished_run_is_not_used_without_a_word(recipe, killed):
     with pytest.raises(UserError, match="stopped after step 4; --resume goes on with it") as raised:
-        finetune(recipe())
+        train(recipe())
     assert raised.value.exit_code == EXIT_USAGE
 
 
@@ -20,7 +19,7 @@ def test_the_folder_of_an_unfinished_run_is_not_used_without_a_word(recipe, kill
 def test_another_run_in_the_folder_is_refused_with_what_differs(recipe, killed, resume):
     other = recipe("training.seed=7", "training.learning_rate=0.02", "data.max_length=64")
     with pytest.raises(UserError) as raised:
-        finetune(other, resume=resume)
+        train(other, resume=resume)
     lines = str(raised.value).splitlines()
     assert lines[0] == "runs/r: holds another run; it differs in"
     assert lines[1:4] == [
@@ -30,18 +29,18 @@ def test_another_run_in_the_folder_is_refused_with_what_differs(recipe, killed, 
     ]
     documents("train.jsonl", 12, 5)
     with pytest.raises(UserError, match=r"data.train \(sha256\): "):
-        finetune(recipe(), resume=resume)
+        train(recipe(), resume=resume)
 
 
 def test_a_resumed_run_may_have_other_settings_that_change_nothing(recipe, killed):
     other = recipe("training.logging_steps=1", "training.save_total_limit=1")
-    finetune(other, resume=True)
+    train(other, resume=True)
     assert json.loads(Path("runs/r/run.json").read_text())["finished"]
 
 
 def test_overwrite_replaces_the_run_and_leaves_what_is_not_of_it(recipe, killed):
     Path("runs/r/notes.txt").write_text("mine")
-    finetune(recipe("training.max_steps=1", "training.save_strategy=no"), overwrite=True)
+    train(recipe("training.max_steps=1", "training.save_strategy=no"), overwrite=True)
     assert list(checkpoints.checkpoints(Path("runs/r"))) == []
     assert Path("runs/r/notes.txt").read_text() == "mine"
     steps = {row["step"] for row in rows("runs/r")}
@@ -52,27 +51,27 @@ def test_a_folder_with_a_model_of_something_else_is_never_touched(recipe, tiny_l
     before = sorted(path.name for path in tiny_longformer.iterdir())
     for overwrite in (False, True):
         with pytest.raises(UserError, match="holds files of something else .*config.json"):
-            finetune(recipe(f"training.output_dir={tiny_longformer}"), overwrite=overwrite)
+            train(recipe(f"training.output_dir={tiny_longformer}"), overwrite=overwrite)
     assert sorted(path.name for path in tiny_longformer.iterdir()) == before
 
 
 def test_there_must_be_a_run_to_resume(recipe):
     with pytest.raises(UserError, match="no run to resume there; without --resume one starts"):
-        finetune(recipe(), resume=True)
+        train(recipe(), resume=True)
     assert not Path("runs/r").exists()
     with pytest.raises(UserError, match="exclude each other"):
-        finetune(recipe(), resume=True, overwrite=True)
+        train(recipe(), resume=True, overwrite=True)
 
 
 def test_the_folder_is_checked_before_a_model_is_looked_for(recipe):
     Path("file").touch()
     with pytest.raises(UserError, match="file: is a file or lies in one"):
-        finetune(recipe("training.output_dir=file", "model.path=nowhere"))
+        train(recipe("training.output_dir=file", "model.path=nowhere"))
     with files.Lock(Path("runs/r")), pytest.raises(UserError, match="trains here since"):
-        finetune(recipe("model.path=nowhere"))
+        train(recipe("model.path=nowhere"))
 
 
 def test_runs_latest_stays_where_it_is_a_folder(recipe, caplog):
     Path("runs/latest").mkdir(parents=True)
-    finetune(recipe("training.max_steps=1", "training.save_strategy=no"))
+    train(recipe("training.max_steps=1", "training.save_strategy=no"))
     assert "runs/latest is not a link" in caplog.text

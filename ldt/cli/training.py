@@ -1,0 +1,37 @@
+"""Training for the commands that do it: the results of each phase, printed."""
+
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from ldt.cli.console import say, stderr, stdout
+from ldt.errors import plain
+from ldt.recipe.recipe import Recipe
+from ldt.training import TrainingResult, train_in_phases
+
+
+def train(recipe: Recipe, *, resume: bool, overwrite: bool, dry_run: bool) -> TrainingResult:
+    """Train as a recipe says: progress to standard error, results to standard output.
+
+    Returns:
+        The result of the last phase.
+    """
+    options = {"resume": resume, "overwrite": overwrite, "dry_run": dry_run}
+    for result in train_in_phases(recipe, **options, console=stderr):
+        if result.closing:
+            show_metrics(result.metrics, result.table)
+            say(result.closing)
+    return result
+
+
+def show_metrics(metrics: dict[str, float], rows: list[dict[str, Any]]) -> None:
+    """Print metrics, and the table of further ones if it has rows."""
+    for name, value in metrics.items():
+        say(f"{name.removeprefix('eval_')}  {value:.4f}", console=stdout)
+    if rows:
+        table = Table(*rows[0], box=None)
+        for row in rows:
+            cells = [f"{v:.4f}" if isinstance(v, float) else plain(str(v)) for v in row.values()]
+            table.add_row(*[Text(cell) for cell in cells])
+        stdout.print(table)
