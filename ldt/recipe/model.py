@@ -1,14 +1,14 @@
-"""The model and data sections of a recipe: those of fine-tuning, and those of pretraining."""
+"""The `model:` sections of a recipe, one for each kind of data that tasks learn from."""
 
 from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from ldt.data.options import CharacterSection, CorpusSection, DataSection, Section
+from ldt.data.options import Section
 
 
 class ModelSection(Section):
-    """Where the model is and how its attention is computed.
+    """A model to fine-tune: where it is and how its attention is computed.
 
     Args:
         path: folder of a model, or its id on the hub; `load` expands ``~``.
@@ -36,31 +36,6 @@ class NewTokenizer(Section):
     vocab_size: int = Field(ge=261)
 
 
-class PretrainedModelSection(ModelSection):
-    """The model that pretraining goes on with, or begins with.
-
-    Args:
-        path: a masked LM to go on with; excludes `config` and `tokenizer`.
-        config: of a model from scratch: fields of `ldt.model.LdtConfig`, such as hidden_size,
-            num_hidden_layers, num_attention_heads. The vocabulary is that of the tokenizer, the
-            position table has room for ``data.max_length``, the window is `window`.
-        tokenizer: of a model from scratch: a folder that holds one, or ``{vocab_size: N}``, which
-            trains a byte-level BPE on the training documents.
-    """
-
-    config: dict[str, Any] | None = None
-    tokenizer: str | NewTokenizer | None = None
-
-    @model_validator(mode="after")
-    def _old_or_new(self):
-        for key in ("config", "tokenizer"):
-            if self.path is not None and getattr(self, key) is not None:
-                raise ValueError(f"path and {key} exclude each other: go on, or from scratch")
-        if (self.config is None) != (self.tokenizer is None):
-            raise ValueError("a model from scratch needs both config and tokenizer")
-        return self
-
-
 class CharacterModelSection(ModelSection):
     """The character model that training goes on with, or begins with.
 
@@ -74,21 +49,36 @@ class CharacterModelSection(ModelSection):
     config: dict[str, Any] | None = None
 
     @model_validator(mode="after")
-    def _old_or_new(self):
-        if self.path is not None and self.config is not None:
-            raise ValueError("path and config exclude each other: go on, or from scratch")
+    def _old_or_new(self) -> Any:
+        for key in ("config", "tokenizer"):
+            if self.path is not None and getattr(self, key, None) is not None:
+                raise ValueError(f"path and {key} exclude each other: go on, or from scratch")
         return self
 
 
-# command, or a task's own name for them -> its model and data sections
-OF = {
-    "finetune": (ModelSection, DataSection),
-    "pretrain": (PretrainedModelSection, CorpusSection),
-    "characters": (CharacterModelSection, CharacterSection),
+class PretrainedModelSection(CharacterModelSection):
+    """The masked LM that pretraining goes on with, or begins with.
+
+    Args:
+        path: a masked LM to go on with; excludes `config` and `tokenizer`.
+        config: of a model from scratch: fields of `ldt.model.LdtConfig`, such as hidden_size,
+            num_hidden_layers, num_attention_heads. The vocabulary is that of the tokenizer, the
+            position table has room for ``data.max_length``, the window is `window`.
+        tokenizer: of a model from scratch: a folder that holds one, or ``{vocab_size: N}``, which
+            trains a byte-level BPE on the training documents.
+    """
+
+    tokenizer: str | NewTokenizer | None = None
+
+    @model_validator(mode="after")
+    def _both(self) -> Any:
+        if (self.config is None) != (self.tokenizer is None):
+            raise ValueError("a model from scratch needs both config and tokenizer")
+        return self
+
+
+MODELS: dict[str, type[ModelSection]] = {  # by `Task.kind`
+    "examples": ModelSection,
+    "corpus": PretrainedModelSection,
+    "characters": CharacterModelSection,
 }
-
-
-def of(task: Any) -> tuple[type[ModelSection], type[Section]]:
-    """The model and data sections of a task; of an unknown one those of fine-tuning."""
-    command = getattr(task, "command", "finetune")
-    return OF[getattr(task, "sections", command)]

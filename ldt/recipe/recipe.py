@@ -6,44 +6,47 @@ How values are read (``3e-5`` is a number, ``no`` and ``007`` are text) is in `l
 
 import glob
 import json
+import logging
 import os
-import typing
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import Field, TypeAdapter, ValidationError
-from pydantic.errors import PydanticSchemaGenerationError
+from pydantic import BaseModel, ValidationError
 
-from ldt.data.options import CorpusSection, DataSection
+from ldt.data.formats import FORMATS
+from ldt.data.options import OPTIONS, DataOptions, DataSection, Section
 from ldt.errors import UserError, did_you_mean
-from ldt.recipe import model as sections
 from ldt.recipe import yaml
-from ldt.recipe.model import ModelSection
+from ldt.recipe.model import MODELS, ModelSection
+from ldt.recipe.packaged import located, shipped
 from ldt.recipe.problems import Place, Problems, explain, shown, word
+from ldt.recipe.training import training_section
+
+log = logging.getLogger("ldt")
 
 SECTIONS = ("task", "model", "data", "training")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Recipe:
-    """One run.
+    """One run; not changed once loaded.
 
     Args:
         task: a task of `ldt.tasks.TASKS`, with its fields.
-        model, data: the sections (`ldt.recipe.model`) of the command that runs the task.
+        model: the section of the task's kind, a class of `ldt.recipe.model.MODELS`.
+        data: the same of `ldt.data.options.OPTIONS`.
         training: keys of `transformers.TrainingArguments`, word for word, and ldt's own ones
-            (`OWN_TRAINING_KEYS`).
+            (`ldt.recipe.training.OWN_TRAINING_KEYS`).
         path: the file it came from.
         places: where each value was written, for messages.
     """
 
     task: Any
-    model: ModelSection = field(default_factory=ModelSection)
-    data: DataSection | CorpusSection = field(default_factory=DataSection)
+    model: Any = field(default_factory=ModelSection)
+    data: Any = field(default_factory=DataSection)
     training: dict[str, Any] = field(default_factory=dict)
     path: Path | None = field(default=None, compare=False)
     places: dict[tuple, Place] = field(default_factory=dict, compare=False, repr=False)
@@ -53,7 +56,10 @@ class Recipe:
         return Problems(self.places).place(keys).say(keys)
 
 
-# What a command cannot do without, beside the task's name.
+# The command that trains a task, by its kind.
+COMMANDS = {"examples": "finetune", "corpus": "pretrain", "characters": "pretrain"}
+
+# Keys that a command needs beside the task's name.
 NEEDS = {
     "finetune": {
         ("model", "path"): "a folder or the hub id of a model",
@@ -65,24 +71,14 @@ NEEDS = {
 # Keys that hold paths.
 FILES = {"model": ("path", "tokenizer"), "data": ("train", "eval", "test", "evidence", "cache")}
 
-OWN_TRAINING_KEYS = {
-    "early_stopping_patience": Annotated[int, Field(ge=1)] | None,
-    "early_stopping_threshold": Annotated[float, Field(ge=0)],
-}
-
-# Further values than the annotations of TrainingArguments have.
-WIDER_TYPES = {
-    "bf16": bool | Literal["auto"],  # see `ldt.training.arguments`
-    "fsdp": bool | str | None,  # true is what its documentation says
-}
-
 
 def load(path: str | Path, overrides: Iterable[str] = (), command: str | None = None) -> Recipe:
     """Read a recipe.
 
     Args:
-        path: the YAML file. Relative paths in it (``data.train``, ``data.eval``, ``model.path``)
-            are taken from the current directory, else from beside the recipe if they exist there;
+        path: the YAML file, or the name of a recipe that comes with ldt (`shipped`), where there is
+            no such file. Relative paths in it (``data.train``, ``data.eval``, ``model.path``) are
+            taken from the current directory, else from beside the recipe if they exist there;
             ``~`` is expanded, environment variables are not.
         overrides: ``key=value`` with a dotted key (``training.learning_rate=2e-5``); the value is
             read by the rules of the file and replaces what the file says.
@@ -93,45 +89,34 @@ def load(path: str | Path, overrides: Iterable[str] = (), command: str | None = 
         UserError: there is no such file.
         RecipeError: all that is wrong, one problem a line, each with its place.
     """
-    path = Path(path)
+    written, path = Path(path), located(Path(path))
+    if path != written:
+        log.info("%s: the recipe %s", written, path)
     tree = yaml.parse(_read(path))
     places = {keys: Place(f"{path}:{line}", 0, line) for keys, line in tree.lines.items()}
     places[()] = Place(str(path))
     problems = Problems(places)
     for keys, line, what in tree.problems:
         problems.add(keys, what, Place(f"{path}:{line}", 0, line) if line else Place(str(path)))
+    # Without syntax or sections there is nothing more to say; all else is collected first.
     if not tree.complete:
         problems.stop()
     root = tree.value
     if not isinstance(root, dict):
-        found = "an empty file" if root is None else shown(root)
-        problems.add((), f"expected the keys {', '.join(SECTIONS)}, got {found}")
+        got = "an empty file" if root is None else shown(root)
+        problems.add((), f"expected the keys {', '.join(SECTIONS)}, got {got}")
         problems.stop()
     _override(root, overrides, problems)
-    recipe = _validate(root, problems)
-    recipe.path, recipe.places = path, places
-    _check_fields(recipe, problems)
+    task, model, data, training = _validate(root, problems)
+    _check_data(data, task, problems)
     if command is not None:
-        if _command(recipe.task) != command and problems.clean(("task", "name")):
-            what = f"{recipe.task.name} is trained by ldt {_command(recipe.task)}"
-            problems.add(("task", "name"), what)
-            problems.stop()
-        for (section, key), what in NEEDS[command].items():
-            if problems.clean((section, key)) and (root.get(section) or {}).get(key) is None:
-                problems.add((section, key), f"missing, {what}")
-        _check_training(recipe.training, problems)
+        _check_command(root, task, command, problems)
+        _check_training(training, problems)
     problems.stop()
-    for section, keys in FILES.items():
-        values = getattr(recipe, section)
-        for key in keys:
-            name = getattr(values, key, None)
-            if isinstance(name, list):
-                setattr(values, key, [_found(each, path.parent) for each in name])
-            elif isinstance(name, str):
-                setattr(values, key, _found(name, path.parent))
-    if isinstance(recipe.training.get("output_dir"), str):
-        recipe.training["output_dir"] = os.path.expanduser(recipe.training["output_dir"])
-    return recipe
+    model, data = _with_paths(model, "model", path), _with_paths(data, "data", path)
+    if isinstance(training.get("output_dir"), str):
+        training = training | {"output_dir": os.path.expanduser(training["output_dir"])}
+    return Recipe(task, model, data, training, path, places)
 
 
 def dump(recipe: Recipe) -> str:
@@ -142,7 +127,7 @@ def dump(recipe: Recipe) -> str:
 
 
 def check_training(training: dict[str, Any], places: dict[tuple, Place] | None = None) -> None:
-    """Compare keys and types with `transformers.TrainingArguments` and `OWN_TRAINING_KEYS`.
+    """Compare keys and types with `training_section`, which imports transformers.
 
     Args:
         training: the section.
@@ -161,10 +146,10 @@ def _read(path):
         with open(path, "rb") as file:
             return file.read(yaml.MAX_BYTES + 1)
     except OSError as error:
-        near = ""
+        names = list(shipped())
         with suppress(OSError):
-            near = did_you_mean(path.name, [file.name for file in path.parent.iterdir()])
-        raise UserError(f"{path}: {error.strerror}{near}") from None
+            names += [file.name for file in path.parent.iterdir()]
+        raise UserError(f"{path}: {error.strerror}{did_you_mean(path.name, names)}") from None
 
 
 def _override(root, overrides, problems):
@@ -194,8 +179,10 @@ def _override(root, overrides, problems):
         problems.places[keys] = place
 
 
-def _validate(root, problems):
-    """A recipe of what is valid, defaults for what is not; problems are added."""
+def _validate(
+    root: dict, problems: Problems
+) -> tuple[Any, ModelSection, DataOptions, dict[str, Any]]:
+    """The four sections: what is valid, defaults for what is not; problems are added."""
     values = {}
     for key, value in root.items():
         if key not in SECTIONS:
@@ -204,21 +191,26 @@ def _validate(root, problems):
             problems.add((key,), f"expected keys and values, got {shown(value)}")
         else:
             values[key] = value or {}
-    model, data = sections.of(_task_class(root))
-    return Recipe(
-        task=_validate_task(values.get("task", {}), root, problems),
-        model=_section(model, values, "model", root, problems) or model(),
-        data=_section(data, values, "data", root, problems) or data(),
-        training=values.get("training", {}),
+    model, data = _sections(root)
+
+    def valid(cls, section):
+        return _section(cls, values.get(section, {}), section, root, problems)
+
+    return (
+        _task(values.get("task", {}), root, problems),
+        valid(model, "model") or model(),
+        valid(data, "data") or data(),
+        values.get("training", {}),
     )
 
 
-def _validate_task(values, root, problems):
+def _task(values, root, problems):
+    """The task, or None with problems added."""
     from ldt.tasks import TASKS
 
     cls = _task_class(root)
     if cls is not None:
-        return _section(cls, {"task": values}, "task", root, problems)
+        return _section(cls, values, "task", root, problems)
     if problems.clean(("task", "name")):
         names = ", ".join(TASKS)
         name = values.get("name")
@@ -228,40 +220,67 @@ def _validate_task(values, root, problems):
     return None
 
 
-def _command(task):
-    """The command that trains a task; that of an unknown one does not matter."""
-    return getattr(task, "command", "finetune")
-
-
-def _check_fields(recipe, problems):
-    """data.fields renames what the task reads."""
-    own = getattr(recipe.task, "fields", ())
-    for name in getattr(recipe.data, "fields", ()):
-        if recipe.task is not None and name not in own:
-            near = did_you_mean(name, own) or f"; {recipe.task.name} has {', '.join(own) or 'none'}"
+def _check_data(data, task, problems):
+    """Check names of other modules: those of formats, and of the fields that a task reads."""
+    if not isinstance(data, DataSection):
+        return
+    if data.format is not None and data.format not in FORMATS:
+        near = did_you_mean(data.format, FORMATS)
+        what = f"expected one of {', '.join(FORMATS)}, got {data.format!r}{near}"
+        problems.add(("data", "format"), what)
+    for name in data.fields:
+        if task is not None and name not in task.fields:
+            names = ", ".join(task.fields) or "none"
+            near = did_you_mean(name, task.fields) or f"; {task.name} has {names}"
             problems.add(("data", "fields", name), f"no such field of the task{near}")
 
 
-def _section(cls, values, section, root, problems):
+def _check_command(root, task, command, problems):
+    """Check that a command trains this task, and has the keys that it needs."""
+    trained_by = command if task is None else COMMANDS[task.kind]
+    if trained_by != command:
+        problems.add(("task", "name"), f"{task.name} is trained by ldt {trained_by}")
+        problems.stop()  # what another command needs is beside the point
+    for (section, key), what in NEEDS[command].items():
+        if problems.clean((section, key)) and (root.get(section) or {}).get(key) is None:
+            problems.add((section, key), f"missing, {what}")
+
+
+def _check_training(training, problems):
+    if training:
+        cls = training_section()
+
+        def meant(key):
+            return did_you_mean(key, cls.model_fields)
+
+        _instance(cls, training, "training", problems, meant)
+
+
+def _section(cls, value, section, root, problems):
     """An instance of the section's class, or None with problems added."""
-    value = values.get(section, {})
+    return _instance(cls, value, section, problems, lambda key: _meant(key, section, root))
+
+
+def _instance(
+    cls: type[BaseModel], value: dict, section: str, problems: Problems, meant: Callable
+) -> Any:
+    """An instance of the class, or None with problems added; `meant` ends that of unknown keys."""
     try:
         return cls.model_validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         for keys, what in explain(error, value):
             if what is None:
-                what = f"unknown key{_meant(keys[0], section, root) if len(keys) == 1 else ''}"
+                what = f"unknown key{meant(keys[0]) if len(keys) == 1 else ''}"
             if problems.clean((section, *keys)):
                 problems.add((section, *keys), what)
         return None
 
 
 def _meant(key, section, root):
-    """``, did you mean 'data.max_length'?`` for an unknown key, or what would do."""
-    task = _task_class(root)
-    model, data = sections.of(task)
+    """``, did you mean 'data.max_length'?`` for an unknown key, or the keys that there are."""
+    model, data = _sections(root)
     fields = {
-        "task": getattr(task, "model_fields", ()),
+        "task": getattr(_task_class(root), "model_fields", ()),
         "model": model.model_fields,
         "data": data.model_fields,
     }
@@ -271,7 +290,8 @@ def _meant(key, section, root):
         near = did_you_mean(key, own)
         if near:
             return near
-        dotted |= {name: f"training.{name}" for name in _training_types() if name not in dotted}
+        names = training_section().model_fields
+        dotted |= {name: f"training.{name}" for name in names if name not in dotted}
     return did_you_mean(key, dotted, dotted.get) or f", expected one of {', '.join(own)}"
 
 
@@ -283,7 +303,26 @@ def _task_class(root):
     return TASKS.get(name) if isinstance(name, str) else None
 
 
-def _found(name, folder):
+def _sections(root):
+    """Classes of the model and data sections; of an unknown task those of fine-tuning."""
+    task = _task_class(root)
+    kind = "examples" if task is None else task.kind
+    return MODELS[kind], OPTIONS[kind]
+
+
+def _with_paths(section: Section, name: str, path: Path) -> Section:
+    """The section, with its paths as the current directory has them or the recipe's folder."""
+    changed = {}
+    for key in FILES[name]:
+        value = getattr(section, key, None)
+        if isinstance(value, list):
+            changed[key] = [_path(each, path.parent) for each in value]
+        elif isinstance(value, str):
+            changed[key] = _path(value, path.parent)
+    return section.model_copy(update=changed)
+
+
+def _path(name, folder):
     """The path as the current directory has it, else beside the recipe if it is there."""
     if name == "-" or name.startswith("hf:"):
         return name
@@ -293,40 +332,5 @@ def _found(name, folder):
 
 
 def _exists(name):
-    """Whether a path or pattern names something."""
+    """True if a path or pattern names something."""
     return os.path.exists(name) or any(True for _ in glob.iglob(name, recursive=True))
-
-
-def _training_types():
-    """The type of every training key; of ``Enum | str``, the Enum."""
-    from dataclasses import fields
-
-    from transformers import TrainingArguments
-
-    hints = typing.get_type_hints(TrainingArguments)
-    types = {item.name: hints[item.name] for item in fields(TrainingArguments) if item.init}
-    for name, hint in types.items():
-        branches = typing.get_args(hint)
-        if any(isinstance(branch, type) and issubclass(branch, Enum) for branch in branches):
-            types[name] = typing.Union[tuple(b for b in branches if b is not str)]  # noqa: UP007
-    return types | WIDER_TYPES | OWN_TRAINING_KEYS
-
-
-def _check_training(training, problems):
-    if not training:
-        return
-    types = _training_types()
-    for key, value in training.items():
-        if key not in types:
-            problems.add(("training", key), f"unknown key{did_you_mean(key, types)}")
-            continue
-        try:
-            adapter = TypeAdapter(types[key])
-        except PydanticSchemaGenerationError:
-            continue  # a type that only transformers can check
-        try:
-            adapter.validate_json(json.dumps(value), strict=True)
-        except ValidationError as error:
-            for keys, what in explain(error, value):
-                if problems.clean(("training", key, *keys)):
-                    problems.add(("training", key, *keys), what)

@@ -1,6 +1,6 @@
 """What a recipe's ``task.name`` can be."""
 
-from ldt.tasks.base import Segment, Task, join
+from ldt.tasks.base import AnyTask, Segment, Task, join
 from ldt.tasks.char_lm import CharacterLM
 from ldt.tasks.classification import Classification
 from ldt.tasks.hotpotqa import HotpotQA
@@ -11,7 +11,7 @@ from ldt.tasks.token_classification import TokenClassification
 from ldt.tasks.triviaqa import TriviaQA
 from ldt.tasks.wikihop import WikiHop
 
-TASKS: dict[str, type[Task | MaskedLM | CharacterLM]] = {
+TASKS: dict[str, type[AnyTask]] = {
     "charlm": CharacterLM,
     "classification": Classification,
     "hotpotqa": HotpotQA,
@@ -25,6 +25,7 @@ TASKS: dict[str, type[Task | MaskedLM | CharacterLM]] = {
 
 __all__ = [
     "TASKS",
+    "AnyTask",
     "CharacterLM",
     "Classification",
     "HotpotQA",

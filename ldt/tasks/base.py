@@ -74,7 +74,25 @@ def named_labels(names: Sequence[str]) -> dict[str, Any]:
     return {"id2label": dict(enumerate(names)), "label2id": numbers, "num_labels": len(names)}
 
 
-class Task(BaseModel, ABC):
+class AnyTask(BaseModel, ABC):
+    """Members of every task, whatever kind of data it learns from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: ClassVar[str]  # of data: a key of `ldt.data.options.OPTIONS`
+    document: ClassVar[str] = "text"  # field of the document where data.text names none
+    fields: ClassVar[tuple[str, ...]] = ()  # further ones, which data.fields can rename
+    label_names: ClassVar[tuple[str, ...]] = ("labels",)  # arguments of the head, for its loss
+    lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss"})
+
+    name: str
+
+    @abstractmethod
+    def head(self) -> type:
+        """The model class of ``ldt.model`` that learns it."""
+
+
+class Task(AnyTask):
     """The fields of the ``task:`` section of a recipe, and what they do with text and answers.
 
     A feature is one input of the model: input_ids, global_attention_mask, token_type_ids and what
@@ -86,21 +104,14 @@ class Task(BaseModel, ABC):
     (`ldt.data.features.Features`).
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    kind: ClassVar[str] = "examples"  # of data: a key of `ldt.data.options.OPTIONS`
-    command: ClassVar[str] = "finetune"  # that trains it
+    kind: ClassVar[str] = "examples"
     roles: ClassVar[tuple[str, ...]]  # of the segments that `encode` joins
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss", "mse", "mae"})
-    document: ClassVar[str] = "text"  # field of the document where data.text names none
-    fields: ClassVar[tuple[str, ...]] = ()  # further ones, which data.fields can rename
-    label_names: ClassVar[tuple[str, ...]] = ("labels",)  # arguments of the head, for its loss
     outputs: ClassVar[tuple[str, ...]] = ("logits",)  # of the head, which `decode` reads
     together: ClassVar[bool] = False  # all features of a document are trained on by one loss
     shuffles: ClassVar[bool] = False  # training sees each example anew in every epoch
     new_tokens: ClassVar[tuple[str, ...]] = ()  # special tokens that the vocabulary is to have
 
-    name: str
     global_attention: list[str]
 
     @model_validator(mode="after")
@@ -118,10 +129,6 @@ class Task(BaseModel, ABC):
         if name == self.document and data.text is not None:
             return data.text
         return data.fields.get(name, name)
-
-    @abstractmethod
-    def head(self) -> type:
-        """The model class of ``ldt.model`` that answers."""
 
     @abstractmethod
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:

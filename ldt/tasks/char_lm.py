@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ldt.errors import UserError
+from ldt.tasks.base import AnyTask
 
 
 class Phase(BaseModel):
@@ -56,7 +57,7 @@ class Sampling(BaseModel):
     seed: int = 0
 
 
-class CharacterLM(BaseModel):
+class CharacterLM(AnyTask):
     """A causal model of characters or bytes, pretrained on plain text and sampled from.
 
     Args:
@@ -70,16 +71,10 @@ class CharacterLM(BaseModel):
         sampling: how `ldt predict` continues a prompt.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     kind: ClassVar[str] = "characters"
-    command: ClassVar[str] = "pretrain"
-    sections: ClassVar[str] = "characters"  # a name in `ldt.recipe.model.OF`
     lower_is_better: ClassVar[frozenset[str]] = frozenset(
         {"loss", "bits_per_character", "bits_per_byte"}
     )
-    label_names: ClassVar[tuple[str, ...]] = ("labels",)
-    document: ClassVar[str] = "text"  # field of a prompt
 
     name: Literal["charlm"] = "charlm"
     vocabulary: Literal["characters", "bytes"] = "characters"
@@ -107,7 +102,7 @@ class CharacterLM(BaseModel):
 
 
 def figures(nats: float, scored: int, characters: int, size: int) -> dict[str, float]:
-    """What is reported of a character model.
+    """Metrics of a character model.
 
     Args:
         nats: sum of the cross-entropy over the scored characters.

@@ -3,15 +3,16 @@
 import math
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from ldt.data.masking import Masker
+from ldt.tasks.base import AnyTask
 
 
-class MaskedLM(BaseModel):
+class MaskedLM(AnyTask):
     """Pretraining on plain text: 15 % of the tokens are predicted from the text around them.
 
-    Masks are drawn anew in every epoch. Special tokens are never chosen.
+    Masks are sampled anew in every epoch. Special tokens are never chosen.
 
     Args:
         global_attention: ``[cls]`` gives the first token of every row global attention and trains
@@ -23,15 +24,11 @@ class MaskedLM(BaseModel):
         source_length: of the model that was made longer, in tokens, for ``positions``.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     kind: ClassVar[str] = "corpus"
-    command: ClassVar[str] = "pretrain"
     roles: ClassVar[tuple[str, ...]] = ("cls",)
     lower_is_better: ClassVar[frozenset[str]] = frozenset(
         {"loss", "bits_per_token", "bits_per_byte", "perplexity"}
     )
-    label_names: ClassVar[tuple[str, ...]] = ("labels",)
 
     name: Literal["mlm"] = "mlm"
     global_attention: list[Literal["cls"]] = []
@@ -51,13 +48,13 @@ class MaskedLM(BaseModel):
 
         return LdtForMaskedLM
 
-    def masker(self, tokenizer) -> "Masker":
-        """What draws the masks."""
+    def masker(self, tokenizer) -> Masker:
+        """The masker that samples the masks."""
         return Masker(tokenizer, self.mask_fraction, self.whole_words)
 
 
 def figures(nats: float, masked: int, tokens: int, size: int) -> dict[str, float]:
-    """What is reported of a masked LM.
+    """Metrics of a masked LM.
 
     Args:
         nats: sum of the cross-entropy over the predicted tokens.

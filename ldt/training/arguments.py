@@ -11,7 +11,8 @@ from transformers import TrainingArguments
 
 from ldt.attention.matmul import has_bfloat16
 from ldt.errors import RecipeError
-from ldt.recipe.recipe import OWN_TRAINING_KEYS, Recipe, check_training
+from ldt.recipe.recipe import Recipe, check_training
+from ldt.recipe.training import OWN_TRAINING_KEYS
 
 DOCUMENTS_A_STEP = 8  # where the recipe does not say how many batches make a step
 LINES = 50  # of progress in a run, where the recipe does not say how often

@@ -2,7 +2,7 @@ import subprocess
 import sys
 from textwrap import dedent
 from types import ModuleType
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +16,8 @@ from ldt.recipe.recipe import DataSection, ModelSection, Recipe, check_training,
 
 class Sorting(BaseModel):
     model_config = ConfigDict(extra="forbid")
+    kind: ClassVar[str] = "examples"
+    fields: ClassVar[tuple[str, ...]] = ()
     name: str
     global_attention: list[str] = ["cls"]
     merge: Literal["mean", "max"] = "mean"
@@ -402,6 +404,7 @@ def test_reading_a_recipe_imports_neither_torch_nor_transformers(folder):
     code = (
         "import sys, types; from ldt.recipe import recipe\n"
         "class Task:\n"
+        "    kind = 'examples'\n"
         "    model_fields = {}\n"
         "    model_validate_json = staticmethod(lambda text, strict: text)\n"
         "tasks = sys.modules['ldt.tasks'] = types.ModuleType('ldt.tasks')\n"
@@ -417,3 +420,10 @@ def test_every_command_that_needs_keys_names_fields_that_exist():
     sections = {"model": ModelSection, "data": DataSection}
     for needs in recipes.NEEDS.values():
         assert all(key in sections[section].model_fields for section, key in needs)
+
+
+def test_a_recipe_is_not_changed_once_loaded(folder):
+    recipe = read(GOOD)
+    for change in ("recipe.data = None", "recipe.data.text = 'x'", "recipe.model.path = 'x'"):
+        with pytest.raises((AttributeError, ValueError)):
+            exec(change, {"recipe": recipe})

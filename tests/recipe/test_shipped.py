@@ -7,7 +7,9 @@ import pytest
 from recipe_data import LINES
 from training_runs import train
 
-from ldt.recipe.recipe import load
+from ldt.errors import UserError
+from ldt.recipe import load, shipped
+from ldt.recipe.recipe import COMMANDS as COMMANDS_BY_KIND
 from ldt.tasks import TASKS
 
 SMALL = {  # by kind of recipe, overrides beside those of all
@@ -35,7 +37,7 @@ def test_a_recipe_trains_a_step(path, tiny_longformer, tmp_path, monkeypatch):
     make = LINES[said.task.name]
     lines = [json.dumps({"id": number} | make(number)) + "\n" for number in range(12)]
     data.write_text("".join(lines), encoding="utf-8")
-    command = said.task.command
+    command = COMMANDS_BY_KIND[said.task.kind]
     kind = "charlm" if said.task.name == "charlm" else command
     overrides = SMALL[kind] | {
         "data.train": data,
@@ -65,4 +67,27 @@ def test_a_recipe_trains_a_step(path, tiny_longformer, tmp_path, monkeypatch):
 def test_a_recipe_begins_with_what_it_is_and_how_to_run_it(path):
     comment = path.read_text("utf-8").partition("\ntask:")[0].splitlines()
     assert all(line.startswith("# ") for line in comment)
-    assert f"ldt {load(path).task.command} recipes/{path.name}" in " ".join(comment)
+    assert f"ldt {COMMANDS_BY_KIND[load(path).task.kind]} recipes/{path.name}" in " ".join(comment)
+
+
+def test_a_shipped_recipe_is_found_by_name_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert list(shipped()) == [path.stem for path in RECIPES]
+    for name in ("wikihop", "wikihop.yaml", "recipes/wikihop.yaml"):
+        assert load(name).path.samefile(shipped()["wikihop"])
+    Path("wikihop.yaml").write_text("task: {name: squad}\n")
+    assert load("wikihop.yaml").task.name == "squad"
+
+
+@pytest.mark.parametrize("name", ["mine/wikihop.yaml", "wikihop.yml", "recipes/wikihob.yaml"])
+def test_other_paths_are_not_taken_for_shipped_recipes(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="No such file or directory, did you mean 'wikihop'"):
+        load(name)
+
+
+def test_shipped_recipes_are_found_in_the_package(tmp_path, monkeypatch):
+    (tmp_path / "ldt" / "recipes").mkdir(parents=True)
+    (tmp_path / "ldt" / "recipes" / "only.yaml").touch()
+    monkeypatch.setattr("ldt.recipe.packaged._PACKAGE", tmp_path / "ldt")
+    assert shipped() == {"only": tmp_path / "ldt" / "recipes" / "only.yaml"}

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -20,10 +22,10 @@ from ldt.training.arguments import settings
 )
 def test_settings_fit_to_what_the_recipe_sets(recipe, given, found):
     made = recipe()
-    made.training = given
+    made = replace(made, training=given)
     full = settings(made)
     assert full | found == full
-    made.training = full
+    made = replace(made, training=full)
     assert settings(made) == full
 
 
@@ -43,9 +45,9 @@ def test_settings_fit_to_what_the_recipe_sets(recipe, given, found):
 )
 def test_settings_that_cannot_work_are_named(recipe, training, without, what):
     made = recipe()
-    made.training = training
+    made = replace(made, training=training)
     if without:
-        made.data.eval = None
+        made = replace(made, data=made.data.model_copy(update={"eval": None}))
     with pytest.raises(RecipeError, match=what):
         settings(made)
 
@@ -67,7 +69,9 @@ def test_bf16_auto_is_what_the_device_has_instructions_for(
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: gpu)
     monkeypatch.setattr("ldt.training.arguments.has_bfloat16", lambda: cpu)
     made = recipe()
-    made.training = {"bf16": "auto"} | ({} if use_cpu is None else {"use_cpu": use_cpu})
+    made = replace(
+        made, training={"bf16": "auto"} | ({} if use_cpu is None else {"use_cpu": use_cpu})
+    )
     assert settings(made)["bf16"] is found
-    made.training = {"bf16": True}
+    made = replace(made, training={"bf16": True})
     assert settings(made)["bf16"] is True
