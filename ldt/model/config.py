@@ -1,4 +1,4 @@
-"""LdtConfig: what the encoder is, read from ldt's, transformers' and the authors' files."""
+"""LdtConfig: the encoder's config, read from ldt's, transformers' and the authors' files."""
 
 from dataclasses import field
 from typing import Literal
@@ -100,23 +100,23 @@ class LdtConfig(LongformerConfig):
     @classmethod
     def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
         """As in transformers, with the windows and names of ldt."""
-        found, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
-        return plain_longformer(found), kwargs
+        values, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        return plain_longformer(values), kwargs
 
 
-def plain_longformer(found, source="SOURCE"):
-    """A copy of the dict ``found`` in ldt's terms: two-sided windows, model_type ldt.
+def plain_longformer(values, source="SOURCE"):
+    """A copy of the dict ``values`` in ldt's terms: two-sided windows, model_type ldt.
 
     Args:
-        found: what a config.json holds.
+        values: the keys of a config.json.
         source: the folder it is from, for the message.
 
     Raises:
-        ModelError: ``found`` describes something that this encoder does not compute.
+        ModelError: ``values`` describes something that this encoder does not compute.
     """
-    found = dict(found)
-    kind = found.get("model_type")
-    mode = found.get("attention_mode")
+    values = dict(values)
+    kind = values.get("model_type")
+    mode = values.get("attention_mode")
     authors = mode not in (None, "longformer")
     if kind not in ("ldt", "longformer") and not (authors and kind in (None, "", "roberta")):
         if not kind:
@@ -128,15 +128,15 @@ def plain_longformer(found, source="SOURCE"):
                 f"{source}: attention_mode {mode!r} is not the sliding window of this encoder; "
                 f"{' and '.join(_AUTHORS_MODES)} are"
             )
-        found["attention_window"] = _doubled(found.get("attention_window"), source)
-    if found.get("autoregressive"):
+        values["attention_window"] = _doubled(values.get("attention_window"), source)
+    if values.get("autoregressive"):
         raise ModelError(f"{source}: autoregressive attention is not part of this encoder")
-    if authors and set(_listed(found.get("attention_dilation", 1))) == {1}:
-        found.pop("attention_dilation", None)
+    if authors and set(_listed(values.get("attention_dilation", 1))) == {1}:
+        values.pop("attention_dilation", None)
     for key in _AUTHORS_KEYS:
-        found.pop(key, None)
-    found["model_type"] = "ldt"
-    return found
+        values.pop(key, None)
+    values["model_type"] = "ldt"
+    return values
 
 
 def usable_length(config):
@@ -167,29 +167,29 @@ def layer_windows(config):
 
 
 def layer_dilations(config):
-    """The gaps of each layer, a tuple of one number a head.
+    """The dilations of each layer, a tuple of one number a head.
 
     Raises:
-        ValueError: a gap is less than 1, or their number is not that of the layers or heads.
+        ValueError: a dilation is less than 1, or their number is not that of the layers or heads.
     """
     layers, heads = config.num_hidden_layers, config.num_attention_heads
-    gaps = config.attention_dilation
-    gaps = [gaps] * layers if isinstance(gaps, int) else gaps
-    if len(gaps) != layers:
+    entries = config.attention_dilation
+    entries = [entries] * layers if isinstance(entries, int) else entries
+    if len(entries) != layers:
         raise ValueError(
             f"attention_dilation must be one number or one entry for each of the {layers} layers, "
-            f"got {len(gaps)} entries"
+            f"got {len(entries)} entries"
         )
-    gaps = [per_head(gap if isinstance(gap, int) else tuple(gap), heads) for gap in gaps]
-    for own in gaps:
-        if len(own) != heads:
+    dilations = [per_head(e if isinstance(e, int) else tuple(e), heads) for e in entries]
+    for layer in dilations:
+        if len(layer) != heads:
             raise ValueError(
                 f"attention_dilation of a layer must be one number or one for each of the {heads} "
-                f"heads, got {len(own)} numbers"
+                f"heads, got {len(layer)} numbers"
             )
-        if min(own) < 1:
-            raise ValueError(f"attention_dilation must be at least 1, got {min(own)}")
-    return gaps
+        if min(layer) < 1:
+            raise ValueError(f"attention_dilation must be at least 1, got {min(layer)}")
+    return dilations
 
 
 def upper_middle_layers(layers):

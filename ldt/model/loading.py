@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,11 +18,11 @@ from transformers import AutoTokenizer, PreTrainedModel
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
-from ldt.errors import ModelError
+from ldt.errors import ModelError, first_line, listed
 from ldt.model.config import LdtConfig, plain_longformer, usable_length
 from ldt.model.encoders import ENCODERS, encoder_class
 
-logger = logging.getLogger("ldt")
+log = logging.getLogger("ldt")
 
 WEIGHTS = (  # the first of them that is there counts
     "model.safetensors",
@@ -48,7 +49,7 @@ _HUB_OPTIONS = (
     "token",
 )
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-_SHOWN = 4  # names in a message before it goes on with a count
+_names = partial(listed, most=4, show=str)
 
 
 def load(path, cls, **config_changes):
@@ -106,12 +107,7 @@ def load_tokenizer(path, config):
     """
     folder = find_folder(path)
     _need_tokenizer(folder)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(folder), config=config, local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:  # the tokenizers library raises plain Exceptions
-        raise ModelError(f"{folder}: the tokenizer cannot be read: {_line(error)}") from error
+    tokenizer = read_tokenizer(folder, config=config)
     if not tokenizer.is_fast:
         raise ModelError(f"{folder}: {type(tokenizer).__name__} is slow, without text offsets")
     size = max(tokenizer.get_vocab().values(), default=-1) + 1
@@ -138,6 +134,24 @@ def load_tokenizer(path, config):
         )
     tokenizer.model_max_length = usable_length(config)
     return tokenizer
+
+
+def read_tokenizer(folder, **kwargs):
+    """The tokenizer of a folder as it is; only local files are read, and no code.
+
+    Args:
+        kwargs: of `AutoTokenizer.from_pretrained`.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False, **kwargs
+        )
+    except Exception as error:  # the tokenizers library raises plain Exceptions
+        why = first_line(error)
+        raise ModelError(f"{folder}: the tokenizer cannot be read: {why}") from error
 
 
 def check_folder(path):
@@ -186,15 +200,16 @@ def read_config(folder, **changes):
             go together.
         TypeError: a change that is no field of the config.
     """
-    found = _config_json(folder)
-    config_class = _config_class(found)
+    values = _config_json(folder)
+    config_class = _config_class(values)
     known = {field.name for field in dataclasses.fields(config_class)}
     unknown = changes.keys() - known - {"num_labels", "output_attentions"}
     if unknown:
         raise TypeError(f"{config_class.__name__} has no field {sorted(unknown)[0]!r}")
     if "num_labels" in changes and "id2label" not in changes:
-        found = {key: value for key, value in found.items() if key not in ("id2label", "label2id")}
-    config = _from_dict(found | changes, folder)[0]
+        for key in ("id2label", "label2id"):  # of another number of labels
+            values.pop(key, None)
+    config = _from_dict(values | changes, folder)[0]
     _check(config, folder)
     return config
 
@@ -250,24 +265,26 @@ def _read(file):
         if file.suffix == ".safetensors":
             # Copies: the file may be written to while the model lives.
             return {name: tensor.clone() for name, tensor in load_file(file).items()}
-        found = torch.load(file, map_location="cpu", weights_only=True)
+        tensors = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ModelError(
             f"{file}: holds more than tensors, or is damaged, and is not read; "
             "a safetensors file cannot hold code"
         ) from error
     except (SafetensorError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{file}: damaged or cut off: {_line(error)}") from error
-    if not isinstance(found, dict) or not all(isinstance(x, torch.Tensor) for x in found.values()):
+        raise ModelError(f"{file}: damaged or cut off: {first_line(error)}") from error
+    if not isinstance(tensors, dict) or not all(map(torch.is_tensor, tensors.values())):
         raise ModelError(f"{file}: not a table of names and tensors")
-    return found
+    return tensors
 
 
 def _load(cls, folder, config, args, kwargs, new_head):
     """A model and transformers' loading info, after the check that nothing of it is amiss."""
     _check(config, folder)
+    # A head's own shapes may differ from the file's only where the head is another one.
     same_class = _kind(cls.__name__) in map(_kind, config.architectures or ())
     state_dict = read_weights(folder)
+    # transformers lets weights that are missing or misshapen pass; `_check_keys` does not.
     with quiet():
         model, info = PreTrainedModel.from_pretrained.__func__(
             cls,
@@ -286,14 +303,14 @@ def _load(cls, folder, config, args, kwargs, new_head):
         sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])})
     )
     if model.new_weights:
-        logger.warning("%s: new and to be trained: %s", folder, _some(model.new_weights))
+        log.warning("%s: new and to be trained: %s", folder, _names(model.new_weights))
     if config.tie_word_embeddings:
         for target, origin in (model._tied_weights_keys or {}).items():
             if model.get_parameter(target) is not model.get_parameter(origin):
-                logger.warning("%s: %s differs from %s and stays apart", folder, target, origin)
+                log.warning("%s: %s differs from %s and stays apart", folder, target, origin)
     unused = sorted(info["unexpected_keys"])
     if unused:
-        logger.info("%s: not used: %s", folder, _some(unused))
+        log.info("%s: not used: %s", folder, _names(unused))
     return model, info
 
 
@@ -322,34 +339,27 @@ def _check_keys(folder, model, state_dict, info, new_head):
         )
     if missing:
         raise ModelError(
-            f"{folder}: encoder weights are missing: {_some(missing)}; "
-            f"there are {_some(sorted(state_dict)) or 'none'}"
+            f"{folder}: encoder weights are missing: {_names(missing)}; "
+            f"there are {_names(sorted(state_dict))}"
         )
     unexpected = sorted(key for key in info["unexpected_keys"] if in_encoder(key))
     if unexpected:
         raise ModelError(
             f"{folder}: encoder weights without a place in the model that config.json describes: "
-            f"{_some(unexpected)}"
+            f"{_names(unexpected)}"
         )
     other = [
-        f"{key} is {list(found)}, by config.json {list(expected)}"
-        for key, found, expected in sorted(info["mismatched_keys"])
+        f"{key} is {list(shape)}, by config.json {list(expected)}"
+        for key, shape, expected in sorted(info["mismatched_keys"])
         if in_encoder(key) or not new_head
     ]
     if other:
-        raise ModelError(f"{folder}: weights of another shape: {_some(other)}")
+        raise ModelError(f"{folder}: weights of another shape: {_names(other)}")
 
 
 def _kind(name):
     """LdtForMaskedLM and LongformerForMaskedLM -> ForMaskedLM."""
     return name.removeprefix("Ldt").removeprefix("Longformer").removeprefix("Roberta")
-
-
-def _some(names):
-    """The first few of the names, and how many more there are."""
-    shown = ", ".join(names[:_SHOWN])
-    more = len(names) - _SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _config_json(folder):
@@ -358,26 +368,28 @@ def _config_json(folder):
         raise ModelError(
             f"{folder}: no config.json; ldt convert SOURCE {folder} makes a model there"
         )
-    found = _json(file)
-    if not isinstance(found, dict):
+    values = _json(file)
+    if not isinstance(values, dict):
         raise ModelError(f"{file}: not a table of keys and values")
-    return found
+    return values
 
 
-def _from_dict(found, folder, **kwargs):
+def _from_dict(values, folder, **kwargs):
     """The encoder's config and the kwargs that are not its; errors name the folder."""
-    config_class = _config_class(found)
+    config_class = _config_class(values)
     if config_class is LdtConfig:
-        found = plain_longformer(found, folder)
+        values = plain_longformer(values, folder)
     try:
-        return config_class.from_dict(found, return_unused_kwargs=True, **kwargs)
+        return config_class.from_dict(values, return_unused_kwargs=True, **kwargs)
     except (StrictDataclassError, ValueError, TypeError, AttributeError) as error:
-        raise ModelError(f"{folder / 'config.json'}: {_line(error, last=True)}") from error
+        # Of a check of a field the last line says why.
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
+        raise ModelError(f"{folder / 'config.json'}: {reason}") from error
 
 
-def _config_class(found):
+def _config_class(values):
     """The config class of the row of `ENCODERS` that a config.json names, else LdtConfig."""
-    kind = str(found.get("model_type"))
+    kind = str(values.get("model_type"))
     return encoder_class(kind).config_class if kind in ENCODERS else LdtConfig
 
 
@@ -385,7 +397,7 @@ def _json(file):
     try:
         return json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{file}: not JSON: {_line(error)}") from error
+        raise ModelError(f"{file}: not JSON: {first_line(error)}") from error
 
 
 def _need_tokenizer(folder):
@@ -405,7 +417,8 @@ def _download(name, options):
                 name, file, _raise_exceptions_for_missing_entries=not optional, **options
             )
         except OSError as error:
-            raise ModelError(f"{name}: no such folder, nor on the hub: {_line(error)}") from error
+            why = first_line(error)
+            raise ModelError(f"{name}: no such folder, nor on the hub: {why}") from error
 
     config = fetch("config.json", optional=False)
     if config is None:
@@ -435,9 +448,3 @@ def quiet():
         transformers_logging.set_verbosity(verbosity)
         if bar:
             transformers_logging.enable_progress_bar()
-
-
-def _line(error, last=False):
-    """One line of an error's text."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1 if last else 0] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""What the models return; the fields are those of transformers' Longformer."""
+"""Outputs of the models, with the fields of transformers' Longformer."""
 
 from dataclasses import dataclass
 
@@ -62,10 +62,3 @@ class LdtQuestionAnsweringOutput(ModelOutput):
     hidden_states: tuple[torch.Tensor, ...] | None = None
     attentions: tuple[torch.Tensor, ...] | None = None
     global_attentions: tuple[torch.Tensor, ...] | None = None
-
-
-def answered(model, output, return_dict):
-    """``output``, or the tuple of what is not None in it, as the caller or the config asks."""
-    if return_dict is None:
-        return_dict = model.config.return_dict
-    return output if return_dict else output.to_tuple()

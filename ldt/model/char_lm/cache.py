@@ -1,10 +1,10 @@
-"""Keys and values of the tokens before, as far as the windows reach: for one token at a time."""
+"""KV cache of a character model, as far back as its windows reach, and attention to it."""
 
 import torch
 from torch.nn import functional as F
 
 
-class LayerPast:
+class LayerCache:
     """Keys and values [b, at most reach, heads, dim] of a layer, and its table of distances."""
 
     def __init__(self, reach):
@@ -12,17 +12,17 @@ class LayerPast:
         self.keys = self.values = self.table = None
 
     def append(self, k, v):
-        """Those that were kept followed by ``k`` and ``v`` [b, n, heads, dim]; the last ones are
-        kept."""
+        """The cached keys and values followed by ``k`` and ``v`` [b, n, heads, dim]; the last of
+        them stay in the cache."""
         if self.keys is not None:
             k, v = torch.cat([self.keys, k], 1), torch.cat([self.values, v], 1)
         self.keys, self.values = k[:, -self.reach :].clone(), v[:, -self.reach :].clone()
         return k, v
 
 
-class Past:
-    """What a causal model keeps of a text: of each layer what its window reaches, however long the
-    text is.
+class KVCache:
+    """Keys and values of the last tokens of a text: of each layer those that its window reaches,
+    however long the text is.
 
     Args:
         real: [b, n] bool, False at padding of the tokens that are kept first.
@@ -35,18 +35,18 @@ class Past:
     def __init__(self, real, reaches):
         if not real[:, -1].all():
             raise ValueError("what is to be continued ends with a real token: pad on the left")
-        self.layers = [LayerPast(reach) for reach in reaches]
+        self.layers = [LayerCache(reach) for reach in reaches]
         self.reach = max(reaches)
         self.keep = real[:, -self.reach :]
 
     def extend(self, n):
-        """[b, …] bool, what of the tokens so far is real, ``n`` new ones that are included."""
+        """[b, …] bool, False at padding, of the cached tokens and ``n`` new ones, all real."""
         keep = F.pad(self.keep, (0, n), value=True)
         self.keep = keep[:, -self.reach :]
         return keep
 
 
-def attend_to_past(q, k, v, keep, relative, dilation):
+def cached_attention(q, k, v, keep, relative, dilation):
     """Causal `reference.sliding_window_attention` of the last tokens of each row alone.
 
     Args:

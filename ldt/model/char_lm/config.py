@@ -11,7 +11,7 @@ from ldt.model.loading import find_folder
 
 @strict
 class LdtCausalConfig(PreTrainedConfig):
-    """What a character model is; the defaults are those of the paper's small model.
+    """Config of a character model; the defaults are those of the paper's small model.
 
     There is no position table, so inputs may have any length.
 
@@ -23,12 +23,12 @@ class LdtCausalConfig(PreTrainedConfig):
         hidden_dropout_prob: after the embeddings, both parts of a layer, the activation and the
             last normalisation.
         attention_probs_dropout_prob: of the attention probabilities.
-        memory_length: 0; or as in Transformer-XL: inputs are cut into segments of so many tokens,
-            no gradient flows from a segment into the hidden states of the one before. It changes
+        memory_length: 0; or as in Transformer-XL: inputs are cut into parts of so many tokens, no
+            gradient flows from a part into the hidden states of the one before. It changes
             gradients, never outputs: windows must not reach farther than the memory.
         attention_backend: a name in `ldt.attention.BACKENDS` that has relative positions
             (reference, blocked), or ``auto``, which takes blocked on every device.
-        tie_word_embeddings: whether the output projection is the embedding, as in Transformer-XL's
+        tie_word_embeddings: True: the output projection is the embedding, as in Transformer-XL's
             character models.
     """
 
@@ -78,15 +78,16 @@ def read_causal_config(path, **changes):
     """
     folder = find_folder(path)
     try:
-        found = PreTrainedConfig.get_config_dict(folder)[0]
+        values = PreTrainedConfig.get_config_dict(folder)[0]
     except OSError as error:
         raise ModelError(f"{folder}: no config.json that can be read") from error
-    if found.get("model_type") != LdtCausalConfig.model_type:
-        raise ModelError(f"{folder} is a {found.get('model_type')} model, no character model")
-    return LdtCausalConfig.from_dict(found | changes)
+    kind = values.get("model_type")
+    if kind != LdtCausalConfig.model_type:
+        raise ModelError(f"{folder} is a {kind} model, no character model")
+    return LdtCausalConfig.from_dict(values | changes)
 
 
 def reaches(config):
-    """How many tokens before a token the windows of each layer reach."""
+    """Reach of each layer's windows before a token, in tokens."""
     pairs = zip(layer_windows(config), layer_dilations(config), strict=True)
-    return [window // 2 * max(gaps) for window, gaps in pairs]
+    return [window // 2 * max(dilations) for window, dilations in pairs]

@@ -9,17 +9,17 @@ from transformers import PreTrainedModel, initialization
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils import can_return_tuple
 
 from ldt.attention import sliding_window_attention
 from ldt.errors import ModelError
-from ldt.model.char_lm.cache import Past, attend_to_past
+from ldt.model.char_lm.cache import KVCache, cached_attention
 from ldt.model.char_lm.config import LdtCausalConfig, check_causal, reaches
-from ldt.model.char_lm.recurrence import Segments
+from ldt.model.char_lm.recurrence import Recurrence
 from ldt.model.config import layer_dilations, layer_windows
 from ldt.model.heads.losses import cross_entropy
 from ldt.model.linear import Linear
 from ldt.model.loading import find_folder, quiet, weight_files
-from ldt.model.outputs import answered
 from ldt.model.packing import pack
 
 
@@ -63,22 +63,22 @@ class RelativeAttention(nn.Module):
         self.content_bias = nn.Parameter(torch.empty(self.heads, width // self.heads))
         self.position_bias = nn.Parameter(torch.empty(self.heads, width // self.heads))
 
-    def forward(self, x, layout, segments=None):
+    def forward(self, x, layout, recurrence=None):
         """[total, width] -> the same, and keys and values [total, heads, dim].
 
-        With ``segments`` x is [2 * total, width], a copy without gradient in front.
+        With a ``recurrence`` x is [2 * total, width], a copy without gradient in front.
         """
-        own = x if segments is None else x[layout.total_tokens :]
-        q, k, v = self._split(self.query(own)), *self.keys_and_values(x)
-        kept = k[-len(own) :], v[-len(own) :]
-        if segments is not None:
-            q, k, v = segments.queries(q), segments.gather(k), segments.gather(v)
-            layout = segments.layout
+        tokens = x if recurrence is None else x[layout.total_tokens :]
+        q, k, v = self._split(self.query(tokens)), *self.keys_and_values(x)
+        new = k[-len(tokens) :], v[-len(tokens) :]
+        if recurrence is not None:
+            q, k, v = recurrence.with_memories(q), recurrence.gather(k), recurrence.gather(v)
+            layout = recurrence.layout
         half = self._in_use(max(map(sub, layout.cu_seqlens_host[1:], layout.cu_seqlens_host)))
-        how = {"window": 2 * half, "dilation": self.dilation, "causal": True}
+        options = {"window": 2 * half, "dilation": self.dilation, "causal": True}
         if self.training and self.dropout:
             # From torch's generator, whose state gradient checkpointing restores.
-            how |= {"dropout": self.dropout, "seed": torch.randint(2**31, (), device=x.device)}
+            options |= {"dropout": self.dropout, "seed": torch.randint(2**31, (), device=x.device)}
         dtype = torch.promote_types(q.dtype, torch.float32)
         with torch.autocast(q.device.type, enabled=False):
             content, far = self._queries(q.to(dtype))
@@ -90,23 +90,23 @@ class RelativeAttention(nn.Module):
                 layout,
                 relative=relative,
                 backend=self.backend,
-                **how,
+                **options,
             )
-        if segments is not None:
-            out = segments.own(out)
-        return self.output(out.flatten(1).to(x.dtype)), kept
+        if recurrence is not None:
+            out = recurrence.without_memories(out)
+        return self.output(out.flatten(1).to(x.dtype)), new
 
-    def step(self, x, keep, past):
-        """[b, n, width] of the next tokens -> the same; ``past`` holds what stands before them and
-        takes their keys and values."""
+    def step(self, x, keep, cache):
+        """[b, n, width] of the next tokens -> the same; their keys and values go into ``cache``,
+        which holds those of the tokens before them."""
         q = self._split(self.query(x))
-        k, v = past.append(*self.keys_and_values(x))
+        k, v = cache.append(*self.keys_and_values(x))
         dtype = torch.promote_types(q.dtype, torch.float32)
-        if past.table is None:
-            past.table = self.table(self.window // 2, dtype)
+        if cache.table is None:
+            cache.table = self.table(self.window // 2, dtype)
         content, far = self._queries(q.to(dtype))
-        relative = far, past.table[:, -1 - self._in_use(k.shape[1]) :]
-        out = attend_to_past(content, k.to(dtype), v.to(dtype), keep, relative, self.dilation)
+        relative = far, cache.table[:, -1 - self._in_use(k.shape[1]) :]
+        out = cached_attention(content, k.to(dtype), v.to(dtype), keep, relative, self.dilation)
         return self.output(out.flatten(2).to(x.dtype))
 
     def keys_and_values(self, x):
@@ -125,7 +125,7 @@ class RelativeAttention(nn.Module):
         return torch.stack([waves[gap] @ row.T for gap, row in pairs])
 
     def _queries(self, q):
-        """Those that meet keys, and those that meet distances."""
+        """Queries for keys, and queries for distances."""
         return q + self.content_bias.to(q.dtype), q + self.position_bias.to(q.dtype)
 
     def _in_use(self, longest):
@@ -150,15 +150,15 @@ class CausalLayer(GradientCheckpointingLayer):
         self.narrow = Linear(wide, width)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, x, layout, segments=None):
+    def forward(self, x, layout, recurrence=None):
         """[total, width] -> the same, and the attention's keys and values."""
-        read = x if segments is None else torch.cat([x.detach(), x])
-        out, kept = self.attention(self.attention_norm(read), layout, segments)
-        return self._feed_forward(x + self.dropout(out)), kept
+        read = x if recurrence is None else torch.cat([x.detach(), x])
+        out, new = self.attention(self.attention_norm(read), layout, recurrence)
+        return self._feed_forward(x + self.dropout(out)), new
 
-    def step(self, x, keep, past):
+    def step(self, x, keep, cache):
         """[b, n, width] of the next tokens -> the same."""
-        return self._feed_forward(x + self.attention.step(self.attention_norm(x), keep, past))
+        return self._feed_forward(x + self.attention.step(self.attention_norm(x), keep, cache))
 
     def _feed_forward(self, x):
         active = self.dropout(self.activation(self.wide(self.norm(x))))
@@ -206,18 +206,17 @@ class LdtForCausalLM(PreTrainedModel):
         Raises:
             ModelError: there is no such model, or its weights are not those of its config.
         """
-        asked = kwargs.pop("output_loading_info", False)
+        with_info = kwargs.pop("output_loading_info", False)
         folder = find_folder(pretrained_model_name_or_path)
         weight_files(folder)
         with quiet():
             model, info = super().from_pretrained(
                 folder, *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
             )
-        for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-            if info[kind]:
-                what = kind.removesuffix("_keys")
-                raise ModelError(f"{folder}: {what} weights: {', '.join(map(str, info[kind]))}")
-        return (model, info) if asked else model
+        for fault in ("missing", "unexpected", "mismatched"):
+            if keys := info[f"{fault}_keys"]:
+                raise ModelError(f"{folder}: {fault} weights: {', '.join(map(str, keys))}")
+        return (model, info) if with_info else model
 
     def _init_weights(self, module):
         super()._init_weights(module)
@@ -237,6 +236,7 @@ class LdtForCausalLM(PreTrainedModel):
     def set_output_embeddings(self, new_embeddings):
         self.decoder = new_embeddings
 
+    @can_return_tuple
     def forward(
         self,
         input_ids,
@@ -245,7 +245,6 @@ class LdtForCausalLM(PreTrainedModel):
         past_key_values=None,
         use_cache=None,
         output_hidden_states=None,
-        return_dict=None,
         num_items_in_batch=None,
         at_labels=False,
     ):
@@ -257,10 +256,10 @@ class LdtForCausalLM(PreTrainedModel):
             labels: [b, n] int64, the ids again, -100 where none is to be predicted; the label at a
                 place is that of the logits one place before. Without a real token right before
                 it, a label does not count.
-            past_key_values: `Past` of the tokens before these; then all tokens are real.
-            use_cache: whether to give a `Past` that goes on with these tokens; a given one is
-                changed. Every row must then end with a real token. None: as the config says.
-            output_hidden_states, return_dict: None: as the config says.
+            past_key_values: `KVCache` of the tokens before these; then all tokens are real.
+            use_cache: return a `KVCache` that goes on with these tokens; a given one is changed.
+                Every row must then end with a real token. None: as the config says.
+            output_hidden_states: None: as the config says.
             num_items_in_batch: labels of all batches of an optimizer step; the loss is divided by
                 it in place of the number of labels here.
             at_labels: compute the logits only where there is a label: ``logits`` are
@@ -281,52 +280,56 @@ class LdtForCausalLM(PreTrainedModel):
         if self.training and (use_cache or past_key_values is not None):
             raise ValueError("keys and values are kept in evaluation mode only; model.eval() first")
         if past_key_values is not None:
-            return self._step(input_ids, attention_mask, past_key_values, return_dict)
+            return self._step(input_ids, attention_mask, past_key_values)
         packing = pack(tuple(input_ids.shape), attention_mask, device=input_ids.device)
-        layout = packing.layout
-        segments = None
-        if config.memory_length and torch.is_grad_enabled():
-            segments = Segments(layout, config.memory_length)
-        x = self._embed(packing.pack(input_ids))
-        hidden, past = [x], None
-        if use_cache:
-            past = Past(packing.real(), reaches(config))
-        for number, layer in enumerate(self.layers):
-            x, kept = layer(x, layout, segments)
-            hidden.append(x)
-            if past is not None:
-                past.layers[number].append(*map(packing.unpack, kept))
-        x = self.dropout(self.norm(x))
-        loss = None
-        if labels is None:
-            logits = packing.unpack(self.decoder(x))
-        else:
-            targets = self._targets(labels.to(x.device), packing)
-            if at_labels:
-                places = (targets != -100).nonzero().squeeze(1)
-                x, targets = x[places], targets[places]
-            logits = self.decoder(x)
-            loss = cross_entropy(logits, targets, num_items_in_batch)
-            logits = logits if at_labels else packing.unpack(logits)
+        cache = KVCache(packing.real(), reaches(config)) if use_cache else None
+        hidden = self._hidden_states(packing.pack(input_ids), packing, cache)
+        x = self.dropout(self.norm(hidden[-1]))
+        loss, logits = self._loss_and_logits(x, labels, packing, num_items_in_batch, at_labels)
         states = tuple(map(packing.unpack, hidden)) if output_hidden_states else None
-        return answered(self, CausalLMOutputWithPast(loss, logits, past, states), return_dict)
+        return CausalLMOutputWithPast(loss, logits, cache, states)
 
-    def _step(self, input_ids, attention_mask, past, return_dict):
-        """The logits of tokens that follow those of ``past``."""
+    def _hidden_states(self, ids, packing, cache):
+        """Embeddings and each layer's output, layers + 1 of [total, width], of packed ids."""
+        recurrence, layout = None, packing.layout
+        # It changes gradients alone, so without them nothing is cut.
+        if self.config.memory_length and torch.is_grad_enabled():
+            recurrence = Recurrence(layout, self.config.memory_length)
+        hidden = [self._embed(ids)]
+        for number, layer in enumerate(self.layers):
+            x, new = layer(hidden[-1], layout, recurrence)
+            hidden.append(x)
+            if cache is not None:
+                cache.layers[number].append(*map(packing.unpack, new))
+        return hidden
+
+    def _loss_and_logits(self, x, labels, packing, count, at_labels):
+        """Loss, None without labels, and logits of normalised states [total, width]."""
+        if labels is None:
+            return None, packing.unpack(self.decoder(x))
+        targets = self._targets(labels.to(x.device), packing)
+        if at_labels:
+            places = (targets != -100).nonzero().squeeze(1)
+            x, targets = x[places], targets[places]
+        logits = self.decoder(x)
+        loss = cross_entropy(logits, targets, count)
+        return loss, logits if at_labels else packing.unpack(logits)
+
+    def _step(self, input_ids, attention_mask, cache):
+        """The logits of tokens that follow those of ``cache``."""
         if attention_mask is not None and not attention_mask.all():
             raise ValueError("tokens that follow a past are all real; padding stands before them")
         x = self._embed(input_ids)
-        keep = past.extend(input_ids.shape[1])
-        for layer, own in zip(self.layers, past.layers, strict=True):
-            x = layer.step(x, keep, own)
-        logits = self.decoder(self.norm(x))
-        return answered(self, CausalLMOutputWithPast(None, logits, past), return_dict)
+        keep = cache.extend(input_ids.shape[1])
+        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
+            x = layer.step(x, keep, layer_cache)
+        return CausalLMOutputWithPast(None, self.decoder(self.norm(x)), cache)
 
     def _embed(self, ids):
         return self.dropout(self.embeddings(ids) * self.config.hidden_size**0.5)
 
     def _targets(self, labels, packing):
-        """[total], what each packed place is to predict: the label of the place behind it."""
+        """Targets [total]: of each packed place the label of the place behind it, or -100."""
         if labels.shape != packing.shape:
             raise ValueError(
                 f"labels must have the input's shape {list(packing.shape)}, got {[*labels.shape]}"

@@ -1,4 +1,4 @@
-"""Segments of documents, each with a memory in front of it through which no gradient flows."""
+"""Transformer-XL's recurrence: parts of a document with the tokens before them as memory."""
 
 from itertools import pairwise
 
@@ -7,30 +7,32 @@ import torch
 from ldt.attention import Layout
 
 
-class Segments:
-    """Cuts packed documents into segments; in front of each stand the tokens before it.
+class Recurrence:
+    """Packed documents cut into parts, each with the tokens before it in front, as memory through
+    which no gradient flows.
 
-    Where x [total, …] are the hidden states of a layer, each segment is a document of its own in
+    Where x [total, …] are the hidden states of a layer, each part is a document of its own in
     ``torch.cat([x.detach(), x])``: its memory taken from the first half, its tokens from the
-    second. All segments are computed at once: unlike in Transformer-XL's code (Dai et al. 2019,
+    second. All parts are computed at once: unlike in Transformer-XL's code (Dai et al. 2019,
     arXiv:1901.02860) the memory is not carried from batch to batch, an input begins without.
 
     Args:
         layout: where the documents lie; without global tokens.
-        length: tokens of a segment, and of the memory before it.
+        length: tokens of a part, and of the memory before it.
     """
 
     def __init__(self, layout, length):
         total, device = layout.total_tokens, layout.cu_seqlens.device
-        parts, sizes = [], []
+        sources, sizes = [], []
         for start, stop in pairwise(layout.cu_seqlens_host):
             for first in range(start, stop, length):
-                behind = min(first + length, stop)
-                parts.append(torch.arange(max(start, first - length), first))
-                parts.append(torch.arange(first, behind) + total)
-                sizes.append(len(parts[-2]) + len(parts[-1]))
-        self.source = torch.cat(parts).to(device)
-        self.rows = (self.source >= total).nonzero().squeeze(1)  # of the tokens, in their order
+                end = min(first + length, stop)
+                sources.append(torch.arange(max(start, first - length), first))
+                sources.append(torch.arange(first, end) + total)
+                sizes.append(len(sources[-2]) + len(sources[-1]))
+        self.source = torch.cat(sources).to(device)
+        # Places of the tokens that are no memory, in the order of the text.
+        self.places = (self.source >= total).nonzero().squeeze(1)
         keep = layout.key_padding_mask
         self.layout = Layout(
             torch.tensor([0, *sizes], device=device).cumsum(0),
@@ -40,13 +42,13 @@ class Segments:
         )
 
     def gather(self, x):
-        """[2 * total, …], without and with gradient, to the tokens of the segments."""
+        """[2 * total, …], without and with gradient -> [tokens and memories, …]."""
         return x.index_select(0, self.source)
 
-    def queries(self, q):
-        """[total, …] to their places in the segments; zeros in the memories."""
-        return q.new_zeros(len(self.source), *q.shape[1:]).index_copy(0, self.rows, q)
+    def with_memories(self, q):
+        """[total, …] -> [tokens and memories, …], with zeros at the memories."""
+        return q.new_zeros(len(self.source), *q.shape[1:]).index_copy(0, self.places, q)
 
-    def own(self, out):
-        """[tokens of the segments, …] -> [total, …], without the memories."""
-        return out.index_select(0, self.rows)
+    def without_memories(self, out):
+        """[tokens and memories, …] -> [total, …]."""
+        return out.index_select(0, self.places)

@@ -34,7 +34,7 @@ class LdtModel(LdtPreTrainedModel):
 
     Args:
         config: LdtConfig.
-        add_pooling_layer: whether ``pooler_output`` is computed.
+        add_pooling_layer: False: no pooler, and no ``pooler_output``.
     """
 
     config: LdtConfig
@@ -202,16 +202,16 @@ class LdtModel(LdtPreTrainedModel):
         return counted.cumsum(1) * counted + pad
 
     def _check_ids(self, input_ids, position_ids, token_type_ids, shape):
-        """Say what an embedding would raise an IndexError about, or a CUDA device an assertion."""
+        """Raise a ValueError where an embedding would raise an IndexError, or CUDA an assertion."""
         if torch.compiler.is_compiling():
             return
         longest = usable_length(self.config)
         if shape[1] > longest:
-            found = int(position_ids.max()) - self.config.pad_token_id
-            if found > longest:
+            length = int(position_ids.max()) - self.config.pad_token_id
+            if length > longest:
                 raise ValueError(
-                    f"input has {found} tokens, the position table holds {longest}; "
-                    f"ldt convert SOURCE --max-length {found} makes a longer one"
+                    f"input has {length} tokens, the position table holds {longest}; "
+                    f"ldt convert SOURCE --max-length {length} makes a longer one"
                 )
         for name, ids, rows in (
             ("input_ids", input_ids, self.config.vocab_size),

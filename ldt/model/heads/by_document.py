@@ -39,8 +39,9 @@ def micro_batched(run, *args, **kwargs):
     rows = next(len(value) for value in (*args, *kwargs.values()) if _is_tensor(value))
     parts = []
     for row in range(rows):
-        own = [_row(value, row) for value in args]
-        parts.append(run(*own, **{name: _row(value, row) for name, value in kwargs.items()}))
+        own_args = [_row(value, row) for value in args]
+        own_kwargs = {name: _row(value, row) for name, value in kwargs.items()}
+        parts.append(run(*own_args, **own_kwargs))
     return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
 

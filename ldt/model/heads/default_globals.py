@@ -1,4 +1,4 @@
-"""Which tokens a head makes global where its caller does not say: told by the separators."""
+"""Global tokens of a head whose caller gives no mask: found by the separators."""
 
 import torch
 
@@ -6,7 +6,7 @@ from ldt.model.packing import real_tokens
 
 
 def words_of(input_ids, inputs_embeds):
-    """Whichever of the two was given.
+    """Ids or embeddings, the one of the two that is not None.
 
     Raises:
         ValueError: neither was.

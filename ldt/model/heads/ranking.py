@@ -208,7 +208,7 @@ def _exact(x):
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _merged_loss(scores, there, example_ids, labels, how):
+def _merged_loss(scores, there, example_ids, labels, merge):
     """Cross entropy of the rows' scores, merged by question.
 
     Args:
@@ -216,7 +216,7 @@ def _merged_loss(scores, there, example_ids, labels, how):
         there: [rows, candidates] bool, which of them count.
         example_ids: [rows] int64, the question of each row; None: each row its own.
         labels: [rows] int64, alike in the rows of a question; -100: no part in the loss.
-        how: "mean" or "sum" of the rows.
+        merge: "mean" or "sum" of the rows.
 
     Returns:
         Scalar, the mean over the questions that have a label; 0 where none has.
@@ -228,7 +228,7 @@ def _merged_loss(scores, there, example_ids, labels, how):
     member = number[:, None] == example_ids  # [questions, rows]
     count = member.to(scores.dtype) @ there.to(scores.dtype)
     merged = member.to(scores.dtype) @ scores.masked_fill(~there, 0)
-    if how == "mean":
+    if merge == "mean":
         merged = merged / count.clamp(min=1)
     merged = merged.masked_fill(count == 0, torch.finfo(merged.dtype).min)
     return cross_entropy(merged, labels[member.int().argmax(1)])

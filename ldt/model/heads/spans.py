@@ -97,7 +97,7 @@ class LdtForQuestionAnswering(Head):
 
 
 def span_loss(logits, positions, real, example_ids=None):
-    """How improbable all right positions of a document together are: the OR loss.
+    """OR loss: how improbable all right positions of a document together are.
 
     The logarithm of the sum of exp(logit) over all tokens of a document, less that over its right
     positions, each counted once; the mean over documents that have any, 0 where none has. With one

@@ -15,7 +15,7 @@ def rows(*texts, length=12):
 
 
 def global_tokens(model, *args, **kwargs):
-    """What the encoder is given as global attention mask, as lists of positions."""
+    """Positions with global attention in what the encoder is given, a list a row."""
     seen = []
 
     def look(module, args):
