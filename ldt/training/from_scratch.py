@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 from tokenizers import ByteLevelBPETokenizer
-from transformers import AutoTokenizer, RobertaTokenizer
+from transformers import RobertaTokenizer
 
 from ldt import files as files_
 from ldt.data.corpus import Reader, Source, drawn, fingerprint
@@ -22,6 +22,7 @@ from ldt.errors import ModelError, RecipeError, did_you_mean
 from ldt.model import LdtConfig, load_tokenizer
 from ldt.model.char_lm.model import sinusoids
 from ldt.model.config import check_config
+from ldt.model.loading import read_tokenizer
 from ldt.recipe.recipe import Recipe
 from ldt.training.job import config_changes
 
@@ -101,13 +102,7 @@ def _texts(found: Sequence[Source], recipe: Recipe, seed: int) -> Iterator[str]:
 
 
 def _from_folder(folder: str | Path):
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:  # the tokenizers library raises plain Exceptions
-        what = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelError(f"{folder}: the tokenizer cannot be read: {what}") from error
+    tokenizer = read_tokenizer(folder)
     if tokenizer.pad_token_id is None:
         raise ModelError(f"{folder}: the tokenizer has no padding token")
     config = LdtConfig(vocab_size=vocabulary_size(tokenizer), pad_token_id=tokenizer.pad_token_id)
