@@ -1,9 +1,26 @@
 """ldt evaluate: the published metric of a file of predictions."""
 
+import json as json_text
+import logging
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.table import Table
+from rich.text import Text
+
+from ldt.cli.console import say, stdout
+from ldt.errors import UserError, plain, plural
+from ldt.files import check_target, write_whole
+from ldt.metrics import METRICS
+
+if TYPE_CHECKING:
+    from ldt.metrics.result import Group, Result
+
+log = logging.getLogger("ldt")
+
+Format = Enum("Format", {name: name for name in METRICS})
 
 
 def evaluate(
@@ -15,7 +32,7 @@ def evaluate(
         str, typer.Option(metavar="FILE", help="Predictions to score; - reads standard input.")
     ],
     format: Annotated[
-        Literal["triviaqa", "squad", "squad2", "wikihop", "hotpotqa", "conll"],
+        Format,
         typer.Option(
             help="Published layout of both files, which also decides the metric; XQuAD has the "
             "layout squad."
@@ -58,8 +75,90 @@ def evaluate(
 
     Example: ldt evaluate --format squad --gold dev.json --pred answers.json
     """
-    from ldt.metrics import evaluate
+    from ldt import metrics
+    from ldt.metrics.result import as_json
 
-    evaluate(
-        gold, pred, format=format, domain=domain, evidence=evidence, na_prob=na_prob, json=json
+    if json and json != "-":
+        check_target(Path(json))
+        if Path(json).resolve() in {Path(file).resolve() for file in (gold, pred, na_prob) if file}:
+            raise UserError(f"--json {json}: a file that is read; name another")
+    result = metrics.evaluate(
+        gold, pred, format=format.value, domain=domain, evidence=evidence, na_prob=na_prob
     )
+    for line in result.warnings:
+        log.warning("%s", line)
+    text = json and json_text.dumps(as_json(result), ensure_ascii=False, indent=2)
+    if json == "-":
+        typer.echo(text)
+        return
+    show(result)
+    if json:
+        write_whole(Path(json), f"{text}\n")
+        log.info("%s: written", json)
+
+
+def show(result: "Result") -> None:
+    """Print metrics with their intervals, then groups, on standard output."""
+    from ldt.metrics import result as results
+
+    answered = len(result.items) - len(result.missing)
+    counts = f"{plural(len(result.items), result.noun)}, {answered:,} predicted"
+    say(f"{result.title}: {counts}; figures from 0 to 100", console=stdout)
+    _metrics(result)
+    if result.intervals:
+        say(
+            f"intervals: {results.LEVEL:.0%}, {results.RESAMPLES:,} resamples of the "
+            f"{result.units}, seed {results.SEED}",
+            console=stdout,
+        )
+    else:
+        say(f"no intervals: they take two {result.units} at least", console=stdout)
+    groups = results.by_length(result.items, result.derive)
+    _groups("words of the document", groups, result, result.no_length)
+    _groups("where the answer stands", results.by_place(result.items), result, result.no_place)
+
+
+def _metrics(result: "Result") -> None:
+    rows = [(name, value, result.intervals.get(name)) for name, value in result.metrics.items()]
+    for subset, metrics in result.subsets.items():
+        for name, value in metrics.items():
+            name = f"{subset} {name}"
+            rows.append((name, value, result.intervals.get(name)))
+    between = {name: f"{pair[0]:.2f} to {pair[1]:.2f}" if pair else "" for name, _, pair in rows}
+    if stdout.is_terminal:
+        table = Table("metric")
+        table.add_column("value", justify="right")
+        table.add_column("interval")
+        for name, value, _ in rows:
+            table.add_row(name, _value(name, value), between[name])
+        stdout.print(table)
+        return
+    for name, value, _ in rows:
+        say(f"{name} {_value(name, value)} {between[name]}".rstrip(), console=stdout)
+
+
+def _groups(heading: str, groups: "list[Group]", result: "Result", why_not: str) -> None:
+    if not groups:
+        why_not = why_not or "the gold file tells it of no question"
+        say(f"{heading}: not known; {why_not}", console=stdout)
+        return
+    names = result.shown or tuple(groups[0].metrics)
+    if stdout.is_terminal:
+        table = Table(heading)
+        for name in ("questions", *names):
+            table.add_column(name, justify="right")
+        for group in groups:
+            values = [f"{group.metrics[name]:.2f}" for name in names]
+            table.add_row(Text(plain(group.label)), f"{group.questions:,}", *values)
+        stdout.print(table)
+        return
+    for group in groups:
+        values = ", ".join(f"{name} {group.metrics[name]:.2f}" for name in names)
+        counts = plural(group.questions, result.noun)
+        say(f"{heading}: {group.label}: {counts}, {values}", console=stdout)
+
+
+def _value(name: str, value: float) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.6g}" if name.endswith("_thresh") else f"{value:.2f}"

@@ -1,4 +1,4 @@
-"""Which parts of a long document become inputs."""
+"""Parts of a long document that become inputs: chunks."""
 
 from typing import TYPE_CHECKING
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 def fit(
-    length: int, room: int, example: Example, data: "DataSection"
+    length: int, room: int, example: Example, data: "DataSection", text: str | None = None
 ) -> tuple[list[tuple[int, int]], dict[str, bool]]:
-    """Return which parts of a document go into the model, each into one input.
+    """Return the chunks of a document that go into the model, each into one input.
 
-    Windows follow each other every ``room - data.stride`` tokens; the last one ends where the
+    Chunks follow each other every ``room - data.stride`` tokens; the last one ends where the
     document ends, so that it is as long as the others and shares more with the one before.
 
     Args:
@@ -22,10 +22,12 @@ def fit(
         room: tokens of it that one input holds.
         example: for messages.
         data: its overflow, stride and max_windows.
+        text: of the document; None where that it is empty need not be said.
 
     Returns:
         Pairs (start, end) in order, at least one, also for an empty document; and flags for the
-        answer: ``truncated`` when a part of the document goes unread.
+        answer: ``truncated`` when a part of the document goes unread, ``empty`` when there is not a
+        word in it.
 
     Raises:
         RecipeError: no room, or a stride that leaves none.
@@ -36,15 +38,16 @@ def fit(
             f"data: max_length leaves {room} tokens for the document, stride is {data.stride}; "
             "it must be smaller"
         )
+    empty = {} if text is None or text.strip() else {"empty": True}
     if length <= room:
-        return [(0, length)], {}
+        return [(0, length)], empty
     if data.overflow == "error":
         raise DataError(
             f"{example.where}: document {example.id!r} has {length:,} tokens, {room:,} fit; "
             "data.overflow=windows reads it in parts, truncate its beginning"
         )
     if data.overflow == "truncate":
-        return [(0, room)], {"truncated": True}
+        return [(0, room)], {"truncated": True} | empty
     starts = [*range(0, length - room, room - data.stride), length - room]
-    parts = [(start, start + room) for start in starts[: data.max_windows]]
-    return parts, {"truncated": True} if len(starts) > len(parts) else {}
+    chunks = [(start, start + room) for start in starts[: data.max_windows]]
+    return chunks, ({"truncated": True} if len(starts) > len(chunks) else {}) | empty

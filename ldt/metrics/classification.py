@@ -3,53 +3,55 @@
 import numpy as np
 
 
-def class_table(gold: np.ndarray, found: np.ndarray) -> dict[str, np.ndarray]:
+def class_table(gold: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray]:
     """Return precision, recall, f1 and support of each class.
 
     Args:
-        gold, found: [documents, classes] bool, whether a document has a class.
+        gold, predicted: [documents, classes] bool, whether a document has a class.
 
     Returns:
         Arrays of [classes]. A ratio of nothing to nothing is 0, as in scikit-learn.
     """
-    true = (gold & found).sum(0)
+    true = (gold & predicted).sum(0)
     return {
-        "precision": _ratio(true, found.sum(0)),
+        "precision": _ratio(true, predicted.sum(0)),
         "recall": _ratio(true, gold.sum(0)),
-        "f1": _ratio(2 * true, found.sum(0) + gold.sum(0)),
+        "f1": _ratio(2 * true, predicted.sum(0) + gold.sum(0)),
         "support": gold.sum(0),
     }
 
 
-def class_metrics(gold: np.ndarray, found: np.ndarray, *, all_classes: bool) -> dict[str, float]:
+def class_metrics(
+    gold: np.ndarray, predicted: np.ndarray, *, all_classes: bool
+) -> dict[str, float]:
     """Return accuracy (all classes of a document right), macro_f1 and micro_f1.
 
     Args:
-        gold, found: [documents, classes] bool.
+        gold, predicted: [documents, classes] bool.
         all_classes: whether macro_f1 is the mean over all classes, as scikit-learn has it for
-            multi-label indicators, or over those that any document has in ``gold`` or ``found``,
-            as it has it for single labels.
+            multi-label indicators, or over those that any document has in ``gold`` or
+            ``predicted``, as it has it for single labels.
     """
-    f1 = class_table(gold, found)["f1"]
-    seen = np.ones_like(f1, bool) if all_classes else (gold | found).any(0)
+    f1 = class_table(gold, predicted)["f1"]
+    seen = np.ones_like(f1, bool) if all_classes else (gold | predicted).any(0)
     return {
-        "accuracy": float((gold == found).all(1).mean()),
+        "accuracy": float((gold == predicted).all(1).mean()),
         "macro_f1": float(f1[seen].mean()),
-        "micro_f1": float(_ratio(2 * (gold & found).sum(), gold.sum() + found.sum())),
+        "micro_f1": float(_ratio(2 * (gold & predicted).sum(), gold.sum() + predicted.sum())),
     }
 
 
-def number_metrics(gold: np.ndarray, found: np.ndarray) -> dict[str, float]:
+def number_metrics(gold: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     """Return mse, mae, pearson and spearman (ties share their mean rank) of two [documents].
 
     A correlation is 0 where one side is constant.
     """
-    gold, found = gold.astype(np.float64), found.astype(np.float64)
+    gold, predicted = gold.astype(np.float64), predicted.astype(np.float64)
     return {
-        "mse": float(((gold - found) ** 2).mean()),
-        "mae": float(np.abs(gold - found).mean()),
-        "pearson": _correlation(gold, found),
-        "spearman": _correlation(_ranks(gold), _ranks(found)),
+        "mse": float(((gold - predicted) ** 2).mean()),
+        "mae": float(np.abs(gold - predicted).mean()),
+        "pearson": _correlation(gold, predicted),
+        "spearman": _correlation(_ranks(gold), _ranks(predicted)),
     }
 
 

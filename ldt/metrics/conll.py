@@ -1,34 +1,113 @@
-"""CoNLL: entities by {number of the document: tags}, against a file of words with their tags."""
+"""CoNLL: precision, recall and F1 of the entities that BIO tags say.
+
+Predictions are {number of the document: tags}, the gold file is one of words with their tags.
+
+Source: Tjong Kim Sang and Buchholz 2000 (CoNLL-2000) and Tjong Kim Sang and De Meulder 2003
+(CoNLL-2003, arXiv:cs/0306050), the rules of their script conlleval.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ldt.data.formats import conll as layout
 from ldt.data.json_file import JsonFile, shown
 from ldt.errors import DataError
 from ldt.metrics.result import Item, Result, compare, mean
-from ldt.metrics.rules import conll as rules
 
 NAMES = ("precision", "recall", "f1")
 COUNTS = ("gold", "found", "right")
 
 
-def gold(source: str) -> JsonFile:
-    """The documents of a gold file, as `ldt.data.formats.conll.read` has them.
+class Entity(NamedTuple):
+    """From ``start`` to before ``end``, counted in words or characters."""
+
+    start: int
+    end: int
+    label: str
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities of a sentence, counted in words.
+
+    One begins at B, and at I where the word before is outside or of another type; so tags that
+    mark only the border between two neighbours (IOB1) are read as well as those that mark each
+    beginning (IOB2).
+
+    Args:
+        tags: O, B-type or I-type, one a word.
 
     Raises:
-        UserError: there is no such file.
-        DataError: it is damaged, has no documents, or no tags.
+        ValueError: another tag.
     """
-    name = "stdin" if source == "-" else source
-    documents = list(layout.read(source, None))
-    if not documents:
-        raise DataError(f"{name}: no documents in it")
-    for document in documents:
-        if "tags" not in document.fields:
-            raise DataError(f"{document.where}: one column only; a gold file has tags in the last")
-    return JsonFile(name, documents)
+    found, before = [], ""
+    for place, tag in enumerate(tags):
+        kind, _, label = tag.partition("-")
+        if tag != "O" and not (kind in ("B", "I") and label):
+            raise ValueError(f"{tag!r} is no tag; O, B-type and I-type are")
+        if label and kind == "I" and label == before:
+            found[-1] = found[-1]._replace(end=place + 1)
+        elif label:
+            found.append(Entity(place, place + 1, label))
+        before = label
+    return found
+
+
+def tags(entities: Iterable[Entity], length: int) -> list[str]:
+    """IOB2 tags of so many words; what lies beyond them is left out."""
+    written = ["O"] * length
+    for start, end, label in entities:
+        for place in range(start, min(end, length)):
+            written[place] = f"{'B' if place == start else 'I'}-{label}"
+    return written
+
+
+def ratios(gold: Any, found: Any, right: Any) -> tuple[Any, Any, Any]:
+    """Precision, recall and F1, from 0 to 1, of numbers of entities; 0 where there are none.
+
+    Args:
+        gold, found, right: numbers, or arrays of them; of one document, of all, or in the mean.
+    """
+    both = gold + found
+    return (
+        right / (found + (found == 0)),
+        right / (gold + (gold == 0)),
+        2 * right / (both + (both == 0)),
+    )
+
+
+def score(example: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, float]:
+    """Count the entities of a document: those there are, were found, and are right.
+
+    Right are those of the same place and type.
+
+    Args:
+        example, answer: ``entities``, a set of tuples with the type last.
+
+    Returns:
+        The numbers by "type:gold", "type:found" and "type:right", those of all types by ":gold" and
+        so on; `ratios` makes precision, recall and F1 of sums or means of them.
+    """
+    gold, found = example["entities"], answer["entities"]
+    counts: dict[str, float] = {}
+    for label in ("", *sorted({entity[-1] for entity in gold | found})):
+        sides = [{e for e in side if label in ("", e[-1])} for side in (gold, found)]
+        numbers = (*map(len, sides), len(sides[0] & sides[1]))
+        counts |= {f"{label}:{name}": n for name, n in zip(COUNTS, numbers, strict=True)}
+    return counts
+
+
+def published(answers: Iterable[dict]) -> dict[str, list]:
+    """{id: tags}, which `ldt evaluate --format conll` reads; of raw text {id: entities}."""
+    return {str(answer["id"]): answer.get("tags", answer["entities"]) for answer in answers}
+
+
+def read_gold(source: str, format: str) -> JsonFile:
+    """The documents of a gold file, which is not JSON (see `ldt.data.formats.conll.gold`)."""
+    return JsonFile("stdin" if source == "-" else source, layout.gold(source))
 
 
 def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
-    """Score by the rules of conlleval; figures are of all documents together.
+    """Score by the rules of conlleval; metrics are of all documents together.
 
     A document without a prediction has no entity found.
 
@@ -40,66 +119,67 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
             f"{predictions.name}: {shown(predictions.value)}; expected an object, "
             "{number of the document: list of sentences, each a list of tags}"
         )
-    ids, found, right = [], [], []
+    ids, items = [], []
     for document in gold.value:
-        id, tags = str(document.id), document.fields["tags"]
-        ids.append(id)
-        right.append(_entities(tags, document.where))
-        said = predictions.value.get(id, [["O"] * len(sentence) for sentence in tags])
+        id, right = str(document.id), document.fields["tags"]
+        entities = {"entities": _entities(right, document.where)}
+        answer = predictions.value.get(id, [["O"] * len(sentence) for sentence in right])
         where = f"{predictions.name}: {shown(id)}"
-        _check(said, tags, where)
-        found.append(_entities(said, where))
-    labels = sorted({label for some in (*found, *right) for *_, label in some})
-    items = []
-    for id, own, wanted, document in zip(ids, found, right, gold.value, strict=True):
-        scores = {}
-        for label in ("", *labels):
-            sides = [{e for e in some if label in ("", e[-1])} for some in (own, wanted)]
-            score = rules.score(*sides)
-            scores |= {f"{label}:{name}": getattr(score, name) for name in COUNTS}
-        words = sum(map(len, document.fields["tokens"]))
-        items.append(Item(id, scores, words))
+        _check(answer, right, where)
+        ids.append(id)
+        counts = score(entities, {"entities": _entities(answer, where)})
+        items.append(Item(id, counts, sum(map(len, right))))
 
-    def figures(means):
-        said = {}
-        for label in ("", *labels):
-            counts = [means[f"{label}:{name}"] for name in COUNTS]
+    # Every document counts every type, those without it 0 times.
+    labels = sorted({name.rpartition(":")[0] for item in items for name in item.scores})  # "" first
+    for item in items:
+        item.scores = {
+            name: item.scores.get(name, 0)
+            for name in (f"{label}:{count}" for label in labels for count in COUNTS)
+        }
+
+    def derive(means: dict[str, Any]) -> dict[str, Any]:
+        metrics = {}
+        for label in labels:
+            values = ratios(*(means[f"{label}:{count}"] for count in COUNTS))
             prefix = f"{label}_" if label else ""
-            said |= {
-                f"{prefix}{name}": 100 * value
-                for name, value in zip(NAMES, rules.figures(*counts), strict=True)
+            metrics |= {
+                f"{prefix}{name}": 100 * value for name, value in zip(NAMES, values, strict=True)
             }
-        return said
+        return metrics
 
     missing, extra = compare(ids, predictions.value)
-    metrics = mean(items, figures)
-    result = Result("conll", items, metrics, "documents", missing, extra, figures=figures)
+    metrics = mean([item.scores for item in items], derive)
+    result = Result("conll", items, metrics, "documents", missing, extra, derive=derive)
     result.shown, result.noun = NAMES, "document"
     result.no_place = "a document has many entities"
     return result
 
 
-def _entities(sentences, where):
+def _entities(sentences: list[list[str]], where: str) -> set[tuple[Any, ...]]:
     """(sentence, start, end, label) of each entity."""
     try:
         return {
-            (number, *entity)
-            for number, tags in enumerate(sentences)
-            for entity in rules.entities(tags)
+            (number, *entity) for number, tags in enumerate(sentences) for entity in entities(tags)
         }
     except ValueError as error:
         raise DataError(f"{where}: {error}") from None
 
 
-def _check(said, tags, where):
-    if not isinstance(said, list):
-        raise DataError(f"{where}: {shown(said)}, expected a list of sentences")
+def _check(answer: Any, tags: list[list[str]], where: str) -> None:
+    """Refuse an answer that does not have a tag for each word.
+
+    Raises:
+        DataError: it is no list of sentences, or these are of other lengths.
+    """
+    if not isinstance(answer, list):
+        raise DataError(f"{where}: {shown(answer)}, expected a list of sentences")
     sizes = [len(sentence) for sentence in tags]
-    for sentence in said:
+    for sentence in answer:
         if not (isinstance(sentence, list) and all(isinstance(tag, str) for tag in sentence)):
             raise DataError(f"{where}: {shown(sentence)}, expected a sentence as a list of tags")
-    if list(map(len, said)) != sizes:
+    if list(map(len, answer)) != sizes:
         raise DataError(
-            f"{where}: {len(said):,} sentences with {sum(map(len, said)):,} tags; the gold file "
-            f"has {len(sizes):,} with {sum(sizes):,} words, or others are longer"
+            f"{where}: {len(answer):,} sentences with {sum(map(len, answer)):,} tags; the gold "
+            f"file has {len(sizes):,} with {sum(sizes):,} words, or others are longer"
         )

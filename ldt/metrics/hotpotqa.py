@@ -1,13 +1,92 @@
-"""HotpotQA: answer, supporting facts and both, of {"answer": {id: text}, "sp": {id: facts}}."""
+"""HotpotQA: answer, supporting facts and both, of {"answer": {id: text}, "sp": {id: facts}}.
 
+Source: Yang et al. 2018 (arXiv:1809.09600), the rules of their evaluation script.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ldt.data.formats import hotpotqa as layout
+from ldt.data.formats.entries import once
 from ldt.data.json_file import JsonFile, shown, take, texts
 from ldt.errors import DataError
-from ldt.metrics import prediction_files
+from ldt.metrics import prediction_files, word_overlap
 from ldt.metrics.result import Item, Result, compare, count_words, mean
-from ldt.metrics.rules import hotpotqa as rules
+from ldt.metrics.squad import normalise
 
-PARTS = ("em", "f1", "prec", "recall")
 SHOWN = ("em", "f1", "sp_em", "sp_f1", "joint_em", "joint_f1")
+CLOSED = {"yes", "no", "noanswer"}  # as normalised; no credit for a part
+
+
+class Match(NamedTuple):
+    """Exact match, F1, precision and recall; each from 0 to 1."""
+
+    em: float
+    f1: float
+    prec: float
+    recall: float
+
+
+NOTHING = Match(0.0, 0.0, 0.0, 0.0)
+
+
+def match_answer(prediction: str, gold: str) -> Match:
+    """Score an answer; where either is yes, no or noanswer, only the same one counts."""
+    answer, gold = normalise(prediction), normalise(gold)
+    if answer != gold and {answer, gold} & CLOSED:
+        return NOTHING
+    return Match(float(answer == gold), *word_overlap.overlap(answer.split(), gold.split()))
+
+
+def match_facts(prediction: Iterable[tuple[str, int]], gold: Iterable[tuple[str, int]]) -> Match:
+    """Score a set of supporting sentences, each (title, number in its paragraph).
+
+    None where none are wanted is an exact match with F1 0.
+    """
+    facts, right = set(prediction), set(gold)
+    both = len(facts & right)
+    overlap = word_overlap.of(both / max(len(facts), 1), both / max(len(right), 1))
+    return Match(float(facts == right), *overlap)
+
+
+def joint(answer: Match, facts: Match) -> Match:
+    """Both at once: the products of exact matches, precisions and recalls, and their F1."""
+    both = word_overlap.of(answer.prec * facts.prec, answer.recall * facts.recall)
+    return Match(answer.em * facts.em, *both)
+
+
+def score(example: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, float]:
+    """Return em, f1, prec and recall of the answer, of the facts (sp_) and of both (joint_).
+
+    Args:
+        example: ``answer``, a text, and ``facts``, pairs (title, number of a sentence).
+        answer: ``answer`` and ``supporting_facts`` in the same form; None, or no such key, counts
+            0 there and in joint.
+    """
+    text, facts = answer.get("answer"), answer.get("supporting_facts")
+    answered = NOTHING if text is None else match_answer(text, example["answer"])
+    supported = NOTHING if facts is None else match_facts(map(tuple, facts), example["facts"])
+    both = NOTHING if text is None or facts is None else joint(answered, supported)
+    return {
+        f"{prefix}{name}": value
+        for prefix, match in (("", answered), ("sp_", supported), ("joint_", both))
+        for name, value in match._asdict().items()
+    }
+
+
+def published(answers: Iterable[dict]) -> dict[str, dict]:
+    """The official layout: {"answer": {id: text}, "sp": {id: [[title, sentence]]}}."""
+    whole: dict[str, dict] = {"answer": {}, "sp": {}}
+    for answer in answers:
+        whole["answer"][str(answer["id"])] = answer["answer"]
+        whole["sp"][str(answer["id"])] = answer["supporting_facts"]
+    return whole
+
+
+def read_gold(source: str, format: str) -> JsonFile:
+    """Read a gold file, which must have this layout (see `prediction_files.read_gold`)."""
+    expected = "a list of questions with _id, answer and supporting_facts"
+    return prediction_files.read_gold(source, format, expected)
 
 
 def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
@@ -20,29 +99,21 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
     """
     answers, facts = _predictions(predictions)
     ids, items = [], []
-    for number, question in enumerate(gold.value, 1):
-        id = take(question, "_id", str, f"{gold.name}: question {number:,}")
-        where = f"{gold.name}: {id}"
+    for example in layout.gold(gold):
+        id, fields = str(example.id), example.fields
         ids.append(id)
-        answer = supported = rules.NOTHING
-        right = take(question, "answer", str, where)
-        if id in answers:
-            answer = rules.answer(answers[id], right)
-        wanted = _facts(take(question, "supporting_facts", list, where), where)
-        if id in facts:
-            supported = rules.facts(facts[id], wanted)
-        both = rules.NOTHING
-        if id in answers and id in facts:
-            both = rules.joint(answer, supported)
-        scores = {}
-        for prefix, score in (("", answer), ("sp_", supported), ("joint_", both)):
-            scores |= {f"{prefix}{part}": getattr(score, part) for part in PARTS}
-        items.append(Item(id, scores, _words(question, where)))
-    prediction_files.once(ids, gold.name)
+        right = {
+            "answer": fields["answer"],
+            "facts": _facts(fields["supporting_facts"], example.where),
+        }
+        scores = score(right, {"answer": answers.get(id), "supporting_facts": facts.get(id)})
+        items.append(Item(id, scores, _words(fields.get("context"), example.where)))
+    once(ids, gold.name)
     both = answers.keys() & facts.keys()
     missing, _ = compare(ids, both)
     _, extra = compare(ids, answers | facts)
-    result = Result("hotpotqa", items, mean(items), "questions", missing, extra)
+    metrics = mean([item.scores for item in items])
+    result = Result("hotpotqa", items, metrics, "questions", missing, extra)
     result.shown = SHOWN
     result.no_place = "a hotpotqa file does not tell"
     if items[0].words is None:
@@ -50,12 +121,12 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
     return result
 
 
-def _words(question, where):
+def _words(context: list | None, where: str) -> int | None:
     """Words of all paragraphs, titles left out; None where the file has none."""
-    if "context" not in question:
+    if context is None:
         return None
     words = 0
-    for paragraph in take(question, "context", list, where):
+    for paragraph in context:
         if not isinstance(paragraph, list) or len(paragraph) != 2:
             raise DataError(f"{where}: {shown(paragraph)} in context, expected [title, sentences]")
         if not isinstance(paragraph[1], list):
@@ -64,7 +135,7 @@ def _words(question, where):
     return words
 
 
-def _predictions(file):
+def _predictions(file: JsonFile) -> tuple[dict[str, str], dict[str, set]]:
     prediction_files.refuse_gold(file)
     value = file.value
     if not isinstance(value, dict) or not {"answer", "sp"} <= value.keys():
@@ -81,14 +152,14 @@ def _predictions(file):
     }
 
 
-def _facts(listed, where):
+def _facts(listed: Any, where: str) -> set[tuple[str, int]]:
     if not isinstance(listed, list):
         raise DataError(f"{where}: {shown(listed)}, expected a list of [title, sentence]")
-    found = set()
+    facts = set()
     for fact in listed:
         match fact:
             case [str(title), int(sentence)] if not isinstance(sentence, bool):
-                found.add((title, sentence))
+                facts.add((title, sentence))
             case _:
                 raise DataError(f"{where}: {shown(fact)}, expected [title, number of a sentence]")
-    return found
+    return facts

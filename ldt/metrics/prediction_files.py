@@ -1,45 +1,38 @@
 """The layouts of gold and prediction files: which one a file has, and what is wrong with it."""
 
 from collections.abc import Iterable
+from typing import Any
 
+from ldt.data import formats, json_file
 from ldt.data.json_file import JsonFile, shown
 from ldt.errors import DataError
 
-GOLD = {
-    "triviaqa": "an object with Data, a list of questions with QuestionId and Answer",
-    "squad": "an object with data, a list of articles with paragraphs",
-    "squad2": "an object with data, a list of articles with paragraphs",
-    "wikihop": "a list of questions with id, candidates, supports and answer",
-    "hotpotqa": "a list of questions with _id, answer and supporting_facts",
-}
+
+def by_id(answers: Iterable[dict]) -> dict[str, str]:
+    """{id: answer}, the layout of predictions that `answers_by_id` reads."""
+    return {str(answer["id"]): answer["answer"] for answer in answers}
 
 
-def once(keys: Iterable[str], where: str) -> None:
-    """Refuse a key that comes twice.
+def read_gold(source: str, format: str, expected: str) -> JsonFile:
+    """Read a gold file that is one JSON value.
 
-    Raises:
-        DataError: the first that does.
-    """
-    seen = set()
-    for key in keys:
-        if key in seen:
-            raise DataError(f"{where}: the id {shown(key)} stands twice; each question once")
-        seen.add(key)
-
-
-def check_gold(file: JsonFile, format: str) -> None:
-    """Refuse a gold file of another layout than the format's, or without any question.
+    Args:
+        source: a path, or "-" for standard input.
+        format: its layout, as it was asked for.
+        expected: such a file, in words.
 
     Raises:
-        DataError: what it looks like instead.
+        UserError: there is no such file.
+        DataError: it is damaged, has another layout (the message says which), or no question.
     """
-    found = _gold_format(file.value)
-    if found == format.removesuffix("2"):
-        return
-    if found:
+    file = json_file.read(source)
+    detected = formats.detect(file.value)
+    if detected == format.removesuffix("2"):
+        return file
+    if detected:
         raise DataError(
-            f"{file.name}: looks like a {found} gold file, not a {format} one; "
-            f"--format {found} reads it"
+            f"{file.name}: looks like a {detected} gold file, not a {format} one; "
+            f"--format {detected} reads it"
         )
     if file.value in ([], {}):
         raise DataError(f"{file.name}: no questions in it")
@@ -48,7 +41,7 @@ def check_gold(file: JsonFile, format: str) -> None:
             f"{file.name}: looks like predictions, not like a gold file; "
             "are --gold and --pred swapped?"
         )
-    raise DataError(f"{file.name}: {shown(file.value)}; expected {GOLD[format]}")
+    raise DataError(f"{file.name}: {shown(file.value)}; expected {expected}")
 
 
 def answers_by_id(file: JsonFile) -> dict[str, str]:
@@ -76,28 +69,15 @@ def refuse_gold(file: JsonFile) -> None:
     Raises:
         DataError: it is one.
     """
-    found = _gold_format(file.value)
-    if found:
+    detected = formats.detect(file.value)
+    if detected:
         raise DataError(
-            f"{file.name}: looks like a {found} gold file, not like predictions; "
+            f"{file.name}: looks like a {detected} gold file, not like predictions; "
             "are --gold and --pred swapped?"
         )
 
 
-def _gold_format(value):
-    if isinstance(value, dict):
-        if isinstance(value.get("Data"), list):
-            return "triviaqa"
-        return "squad" if isinstance(value.get("data"), list) else None
-    first = value[0] if isinstance(value, list) and value else None
-    if isinstance(first, dict):
-        if "supporting_facts" in first:
-            return "hotpotqa"
-        return "wikihop" if "candidates" in first else None
-    return None
-
-
-def _prediction_format(value):
+def _prediction_format(value: Any) -> str | None:
     if not isinstance(value, dict):
         return None
     if isinstance(value.get("answer"), dict) and isinstance(value.get("sp"), dict):

@@ -1,11 +1,13 @@
-"""What a format finds, and what is made of it: intervals, and groups by length and position."""
+"""Scores of examples to metrics: means, bootstrap intervals, groups by length and place, JSON."""
 
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from ldt.errors import plural
 
 LEVEL = 0.95
 RESAMPLES = 2000
@@ -13,9 +15,10 @@ SEED = 0
 LENGTHS = (0, 250, 500, 1000, 2000, 4000, 8000, 16000)  # words
 PARTS = ("first quarter", "second quarter", "third quarter", "last quarter")
 BLOCK = 1 << 20  # numbers drawn at once
+NAMED = 3  # ids of a warning
 
 # Metrics of the scores' means, or of arrays of them; all times 100.
-Figures = Callable[[dict[str, Any]], dict[str, Any]]
+Derive = Callable[[dict[str, Any]], dict[str, Any]]
 
 # Chinese and Japanese put no space between words: there each letter counts.
 _LETTER = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
@@ -44,7 +47,7 @@ class Result:
     some of the questions. ``units`` says what is resampled, in the plural. ``shown`` are the
     metrics that groups are printed with, all if empty. ``no_length`` and ``no_place`` say why there
     are no groups. ``parts`` are questions with an interval of their own, by what their metrics'
-    names begin with: "HasAns_". ``figures`` makes metrics of means of scores where they are not the
+    names begin with: "HasAns_". ``derive`` makes metrics of means of scores where they are not the
     means themselves; ``noun`` is what an item is called.
     """
 
@@ -60,12 +63,12 @@ class Result:
     shown: tuple[str, ...] = ()
     no_length: str = ""
     no_place: str = ""
-    figures: Figures = dict
+    derive: Derive = dict
     noun: str = "question"
     intervals: dict[str, tuple[float, float]] = field(init=False)
 
     def __post_init__(self):
-        self.intervals = intervals(self.items, self.figures)
+        self.intervals = intervals(self.items, self.derive)
         for prefix, items in self.parts.items():
             self.intervals |= {prefix + name: pair for name, pair in intervals(items).items()}
 
@@ -86,18 +89,19 @@ def count_words(text: str) -> int:
     return letters + len((_LETTER.sub(" ", text) if letters else text).split())
 
 
-def mean(items: Sequence[Item], figures: Figures = dict) -> dict[str, float]:
-    """The mean of each score, or what ``figures`` makes of the means, from 0 to 100."""
-    return figures(
-        {
-            name: 100.0 * sum(item.scores[name] for item in items) / len(items)
-            for name in items[0].scores
-        }
+def mean(scores: Sequence[Mapping[str, float]], derive: Derive = dict) -> dict[str, float]:
+    """The mean of each score, or what ``derive`` makes of the means, from 0 to 100.
+
+    Args:
+        scores: of each example, from 0 to 1, with the same names.
+    """
+    return derive(
+        {name: 100.0 * sum(each[name] for each in scores) / len(scores) for name in scores[0]}
     )
 
 
-def intervals(items: Sequence[Item], figures: Figures = dict) -> dict[str, tuple[float, float]]:
-    """Return a bootstrap interval of each score's mean, or of what ``figures`` makes of the means,
+def intervals(items: Sequence[Item], derive: Derive = dict) -> dict[str, tuple[float, float]]:
+    """Return a bootstrap interval of each score's mean, or of what ``derive`` makes of the means,
     from 0 to 100; none of a single unit.
 
     `RESAMPLES` times as many units as there are are drawn with replacement, each with all of its
@@ -117,12 +121,12 @@ def intervals(items: Sequence[Item], figures: Figures = dict) -> dict[str, tuple
         size = (min(at_once, RESAMPLES - start), len(places))
         total = sums[random.integers(len(places), size=size)].sum(1)
         means.append(100 * total[:, :-1] / total[:, -1:])
-    drawn = figures(dict(zip(names, np.concatenate(means).T, strict=True)))
+    drawn = derive(dict(zip(names, np.concatenate(means).T, strict=True)))
     edges = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     return {name: tuple(np.quantile(values, edges).tolist()) for name, values in drawn.items()}
 
 
-def by_length(items: Sequence[Item], figures: Figures = dict) -> list[Group]:
+def by_length(items: Sequence[Item], derive: Derive = dict) -> list[Group]:
     """Groups by words of the document, those that have questions; none if no length is known."""
 
     def key(item):
@@ -134,7 +138,7 @@ def by_length(items: Sequence[Item], figures: Figures = dict) -> list[Group]:
         return label, (LENGTHS[place], most)
 
     known = [item for item in items if item.words is not None]
-    return _groups(known, key, values, figures)
+    return _groups(known, key, values, derive)
 
 
 def by_place(items: Sequence[Item]) -> list[Group]:
@@ -158,7 +162,7 @@ def by_place(items: Sequence[Item]) -> list[Group]:
 
 
 def _groups(
-    items: Sequence[Item], key: Callable, values: Callable, figures: Figures = dict
+    items: Sequence[Item], key: Callable, values: Callable, derive: Derive = dict
 ) -> list[Group]:
     found = {}
     for item in items:
@@ -166,7 +170,9 @@ def _groups(
     groups = []
     for place, members in sorted(found.items()):
         label, limits = values(place)
-        groups.append(Group(label, limits, len(members), mean(members, figures)))
+        groups.append(
+            Group(label, limits, len(members), mean([item.scores for item in members], derive))
+        )
     return groups
 
 
@@ -177,3 +183,52 @@ def compare(gold: Sequence[str], predictions: Any) -> tuple[list[str], list[str]
         [key for key in gold if key not in predictions],
         [key for key in predictions if key not in known],
     )
+
+
+def unmatched(result: Result, predictions: str) -> list[str]:
+    """Warnings of ids that are in one of the two files only.
+
+    Args:
+        predictions: name of their file.
+    """
+    lines = []
+    for ids, what in (
+        (result.missing, "without a whole prediction; what lacks counts 0"),
+        (result.extra, "predicted but not in the gold file, left out"),
+    ):
+        if ids:
+            first = ", ".join(map(repr, ids[:NAMED])) + (", ..." if len(ids) > NAMED else "")
+            lines.append(f"{predictions}: {plural(len(ids), result.noun)} {what}: {first}")
+    return lines
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """Everything, at full precision; metrics, intervals and groups from 0 to 100."""
+    return {
+        "format": result.title,
+        "scale": "0 to 100",
+        "metrics": result.metrics,
+        "subsets": result.subsets,
+        "interval": {
+            "level": LEVEL,
+            "resamples": RESAMPLES,
+            "resampled": result.units,
+            "seed": SEED,
+            "metrics": {name: list(pair) for name, pair in result.intervals.items()},
+        },
+        "missing": {"count": len(result.missing), "first": result.missing[:NAMED]},
+        "extra": {"count": len(result.extra), "first": result.extra[:NAMED]},
+        "by_length": [
+            _group_as_json(group, "words") for group in by_length(result.items, result.derive)
+        ],
+        "by_position": [_group_as_json(group, "part") for group in by_place(result.items)],
+    }
+
+
+def _group_as_json(group: Group, key: str) -> dict[str, Any]:
+    return {
+        "label": group.label,
+        key: group.limits,
+        "questions": group.questions,
+        "metrics": group.metrics,
+    }

@@ -2,27 +2,122 @@
 
 Predictions are one object of text, or a list of entries with id, prediction_text and, for squad2,
 no_answer_probability, as the library `evaluate` has them.
+
+XQuAD uses the same rules in every language: English articles only, ASCII punctuation only, words
+between spaces, so that F1 on Chinese is nearly exact match.
+
+Sources: Rajpurkar et al. 2016 (arXiv:1606.05250) and 2018 (arXiv:1806.03822), the rules of their
+evaluation scripts.
 """
 
-from typing import Any, NamedTuple
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
 
+from ldt.data.formats import squad as layout
+from ldt.data.formats.entries import once
 from ldt.data.json_file import JsonFile, shown, take
+from ldt.data.records import Example
 from ldt.errors import DataError
-from ldt.metrics import prediction_files
+from ldt.metrics import prediction_files, word_overlap
+from ldt.metrics.prediction_files import by_id as published  # noqa: F401, the writer
 from ldt.metrics.result import Item, Result, compare, count_words, mean
-from ldt.metrics.rules import squad as rules
 
-# A prediction counts as "no answer" above it, as the published script has it by default.
-CERTAIN = 1.0
+CERTAIN = 1.0  # a prediction counts as "no answer" above it, by default of the published script
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _FIELDS = ("prediction_text", "no_answer_probability")
 
 
-class _Question(NamedTuple):
-    id: str
-    golds: list[str]
-    document: tuple[int, int]
-    words: int
-    place: float | str
+def normalise(text: str) -> str:
+    """``text`` in lower case, without ASCII punctuation ("well-known" is one word) and articles."""
+    return word_overlap.tidy(text.lower().translate(_PUNCTUATION))
+
+
+def match(prediction: str, golds: Sequence[str]) -> tuple[int, float]:
+    """SQuAD 1.1: return (exact match, F1), each the best over ``golds``.
+
+    An answer without words has F1 0, also beside such a gold one.
+
+    Raises:
+        ValueError: ``golds`` is empty.
+    """
+    return word_overlap.best(normalise(prediction), [normalise(gold) for gold in golds])
+
+
+def match2(prediction: str, golds: Sequence[str]) -> tuple[int, float]:
+    """SQuAD 2.0: return (exact match, F1), each the best over ``golds``; "" says no answer.
+
+    Gold answers without words do not count; where none is left, only an answer without words is
+    right, with F1 1.
+    """
+    golds = [gold for gold in golds if normalise(gold)] or [""]
+    exact, f1 = match(prediction, golds)
+    if golds == [""]:
+        f1 = float(exact)
+    return exact, f1
+
+
+def best_threshold(
+    scores: Mapping[str, float],
+    answered: Iterable[str],
+    no_answer: Mapping[str, float],
+    answerable: Iterable[str],
+) -> tuple[float, float]:
+    """Return the largest sum of scores that a threshold gives, and that threshold.
+
+    Questions whose probability is not above the threshold keep their prediction, the others count
+    as "no answer". Questions of the same probability are taken in the order of ``no_answer``, one
+    by one, as the published search does: its best figure can lie between two of them.
+
+    Args:
+        scores: question to exact match or F1 of its prediction, all questions.
+        answered: questions whose prediction is not "".
+        no_answer: question to probability that it has no answer; others than in ``scores`` are
+            passed over.
+        answerable: questions that have an answer.
+    """
+    answered, answerable = set(answered), set(answerable)
+    now = best = len(scores.keys() - answerable)  # "no answer" to everything
+    threshold = 0.0
+    for question in sorted(no_answer, key=no_answer.__getitem__):
+        if question not in scores:
+            continue
+        if question in answerable:
+            now += scores[question]
+        elif question in answered:
+            now -= 1
+        if now > best:
+            best, threshold = now, no_answer[question]
+    return best, threshold
+
+
+def score(example: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, float]:
+    """Return exact_match and f1 by the rules of SQuAD 1.1 (`match`).
+
+    Args:
+        example: ``answers``, the texts of all that are right.
+        answer: ``answer``, a text; None for no prediction, which counts 0.
+    """
+    return _scores(match, example, answer)
+
+
+def score2(example: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, float]:
+    """Return exact_match and f1 by the rules of SQuAD 2.0 (`match2`); see `score`."""
+    return _scores(match2, example, answer)
+
+
+def _scores(rule, example, answer):
+    exact, f1 = (0, 0.0)
+    if answer["answer"] is not None:
+        exact, f1 = rule(answer["answer"], example["answers"])
+    return {"exact_match": exact, "f1": f1}
+
+
+def read_gold(source: str, format: str) -> JsonFile:
+    """Read a gold file, which must have this layout (see `prediction_files.read_gold`)."""
+    expected = "an object with data, a list of articles with paragraphs"
+    return prediction_files.read_gold(source, format, expected)
 
 
 def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
@@ -33,17 +128,16 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
     """
     questions = _questions(gold)
     for question in questions:
-        if not question.golds:
-            raise DataError(f"{gold.name}: {question.id}: no answers; --format squad2 has such")
-    found, _ = _predictions(predictions)
-    items = []
-    for question in questions:
-        exact, f1 = 0, 0.0
-        if question.id in found:
-            exact, f1 = rules.score(found[question.id], question.golds)
-        items.append(_item(question, {"exact_match": exact, "f1": f1}))
-    missing, extra = compare([question.id for question in questions], found)
-    return Result("squad 1.1", items, mean(items), "paragraphs", missing, extra)
+        if not question.fields["answers"]:
+            raise DataError(f"{question.where}: no answers; --format squad2 has such")
+    answers, _ = _predictions(predictions)
+    items = [
+        _item(question, score(_gold(question), {"answer": answers.get(question.id)}))
+        for question in questions
+    ]
+    missing, extra = compare([question.id for question in questions], answers)
+    metrics = mean([item.scores for item in items])
+    return Result("squad 1.1", items, metrics, "paragraphs", missing, extra)
 
 
 def evaluate2(gold: JsonFile, predictions: JsonFile, *, na_prob: JsonFile | None = None) -> Result:
@@ -59,39 +153,43 @@ def evaluate2(gold: JsonFile, predictions: JsonFile, *, na_prob: JsonFile | None
         DataError: a file that cannot be used.
     """
     questions = _questions(gold)
-    found, no_answer = _predictions(predictions)
+    answers, no_answer = _predictions(predictions)
     if na_prob:
         no_answer = _probabilities(na_prob)
-    missing, extra = compare([question.id for question in questions], found)
-    scores = {}
-    for question in questions:
-        scores[question.id] = (0, 0.0)
-        if question.id in found:
-            scores[question.id] = rules.score2(found[question.id], question.golds)
-    answerable = {question.id for question in questions if question.golds}
-    items, warnings = [], []
-    sure = set()
+    missing, extra = compare([question.id for question in questions], answers)
+    scores = {
+        question.id: score2(_gold(question), {"answer": answers.get(question.id)})
+        for question in questions
+    }
+    answerable = {question.id for question in questions if question.fields["answers"]}
+    warnings: list[str] = []
+    sure: set[str] = set()
     if no_answer:
         where = (na_prob or predictions).name
-        sure = _sure(no_answer, scores.keys() & found.keys(), where, warnings)
+        sure = _sure(no_answer, scores.keys() & answers.keys(), where, warnings)
+    items = []
     for question in questions:
-        exact, f1 = scores[question.id]
+        exact, f1 = scores[question.id].values()
         if question.id in sure:
-            exact = f1 = float(not question.golds)
+            exact = f1 = float(question.id not in answerable)
         items.append(_item(question, {"exact": exact, "f1": f1}))
-    metrics, parts = mean(items) | {"total": len(items)}, {}
+
+    # The figures of all questions, then of those with and without an answer.
+    metrics: dict[str, float | int] = {**_figures(items)}
+    parts = {}
     for prefix, wanted in (("HasAns_", True), ("NoAns_", False)):
         pairs = zip(items, questions, strict=True)
-        part = [item for item, question in pairs if bool(question.golds) == wanted]
+        part = [item for item, question in pairs if (question.id in answerable) == wanted]
         if part:
             parts[prefix] = part
-            figures = mean(part) | {"total": len(part)}
-            metrics |= {prefix + name: value for name, value in figures.items()}
+            metrics |= {prefix + name: value for name, value in _figures(part).items()}
+
+    # The best threshold is searched with the predictions as they are, not as `sure` has them.
     if no_answer:
-        answered = {key for key, text in found.items() if text}
-        for place, name in enumerate(("exact", "f1")):
-            one = {key: pair[place] for key, pair in scores.items()}
-            best, threshold = rules.best_threshold(one, answered, no_answer, answerable)
+        answered = {key for key, text in answers.items() if text}
+        for name, key in (("exact", "exact_match"), ("f1", "f1")):
+            one = {question: both[key] for question, both in scores.items()}
+            best, threshold = best_threshold(one, answered, no_answer, answerable)
             metrics[f"best_{name}"] = 100.0 * best / len(scores)
             metrics[f"best_{name}_thresh"] = threshold
     return Result(
@@ -106,31 +204,32 @@ def evaluate2(gold: JsonFile, predictions: JsonFile, *, na_prob: JsonFile | None
     )
 
 
-def _item(question, scores):
-    return Item(question.document, scores, question.words, question.place)
+def _figures(items: Sequence[Item]) -> dict[str, float | int]:
+    return {**mean([item.scores for item in items]), "total": len(items)}
 
 
-def _questions(gold):
-    questions = []
-    for number, article in enumerate(gold.value["data"]):
-        where = f"{gold.name}: article {number + 1:,}"
-        for place, paragraph in enumerate(take(article, "paragraphs", list, where)):
-            here = f"{where}, paragraph {place + 1:,}"
-            context = take(paragraph, "context", str, here)
-            words = count_words(context)
-            for qa in take(paragraph, "qas", list, here):
-                id = take(qa, "id", str, here)
-                answers = take(qa, "answers", list, f"{gold.name}: {id}")
-                golds = [take(answer, "text", str, f"{gold.name}: {id}") for answer in answers]
-                start = _place(answers, context)
-                questions.append(_Question(id, golds, (number, place), words, start))
+def _questions(gold: JsonFile) -> list[Example]:
+    questions = list(layout.gold(gold))
     if not questions:
         raise DataError(f"{gold.name}: no questions in it")
-    prediction_files.once((question.id for question in questions), gold.name)
+    once((str(question.id) for question in questions), gold.name)
     return questions
 
 
-def _place(answers, context):
+def _gold(question: Example) -> dict[str, list[str]]:
+    return {"answers": [answer["text"] for answer in question.fields["answers"]]}
+
+
+def _item(question: Example, scores: dict[str, float]) -> Item:
+    fields = question.fields
+    place = _place(fields["answers"], fields["context"])
+    return Item(fields["paragraph"], scores, _words(fields["context"]), place)
+
+
+_words = lru_cache(2)(count_words)  # questions on one paragraph come one after the other
+
+
+def _place(answers: list[dict[str, Any]], context: str) -> float | str:
     """Where the first gold answer begins, from 0 to 1; in words why nowhere."""
     if not answers:
         return "no answer"
@@ -151,15 +250,15 @@ def _predictions(file) -> tuple[dict[str, str], dict[str, float]]:
         return prediction_files.answers_by_id(file), {}
     prediction_files.refuse_gold(file)
     text, probability = _FIELDS
-    found, no_answer, ids = {}, {}, []
+    answers, no_answer, ids = {}, {}, []
     for number, entry in enumerate(file.value, 1):
         id = take(entry, "id", str, f"{file.name}: entry {number:,}")
         ids.append(id)
-        found[id] = take(entry, text, str, f"{file.name}: {id}")
+        answers[id] = take(entry, text, str, f"{file.name}: {id}")
         if probability in entry:
             no_answer[id] = _probability(entry[probability], f"{file.name}: {id}")
-    prediction_files.once(ids, file.name)
-    return found, no_answer
+    once(ids, file.name)
+    return answers, no_answer
 
 
 def _probabilities(file):

@@ -2,27 +2,79 @@
 
 The key is QuestionId in the Wikipedia domain; in the Web domain QuestionId--Filename, each page of
 a question scored on its own.
+
+Source: Joshi et al. 2017 (arXiv:1705.03551), the rules of their evaluation script for version 1.0.
 """
 
+import string
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ldt.data import evidence as pages
-from ldt.data.formats.triviaqa import Page, domain_of, golds_of, pages_of
-from ldt.data.json_file import JsonFile, take
+from ldt.data.formats import triviaqa as layout
+from ldt.data.json_file import JsonFile
+from ldt.data.records import Example
 from ldt.errors import DataError, UserError, plural
-from ldt.metrics import prediction_files
+from ldt.metrics import prediction_files, word_overlap
 from ldt.metrics.result import Item, Result, compare, count_words, mean
-from ldt.metrics.rules import triviaqa as rules
+
+_SPACES = str.maketrans(dict.fromkeys(string.punctuation + "‘’´`", " "))
 
 
-class _Question(NamedTuple):
-    """What one key stands for: ``verified`` is None where the file does not say."""
+def normalise(text: str) -> str:
+    """``text`` in lower case, punctuation (``_ ‘ ’ ´`` too) as space, no articles, single spaces.
 
-    id: str
-    golds: list[str]
-    pages: list[Page]
-    verified: bool | None
+    Curly double quotes, dashes and accents stay.
+    """
+    return word_overlap.tidy(text.lower().translate(_SPACES))
+
+
+def match(prediction: str, golds: Sequence[str]) -> tuple[int, float]:
+    """Return (exact match, F1), each the best over ``golds``.
+
+    An empty answer has F1 0, also beside an empty gold one, where its exact match is 1.
+
+    Raises:
+        ValueError: ``golds`` is empty.
+    """
+    return word_overlap.best(normalise(prediction), [normalise(gold) for gold in golds])
+
+
+def score(example: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, float]:
+    """Return exact_match and f1 by `match`.
+
+    Args:
+        example: ``answers``, all names of the answer.
+        answer: ``answer``, a text; None for no prediction, which counts 0.
+    """
+    exact, f1 = (0, 0.0)
+    if answer["answer"] is not None:
+        exact, f1 = match(answer["answer"], example["answers"])
+    return {"exact_match": exact, "f1": f1}
+
+
+def better(answer: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether an answer has a higher ``score``; None, no word in the document, has none."""
+    return answer["score"] is not None and (
+        other["score"] is None or answer["score"] > other["score"]
+    )
+
+
+def published(answers: Iterable[dict]) -> dict[str, str]:
+    """{question: answer}, of each question from the document with the highest score."""
+    chosen: dict[str, dict] = {}
+    for answer in answers:
+        key = str(answer.get("question_id", answer["id"]))
+        if key not in chosen or better(answer, chosen[key]):
+            chosen[key] = {name: answer[name] for name in ("answer", "score")}
+    return {key: answer["answer"] for key, answer in chosen.items()}
+
+
+def read_gold(source: str, format: str) -> JsonFile:
+    """Read a gold file, which must have this layout (see `prediction_files.read_gold`)."""
+    expected = "an object with Data, a list of questions with QuestionId and Answer"
+    return prediction_files.read_gold(source, format, expected)
 
 
 def evaluate(
@@ -42,37 +94,37 @@ def evaluate(
         DataError: a file that cannot be used, a page outside of ``evidence``.
         UserError: ``domain`` is not that of the file, or neither is given; no folder ``evidence``.
     """
-    domain = domain_of(gold, domain, "--domain ")
+    domain = layout.domain_of(gold, domain, "--domain ")
+    only = layout.only_verified(gold)
     questions = _questions(gold, domain)
-    found = prediction_files.answers_by_id(predictions)
-    missing, extra = compare(list(questions), found)
+    answers = prediction_files.answers_by_id(predictions)
+    missing, extra = compare(list(questions), answers)
     documents = _Documents(evidence) if evidence else None
     items = {}
     for key, question in questions.items():
-        exact, f1 = rules.score(found[key], question.golds) if key in found else (0, 0.0)
-        item = items[key] = Item(question.id, {"exact_match": exact, "f1": f1})
+        scores = score(question.fields, {"answer": answers.get(key)})
+        item = items[key] = Item(question.fields["question"], scores)
         if documents:
             item.words, item.place = documents.find(question)
-    common = len(questions) - len(missing)
 
-    def figures(keys, common):
-        counts = {"common": common, "denominator": len(keys), "pred_len": len(found)}
-        return mean([items[key] for key in keys]) | counts | {"gold_len": len(keys)}
+    def figures(keys: Sequence[str]) -> dict[str, float | int]:
+        common = sum(key in answers for key in keys)
+        counts = {"common": common, "denominator": len(keys), "pred_len": len(answers)}
+        return {**mean([items[key].scores for key in keys]), **counts, "gold_len": len(keys)}
 
-    only = gold.value.get("VerifiedEval") is True
     title = "triviaqa, wikipedia" if domain == "wikipedia" else "triviaqa, web, each page by itself"
-    verified = [] if only else [key for key, question in questions.items() if question.verified]
+    verified = [key for key, each in questions.items() if each.fields["verified"] and not only]
     result = Result(
         f"{title}, verified only" if only else title,
         list(items.values()),
-        figures(items, common),
+        figures(list(questions)),
         "questions",
         missing,
         extra,
         parts={"verified ": [items[key] for key in verified]} if verified else {},
     )
     if verified:
-        result.subsets["verified"] = figures(verified, sum(key in found for key in verified))
+        result.subsets["verified"] = figures(verified)
     if documents:
         result.warnings += documents.warnings()
     else:
@@ -80,39 +132,13 @@ def evaluate(
     return result
 
 
-def _questions(gold, domain):
+def _questions(gold: JsonFile, domain: str) -> dict[str, Example]:
     """Key to question; in a file of verified questions (``VerifiedEval``) only those."""
-    data = gold.value["Data"]
-    only = gold.value.get("VerifiedEval") is True
-    questions, ids = {}, []
-    for number, item in enumerate(data, 1):
-        where = f"{gold.name}: question {number:,}"
-        id = take(item, "QuestionId", str, where)
-        ids.append(id)
-        where = f"{gold.name}: {id}"
-        verified = item.get("QuestionPartOfVerifiedEval")
-        if only and not verified:
-            continue
-        golds = _golds(item, where)
-        listed = pages_of(item, where)
-        if domain == "wikipedia":
-            questions[id] = _Question(id, golds, listed, verified)
-            continue
-        for page in listed:
-            if not only or page.verified:
-                both = verified and page.verified
-                questions[f"{id}--{page.filename}"] = _Question(id, golds, [page], both)
-    prediction_files.once(ids, gold.name)
+    questions = {str(example.id): example for example in layout.gold(gold, domain)}
     if not questions:
-        what = "verified questions" if only else "questions"
+        what = "verified questions" if layout.only_verified(gold) else "questions"
         raise DataError(f"{gold.name}: no {what} in it")
     return questions
-
-
-def _golds(item, where):
-    if "Answer" not in item:
-        raise DataError(f"{where}: no field 'Answer'; the files of a test set cannot be scored")
-    return golds_of(item, where)
 
 
 class _Documents:
@@ -124,14 +150,15 @@ class _Documents:
         self.folder = folder.resolve()
         self.absent: list[str] = []
 
-    def find(self, question: _Question) -> tuple[int | None, Any]:
+    def find(self, question: Example) -> tuple[int | None, float | str | None]:
         """(words, place) in the question's pages laid end to end."""
-        found = (self._read(page, question.id) for page in question.pages)
-        texts = [text for text in found if text is not None]
+        fields = question.fields
+        read = (self._read(page, fields["question"]) for page in fields["pages"])
+        texts = [text for text in read if text is not None]
         if not texts:
             return None, None
-        text = f" {rules.normalise(' '.join(texts))} "
-        names = {rules.normalise(gold) for gold in question.golds} - {""}
+        text = f" {normalise(' '.join(texts))} "
+        names = {normalise(gold) for gold in fields["answers"]} - {""}
         starts = [start for name in names if (start := text.find(f" {name} ")) >= 0]
         place = min(starts) / len(text) if starts else "not in the document"
         return sum(map(count_words, texts)), place

@@ -1,10 +1,25 @@
-"""WikiHop: accuracy of {id: candidate}."""
+"""WikiHop (Welbl et al. 2018, TACL): accuracy of {id: candidate}."""
 
-from ldt.data.json_file import JsonFile, take, texts
-from ldt.errors import DataError
+from collections.abc import Mapping
+from typing import Any
+
+from ldt.data.formats import wikihop as layout
+from ldt.data.formats.entries import once
+from ldt.data.json_file import JsonFile
 from ldt.metrics import prediction_files
+from ldt.metrics.prediction_files import by_id as published  # noqa: F401, the writer
 from ldt.metrics.result import Item, Result, compare, count_words, mean
-from ldt.metrics.rules.wikihop import accuracy
+
+
+def score(example: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, float]:
+    """Return accuracy: 1.0 if the ``answer`` of both is the same letter by letter, else 0.0."""
+    return {"accuracy": float(answer["answer"] == example["answer"])}
+
+
+def read_gold(source: str, format: str) -> JsonFile:
+    """Read a gold file, which must have this layout (see `prediction_files.read_gold`)."""
+    expected = "a list of questions with id, candidates, supports and answer"
+    return prediction_files.read_gold(source, format, expected)
 
 
 def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
@@ -13,24 +28,18 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
     Raises:
         DataError: a file that cannot be used.
     """
-    found = prediction_files.answers_by_id(predictions)
+    answers = prediction_files.answers_by_id(predictions)
     ids, items, strange = [], [], []
-    for number, question in enumerate(gold.value, 1):
-        id = take(question, "id", str, f"{gold.name}: question {number:,}")
-        where = f"{gold.name}: {id}"
-        if "answer" not in question:
-            raise DataError(f"{where}: no field 'answer'; the files of a test set have none")
-        answer = take(question, "answer", str, where)
-        candidates = set(texts(take(question, "candidates", list, where), where))
-        supports = texts(take(question, "supports", list, where), where)
-        right = accuracy(found.get(id), answer)
+    for example in layout.gold(gold):
+        id, fields = str(example.id), example.fields
         ids.append(id)
-        items.append(Item(id, {"accuracy": right}, sum(map(count_words, supports))))
-        if id in found and found[id] not in candidates:
+        scores = score(fields, {"answer": answers.get(id)})
+        items.append(Item(id, scores, sum(map(count_words, fields["supports"]))))
+        if id in answers and answers[id] not in fields["candidates"]:
             strange.append(id)
-    prediction_files.once(ids, gold.name)
-    missing, extra = compare(ids, found)
-    metrics = mean(items) | {"total": len(items)}
+    once(ids, gold.name)
+    missing, extra = compare(ids, answers)
+    metrics = mean([item.scores for item in items]) | {"total": len(items)}
     result = Result("wikihop", items, metrics, "questions", missing, extra)
     result.no_place = "a wikihop file does not tell"
     if strange:

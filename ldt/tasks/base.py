@@ -1,24 +1,26 @@
-"""What a task is: text to features, logits to answers, answers to metrics.
+"""The base of tasks: text to features, logits to answers, answers to metrics.
 
 Every task builds its input from named segments by the one `join` below, so that a recipe can name
 what gets global attention by role. Nothing here imports torch before a head is asked for.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from ldt.data.records import Example
-from ldt.errors import UserError
+from ldt.data.features import Feature
+from ldt.data.records import Example, text
+from ldt.data.tokenization import special_id
+from ldt.errors import DataError, UserError
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
-from ldt.data.features import Feature
 
+NO_LABEL = -100  # a label that has no part in the loss
 Outputs = dict[str, np.ndarray]  # of one input, by name
 
 
@@ -51,7 +53,7 @@ def join(
     unknown = set(global_attention) - {segment.role for segment in segments}
     if unknown:
         raise ValueError(f"no segment has the role {', '.join(sorted(map(repr, unknown)))}")
-    feature = {"input_ids": [], "global_attention_mask": []}
+    feature: Feature = {"input_ids": [], "global_attention_mask": []}
     if token_types:
         feature["token_type_ids"] = []
     for segment in segments:
@@ -63,15 +65,33 @@ def join(
     return feature
 
 
-def by_input(found: Outputs, rows: Iterable[int]) -> list[Outputs]:
-    """What a head said of a batch, [rows, ...] by name, as one dict for each of the rows."""
-    return [{name: values[row] for name, values in found.items()} for row in rows]
+def ends(tokenizer) -> tuple[Segment, Segment]:
+    """The first token and the separator of an input, as segments "cls" and "sep"."""
+    return (
+        Segment("cls", [special_id(tokenizer, "cls")]),
+        Segment("sep", [special_id(tokenizer, "sep")]),
+    )
+
+
+def by_input(outputs: Outputs, rows: Iterable[int]) -> list[Outputs]:
+    """The outputs of a head for a batch, [rows, ...] by name, as one dict for each of the rows."""
+    return [{name: values[row] for name, values in outputs.items()} for row in rows]
 
 
 def named_labels(names: Sequence[str]) -> dict[str, Any]:
     """id2label, label2id and num_labels of a config, for labels in the order of the outputs."""
     numbers = {name: number for number, name in enumerate(names)}
     return {"id2label": dict(enumerate(names)), "label2id": numbers, "num_labels": len(names)}
+
+
+def training_set(data: "DataSection") -> str:
+    """Name of the training set in messages."""
+    return data.train or "the training set"
+
+
+def evaluation_set(data: "DataSection") -> str:
+    """Name of the evaluation set in messages."""
+    return data.eval or "the evaluation set"
 
 
 class AnyTask(BaseModel, ABC):
@@ -98,7 +118,7 @@ class Task(AnyTask):
     A feature is one input of the model: input_ids, global_attention_mask, token_type_ids and what
     else the head takes (``positions``, the labels), ``document`` (number of the example in its
     file, from 0), ``tokens`` (of the whole document, special ones included, whether or not all are
-    read) and ``flags`` (what the answer must say about the input); ``windows``, the number of parts
+    read) and ``flags`` (what the answer must say about the input); ``chunks``, the number of parts
     the document is read in, where that is not the number of its features. Other keys are the task's
     own; arrays among them, as the offsets of the tokens, are kept on the disk
     (`ldt.data.features.Features`).
@@ -111,6 +131,7 @@ class Task(AnyTask):
     together: ClassVar[bool] = False  # all features of a document are trained on by one loss
     shuffles: ClassVar[bool] = False  # training sees each example anew in every epoch
     new_tokens: ClassVar[tuple[str, ...]] = ()  # special tokens that the vocabulary is to have
+    noun: ClassVar[str] = "questions"  # what examples are called in messages
 
     global_attention: list[str]
 
@@ -130,40 +151,76 @@ class Task(AnyTask):
             return data.text
         return data.fields.get(name, name)
 
-    @abstractmethod
+    def question(self, example: Example, data: "DataSection", name: str = "question") -> str:
+        """Return the text of a question.
+
+        Args:
+            name: of its field.
+
+        Raises:
+            DataError: there is no such field, or not a word in it.
+        """
+        question = text(example, self.path(name, data))
+        if not question.strip():
+            raise DataError(f"{example.where}: the question is empty")
+        return question
+
+    def each(self, examples: Iterable[Example], source: str) -> Iterator[Example]:
+        """Yield the examples of a set.
+
+        Raises:
+            DataError: there was none.
+        """
+        example = None
+        for example in examples:
+            yield example
+        if example is None:
+            raise DataError(f"{source}: no {self.noun}")
+
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
         """Return what the training set says about the model's config, as class names.
 
-        Warnings go to the logger "ldt".
+        Here nothing, once every right answer has been read. Warnings go to the logger "ldt".
 
         Raises:
             DataError: there is nothing to learn from these examples.
         """
+        for example in self.each(examples, training_set(data)):
+            self.gold(example, data, None)
+        return {}
 
     def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
-        """Raise DataError if the evaluation set has what the model cannot answer, or nothing."""
+        """Read every right answer of the evaluation set.
+
+        Raises:
+            DataError: the set has what the model cannot answer, or nothing.
+        """
+        for example in self.each(examples, evaluation_set(data)):
+            self.gold(example, data, config)
 
     def stratum(self, example: Example, data: "DataSection") -> Hashable:
-        """What a split of the training set must keep in proportion; None for nothing."""
+        """The group of an example whose share a split of the training set keeps; None for none."""
         return None
 
     def unit(self, example: Example, data: "DataSection") -> Hashable:
-        """What a split must leave together, as the questions on one text; by default the example
-        alone."""
+        """The group of an example that a split leaves together, as the questions on one text.
+
+        Here the example alone.
+        """
         return example.id
 
     @abstractmethod
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
     ) -> list[Feature]:
-        """Return the features of an example, one per window; with labels if there is a config.
+        """Return the features of an example, one per chunk; with labels if there is a config.
 
         Raises:
             DataError: the example lacks a field or does not fit; the message says where.
         """
 
     def keeps(self, features: Sequence[Feature]) -> bool:
-        """Whether a training document is trained on, by its features."""
+        """Tell whether a training document is trained on, by its features."""
         return True
 
     def shuffle(
@@ -188,29 +245,37 @@ class Task(AnyTask):
         """Return the answer for one document.
 
         Args:
-            outputs: what the head said of each feature, by the names of `Task.outputs`; what has a
-                number for each token may be longer than the feature, by padding.
+            outputs: of the head for each feature, by the names of `Task.outputs`; what has a number
+                for each token may be longer than the feature, by padding.
             config: the model's.
             example: the document.
             features: those of the document; the answer carries their flags.
         """
 
-    @abstractmethod
     def score(
         self, answers: Sequence[dict], golds: Sequence[Any], config
     ) -> tuple[dict[str, float], list[dict]]:
-        """Return metrics and the rows of the table to print beside them.
+        """Return metrics and the rows of the table to print beside them (`measure`).
 
         Raises:
             DataError: there are no answers.
         """
+        if not answers:
+            raise DataError(f"no {self.noun} to score")
+        return self.measure(answers, golds, config)
+
+    @abstractmethod
+    def measure(
+        self, answers: Sequence[dict], golds: Sequence[Any], config
+    ) -> tuple[dict[str, float], list[dict]]:
+        """Return the metrics of one answer or more, and the rows of the table beside them."""
 
     @abstractmethod
     def default_metric(self, config) -> str:
         """The metric by which the best checkpoint is chosen; see ``lower_is_better``."""
 
     def settle(self, metrics: dict[str, float]) -> dict[str, Any]:
-        """What the metrics of the finished model (without ``eval_``) change in its config."""
+        """Changes to the config of the finished model by its metrics (without ``eval_``)."""
         return {}
 
     def published(self, answers: Iterable[dict]) -> Any:

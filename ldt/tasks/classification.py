@@ -12,11 +12,20 @@ from pydantic import Field
 from ldt.data.chunking import fit
 from ldt.data.features import Feature
 from ldt.data.records import Example, field, kind, text
-from ldt.data.tokenization import special_id, tokenize
+from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, RecipeError
 from ldt.metrics import classification
 from ldt.metrics.numbers import logsumexp, softmax
-from ldt.tasks.base import Outputs, Segment, Task, join, named_labels
+from ldt.tasks.base import (
+    Outputs,
+    Segment,
+    Task,
+    ends,
+    evaluation_set,
+    join,
+    named_labels,
+    training_set,
+)
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -42,13 +51,14 @@ class Classification(Task):
         pooling: what the answer is read from: the ``cls`` token, or the ``mean`` or ``max`` of all
             tokens, feature by feature. Where few documents are labelled and one clause decides,
             max is the safer choice.
-        merge: how the logits of a document's windows become one: their mean, their maximum, or the
-            logarithm of the sum of their exponentials, which grows with the number of windows.
+        merge: how the logits of a document's chunks become one: their mean, their maximum, or the
+            logarithm of the sum of their exponentials, which grows with the number of chunks.
             Probabilities are computed after that.
         threshold: probability from which on a class is in a multi_label answer.
     """
 
     roles: ClassVar[tuple[str, ...]] = ("cls", "document", "sep")
+    noun: ClassVar[str] = "documents"
 
     name: Literal["classification"] = "classification"
     global_attention: list[str] = ["cls"]
@@ -71,15 +81,14 @@ class Classification(Task):
                 not in ``labels``; or the same label everywhere.
             RecipeError: the recipe's label fields, labels or merge do not suit the problem.
         """
-        found = [(_raw(example, data.label), example.where) for example in examples]
-        if not found:
-            raise DataError(f"{data.train or 'the training set'}: no documents")
-        problem = _PROBLEMS[self.problem] if self.problem else _infer(found, data.label)
+        source = training_set(data)
+        labels = [(_raw(each, data.label), each.where) for each in self.each(examples, source)]
+        problem = _PROBLEMS[self.problem] if self.problem else _infer(labels, data.label)
         self._check_recipe(problem, data)
-        golds = [_READERS[problem](raw, data.label, where) for raw, where in found]
+        golds = [_READERS[problem](raw, data.label, where) for raw, where in labels]
         if all(gold == golds[0] for gold in golds):
             raise DataError(
-                f"{data.train or 'the training set'}: nothing to learn, all {len(golds):,} "
+                f"{source}: nothing to learn, all {len(golds):,} "
                 f"documents have the same label, {golds[0]!r}"
             )
         if problem == REGRESSION:
@@ -87,7 +96,7 @@ class Classification(Task):
         else:
             counts = Counter(name for gold in golds for name in _several(gold))
             names = data.label if isinstance(data.label, list) else self.labels or sorted(counts)
-            for gold, (_, where) in zip(golds, found, strict=True):
+            for gold, (_, where) in zip(golds, labels, strict=True):
                 for name in _several(gold):
                     if name not in names:
                         raise DataError(
@@ -107,17 +116,13 @@ class Classification(Task):
             DataError: there are no examples, a label cannot be read, or is one that the training
                 set does not have; the message has its count.
         """
-        source = data.eval or "the evaluation set"
-        names, unseen, where, documents = set(_names(config)), Counter(), {}, 0
-        for example in examples:
-            documents += 1
+        names, unseen, where = set(_names(config)), Counter(), {}
+        for example in self.each(examples, evaluation_set(data)):
             gold = _read(example, data, config)
             for name in _several(gold) if config.problem_type != REGRESSION else ():
                 if name not in names:
                     unseen[name] += 1
                     where.setdefault(name, example.where)
-        if not documents:
-            raise DataError(f"{source}: no documents")
         if unseen:
             listed = ", ".join(f"{name!r} ({n:,})" for name, n in unseen.most_common(5))
             raise DataError(
@@ -137,27 +142,22 @@ class Classification(Task):
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
     ) -> list[Feature]:
-        """Return a feature per window; an empty text has one, of [cls] [sep], flagged ``empty``.
+        """Return a feature per chunk; an empty text has one, of [cls] [sep], flagged ``empty``.
 
         ``labels`` is a class number, a list of 0.0 and 1.0, or a number, as ``config`` has it.
         """
         document = text(example, self.path("text", data))
         ids = tokenize(tokenizer, document)
-        cls, sep = [special_id(tokenizer, "cls")], [special_id(tokenizer, "sep")]
-        parts, flags = fit(len(ids), max_length - 2, example, data)
-        if not document.strip():
-            flags["empty"] = True
+        cls, sep = ends(tokenizer)
+        chunks, flags = fit(len(ids), max_length - 2, example, data, document)
         labels = {} if config is None else {"labels": self._target(example, data, config)}
-        features = []
-        for start, end in parts:
-            segments = [
-                Segment("cls", cls),
-                Segment("document", ids[start:end]),
-                Segment("sep", sep),
-            ]
-            extra = {"document": 0, "tokens": len(ids) + 2, "flags": flags}
-            features.append(join(segments, self.global_attention) | labels | extra)
-        return features
+        about = {"document": 0, "tokens": len(ids) + 2, "flags": flags}
+        return [
+            join([cls, Segment("document", ids[start:end]), sep], self.global_attention)
+            | labels
+            | about
+            for start, end in chunks
+        ]
 
     def gold(self, example: Example, data: "DataSection", config) -> str | list[str] | float:
         """Return the class, the list of classes or the number.
@@ -184,13 +184,13 @@ class Classification(Task):
         are probabilities, of a regression the number again.
 
         Args:
-            outputs: ``logits`` [labels] of each window.
+            outputs: ``logits`` [labels] of each chunk.
             config: the model's.
             example: the document.
-            features: those of the windows, for their flags.
+            features: those of the chunks, for their flags.
         """
-        windows = np.array([output["logits"] for output in outputs], np.float64)
-        merged, names = _MERGES[self.merge](windows), _names(config)
+        logits = np.array([output["logits"] for output in outputs], np.float64)
+        merged, names = _MERGES[self.merge](logits), _names(config)
         if config.problem_type == SINGLE:
             scores = softmax(merged)
             label = names[int(merged.argmax())]
@@ -203,33 +203,28 @@ class Classification(Task):
         answer = {
             "label": label,
             "scores": dict(zip(names, scores.tolist(), strict=True)),
-            "windows": len(windows),
+            "windows": len(logits),
         }
         return answer | features[0].get("flags", {})
 
-    def score(
+    def measure(
         self, answers: Sequence[dict], golds: Sequence[Any], config
     ) -> tuple[dict[str, float], list[dict]]:
         """Return accuracy, macro_f1 and micro_f1 with a row per class, or mse, mae, pearson and
-        spearman with none. Which classes macro_f1 averages over: ``metrics.class_metrics``.
-
-        Raises:
-            DataError: there are no answers.
+        spearman with none. Which classes macro_f1 averages over: `class_metrics`.
         """
-        if not answers:
-            raise DataError("no documents to score")
-        found = [answer["label"] for answer in answers]
+        labels = [answer["label"] for answer in answers]
         if config.problem_type == REGRESSION:
-            return classification.number_metrics(np.array(golds), np.array(found)), []
+            return classification.number_metrics(np.array(golds), np.array(labels)), []
         names = _names(config)
-        golds, found = _indicators(golds, names), _indicators(found, names)
-        table = classification.class_table(golds, found)
+        right, predicted = _indicators(golds, names), _indicators(labels, names)
+        table = classification.class_table(right, predicted)
         rows = [
             {"class": name} | {key: column[number].item() for key, column in table.items()}
             for number, name in enumerate(names)
         ]
         every = config.problem_type == MULTI
-        return classification.class_metrics(golds, found, all_classes=every), rows
+        return classification.class_metrics(right, predicted, all_classes=every), rows
 
     def default_metric(self, config) -> str:
         """macro_f1, or mse of a regression."""
@@ -274,10 +269,10 @@ def _raw(example: Example, path: str | list[str]) -> Any:
     return names
 
 
-def _infer(found: list[tuple[Any, str]], path: str | list[str]) -> str:
-    """The problem that goes with labels of these types."""
+def _infer(labels: list[tuple[Any, str]], path: str | list[str]) -> str:
+    """The problem that goes with labels of these types, each with its place."""
     first: dict[str, str] = {}
-    for value, where in found:
+    for value, where in labels:
         if value is None:
             raise DataError(f"{where}: label {path!r} is null")
         first.setdefault(type(value).__name__, where)
@@ -287,15 +282,15 @@ def _infer(found: list[tuple[Any, str]], path: str | list[str]) -> str:
         return REGRESSION
     if len(first) > 1:
         (_, one), (_, other) = list(first.items())[:2]
-        kinds = {where: kind(value) for value, where in reversed(found)}
+        kinds = {where: kind(value) for value, where in reversed(labels)}
         raise DataError(
             f"{other}: label {path!r} is {kinds[other]}, at {one} {kinds[one]}; they must be alike"
         )
-    if set(first) == {"str"} and all(_is_number(value) for value, _ in found):
-        decimal = next((value for value, _ in found if _is_decimal(value)), None)
+    if set(first) == {"str"} and all(_is_number(value) for value, _ in labels):
+        decimal = next((value for value, _ in labels if _is_decimal(value)), None)
         if decimal is not None:
             raise DataError(
-                f"{found[0][1]}: labels such as {decimal!r} are numbers as text; "
+                f"{labels[0][1]}: labels such as {decimal!r} are numbers as text; "
                 "task.problem=regression reads them so, single_label as classes"
             )
     return SINGLE
@@ -374,7 +369,7 @@ def _shown(value: Any) -> str:
 
 
 _MERGES = {
-    "mean": lambda windows: windows.mean(0),
-    "max": lambda windows: windows.max(0),
+    "mean": lambda logits: logits.mean(0),
+    "max": lambda logits: logits.max(0),
     "logsumexp": logsumexp,
 }

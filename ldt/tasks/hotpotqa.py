@@ -12,13 +12,14 @@ from pydantic import Field, field_validator
 
 from ldt.data.features import Feature
 from ldt.data.records import Example, field, text
-from ldt.data.tokenization import marker_ids, special_id, tokenize
+from ldt.data.tokenization import marker_ids, tokenize
 from ldt.errors import DataError
+from ldt.metrics import hotpotqa
 from ldt.metrics.numbers import logistic, logsumexp, softmax
-from ldt.metrics.rules import hotpotqa as official
-from ldt.tasks.base import Outputs, Segment, Task, join, named_labels
+from ldt.metrics.result import mean
+from ldt.tasks.base import NO_LABEL, Outputs, Segment, Task, ends, join, named_labels
 from ldt.tasks.text import paragraphs
-from ldt.tasks.text.alignment import aligned
+from ldt.tasks.text.alignment import aligned, real_tokens
 from ldt.tasks.text.mentions import mentions
 from ldt.tasks.text.paragraphs import Paragraph
 
@@ -29,8 +30,6 @@ TYPES = ("span", "yes", "no")  # of answers, in the order of the head
 WEIGHTS = ("span", "type", "paragraphs", "sentences")
 OPTIONS = " yes no null"  # behind the last paragraph, as the authors have it
 PARAGRAPHS = 2  # that an answer's evidence is from, in this data set always
-NO_LABEL = -100
-_SHOWN = ("em", "f1")  # of the published figures
 
 
 class HotpotQA(Task):
@@ -80,6 +79,8 @@ class HotpotQA(Task):
     threshold: float = Field(0.5, ge=0, le=1)
     max_answer: int = Field(30, ge=1)
 
+    published = staticmethod(hotpotqa.published)
+
     @field_validator("weights")
     @classmethod
     def _known(cls, weights):
@@ -96,24 +97,13 @@ class HotpotQA(Task):
         return LdtForEvidenceAnswering
 
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
-        """Return id2label, label2id, num_labels and evidence_weights, having read all golds.
+        """Return id2label, label2id, num_labels and evidence_weights.
 
         Raises:
             DataError: no examples, or one without answer or supporting facts.
         """
-        self._read_all(examples, data, data.train or "the training set")
-        return {
-            **named_labels(TYPES),
-            "evidence_weights": self.weights,
-        }
-
-    def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
-        """Read all golds.
-
-        Raises:
-            DataError: no examples, or one without answer or supporting facts.
-        """
-        self._read_all(examples, data, data.eval or "the evaluation set")
+        super().learn(examples, data)
+        return {**named_labels(TYPES), "evidence_weights": self.weights}
 
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
@@ -129,39 +119,33 @@ class HotpotQA(Task):
         Raises:
             DataError: an empty question, one that leaves no room, or no sentences.
         """
-        question = text(example, self.path("question", data))
-        if not question.strip():
-            raise DataError(f"{example.where}: the question is empty")
+        question = self.question(example, data)
         context = paragraphs.read(example, self.path("context", data))
         asks, asked, *marks = marker_ids(tokenizer, self.new_tokens)
-        head = [
-            Segment("cls", [special_id(tokenizer, "cls")]),
-            Segment("question", [asks, *tokenize(tokenizer, f" {question.strip()}"), asked]),
-        ]
-        tail = [
-            Segment("options", tokenize(tokenizer, OPTIONS)),
-            Segment("sep", [special_id(tokenizer, "sep")]),
-        ]
+        cls, sep = ends(tokenizer)
+        question_ids = [asks, *tokenize(tokenizer, f" {question.strip()}"), asked]
+        head = [cls, Segment("question", question_ids)]
+        tail = [Segment("options", tokenize(tokenizer, OPTIONS)), sep]
         around = sum(len(segment.ids) for segment in head + tail)
         room = max_length - around
         if room < paragraphs.LEAST:
             raise DataError(
-                f"{example.where}: the question has {len(head[1].ids) - 2:,} tokens and leaves "
+                f"{example.where}: the question has {len(question_ids) - 2:,} tokens and leaves "
                 f"{max(room, 0):,} of {max_length:,} for the paragraphs; a larger data.max_length "
                 "would do (ldt convert SOURCE --max-length N makes a longer model)"
             )
         read = paragraphs.encode(context, tokenizer)
         length = around + sum(paragraph.size for paragraph in read)
-        parts, flags = paragraphs.parts(read, room, example, data)
-        whole = {"document": 0, "tokens": length, "flags": flags}
-        features = [self._feature(head, part, tail, marks) | whole for part in parts]
+        chunks, flags = paragraphs.chunks(read, room, example, data)
+        about = {"document": 0, "tokens": length, "flags": flags}
+        features = [self._feature(head, chunk, tail, marks) | about for chunk in chunks]
         features[0]["context"] = context
         if config is not None:
             self._label(features, self.gold(example, data, config), context)
         return features
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """How many answers and supporting facts training cannot learn from."""
+        """Numbers of answers and supporting facts that training cannot learn from."""
         lost = unfound = 0
         for feature in features:
             lost += feature.get("lost", 0)
@@ -207,74 +191,49 @@ class HotpotQA(Task):
         """
         context = features[0]["context"]
         evidence = self._evidence(outputs, features)
-        windows = sorted({window for window, _, _ in evidence}) or [0]
-        types = softmax(np.mean([outputs[w]["type_logits"] for w in windows], 0, dtype=float))
+        chunks = sorted({chunk for chunk, _, _ in evidence}) or [0]
+        types = softmax(np.mean([outputs[c]["type_logits"] for c in chunks], 0, dtype=float))
         name, sure = TYPES[int(types.argmax())], types.max().item()
         answer = {"answer": name, "type": name, "score": sure}
         if name == "span":
             answer |= self._span(outputs, features, evidence)
             answer["score"] *= sure
-        rows = [(features[w]["sentences"][row].tolist(), score) for w, row, score in evidence]
+        rows = [(features[c]["sentences"][row].tolist(), score) for c, row, score in evidence]
         answer["supporting_facts"] = [[context[p][0], place] for (p, place, *_), _ in rows]
         answer["fact_scores"] = [score for _, score in rows]
         return answer | features[0]["flags"]
 
-    def score(
+    def measure(
         self, answers: Sequence[dict], golds: Sequence[dict], config
     ) -> tuple[dict[str, float], list[dict]]:
         """Return em and f1 of the answer, of the facts (sp_) and of both together (joint_), from 0
         to 100, and rows of the kinds of answers.
-
-        Raises:
-            DataError: there are no answers.
         """
-        if not answers:
-            raise DataError("no questions to score")
+        groups: dict[str, list[dict[str, float]]] = {name: [] for name in TYPES}
         scores = []
         for answer, gold in zip(answers, golds, strict=True):
-            said = official.answer(answer["answer"], gold["answer"])
-            facts = official.facts(map(tuple, answer["supporting_facts"]), gold["facts"])
-            parts = {"": said, "sp_": facts, "joint_": official.joint(said, facts)}
-            scores.append(
-                {
-                    f"{prefix}{name}": 100 * getattr(part, name)
-                    for prefix, part in parts.items()
-                    for name in _SHOWN
-                }
-            )
-        types = [TYPES[_type(gold["answer"])] for gold in golds]
+            values = hotpotqa.score(gold, answer)
+            scores.append({name: values[name] for name in hotpotqa.SHOWN})
+            groups[TYPES[_type(gold["answer"])]].append(scores[-1])
         rows = [
-            {"type": name, "questions": types.count(name)}
-            | _means([score for score, own in zip(scores, types, strict=True) if own == name])
-            for name in TYPES
-            if name in types
+            {"type": name, "questions": len(members), **mean(members)}
+            for name, members in groups.items()
+            if members
         ]
-        return _means(scores), rows
+        return mean(scores), rows
 
     def default_metric(self, config) -> str:
         """The F1 of answer and facts together."""
         return "joint_f1"
 
-    def published(self, answers: Iterable[dict]) -> dict[str, dict]:
-        """The official layout: {"answer": {id: text}, "sp": {id: [[title, sentence]]}}."""
-        found: dict[str, dict] = {"answer": {}, "sp": {}}
-        for answer in answers:
-            found["answer"][str(answer["id"])] = answer["answer"]
-            found["sp"][str(answer["id"])] = answer["supporting_facts"]
-        return found
-
-    def _read_all(self, examples: Iterable[Example], data: "DataSection", source: str) -> None:
-        example = None
-        for example in examples:
-            self.gold(example, data, None)
-        if example is None:
-            raise DataError(f"{source}: no questions")
-
-    def _feature(self, head, part: list[Paragraph], tail, marks: list[int]) -> Feature:
+    def _feature(
+        self, head: list[Segment], chunk: list[Paragraph], tail: list[Segment], marks: list[int]
+    ) -> Feature:
+        """The input with the paragraphs of a chunk."""
         titled, untitled, sentence_end, paragraph_end = marks
         segments, length = list(head), sum(len(segment.ids) for segment in head)
         starts, ends, rows, offsets = [], [], [], []
-        for paragraph in part:
+        for paragraph in chunk:
             starts.append(length)
             segments.append(Segment("titles", [titled]))
             segments.append(Segment("document", [*paragraph.title, untitled]))
@@ -292,14 +251,14 @@ class HotpotQA(Task):
         feature["offsets"] = np.zeros((len(feature["input_ids"]), 2), np.int32)
         for start, characters in offsets:
             feature["offsets"][start : start + len(characters)] = characters
-        feature["paragraphs"] = np.array([paragraph.number for paragraph in part], np.int32)
+        feature["paragraphs"] = np.array([paragraph.number for paragraph in chunk], np.int32)
         feature["sentences"] = np.array(rows, np.int32).reshape(-1, 4)
         return feature | {"paragraph_positions": starts, "sentence_positions": ends}
 
     def _label(self, features: list[Feature], gold: dict, context) -> None:
         """Add the labels to all features of a question."""
         titles = {title for title, _ in gold["facts"]}
-        answer_type, found = _type(gold["answer"]), False
+        answer_type, mentioned = _type(gold["answer"]), False
         for feature in features:
             rows = feature["sentences"].tolist()
             here = [(context[p][0], place) in gold["facts"] for p, place, *_ in rows]
@@ -315,25 +274,25 @@ class HotpotQA(Task):
                     places = mentions(context[p][1][place], [gold["answer"]])
                     offsets = feature["offsets"][first : first + size]
                     spans += [(first + a, first + b) for a, b in aligned(offsets, places)]
-            found = found or bool(spans)
+            mentioned = mentioned or bool(spans)
             feature["start_positions"] = [start for start, _ in spans] or [NO_LABEL]
             feature["end_positions"] = [end for _, end in spans] or [NO_LABEL]
-        there = {(title, place) for title, own in context for place in range(len(own))}
+        there = {(title, place) for title, sentences in context for place in range(len(sentences))}
         features[0]["lost"] = len(gold["facts"] - there)
-        features[0]["unfound"] = int(TYPES[answer_type] == "span" and not found)
+        features[0]["unfound"] = int(TYPES[answer_type] == "span" and not mentioned)
 
     def _evidence(
         self, outputs: Sequence[Outputs], features: Sequence[Feature]
     ) -> list[tuple[int, int, float]]:
-        """Window, row among its sentences and probability of each one that is evidence, in the
+        """Chunk, row among its sentences and probability of each one that is evidence, in the
         order of the document."""
         titles: dict[int, float] = {}
         sentences: dict[int, list[tuple[int, int, float]]] = {}
-        for window, (output, feature) in enumerate(zip(outputs, features, strict=True)):
+        for chunk, (output, feature) in enumerate(zip(outputs, features, strict=True)):
             logits = output["sentence_logits"].astype(float)
             for row, (number, *_) in enumerate(feature["sentences"].tolist()):
-                own = window, row, logistic(logits[row].item())
-                sentences.setdefault(number, []).append(own)
+                sentence = chunk, row, logistic(logits[row].item())
+                sentences.setdefault(number, []).append(sentence)
             for place, number in enumerate(feature["paragraphs"].tolist()):
                 titles[number] = output["paragraph_logits"][place].item()
         ranked = sorted(sentences, key=lambda number: -titles[number])
@@ -341,20 +300,25 @@ class HotpotQA(Task):
         for number in sorted(ranked[:PARAGRAPHS]):
             best = max(score for *_, score in sentences[number])
             limit = min(self.threshold, best)
-            chosen += [own for own in sentences[number] if own[-1] >= limit]
+            chosen += [each for each in sentences[number] if each[-1] >= limit]
         return chosen
 
-    def _span(self, outputs, features, evidence) -> dict[str, Any]:
+    def _span(
+        self,
+        outputs: Sequence[Outputs],
+        features: Sequence[Feature],
+        evidence: list[tuple[int, int, float]],
+    ) -> dict[str, Any]:
         """The best span of the evidence, its place, and the probability of start and end there."""
         best, start_logits, end_logits = None, [], []
-        for window, row, _ in evidence:
-            number, place, first, size = features[window]["sentences"][row].tolist()
+        for chunk, row, _ in evidence:
+            number, place, first, size = features[chunk]["sentences"][row].tolist()
             start, end = (
-                outputs[window][name][first : first + size].astype(float)
+                outputs[chunk][name][first : first + size].astype(float)
                 for name in ("start_logits", "end_logits")
             )
-            offsets = features[window]["offsets"][first : first + size]
-            real = np.flatnonzero(offsets[:, 0] < offsets[:, 1])
+            offsets = features[chunk]["offsets"][first : first + size]
+            real = real_tokens(offsets)
             if not len(real):
                 continue
             start_logits.append(start[real])
@@ -368,12 +332,12 @@ class HotpotQA(Task):
                 best = pairs[a, b].item(), number, place, characters
         if best is None:
             return {"answer": "", "score": 0.0}
-        score, number, place, (start, end) = best
+        logit, number, place, (start, end) = best
         title, sentences = features[0]["context"][number]
         total = sum(logsumexp(np.concatenate(side)) for side in (start_logits, end_logits))
         return {
             "answer": sentences[place][start:end],
-            "score": float(np.exp(score - total)),
+            "score": float(np.exp(logit - total)),
             "title": title,
             "sentence": place,
             "start": start,
@@ -382,9 +346,5 @@ class HotpotQA(Task):
 
 
 def _type(answer: str) -> int:
-    said = answer.strip().lower()
-    return TYPES.index(said) if said in TYPES[1:] else 0
-
-
-def _means(scores: list[dict[str, float]]) -> dict[str, float]:
-    return {name: sum(score[name] for score in scores) / len(scores) for name in scores[0]}
+    word = answer.strip().lower()
+    return TYPES.index(word) if word in TYPES[1:] else 0

@@ -1,6 +1,6 @@
 """The right one of a few choices about a text: [cls] question choice [sep] text [sep] for each."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -8,10 +8,11 @@ import numpy as np
 from ldt.data.chunking import fit
 from ldt.data.features import Feature
 from ldt.data.records import Example, field, kind, text, texts
-from ldt.data.tokenization import special_id, tokenize
+from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, RecipeError
 from ldt.metrics.numbers import softmax
-from ldt.tasks.base import Outputs, Segment, Task, join
+from ldt.metrics.result import mean
+from ldt.tasks.base import Outputs, Segment, Task, ends, join
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -23,7 +24,7 @@ class MultipleChoice(Task):
     Each choice is an input of its own and scored at the first token; the probabilities are the
     softmax over the choices, as in RACE and QuALITY with RoBERTa or Longformer. The question stands
     in front, as in Longformer's question answering (Beltagy et al. 2020, arXiv:2004.05150), so that
-    it is in each window of a text that does not fit. A choice's score is its mean over the windows.
+    it is in each chunk of a text that does not fit. A choice's logit is its mean over the chunks.
 
     The field that `data.label` names holds the place of the right choice, from 0 on, or its text.
     """
@@ -41,36 +42,21 @@ class MultipleChoice(Task):
 
         return LdtForMultipleChoice
 
-    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
-        """Return nothing, having looked at every label.
-
-        Raises:
-            DataError: no examples, or a label that is no choice.
-        """
-        self._look(examples, data, data.train or "the training set")
-        return {}
-
-    def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
-        """Raise DataError for an empty set and for a label that is no choice."""
-        self._look(examples, data, data.eval or "the evaluation set")
-
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
     ) -> list[Feature]:
-        """Return a feature for each choice and window, those of a choice together.
+        """Return a feature for each choice and chunk, those of a choice together.
 
-        ``choices`` is the place of the feature's choice, ``texts`` are all of them. The windows are
+        ``choices`` is the place of the feature's choice, ``texts`` are all of them. The chunks are
         the same for all choices; the longest one leaves the least room.
 
         Raises:
             DataError: the question or a choice is empty, or they leave no room for the text.
         """
-        question = text(example, self.path("question", data))
-        if not question.strip():
-            raise DataError(f"{example.where}: the question is empty")
+        question = self.question(example, data)
         choices = self._choices(example, data)
         document = text(example, self.path("context", data))
-        cls, sep = [special_id(tokenizer, "cls")], [special_id(tokenizer, "sep")]
+        cls, sep = ends(tokenizer)
         asked = tokenize(tokenizer, question)
         offered = [tokenize(tokenizer, f" {choice.strip()}") for choice in choices]
         read = tokenize(tokenizer, document)
@@ -81,25 +67,24 @@ class MultipleChoice(Task):
                 f"the {max_length:,} of an input, which leaves too few for the text; a larger "
                 "data.max_length would do"
             )
-        parts, flags = fit(len(read), max_length - head, example, data)
-        if not document.strip():
-            flags["empty"] = True
-        shared = {"texts": choices, "document": 0, "windows": len(parts), "flags": flags}
+        chunks, flags = fit(len(read), max_length - head, example, data, document)
+        shared = {"texts": choices, "document": 0, "chunks": len(chunks), "flags": flags}
         if config is not None:
             shared["labels"] = self._label(example, data)
         features = []
         for place, choice in enumerate(offered):
-            own = {"choices": place, "tokens": 3 + len(asked) + len(choice) + len(read)}
-            for start, end in parts:
+            size = 3 + len(asked) + len(choice) + len(read)
+            about = shared | {"choices": place, "tokens": size}
+            for start, end in chunks:
                 segments = [
-                    Segment("cls", cls),
+                    cls,
                     Segment("question", asked),
                     Segment("choice", choice),
-                    Segment("sep", sep),
+                    sep,
                     Segment("context", read[start:end]),
-                    Segment("sep", sep),
+                    sep,
                 ]
-                features.append(join(segments, self.global_attention) | shared | own)
+                features.append(join(segments, self.global_attention) | about)
         return features
 
     def gold(self, example: Example, data: "DataSection", config) -> dict[str, int]:
@@ -111,46 +96,33 @@ class MultipleChoice(Task):
     ) -> dict:
         """Return the ``answer``, which ``choice`` it is (from 0 on), its ``score``, the ``scores``
         of all choices, which add up to 1, the number of ``windows`` and the flags."""
-        choices, windows = features[0]["texts"], features[0]["windows"]
-        logits = np.array([said["logits"][0] for said in outputs], np.float64)
-        merged = logits.reshape(len(choices), windows).mean(1)
+        choices, chunks = features[0]["texts"], features[0]["chunks"]
+        logits = np.array([output["logits"][0] for output in outputs], np.float64)
+        merged = logits.reshape(len(choices), chunks).mean(1)
         scores = softmax(merged)
         best = int(merged.argmax())
         answer = {"answer": choices[best], "choice": best, "score": float(scores[best])}
-        answer |= {"scores": scores.tolist(), "windows": windows}
+        answer |= {"scores": scores.tolist(), "windows": chunks}
         return answer | features[0].get("flags", {})
 
-    def score(
+    def measure(
         self, answers: Sequence[dict], golds: Sequence[Any], config
     ) -> tuple[dict[str, float], list[dict]]:
-        """Return accuracy in percent.
-
-        Raises:
-            DataError: there are no answers.
-        """
-        if not answers:
-            raise DataError("no questions to score")
-        right = [
-            answer["choice"] == gold["choice"] for answer, gold in zip(answers, golds, strict=True)
-        ]
-        return {"accuracy": 100 * sum(right) / len(right)}, []
+        """Return accuracy in percent."""
+        pairs = zip(answers, golds, strict=True)
+        return mean([{"accuracy": one["choice"] == other["choice"]} for one, other in pairs]), []
 
     def default_metric(self, config) -> str:
         return "accuracy"
 
-    def _look(self, examples: Iterable[Example], data: "DataSection", source: str) -> None:
-        labels = [self._label(example, data) for example in examples]
-        if not labels:
-            raise DataError(f"{source}: no questions")
-
     def _choices(self, example: Example, data: "DataSection") -> list[str]:
         path = self.path("choices", data)
-        found = texts(example, path)
-        if not found:
+        choices = texts(example, path)
+        if not choices:
             raise DataError(f"{example.where}: field {path!r} is an empty list")
-        if not all(choice.strip() for choice in found):
+        if not all(choice.strip() for choice in choices):
             raise DataError(f"{example.where}: field {path!r}: a choice is empty")
-        return found
+        return choices
 
     def _label(self, example: Example, data: "DataSection") -> int:
         """The place of the right choice."""

@@ -1,6 +1,6 @@
-"""What tasks share whose answer is a piece of the document: input, alignment, best spans.
+"""The base of tasks whose answer is cut from the document: input, alignment, best spans.
 
-Input: <s> question </s> document </s>, the document in windows where it is long. One separator
+Input: <s> question </s> document </s>, the document in chunks where it is long. One separator
 stands between the two, not the two of RoBERTa's pairs, and question and document are tokenized as
 if a space stood in front, as in the authors' scripts/triviaqa.py (allenai/longformer): their
 checkpoints were trained so. Tokenizers that number the parts of a pair (BERT's) give the document
@@ -9,6 +9,7 @@ the second number.
 
 import unicodedata
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,14 +20,14 @@ from pydantic import Field
 from ldt.data import evidence
 from ldt.data.chunking import fit
 from ldt.data.features import Feature
-from ldt.data.records import Example, field, text
-from ldt.data.tokenization import special_id, tokenize, tokenize_inside
+from ldt.data.records import Example, text
+from ldt.data.tokenization import tokenize, tokenize_inside
 from ldt.errors import DataError
-from ldt.tasks.base import Outputs, Segment, Task, join
+from ldt.tasks.base import Outputs, Segment, Task, ends, join
+from ldt.tasks.text.alignment import Span, aligned, real_tokens
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
-from ldt.tasks.text.alignment import Span, _real, aligned
 
 
 class SpanTask(Task):
@@ -35,7 +36,7 @@ class SpanTask(Task):
     Args:
         max_question: tokens of the question that are read; None reads all.
         max_answer: tokens of the longest answer.
-        top: starts and ends, the best of each, that are paired for the answer of a window.
+        top: starts and ends, the best of each, that are paired for the answer of a chunk.
         n_best: spans in an answer.
     """
 
@@ -63,7 +64,7 @@ class SpanTask(Task):
         """f1."""
         return "f1"
 
-    def windows(
+    def chunks(
         self,
         example: Example,
         context: str,
@@ -76,9 +77,9 @@ class SpanTask(Task):
         """Return the features of a question and its document.
 
         Beside what every feature has: ``offsets`` [tokens, 2], where in ``context`` the tokens of
-        the document stand that the window has, and ``first``, the place of the first of them in the
+        the document stand that the chunk has, and ``first``, the place of the first of them in the
         input. With spans also ``start_positions`` and ``end_positions``, the places of the first
-        and the last token of each one that is in the window, in order.
+        and the last token of each one that is in the chunk, in order.
 
         Args:
             spans: characters of the right answers.
@@ -86,9 +87,7 @@ class SpanTask(Task):
         Raises:
             DataError: the question is empty, or leaves no room for the document.
         """
-        question = text(example, self.path("question", data))
-        if not question.strip():
-            raise DataError(f"{example.where}: the question is empty")
+        question = self.question(example, data)
         asked = tokenize(tokenizer, " " + question.strip())
         flags = {}
         if self.max_question is not None and len(asked) > self.max_question:
@@ -102,52 +101,52 @@ class SpanTask(Task):
                 f"{max_length:,} for the document, windows share {data.stride:,}; a smaller "
                 "task.max_question cuts it"
             )
-        parts, more = fit(len(ids), room, example, data)
-        flags |= more | ({} if context.strip() else {"empty": True})
-        cls, sep = [special_id(tokenizer, "cls")], [special_id(tokenizer, "sep")]
+        chunks, more = fit(len(ids), room, example, data, context)
+        flags |= more
+        cls, sep = ends(tokenizer)
         placed = None if spans is None else aligned(offsets, spans)
         features = []
-        for start, end in parts:
+        for start, end in chunks:
             segments = [
-                Segment("cls", cls),
+                cls,
                 Segment("question", asked),
-                Segment("sep", sep),
+                sep,
                 Segment("document", ids[start:end], token_type=1),
-                Segment("sep", sep, token_type=1),
+                replace(sep, token_type=1),
             ]
             feature = join(segments, self.global_attention, token_types=_numbers_pairs(tokenizer))
             if placed is not None:
                 inside = [(a, b) for a, b in placed if start <= a and b < end]
                 feature["start_positions"] = [a - start + first for a, _ in inside]
                 feature["end_positions"] = [b - start + first for _, b in inside]
-            own = {"offsets": offsets[start:end], "first": first}
-            whole = {"document": 0, "tokens": first + len(ids) + 1, "flags": flags}
-            features.append(feature | own | whole)
+            feature |= {"offsets": offsets[start:end], "first": first}
+            feature |= {"document": 0, "tokens": first + len(ids) + 1, "flags": flags}
+            features.append(feature)
         return features
 
     def best(
         self, outputs: Sequence[Outputs], features: Sequence[Feature]
     ) -> list[tuple[float, Span]]:
-        """Return the ``n_best`` best spans over all windows, as (score, characters), best first.
+        """Return the ``n_best`` best spans over all chunks, as (logit, characters), best first.
 
-        A span is scored by the sum of its two logits; one that two windows have, by the higher
-        score. Question, separators and padding are left out. Without a word in the document there
-        is none, else one at least.
+        The logit of a span is the sum of its two; of one that two chunks have, the higher sum.
+        Question, separators and padding are left out. Without a word in the document there is
+        none, else one at least.
         """
-        found: dict[Span, float] = {}
+        logits: dict[Span, float] = {}
         for output, feature in zip(outputs, features, strict=True):
-            for score, span in self._best_of_window(output, feature):
-                found[span] = max(score, found.get(span, -np.inf))
-        ranked = sorted(found.items(), key=lambda item: (-item[1], item[0]))
-        return [(score, span) for span, score in ranked[: self.n_best]]
+            for logit, span in self._best_of_chunk(output, feature):
+                logits[span] = max(logit, logits.get(span, -np.inf))
+        ranked = sorted(logits.items(), key=lambda item: (-item[1], item[0]))
+        return [(logit, span) for span, logit in ranked[: self.n_best]]
 
-    def _best_of_window(self, output: Outputs, feature: Feature) -> list[tuple[float, Span]]:
+    def _best_of_chunk(self, output: Outputs, feature: Feature) -> list[tuple[float, Span]]:
         offsets, first = feature["offsets"], feature["first"]
         start, end = (
             np.asarray(output[name][first : first + len(offsets)], np.float64)
             for name in self.outputs
         )
-        real = _real(offsets)
+        real = real_tokens(offsets)
         top, pairs = self.top, np.empty((0, 2), int)
         while len(real) and not len(pairs):  # at the latest every token is a pair with itself
             a, b = (real[np.argsort(-side[real], kind="stable")[:top]] for side in (start, end))
@@ -155,27 +154,30 @@ class SpanTask(Task):
             length = pairs[:, 1] - pairs[:, 0]
             pairs = pairs[(length >= 0) & (length < self.max_answer)]
             top *= 2
-        scores = start[pairs[:, 0]] + end[pairs[:, 1]]
-        order = np.argsort(-scores, kind="stable")[: self.n_best]
+        logits = start[pairs[:, 0]] + end[pairs[:, 1]]
+        order = np.argsort(-logits, kind="stable")[: self.n_best]
         return [
-            (scores[n].item(), (offsets[pairs[n, 0], 0].item(), offsets[pairs[n, 1], 1].item()))
+            (logits[n].item(), (offsets[pairs[n, 0], 0].item(), offsets[pairs[n, 1], 1].item()))
             for n in order
         ]
 
-    def answer(self, found: Sequence[tuple[float, Span]], context: str) -> dict[str, Any]:
-        """What the spans of `best` say: answer, score, start and end; with ``n_best`` all of them.
+    def answer(self, spans: Sequence[tuple[float, Span]], context: str) -> dict[str, Any]:
+        """Return answer, score (the logit), start and end of the best span of `best`; with
+        ``n_best`` those of all of them.
 
         An answer ends with the marks on its last letter, which some tokenizers drop. Without any
         span it is "", the rest None.
         """
-        listed = []
-        for score, (start, end) in found:
+        answers = []
+        for logit, (start, end) in spans:
             while end < len(context) and unicodedata.category(context[end])[0] == "M":
                 end += 1
-            here = {"answer": context[start:end], "score": score, "start": start, "end": end}
-            listed.append(here)
-        first = listed[0] if listed else {"answer": "", "score": None, "start": None, "end": None}
-        return first | ({"n_best": listed} if self.n_best > 1 else {})
+            answers.append(
+                {"answer": context[start:end], "score": logit, "start": start, "end": end}
+            )
+        nothing = {"answer": "", "score": None, "start": None, "end": None}
+        first = answers[0] if answers else nothing
+        return first | ({"n_best": answers} if self.n_best > 1 else {})
 
 
 def context_of(source: str | Path) -> str:
@@ -190,22 +192,6 @@ def context_of(source: str | Path) -> str:
         return evidence.read(source)
     except OSError as error:
         raise DataError(f"{source}: {error.strerror}") from None
-
-
-def given(example: Example, path: str) -> Any:
-    """The value at a dotted path, None where there is none."""
-    try:
-        return field(example, path)
-    except DataError:
-        return None
-
-
-def means(scores: Sequence[Sequence[float]], prefix: str = "") -> dict[str, float]:
-    """exact_match and f1, 0 to 100, of scores that begin with both, from 0 to 1."""
-    return {
-        f"{prefix}{name}": 100 * sum(score[place] for score in scores) / len(scores)
-        for place, name in enumerate(("exact_match", "f1"))
-    }
 
 
 @lru_cache(2)  # questions on one document come one after the other

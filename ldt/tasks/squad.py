@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from ldt.data.features import Feature
 from ldt.data.records import Example, field, kind, text
 from ldt.errors import DataError
+from ldt.metrics import squad
 from ldt.metrics.numbers import logistic
-from ldt.metrics.rules import squad as rules
-from ldt.tasks.base import Outputs
-from ldt.tasks.span_task import SpanTask, context_of, means
+from ldt.metrics.result import mean
+from ldt.tasks.base import Outputs, evaluation_set, training_set
+from ldt.tasks.span_task import SpanTask, context_of
 from ldt.tasks.text.alignment import Span
 
 if TYPE_CHECKING:
@@ -27,12 +28,12 @@ class Squad(SpanTask):
     place counted in characters (code points); or of texts, the first place of each counts; or
     {text: [...], answer_start: [...]}. An empty list is a question without an answer.
 
-    All answers that a window has are right together; a window that has none is taught to point to
+    All answers that a chunk has are right together; a chunk that has none is taught to point to
     its first token. Where training has questions without an answer, the answer is "" if that is
     more probable than ``no_answer_threshold``, which is stored in the model: the one with the best
     F1 on the evaluation set, 0.5 without such a set. The probability is 1 / (1 + exp(s - n)), where
-    s is the score of the best span of all windows and n the lowest score of a first token, so that
-    one window with an answer is enough.
+    s is the logit of the best span of all chunks and n the lowest logit of a first token, so that
+    one chunk with an answer is enough.
 
     Args:
         max_question, max_answer, top, n_best: see `SpanTask`.
@@ -45,17 +46,20 @@ class Squad(SpanTask):
 
     name: Literal["squad"] = "squad"
 
+    published = staticmethod(squad.published)
+
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
         """Return no_answer_threshold: None where every question has an answer.
 
         Raises:
             DataError: there are no examples, or an answer that is not where it is said to be.
         """
-        total, without = self._look(examples, data, data.train or "the training set")
-        if without == total:
+        source = training_set(data)
+        answered = [bool(self._answers(each, data)) for each in self.each(examples, source)]
+        without = answered.count(False)
+        if without == len(answered):
             raise DataError(
-                f"{data.train or 'the training set'}: nothing to learn, none of "
-                f"{total:,} questions has an answer"
+                f"{source}: nothing to learn, none of {without:,} questions has an answer"
             )
         return {"no_answer_threshold": UNSETTLED if without else None}
 
@@ -66,8 +70,8 @@ class Squad(SpanTask):
             DataError: there are none, an answer is not where it is said to be, or the model is not
                 taught that there may be none.
         """
-        source = data.eval or "the evaluation set"
-        _, without = self._look(examples, data, source)
+        source = evaluation_set(data)
+        without = sum(not self._answers(each, data) for each in self.each(examples, source))
         if without and config.no_answer_threshold is None:
             raise DataError(
                 f"{source}: questions without an answer ({without:,}), the training set has none; "
@@ -77,7 +81,7 @@ class Squad(SpanTask):
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
     ) -> list[Feature]:
-        """Return a feature per window (`SpanTask.windows`).
+        """Return a feature per chunk (`SpanTask.chunks`).
 
         Raises:
             DataError: a field is missing, an answer is not where it is said to be, the question is
@@ -87,7 +91,7 @@ class Squad(SpanTask):
         spans = None
         if config is not None:
             spans = [span for span, _ in self._answers(example, data)]
-        features = self.windows(
+        features = self.chunks(
             example, context, tokenizer, data=data, max_length=max_length, spans=spans
         )
         for feature in features:
@@ -97,7 +101,7 @@ class Squad(SpanTask):
         return features
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """How many windows have an answer."""
+        """Number of chunks with an answer."""
         answered = [feature["start_positions"] != [CLS] for feature in features]
         return [f"{sum(answered):,} of {len(answered):,} inputs have an answer"]
 
@@ -107,7 +111,7 @@ class Squad(SpanTask):
         Raises:
             DataError: the field is missing, or an answer is not where it is said to be.
         """
-        return {"answers": [found for _, found in self._answers(example, data)]}
+        return {"answers": [answer for _, answer in self._answers(example, data)]}
 
     def decode(
         self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
@@ -119,20 +123,20 @@ class Squad(SpanTask):
         be, which is ``best``.
         """
         spans = self.best(outputs, features)
-        found = self.answer(spans, context_of(features[0]["context"]))
+        answer = self.answer(spans, context_of(features[0]["context"]))
         threshold = config.no_answer_threshold
         if threshold is not None:
-            found |= {"best": found["answer"], "no_answer": 1.0}
+            answer |= {"best": answer["answer"], "no_answer": 1.0}
             if spans:
                 null = min(
                     sum(float(output[name][CLS]) for name in self.outputs) for output in outputs
                 )
-                found["no_answer"] = logistic(null - spans[0][0])
-            if found["no_answer"] > threshold:
-                found["answer"] = ""
-        return found | features[0]["flags"]
+                answer["no_answer"] = logistic(null - spans[0][0])
+            if answer["no_answer"] > threshold:
+                answer["answer"] = ""
+        return answer | features[0]["flags"]
 
-    def score(
+    def measure(
         self, answers: Sequence[dict], golds: Sequence[Any], config
     ) -> tuple[dict[str, float], list[dict]]:
         """Return exact_match and f1, 0 to 100, by the published rules.
@@ -141,52 +145,42 @@ class Squad(SpanTask):
         F1 on these very questions, which is the metric no_answer_threshold; it lies midway between
         two probabilities, so that their last digits decide nothing. And rows for questions with and
         without an answer.
-
-        Raises:
-            DataError: there are no answers.
         """
-        if not answers:
-            raise DataError("no questions to score")
-        texts = [gold["answers"] for gold in golds]
         if config.no_answer_threshold is None:
-            pairs = zip(answers, texts, strict=True)
-            return means([rules.score(answer["answer"], right) for answer, right in pairs]), []
-        scores = [rules.score2(a["best"], right) for a, right in zip(answers, texts, strict=True)]
+            pairs = zip(golds, answers, strict=True)
+            return mean([squad.score(gold, answer) for gold, answer in pairs]), []
+
+        # The threshold is searched with the best spans; those above it then count as "".
+        scores = [
+            squad.score2(gold, {"answer": answer["best"]})
+            for gold, answer in zip(golds, answers, strict=True)
+        ]
         names = [str(number) for number in range(len(answers))]
-        _, threshold = rules.best_threshold(
-            {name: f1 for name, (_, f1) in zip(names, scores, strict=True)},
+        _, threshold = squad.best_threshold(
+            {name: each["f1"] for name, each in zip(names, scores, strict=True)},
             [name for name, answer in zip(names, answers, strict=True) if answer["best"]],
             {name: answer["no_answer"] for name, answer in zip(names, answers, strict=True)},
-            [name for name, right in zip(names, texts, strict=True) if right],
+            [name for name, gold in zip(names, golds, strict=True) if gold["answers"]],
         )
         above = [a["no_answer"] for a in answers if a["no_answer"] > threshold]
         threshold = (threshold + min(above, default=1.0)) / 2
         scores = [
-            score if answer["no_answer"] <= threshold else rules.score2("", right)
-            for score, answer, right in zip(scores, answers, texts, strict=True)
+            each if answer["no_answer"] <= threshold else squad.score2(gold, {"answer": ""})
+            for each, answer, gold in zip(scores, answers, golds, strict=True)
         ]
+
         rows = []
         for what, wanted in (("with an answer", True), ("without", False)):
-            part = [s for s, right in zip(scores, texts, strict=True) if bool(right) == wanted]
+            pairs = zip(scores, golds, strict=True)
+            part = [each for each, gold in pairs if bool(gold["answers"]) == wanted]
             if part:
-                rows.append({"questions": what, "number": len(part)} | means(part))
-        return means(scores) | {"no_answer_threshold": threshold}, rows
+                rows.append({"questions": what, "number": len(part)} | mean(part))
+        return mean(scores) | {"no_answer_threshold": threshold}, rows
 
     def settle(self, metrics: dict[str, float]) -> dict[str, Any]:
         """The threshold that was found on the evaluation set."""
         name = "no_answer_threshold"
         return {name: metrics[name]} if name in metrics else {}
-
-    def published(self, answers: Iterable[dict]) -> dict[str, str]:
-        """{id: answer}."""
-        return {str(answer["id"]): answer["answer"] for answer in answers}
-
-    def _look(self, examples: Iterable[Example], data: "DataSection", what: str) -> tuple[int, int]:
-        """How many examples there are, and how many without an answer."""
-        counts = [bool(self._answers(example, data)) for example in examples]
-        if not counts:
-            raise DataError(f"{what}: no questions")
-        return len(counts), counts.count(False)
 
     def _answers(self, example: Example, data: "DataSection") -> list[tuple[Span, str]]:
         """The characters and the text of each right answer; none of one that is white space."""
@@ -196,39 +190,39 @@ class Squad(SpanTask):
             both = listed.get("text"), listed.get("answer_start")
             if all(isinstance(values, list) for values in both):
                 pairs = zip_longest(*both)
-                listed = [{"text": said, "answer_start": start} for said, start in pairs]
+                listed = [{"text": words, "answer_start": start} for words, start in pairs]
         listed = [listed] if isinstance(listed, str | dict) else listed
         if not isinstance(listed, list):
             raise DataError(f"{example.where}: {path!r} is {kind(listed)}, expected a list")
-        found = [_placed(answer, context, example.where) for answer in listed]
-        return [(span, said) for span, said in found if said.strip()]
+        placed = [_placed(answer, context, example.where) for answer in listed]
+        return [(span, words) for span, words in placed if words.strip()]
 
 
 def _placed(answer: Any, context: str, where: str) -> tuple[Span, str]:
-    """Where an answer stands, and its text.
+    """The characters of an answer in its context, and its text.
 
     Raises:
         DataError: not where it is said to be, or nowhere.
     """
-    said, start = answer, None
+    words, start = answer, None
     if isinstance(answer, dict):
-        said, start = answer.get("text"), answer.get("answer_start")
-    if not isinstance(said, str):
-        raise DataError(f"{where}: an answer is {kind(said)}, expected text and answer_start")
-    place = context.find(said)
+        words, start = answer.get("text"), answer.get("answer_start")
+    if not isinstance(words, str):
+        raise DataError(f"{where}: an answer is {kind(words)}, expected text and answer_start")
+    place = context.find(words)
     if place < 0:
         raise DataError(
-            f"{where}: the answer {said[:60]!r} does not stand in the context; the task triviaqa "
+            f"{where}: the answer {words[:60]!r} does not stand in the context; the task triviaqa "
             "finds answers that are spelt differently"
         )
     if start is None:
-        return (place, place + len(said)), said
+        return (place, place + len(words)), words
     if isinstance(start, bool) or not isinstance(start, int):
         raise DataError(f"{where}: answer_start is {kind(start)}, expected a whole number")
-    if start < 0 or not context.startswith(said, start):
-        there = context[start : start + len(said)][:60] if start >= 0 else ""
+    if start < 0 or not context.startswith(words, start):
+        there = context[start : start + len(words)][:60] if start >= 0 else ""
         raise DataError(
-            f"{where}: the answer {said[:60]!r} is said to stand at character {start:,}, where "
+            f"{where}: the answer {words[:60]!r} is said to stand at character {start:,}, where "
             f"{there!r} stands; it stands at {place:,} (answer_start counts code points from 0)"
         )
-    return (start, start + len(said)), said
+    return (start, start + len(words)), words

@@ -11,12 +11,22 @@ from pydantic import Field
 from ldt.data.chunking import fit
 from ldt.data.features import Feature
 from ldt.data.records import Example, field, text
-from ldt.data.tokenization import special_id, tokenize_with_offsets
+from ldt.data.tokenization import tokenize_with_offsets
 from ldt.errors import DataError
+from ldt.metrics import conll
+from ldt.metrics.conll import Entity
 from ldt.metrics.numbers import softmax
-from ldt.metrics.rules import conll
-from ldt.metrics.rules.conll import Entity
-from ldt.tasks.base import Outputs, Segment, Task, join, named_labels
+from ldt.tasks.base import (
+    NO_LABEL,
+    Outputs,
+    Segment,
+    Task,
+    ends,
+    evaluation_set,
+    join,
+    named_labels,
+    training_set,
+)
 from ldt.tasks.text.words import Words, sentences, spans
 
 if TYPE_CHECKING:
@@ -33,8 +43,8 @@ class TokenClassification(Task):
     in characters. Where it has both, ``data.text`` names the text and so decides for it. Raw text
     is parted into words at white space and around punctuation, never inside of a token.
 
-    The first token of a word has its label, the others have none. In overlapping windows the
-    word's tag is that of the window where it stands farthest from the borders.
+    The first token of a word has its label, the others have none. In overlapping chunks the
+    word's tag is that of the chunk where it stands farthest from the borders.
 
     Args:
         labels: the types of entities in the order of the model's outputs; None takes all those of
@@ -42,11 +52,14 @@ class TokenClassification(Task):
     """
 
     roles: ClassVar[tuple[str, ...]] = ("cls", "document", "sep")
+    noun: ClassVar[str] = "documents"
     fields: ClassVar[tuple[str, ...]] = ("tokens", "tags", "entities")
 
     name: Literal["token_classification"] = "token_classification"
     global_attention: list[str] = ["cls"]
     labels: list[str] | None = Field(None, min_length=1)
+
+    published = staticmethod(conll.published)
 
     def head(self) -> type:
         from ldt.model import LdtForTokenClassification
@@ -70,8 +83,8 @@ class TokenClassification(Task):
                 counts[entity.label] += 1
         if not counts:
             raise DataError(
-                f"{data.train or 'the training set'}: nothing to learn, {documents:,} documents "
-                "and no entity in them"
+                f"{training_set(data)}: nothing to learn, {documents:,} documents and no entity in "
+                "them"
             )
         types = self.labels or sorted(counts)
         rare = [f"{name!r} ({counts[name]})" for name in types if counts[name] < 2]
@@ -87,14 +100,12 @@ class TokenClassification(Task):
             DataError: there are no examples, entities that cannot be read, or types that the
                 training set does not have; the message has their count.
         """
-        unseen, where, documents = Counter(), "", 0
-        for documents, example in enumerate(examples, 1):  # noqa: B007
+        unseen, where = Counter(), ""
+        for example in self.each(examples, evaluation_set(data)):
             for entity in self.gold(example, data, config):
                 if f"B-{entity.label}" not in config.label2id:
                     unseen[entity.label] += 1
                     where = where or example.where
-        if not documents:
-            raise DataError(f"{data.eval or 'the evaluation set'}: no documents")
         if unseen:
             listed = ", ".join(f"{name!r} ({n:,})" for name, n in unseen.most_common(5))
             raise DataError(
@@ -105,38 +116,34 @@ class TokenClassification(Task):
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
     ) -> list[Feature]:
-        """Return a feature per window; an empty document has one, flagged ``empty``.
+        """Return a feature per chunk; an empty document has one, flagged ``empty``.
 
-        ``words`` [words, 4] int32 has for each word whose first token is in the window its number,
+        ``words`` [words, 4] int32 has for each word whose first token is in the chunk its number,
         the place of that token, and its first character and the one behind its last. ``labels``
         [tokens] are -100 where no word begins. The first feature has the ``text``, and
         ``astray``, the number of entities that do not begin and end where words do.
         """
-        given = self._given(example, data)
-        document = Words.given(*given) if given else Words.raw(self._text(example, data))
+        tokens = self._tokens(example, data)
+        document = Words.given(*tokens) if tokens else Words.raw(self._text(example, data))
         ids, offsets = tokenize_with_offsets(tokenizer, document.text)
         words = document.located(offsets)
-        cls, sep = [special_id(tokenizer, "cls")], [special_id(tokenizer, "sep")]
-        parts, flags = fit(len(ids), max_length - 2, example, data)
-        if not document.text.strip():
-            flags["empty"] = True
+        cls, sep = ends(tokenizer)
+        chunks, flags = fit(len(ids), max_length - 2, example, data, document.text)
         labels, astray = None, 0
         if config is not None:
-            labels, astray = _labels(self.gold(example, data, config), words, given, config)
+            labels, astray = _labels(
+                self.gold(example, data, config), words, config, raw=tokens is None
+            )
         features = []
-        for start, end in parts:
-            segments = [
-                Segment("cls", cls),
-                Segment("document", ids[start:end]),
-                Segment("sep", sep),
-            ]
+        for start, end in chunks:
+            segments = [cls, Segment("document", ids[start:end]), sep]
             feature = join(segments, self.global_attention)
             feature |= {"document": 0, "tokens": len(ids) + 2, "flags": flags}
             here = (words[:, 1] >= start) & (words[:, 1] < end)
             inside = words[here] - [0, start - 1, 0, 0]
             feature["words"] = inside.astype(np.int32)
             if labels is not None:
-                feature["labels"] = np.full(len(feature["input_ids"]), -100, np.int32)
+                feature["labels"] = np.full(len(feature["input_ids"]), NO_LABEL, np.int32)
                 feature["labels"][inside[:, 1]] = labels[here]
             features.append(feature)
         features[0] |= {"text": document.text, "astray": astray}
@@ -144,7 +151,7 @@ class TokenClassification(Task):
         return features
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """How many entities begin or end inside of a word."""
+        """Number of entities that begin or end inside of a word."""
         astray = sum(feature.get("astray", 0) for feature in features)
         if not astray:
             return []
@@ -159,12 +166,12 @@ class TokenClassification(Task):
         Raises:
             DataError: a field is missing, of another form, or does not go with the words.
         """
-        given = self._given(example, data)
-        if given is None:
+        tokens = self._tokens(example, data)
+        if tokens is None:
             return spans(example, self.path("entities", data), self._text(example, data))
         tags = sentences(example, self.path("tags", data))
-        sizes = [[len(sentence) for sentence in some] for some, _ in (tags, given)]
-        if sizes[0] != sizes[1] or tags[1] != given[1]:
+        sizes = [[len(sentence) for sentence in some] for some, _ in (tags, tokens)]
+        if sizes[0] != sizes[1] or tags[1] != tokens[1]:
             raise DataError(
                 f"{example.where}: {sum(sizes[0]):,} tags and {sum(sizes[1]):,} tokens, in "
                 f"{len(sizes[0]):,} and {len(sizes[1]):,} sentences; each token has one tag"
@@ -185,66 +192,56 @@ class TokenClassification(Task):
         its words' probabilities. I where no entity of the type goes on counts, and is told, as B.
 
         Args:
-            outputs: ``logits`` [tokens, labels] of each window.
+            outputs: ``logits`` [tokens, labels] of each chunk.
             config: the model's.
             example: the document.
-            features: those of the windows.
+            features: those of the chunks.
         """
+        # Each word that was read has one label, and entities do not cross the border of a sentence.
         first, sizes = features[0], features[0]["sizes"]
         numbers, scores, places = _merged(outputs, features, len(config.id2label))
         tags = [config.id2label[label] for label in scores.argmax(1).tolist()]
         ends = np.searchsorted(numbers, np.cumsum(sizes)).tolist() if sizes else [len(tags)]
-        found, entities = [], []
+        in_words, entities = [], []
         for a, b, label in _by_sentence(tags[i:j] for i, j in zip([0, *ends], ends, strict=False)):
             chars = places[a, 0].item(), places[b - 1, 1].item()
             words = numbers[a].item(), numbers[b - 1].item() + 1
-            found.append(Entity(*words, label))
+            in_words.append(Entity(*words, label))
             start, end = words if sizes else chars
             score = scores[a:b].max(1).mean().item()
-            said = first["text"][slice(*chars)]
-            entities.append(
-                {"start": start, "end": end, "label": label, "text": said, "score": score}
-            )
+            entity = {"start": start, "end": end, "label": label}
+            entities.append(entity | {"text": first["text"][slice(*chars)], "score": score})
+
+        # Given words get a tag each, also those that were cut off, in the form they came in.
         answer = {"entities": entities}
         if sizes is not None:
-            tags = conll.tags(found, sum(sizes))
+            tags = conll.tags(in_words, sum(sizes))
             ends = np.cumsum(sizes).tolist()
             parted = [tags[end - size : end] for end, size in zip(ends, sizes, strict=True)]
             answer["tags"] = parted if first["nested"] else tags
         return answer | first["flags"]
 
-    def score(
+    def measure(
         self, answers: Sequence[dict], golds: Sequence[list[Entity]], config
     ) -> tuple[dict[str, float], list[dict]]:
-        """Return precision, recall and f1 of all entities, from 0 to 100, with a row per type.
-
-        Raises:
-            DataError: there are no answers.
-        """
-        if not answers:
-            raise DataError("no documents to score")
-        found = {
-            (number, entity["start"], entity["end"], entity["label"])
-            for number, answer in enumerate(answers)
-            for entity in answer["entities"]
-        }
-        gold = {(number, *entity) for number, entities in enumerate(golds) for entity in entities}
-        rows = []
-        for label in _types(config):
-            own = [{entity for entity in some if entity[-1] == label} for some in (found, gold)]
-            score = conll.score(*own)
-            rows.append({"type": label} | _percent(score) | {"support": score.gold})
-        return _percent(conll.score(found, gold)), rows
+        """Return precision, recall and f1 of all entities, from 0 to 100, with a row per type."""
+        totals: Counter[str] = Counter()
+        for answer, gold in zip(answers, golds, strict=True):
+            entities = {
+                Entity(*(each[key] for key in Entity._fields)) for each in answer["entities"]
+            }
+            totals.update(conll.score({"entities": set(gold)}, {"entities": entities}))
+        rows = [
+            {"type": label} | _percent(totals, label) | {"support": totals[f"{label}:gold"]}
+            for label in _types(config)
+        ]
+        return _percent(totals, ""), rows
 
     def default_metric(self, config) -> str:
         """The F1 of entities."""
         return "f1"
 
-    def published(self, answers: Iterable[dict]) -> dict[str, list]:
-        """{id: tags}, which `ldt evaluate --format conll` reads; of raw text {id: entities}."""
-        return {str(answer["id"]): answer.get("tags", answer["entities"]) for answer in answers}
-
-    def _given(self, example: Example, data: "DataSection") -> tuple[list[list[str]], bool] | None:
+    def _tokens(self, example: Example, data: "DataSection") -> tuple[list[list[str]], bool] | None:
         """The words as sentences, and whether they were given so; None of an example with text."""
         path = self.path("tokens", data)
         if data.text is not None:
@@ -264,17 +261,21 @@ class TokenClassification(Task):
         return text(example, self.path(self.document, data))
 
 
-def _labels(gold: list[Entity], words: np.ndarray, given: Any, config) -> tuple[np.ndarray, int]:
-    """The label of each located word, and how many entities are not made of whole words."""
+def _labels(gold: list[Entity], words: np.ndarray, config, *, raw: bool) -> tuple[np.ndarray, int]:
+    """The label of each located word, and how many entities are not made of whole words.
+
+    Args:
+        raw: entities are in characters, not in words.
+    """
     labels, astray = np.full(len(words), config.label2id["O"]), 0
     for start, end, name in gold:
-        if given:
-            a, b = np.searchsorted(words[:, 0], [start, end])
-        else:
+        if raw:
             a = np.searchsorted(words[:, 3], start, side="right")
             b = np.searchsorted(words[:, 2], end)
             exact = a < b and (words[a, 2], words[b - 1, 3]) == (start, end)
             astray += not exact
+        else:
+            a, b = np.searchsorted(words[:, 0], [start, end])
         inside = labels[a:b]
         inside[:] = config.label2id[f"I-{name}"]
         inside[:1] = config.label2id[f"B-{name}"]
@@ -285,7 +286,7 @@ def _merged(
     outputs: Sequence[Outputs], features: Sequence[Feature], labels: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of each word that was read: its number [words], probabilities [words, labels] and
-    characters [words, 2]; from the window where it stands farthest from the borders."""
+    characters [words, 2]; from the chunk where it stands farthest from the borders."""
     words, depths, logits = [], [], []
     for output, feature in zip(outputs, features, strict=True):
         place, last = feature["words"][:, 1], len(feature["input_ids"]) - 1
@@ -293,7 +294,7 @@ def _merged(
         depths.append(np.minimum(place, last - place))
         logits.append(output["logits"][place].reshape(-1, labels))
     words, depths = np.concatenate(words), np.concatenate(depths)
-    order = np.lexsort((-depths, words[:, 0]))  # stable: the earlier of two windows
+    order = np.lexsort((-depths, words[:, 0]))  # stable: the earlier of two chunks
     numbers, chosen = np.unique(words[order, 0], return_index=True)
     chosen = order[chosen]
     logits = np.concatenate(logits).astype(float)[chosen]
@@ -302,16 +303,18 @@ def _merged(
 
 def _by_sentence(sentences: Iterable[list[str]]) -> list[Entity]:
     """The entities of all sentences, counted in words of the document; none crosses a border."""
-    found, begin = [], 0
+    entities, begin = [], 0
     for tags in sentences:
-        found += [Entity(a + begin, b + begin, label) for a, b, label in conll.entities(tags)]
+        entities += [Entity(a + begin, b + begin, label) for a, b, label in conll.entities(tags)]
         begin += len(tags)
-    return found
+    return entities
 
 
 def _types(config) -> list[str]:
     return [name[2:] for name in config.label2id if name.startswith("B-")]
 
 
-def _percent(score: conll.Score) -> dict[str, float]:
-    return {name: 100 * getattr(score, name) for name in ("precision", "recall", "f1")}
+def _percent(totals: Counter[str], label: str) -> dict[str, float]:
+    """Precision, recall and F1 of a type, "" for all, from 0 to 100."""
+    values = conll.ratios(*(totals[f"{label}:{name}"] for name in conll.COUNTS))
+    return {name: 100 * value for name, value in zip(conll.NAMES, values, strict=True)}

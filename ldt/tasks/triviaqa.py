@@ -8,11 +8,12 @@ from pydantic import Field
 
 from ldt.data import evidence
 from ldt.data.features import Feature
-from ldt.data.records import Example, kind, text
+from ldt.data.records import Example, field, kind, text
 from ldt.errors import DataError
-from ldt.metrics.rules import triviaqa as rules
+from ldt.metrics import triviaqa
+from ldt.metrics.result import mean
 from ldt.tasks.base import Outputs
-from ldt.tasks.span_task import SpanTask, context_of, given, means
+from ldt.tasks.span_task import SpanTask, context_of
 from ldt.tasks.text.mentions import mentions
 
 if TYPE_CHECKING:
@@ -25,11 +26,10 @@ class TriviaQA(SpanTask):
     An example is a question and one document: ``question``; ``context``, or ``context_file``, the
     path of a text file that is read when it is needed (inside of ``data.evidence`` where that is
     set); ``answers``, all names of the answer, or one as text; where a question has several
-    documents ``question_id``; ``verified`` (true or false) for figures of these questions alone.
+    documents ``question_id``; ``verified`` (true or false) for metrics of these questions alone.
 
     Every mention of a name in the document is a right answer (`ldt.tasks.text.mentions`). All
-    windows of
-    a document share one loss.
+    chunks of a document share one loss.
 
     Args:
         loss: ``or``, how probable all right starts together are, and all right ends (Clark &
@@ -59,22 +59,7 @@ class TriviaQA(SpanTask):
     without_answer: Literal["skip", "keep", "error"] = "skip"
     max_question: int | None = Field(55, ge=1)
 
-    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
-        """Return nothing, having looked at every answer.
-
-        Raises:
-            DataError: there are no examples, or one without an answer.
-        """
-        self._look(examples, data, data.train or "the training set")
-        return {}
-
-    def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
-        """Look at the answers of all evaluation examples.
-
-        Raises:
-            DataError: there are no examples, or one without an answer.
-        """
-        self._look(examples, data, data.eval or "the evaluation set")
+    published = staticmethod(triviaqa.published)
 
     def unit(self, example: Example, data: "DataSection") -> Hashable:
         """The question: its documents are not parted."""
@@ -83,7 +68,7 @@ class TriviaQA(SpanTask):
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
     ) -> list[Feature]:
-        """Return a feature per window (`SpanTask.windows`), with the number of ``mentions`` that
+        """Return a feature per chunk (`SpanTask.chunks`), with the number of ``mentions`` that
         the whole document has if there is a config.
 
         Raises:
@@ -99,19 +84,19 @@ class TriviaQA(SpanTask):
             ) from None
         spans = None
         if config is not None:
-            found = mentions(context, self._answers(example, data))
-            spans = found[: 1 if self.loss == "first" else self.max_spans]
-        features = self.windows(
+            places = mentions(context, self._answers(example, data))
+            spans = places[: 1 if self.loss == "first" else self.max_spans]
+        features = self.chunks(
             example, context, tokenizer, data=data, max_length=max_length, spans=spans
         )
-        asked = {"question_id": given(example, self.path("question_id", data))}
-        own = {"context": source, "where": example.where}
-        own |= {key: value for key, value in asked.items() if value is not None}
-        own |= {"mentions": len(found)} if spans is not None else {}
-        return [feature | own for feature in features]
+        about = {"context": source, "where": example.where}
+        question = _optional(example, self.path("question_id", data))
+        about |= {} if question is None else {"question_id": question}
+        about |= {} if spans is None else {"mentions": len(places)}
+        return [feature | about for feature in features]
 
     def keeps(self, features: Sequence[Feature]) -> bool:
-        """Whether a window has a mention, or documents without one are kept.
+        """Tell whether a chunk has a mention, or documents without one are kept.
 
         Raises:
             DataError: none has, and that is an error.
@@ -126,7 +111,7 @@ class TriviaQA(SpanTask):
         return False
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
-        """How many mentions were found, and how many documents have none."""
+        """Numbers of mentions found, and of documents without one."""
         counts, spans, cut = {}, {}, set()
         for feature in features:
             document, offsets, first = feature["document"], feature["offsets"], feature["first"]
@@ -142,7 +127,7 @@ class TriviaQA(SpanTask):
         ]
         for count, what in (
             (left_out, "left out (task.without_answer)"),
-            (sum(not found for found in spans.values()), "kept, with a loss of 0"),
+            (sum(not places for places in spans.values()), "kept, with a loss of 0"),
         ):
             if count:
                 lines.append(f"documents without an answer in what is read: {count:,}, {what}")
@@ -153,13 +138,13 @@ class TriviaQA(SpanTask):
         return lines
 
     def gold(self, example: Example, data: "DataSection", config) -> dict[str, Any]:
-        """Return what the question is known by, its answers, and whether it is verified.
+        """Return the id of the question, its answers, and whether it is verified.
 
         Raises:
             DataError: there is no answer.
         """
-        question = given(example, self.path("question_id", data))
-        verified = given(example, self.path("verified", data))
+        question = _optional(example, self.path("question_id", data))
+        verified = _optional(example, self.path("verified", data))
         return {
             "question": example.id if question is None else question,
             "answers": self._answers(example, data),
@@ -172,68 +157,49 @@ class TriviaQA(SpanTask):
         """Return answer, score, start, end (`SpanTask.answer`), question_id where the example has
         one, and the flags."""
         context = context_of(features[0]["context"])
-        found = self.answer(self.best(outputs, features), context)
+        answer = self.answer(self.best(outputs, features), context)
         if "question_id" in features[0]:
-            found["question_id"] = features[0]["question_id"]
-        return found | features[0]["flags"]
+            answer["question_id"] = features[0]["question_id"]
+        return answer | features[0]["flags"]
 
-    def score(
+    def measure(
         self, answers: Sequence[dict], golds: Sequence[Any], config
     ) -> tuple[dict[str, float], list[dict]]:
         """Return exact_match and f1, 0 to 100, over questions, by the published rules; and, where
         some are verified, verified_exact_match and verified_f1. No rows.
 
         Of the documents of a question that with the highest score answers.
-
-        Raises:
-            DataError: there are no answers.
         """
-        if not answers:
-            raise DataError("no questions to score")
         chosen: dict[Any, tuple[dict, dict]] = {}
         for answer, gold in zip(answers, golds, strict=True):
             before = chosen.get(gold["question"])
-            if before is None or _better(answer, before[0]):
+            if before is None or triviaqa.better(answer, before[0]):
                 chosen[gold["question"]] = answer, gold
-        scores = [
-            (*rules.score(answer["answer"], gold["answers"]), gold["verified"])
-            for answer, gold in chosen.values()
-        ]
-        metrics = means(scores)
-        verified = [score for score in scores if score[-1]]
-        return metrics | (means(verified, "verified_") if verified else {}), []
-
-    def published(self, answers: Iterable[dict]) -> dict[str, str]:
-        """{question: answer}, of each question from the document with the highest score."""
-        chosen: dict[str, dict] = {}
-        for answer in answers:
-            key = str(answer.get("question_id", answer["id"]))
-            if key not in chosen or _better(answer, chosen[key]):
-                chosen[key] = {name: answer[name] for name in ("answer", "score")}
-        return {key: answer["answer"] for key, answer in chosen.items()}
-
-    def _look(self, examples: Iterable[Example], data: "DataSection", what: str) -> None:
-        if not sum(bool(self._answers(example, data)) for example in examples):
-            raise DataError(f"{what}: no questions")
+        scores = [(triviaqa.score(gold, answer), gold) for answer, gold in chosen.values()]
+        metrics = mean([each for each, _ in scores])
+        verified = [each for each, gold in scores if gold["verified"]]
+        if verified:
+            metrics |= {f"verified_{name}": value for name, value in mean(verified).items()}
+        return metrics, []
 
     def _answers(self, example: Example, data: "DataSection") -> list[str]:
         path = self.path("answers", data)
-        found = given(example, path)
-        found = [found] if isinstance(found, str) else found
-        if not isinstance(found, list) or not found:
-            what = "empty" if found == [] else "missing" if found is None else kind(found)
+        names = _optional(example, path)
+        names = [names] if isinstance(names, str) else names
+        if not isinstance(names, list) or not names:
+            what = "empty" if names == [] else "missing" if names is None else kind(names)
             raise DataError(
                 f"{example.where}: {path!r} is {what}, expected a list of all names of the answer"
             )
-        for name in found:
+        for name in names:
             if not isinstance(name, str):
                 raise DataError(f"{example.where}: {kind(name)} in {path!r}, expected text")
-        return found
+        return names
 
     def _source(self, example: Example, data: "DataSection") -> str | Path:
         """The document's text, or the path of its file."""
-        name = given(example, self.path("context_file", data))
-        if name is None or given(example, self.path("context", data)) is not None:
+        name = _optional(example, self.path("context_file", data))
+        if name is None or _optional(example, self.path("context", data)) is not None:
             return text(example, self.path("context", data))
         if not isinstance(name, str):
             raise DataError(f"{example.where}: context_file is {kind(name)}, expected a path")
@@ -242,7 +208,9 @@ class TriviaQA(SpanTask):
         return evidence.inside(Path(data.evidence).resolve(), name, example.where)
 
 
-def _better(answer: dict, other: dict) -> bool:
-    return answer["score"] is not None and (
-        other["score"] is None or answer["score"] > other["score"]
-    )
+def _optional(example: Example, path: str) -> Any:
+    """The value at a dotted path, None where there is none."""
+    try:
+        return field(example, path)
+    except DataError:
+        return None

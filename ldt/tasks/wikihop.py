@@ -4,6 +4,7 @@ Input: <s> [question] query [/question] ([ent] candidate [/ent])* (</s> support 
 """
 
 import logging
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -14,40 +15,51 @@ from pydantic import Field
 from ldt.data.chunking import fit
 from ldt.data.features import Feature
 from ldt.data.records import Example, field, text, texts
-from ldt.data.tokenization import marker_ids, special_id, tokenize
+from ldt.data.tokenization import marker_ids, tokenize
 from ldt.errors import DataError
+from ldt.metrics import wikihop
 from ldt.metrics.numbers import softmax
-from ldt.metrics.rules import wikihop as official
-from ldt.tasks.base import Outputs, Segment, Task, join
+from ldt.metrics.result import mean
+from ldt.tasks.base import (
+    NO_LABEL,
+    Outputs,
+    Segment,
+    Task,
+    ends,
+    evaluation_set,
+    join,
+    training_set,
+)
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
 
 log = logging.getLogger("ldt")
 
-NO_LABEL = -100
 _SPACED = ((" .", "."), (" ,", ","), (" !", "!"), (" ?", "?"), ("( ", "("), (" )", ")"))
-_GROUPS = ((9, "up to 9"), (19, "10 to 19"), (39, "20 to 39"), (79, "40 to 79"))
-_MORE = "80 and more"
+_GROUPS = (
+    *((9, "up to 9"), (19, "10 to 19"), (39, "20 to 39"), (79, "40 to 79")),
+    (math.inf, "80 and more"),
+)
 
 
 class WikiHop(Task):
     """One of the candidates of each question.
 
     Encoding, head and shuffling are those of Beltagy et al. 2020 (arXiv:2004.05150), as in the
-    authors' scripts/wikihop.py. A candidate is scored at the [ent] in front of it. Supports that do
-    not fit are read in parts, question and candidates in front of each; other than there, the last
-    part is as long as the others and overlaps the one before. Training sees candidates and supports
-    in a new order in every epoch.
+    authors' scripts/wikihop.py. A candidate's logit is that of the [ent] in front of it. Supports
+    that do not fit are read in chunks, question and candidates in front of each; other than there,
+    the last chunk is as long as the others and overlaps the one before. Training sees candidates
+    and supports in a new order in every epoch.
 
     Question, candidates and supports are tokenized as the authors did, each with a space in front
     and without the spaces that tokenized text has around punctuation (`joined`): byte-level
     vocabularies know " ," as another token than ",", and pretraining saw the second one. The
-    answer is the candidate as the file has it. One that stands twice is scored once.
+    answer is the candidate as the file has it. One that stands twice is ranked once.
 
     Args:
-        merge: how a candidate's scores in the parts become one, before the softmax: their ``mean``,
-            as in the paper, or their ``sum``, as in the authors' code.
+        merge: how a candidate's logits in the chunks become one, before the softmax: by their
+            ``mean``, as in the paper, or their ``sum``, as in the authors' code.
         n_best: candidates in an answer.
     """
 
@@ -63,6 +75,8 @@ class WikiHop(Task):
     merge: Literal["mean", "sum"] = "mean"
     n_best: int = Field(1, ge=1)
 
+    published = staticmethod(wikihop.published)
+
     def head(self) -> type:
         from ldt.model import LdtForCandidateRanking
 
@@ -74,8 +88,7 @@ class WikiHop(Task):
         Raises:
             DataError: no examples, or an answer that is not among its candidates.
         """
-        example = None
-        for example in examples:
+        for example in self.each(examples, training_set(data)):
             answer, candidates = self._answer(example, data), self._candidates(example, data)
             if answer not in candidates:
                 raise DataError(
@@ -83,8 +96,6 @@ class WikiHop(Task):
                     f"{len(candidates):,} candidates ({_listed(candidates)}); training needs it "
                     "among them"
                 )
-        if example is None:
-            raise DataError(f"{data.train or 'the training set'}: no questions")
         return {"window_merge": self.merge}
 
     def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
@@ -94,12 +105,10 @@ class WikiHop(Task):
             DataError: no examples, or one without answer or candidates.
         """
         strange, total = [], 0
-        for example in examples:
+        for example in self.each(examples, evaluation_set(data)):
             total += 1
             if self._answer(example, data) not in self._candidates(example, data):
                 strange.append(example.where)
-        if not total:
-            raise DataError(f"{data.eval or 'the evaluation set'}: no questions")
         if strange:
             log.warning(
                 "%s: the answer is none of the candidates; so in %s of %s questions, which count "
@@ -123,7 +132,7 @@ class WikiHop(Task):
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
     ) -> list[Feature]:
-        """Return a feature for each part of the supports.
+        """Return a feature for each chunk of the supports.
 
         ``positions`` are the [ent] of the ``candidates``, ``labels`` is the place of the right one
         among them, -100 if none is. Questions without a support are flagged ``empty``.
@@ -131,20 +140,23 @@ class WikiHop(Task):
         Raises:
             DataError: the question is empty, or candidates leave no room for the supports.
         """
-        question = text(example, self.path("query", data))
-        if not question.strip():
-            raise DataError(f"{example.where}: the question is empty")
+        question = self.question(example, data, "query")
         candidates = self._candidates(example, data)
         supports = texts(example, self.path("supports", data))
         asks, asked, here, there = marker_ids(tokenizer, self.new_tokens)
-        cls, sep = special_id(tokenizer, "cls"), special_id(tokenizer, "sep")
+        cls, sep = ends(tokenizer)
 
+        # Question and candidates stand in front of each chunk of the supports.
         named, positions = [], []
         start = [asks, *_ids(tokenizer, question), asked]
         for candidate in candidates:
             positions.append(1 + len(start) + len(named))
             named += [here, *_ids(tokenizer, candidate), there]
-        read = [token for support in supports for token in (sep, *_ids(tokenizer, support), sep)]
+        read = [
+            token
+            for support in supports
+            for token in (*sep.ids, *_ids(tokenizer, support), *sep.ids)
+        ]
         head = 1 + len(start) + len(named)
         if max_length - head <= data.stride:
             raise DataError(
@@ -153,18 +165,16 @@ class WikiHop(Task):
                 "supports; fewer candidates would do, or a larger data.max_length (ldt convert "
                 "SOURCE --max-length N makes a longer model)"
             )
-        parts, flags = fit(len(read), max_length - head, example, data)
-        if not any(support.strip() for support in supports):
-            flags["empty"] = True
+        chunks, flags = fit(len(read), max_length - head, example, data, " ".join(supports))
         shared = {"positions": positions, "candidates": candidates, "flags": flags}
         shared |= {"document": 0, "tokens": head + len(read)}
         if config is not None:
             answer = self._answer(example, data)
             shared["labels"] = candidates.index(answer) if answer in candidates else NO_LABEL
         features = []
-        for begin, end in parts:
+        for begin, end in chunks:
             segments = [
-                Segment("cls", [cls]),
+                cls,
                 Segment("question", start),
                 Segment("candidates", named),
                 Segment("supports", read[begin:end]),
@@ -183,8 +193,9 @@ class WikiHop(Task):
         """Return the ``answer`` with its ``score``, a probability among the candidates; where
         several are asked for, ``n_best`` of {answer, score} from the best on; and the flags."""
         candidates = features[0]["candidates"]
-        parts = np.stack([said["logits"][: len(candidates)] for said in outputs]).astype(np.float64)
-        merged = parts.mean(0) if self.merge == "mean" else parts.sum(0)
+        logits = np.stack([output["logits"][: len(candidates)] for output in outputs])
+        logits = logits.astype(np.float64)
+        merged = logits.mean(0) if self.merge == "mean" else logits.sum(0)
         scores = softmax(merged)
         best = [
             {"answer": candidates[place], "score": float(scores[place])}
@@ -193,43 +204,26 @@ class WikiHop(Task):
         several = {"n_best": best} if self.n_best > 1 else {}
         return best[0] | several | features[0].get("flags", {})
 
-    def score(
+    def measure(
         self, answers: Sequence[dict], golds: Sequence[Any], config
     ) -> tuple[dict[str, float], list[dict]]:
         """Return accuracy in percent, and its rows by the number of candidates, with the accuracy
-        of guessing.
-
-        Raises:
-            DataError: there are no answers.
-        """
-        if not answers:
-            raise DataError("no questions to score")
-        right = np.array(
-            [
-                official.accuracy(answer["answer"], gold["answer"])
-                for answer, gold in zip(answers, golds, strict=True)
-            ]
-        )
-        numbers = np.array([gold["candidates"] for gold in golds])
-        groups = np.array([_group(number) for number in numbers])
+        of guessing."""
+        groups: dict[str, list[dict[str, float]]] = {name: [] for _, name in _GROUPS}
+        scores = []
+        for answer, gold in zip(answers, golds, strict=True):
+            scores.append(wikihop.score(gold, answer))
+            guessing = {"guessing": 1 / gold["candidates"]}
+            groups[_group(gold["candidates"])].append(scores[-1] | guessing)
         rows = [
-            {
-                "candidates": name,
-                "questions": int((groups == name).sum()),
-                "accuracy": 100 * float(right[groups == name].mean()),
-                "guessing": 100 * float((1 / numbers[groups == name]).mean()),
-            }
-            for name in (*(name for _, name in _GROUPS), _MORE)
-            if (groups == name).any()
+            {"candidates": name, "questions": len(members), **mean(members)}
+            for name, members in groups.items()
+            if members
         ]
-        return {"accuracy": 100 * float(right.mean())}, rows
+        return mean(scores), rows
 
     def default_metric(self, config) -> str:
         return "accuracy"
-
-    def published(self, answers: Iterable[dict]) -> dict[str, str]:
-        """The official layout: {id: candidate}."""
-        return {str(answer["id"]): answer["answer"] for answer in answers}
 
     def _answer(self, example: Example, data: "DataSection") -> str:
         return text(example, self.path("answer", data))
@@ -237,12 +231,12 @@ class WikiHop(Task):
     def _candidates(self, example: Example, data: "DataSection") -> list[str]:
         """Those of an example, each once, in the order of their first occurrence."""
         path = self.path("candidates", data)
-        found = list(dict.fromkeys(texts(example, path)))
-        if not found:
+        candidates = list(dict.fromkeys(texts(example, path)))
+        if not candidates:
             raise DataError(f"{example.where}: field {path!r} is an empty list")
-        if not all(candidate.strip() for candidate in found):
+        if not all(candidate.strip() for candidate in candidates):
             raise DataError(f"{example.where}: field {path!r}: a candidate is empty")
-        return found
+        return candidates
 
 
 def joined(text: str) -> str:
@@ -260,7 +254,7 @@ def _ids(tokenizer, text: str) -> list[int]:
 
 
 def _group(number: int) -> str:
-    return next((name for most, name in _GROUPS if number <= most), _MORE)
+    return next(name for most, name in _GROUPS if number <= most)
 
 
 def _cut(text: str) -> str:

@@ -72,7 +72,7 @@ def length_report(features: Iterable[Feature], *, max_length: int, window: int) 
     inputs = read = marked = without = 0
     for feature in features:
         document, flags = feature["document"], feature.get("flags", {})
-        if feature.get("windows", 1 + (document in tokens)) > 1:
+        if feature.get("chunks", 1 + (document in tokens)) > 1:
             windowed.add(document)
         tokens[document] = feature["tokens"]
         truncated |= {document} if flags.get("truncated") else set()

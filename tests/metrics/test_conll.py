@@ -1,13 +1,13 @@
 import json
 import random
 
+import numpy as np
 import pytest
 
-from ldt import metrics as evaluation
+from ldt import cli
 from ldt.data.json_file import JsonFile
 from ldt.errors import DataError
 from ldt.metrics import conll
-from ldt.metrics.rules import conll as rules
 
 GOLD = """\
 -DOCSTART- O
@@ -29,7 +29,7 @@ def gold(tmp_path):
     def gold(text=GOLD):
         file = tmp_path / "gold.conll"
         file.write_text(text, encoding="utf-8")
-        return conll.gold(str(file))
+        return conll.read_gold(str(file), "conll")
 
     return gold
 
@@ -79,13 +79,16 @@ def test_the_command_prints_groups_and_names_documents(gold, tmp_path, monkeypat
     gold()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pred.json").write_text(json.dumps({"1": [["O"] * 3, ["B-LOC"]]}))
-    evaluation.evaluate("gold.conll", "pred.json", format="conll")
+    files = ["--gold", "gold.conll", "--pred", "pred.json", "--format", "conll"]
+    with pytest.raises(SystemExit):
+        cli.main(["evaluate", *files])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "conll: 2 documents, 1 predicted; figures from 0 to 100"
     assert lines[3].startswith("f1 50.00 ")
     group = "words of the document: 0 to 249: 2 documents, precision 100.00, recall 33.33, f1 50.00"
     assert group in lines
-    evaluation.evaluate("gold.conll", "pred.json", format="conll", json="-")
+    with pytest.raises(SystemExit):
+        cli.main(["evaluate", *files, "--json", "-"])
     found = json.loads(capsys.readouterr().out)
     assert found["metrics"]["f1"] == 50
     assert found["by_length"][0]["metrics"]["f1"] == 50
@@ -93,8 +96,12 @@ def test_the_command_prints_groups_and_names_documents(gold, tmp_path, monkeypat
 
 def test_figures_of_numbers_and_of_arrays_agree_with_the_score():
     gold, found = {(0, 1, "A"), (2, 3, "A")}, {(0, 1, "A")}
-    assert rules.score(found, gold)[:3] == rules.figures(2, 1, 1) == (1, 0.5, 2 / 3)
-    assert rules.figures(0, 0, 0) == (0, 0, 0)
+    counts = conll.score({"entities": gold}, {"entities": found})
+    assert list(counts.values()) == [2, 1, 1] * 2  # of all types, of type A
+    assert conll.ratios(2, 1, 1) == (1, 0.5, 2 / 3)
+    two = conll.ratios(*np.array([[2, 0], [1, 0], [1, 0]]))
+    assert [side.tolist() for side in two] == [[1, 0], [0.5, 0], [2 / 3, 0]]
+    assert conll.ratios(0, 0, 0) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(

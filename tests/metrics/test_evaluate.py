@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ldt import cli
-from ldt.metrics import report
+from ldt.cli.console import stdout
 
 CONTEXT = "The red fox saw a blue whale."
 LAST = CONTEXT.index("blue")
@@ -82,8 +82,8 @@ def test_a_pipe_gets_lines_and_ids_that_do_not_meet_a_warning(ldt):
 
 
 def test_a_terminal_gets_tables(ldt, monkeypatch):
-    monkeypatch.setattr(report.stdout, "_force_terminal", True)
-    monkeypatch.setattr(report.stdout, "_width", 80)
+    monkeypatch.setattr(stdout, "_force_terminal", True)
+    monkeypatch.setattr(stdout, "_width", 80)
     _, out, _ = ldt("squad")
     lines = out.splitlines()
     assert lines[0] == LINES.splitlines()[0]

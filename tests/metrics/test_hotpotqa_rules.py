@@ -1,6 +1,6 @@
 import pytest
 
-from ldt.metrics.rules import hotpotqa
+from ldt.metrics import hotpotqa
 
 NOTHING = (0, 0, 0, 0)
 
@@ -21,7 +21,7 @@ NOTHING = (0, 0, 0, 0)
     ],
 )
 def test_hotpotqa_scores_an_answer(prediction, gold, score):
-    assert hotpotqa.answer(prediction, gold) == pytest.approx(score)
+    assert hotpotqa.match_answer(prediction, gold) == pytest.approx(score)
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,13 @@ def test_hotpotqa_scores_an_answer(prediction, gold, score):
     ],
 )
 def test_hotpotqa_scores_supporting_facts(prediction, gold, score):
-    assert hotpotqa.facts(prediction, gold) == pytest.approx(score)
+    assert hotpotqa.match_facts(prediction, gold) == pytest.approx(score)
 
 
 def test_joint_multiplies_precision_and_recall_not_f1():
-    answer = hotpotqa.answer("red", "red fox")
-    facts = hotpotqa.facts([("a", 0), ("b", 2)], [("a", 0)])
+    answer = hotpotqa.match_answer("red", "red fox")
+    facts = hotpotqa.match_facts([("a", 0), ("b", 2)], [("a", 0)])
     assert hotpotqa.joint(answer, facts) == pytest.approx((0, 1 / 2, 1 / 2, 1 / 2))
-    whole = hotpotqa.Score(1.0, 1.0, 1.0, 1.0)
+    whole = hotpotqa.Match(1.0, 1.0, 1.0, 1.0)
     assert hotpotqa.joint(whole, whole) == whole
     assert hotpotqa.joint(whole, hotpotqa.NOTHING) == hotpotqa.NOTHING

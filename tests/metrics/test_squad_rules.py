@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ldt.metrics.rules import squad
+from ldt.metrics import squad
 
 
 @pytest.mark.parametrize(
@@ -45,22 +45,22 @@ def test_squad_normalises(text, normalised):
     ],
 )
 def test_squad_takes_the_best_over_all_answers(prediction, golds, first, second):
-    assert squad.score(prediction, golds) == pytest.approx(first)
-    assert squad.score2(prediction, golds) == pytest.approx(second)
+    assert squad.match(prediction, golds) == pytest.approx(first)
+    assert squad.match2(prediction, golds) == pytest.approx(second)
 
 
 def test_no_gold_answer_is_a_mistake_in_1_and_no_answer_in_2():
     with pytest.raises(ValueError, match="empty"):
-        squad.score("a", [])
-    assert squad.score2("", []) == (1, 1.0)
-    assert squad.score2("An", []) == (1, 1.0)  # nothing is left of it
-    assert squad.score2("fox", []) == (0, 0.0)
+        squad.match("a", [])
+    assert squad.match2("", []) == (1, 1.0)
+    assert squad.match2("An", []) == (1, 1.0)  # nothing is left of it
+    assert squad.match2("fox", []) == (0, 0.0)
 
 
 @given(*[st.lists(st.sampled_from("uvwxyz"), min_size=1, max_size=6)] * 2)
 def test_f1_is_twice_the_shared_words_over_all_words(found, gold):
     shared = sum(min(count, Counter(gold)[word]) for word, count in Counter(found).items())
-    _, f1 = squad.score(" ".join(found), [" ".join(gold)])
+    _, f1 = squad.match(" ".join(found), [" ".join(gold)])
     assert f1 == pytest.approx(float(Fraction(2 * shared, len(found) + len(gold))))
 
 

@@ -1,6 +1,7 @@
 import pytest
 
-from ldt.metrics.rules import triviaqa
+from ldt.metrics import triviaqa
+from ldt.tasks.text.mentions import mentions
 
 
 @pytest.mark.parametrize(
@@ -46,15 +47,17 @@ def test_triviaqa_normalises(text, normalised):
     ],
 )
 def test_triviaqa_takes_the_best_over_all_names(prediction, golds, score):
-    assert triviaqa.score(prediction, golds) == pytest.approx(score)
-
-
-def test_triviaqa_names_are_aliases_and_what_people_answered():
-    answer = {"NormalizedAliases": ["foo bar"], "Aliases": ["never read"]}
-    assert triviaqa.names(answer) == ["foo bar"]
-    assert triviaqa.names(answer | {"HumanAnswers": ["The Foo_Bar's"]}) == ["foo bar", "foo bar s"]
+    assert triviaqa.match(prediction, golds) == pytest.approx(score)
 
 
 def test_a_question_without_a_name_is_a_mistake_of_the_caller():
     with pytest.raises(ValueError, match="empty"):
-        triviaqa.score("a", [])
+        triviaqa.match("a", [])
+
+
+def test_what_people_answered_is_found_and_scored_as_if_it_were_normalised():
+    for name in ("The Foo_Bar's", "U.S.A.", "‘A’ vitamin-a", "İzmir", "中国，日本"):
+        plain = triviaqa.normalise(name)
+        for text in (f"so it is {name}!", plain, f"of the {name} and {plain}"):
+            assert mentions(text, [name]) == mentions(text, [plain])
+            assert triviaqa.match(text, [name]) == triviaqa.match(text, [plain])

@@ -232,7 +232,7 @@ def test_every_task_knows_its_name_and_its_global_roles(task):
 def test_a_role_that_the_task_does_not_have_is_an_error_of_the_recipe():
     class Pair(Task):
         roles: ClassVar = ("cls", "question")
-        head = learn = encode = gold = decode = score = default_metric = lambda self: None
+        head = learn = encode = gold = decode = measure = default_metric = lambda self: None
 
     Pair(name="pair", global_attention=["question"])
     with pytest.raises(

@@ -62,7 +62,7 @@ def test_each_choice_is_an_input_with_question_and_choice_in_front_and_global(ti
         head = feature["input_ids"].index(tiny.sep_token_id)
         mask = feature["global_attention_mask"]
         assert mask == [1] * head + [0] * (len(mask) - head)
-        assert (feature["choices"], feature["labels"], feature["windows"]) == (place, 2, 1)
+        assert (feature["choices"], feature["labels"], feature["chunks"]) == (place, 2, 1)
         assert feature["tokens"] == len(mask)
     (marked, *_) = encode(question(), task=MultipleChoice(global_attention=["cls", "choice"]))
     assert sum(marked["global_attention_mask"]) == 1 + len(tiny(" party")["input_ids"]) - 2
@@ -82,7 +82,7 @@ def test_a_long_text_has_the_same_windows_for_all_choices(tiny, encode):
     example = question(context=LONG)
     whole = encode(example)
     features = encode(example, max_length=20, stride=1)
-    windows = features[0]["windows"]
+    windows = features[0]["chunks"]
     assert windows > 1
     assert [feature["choices"] for feature in features] == np.repeat(range(3), windows).tolist()
     read = []
@@ -95,7 +95,7 @@ def test_a_long_text_has_the_same_windows_for_all_choices(tiny, encode):
         read.append(ids[middle + 1 : -1])
     assert read[:windows] == read[windows : 2 * windows] == read[2 * windows :]
     (cut, *_) = encode(example, max_length=20, overflow="truncate")
-    assert (cut["flags"], cut["windows"]) == ({"truncated": True}, 1)
+    assert (cut["flags"], cut["chunks"]) == ({"truncated": True}, 1)
 
 
 def test_choices_are_not_taken_for_windows_in_the_report(tiny):
@@ -104,7 +104,7 @@ def test_choices_are_not_taken_for_windows_in_the_report(tiny):
         found = encode_all([example], MultipleChoice(), tiny, max_length=max_length, **how)
         report = length_report(found, max_length=max_length, window=8)
         assert (report.documents, report.windowed) == (1, windowed)
-        assert report.inputs == 3 * found[0]["windows"]
+        assert report.inputs == 3 * found[0]["chunks"]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_sets_without_questions_and_several_label_fields_are_refused():
 
 def test_the_mean_over_the_windows_decides_between_the_choices(encode):
     features = encode(question(context=LONG), max_length=20)
-    windows = features[0]["windows"]
+    windows = features[0]["chunks"]
     assert windows > 1
     logits = np.random.default_rng(0).normal(size=(3, windows))
     said = [{"logits": np.array([value])} for value in logits.flatten()]
@@ -229,7 +229,7 @@ def test_training_and_predicting_see_the_same_scores(tiny, tiny_longformer, enco
     torch.testing.assert_close(together.logits, alone.logits)
     logits, losses, start = alone.logits.numpy()[:, 0], [], 0
     for features, gold in zip(several, (2, 1), strict=True):
-        own = logits[start : start + len(features)].reshape(-1, features[0]["windows"]).mean(1)
+        own = logits[start : start + len(features)].reshape(-1, features[0]["chunks"]).mean(1)
         losses.append(math.log(np.exp(own).sum()) - own[gold])
         start += len(features)
     assert together.loss.item() == pytest.approx(sum(losses) / 2, rel=1e-5)

@@ -1,29 +1,28 @@
 """The layouts of published data sets as examples. A layout is a name in `FORMATS`.
 
-An example has the fields of the task that the layout belongs to, as a JSON line would have them.
+An example of ``read`` has the fields of the task that the layout belongs to, as a JSON line would
+have them; one of ``gold`` has what a prediction is scored by. Both go through the same file once.
 """
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from ldt.data import json_file, records
 from ldt.data.formats import conll, hotpotqa, squad, triviaqa, wikihop
-from ldt.data.json_file import JsonFile
 from ldt.data.records import Example, OnError
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
 
 LINES = ("jsonl", "csv", "tsv", "parquet")  # read one by one, in constant memory
-_WHOLE: dict[str, Callable[[JsonFile, "DataSection"], Iterator[Example]]] = {
-    "hotpotqa": hotpotqa.read,
-    "squad": squad.read,
-    "triviaqa": triviaqa.read,
-    "wikihop": wikihop.read,
+_WHOLE: dict[str, ModuleType] = {  # one JSON value
+    "hotpotqa": hotpotqa,
+    "squad": squad,
+    "triviaqa": triviaqa,
+    "wikihop": wikihop,
 }
-_STREAMED: dict[str, Callable[[str, "DataSection"], Iterator[Example]]] = {
-    "conll": conll.read,  # not JSON; a document at a time
-}
+_STREAMED: dict[str, ModuleType] = {"conll": conll}  # not JSON; a document at a time
 FORMATS = (*LINES, *_STREAMED, *_WHOLE)
 
 
@@ -47,10 +46,10 @@ def read(
         DataError: the file is damaged or of another layout.
     """
     if data.format in _STREAMED:
-        yield from _STREAMED[data.format](source, data)
+        yield from _STREAMED[data.format].read(source, data)
         return
     if data.format in _WHOLE:
-        yield from _WHOLE[data.format](json_file.read(source), data)
+        yield from _WHOLE[data.format].read(json_file.read(source), data)
         return
     yield from records.read(
         source,
@@ -59,3 +58,8 @@ def read(
         on_error=on_error,
         max_line_bytes=max_line_bytes,
     )
+
+
+def detect(value: Any) -> str | None:
+    """The layout that the value of a JSON file with gold answers has; None for no known one."""
+    return next((name for name, layout in _WHOLE.items() if layout.fits(value)), None)

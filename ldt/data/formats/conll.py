@@ -38,6 +38,22 @@ def read(source: str, data) -> Iterator[Example]:
             yield Example(fields, number, where)
 
 
+def gold(source: str) -> list[Example]:
+    """The documents of a file that has tags.
+
+    Raises:
+        UserError: there is no such file.
+        DataError: it is damaged, has no documents, or no tags.
+    """
+    documents = list(read(source, None))
+    if not documents:
+        raise DataError(f"{'stdin' if source == '-' else source}: no documents in it")
+    for document in documents:
+        if "tags" not in document.fields:
+            raise DataError(f"{document.where}: one column only; a gold file has tags in the last")
+    return documents
+
+
 def _documents(file: Opened) -> Iterator[tuple[str, list[list[str]]]]:
     """Where each document begins, and the columns of its lines, none for an empty line."""
     rows, begins, columns, marked = [], "", 0, None

@@ -1,10 +1,16 @@
 """SQuAD 1.1 and 2.0, and what has their layout: XQuAD, CUAD."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from ldt.data.json_file import JsonFile, shown, take
 from ldt.data.records import Example
 from ldt.errors import DataError
+
+
+def fits(value: Any) -> bool:
+    """Tell whether a JSON value looks like a file of this layout."""
+    return isinstance(value, dict) and isinstance(value.get("data"), list)
 
 
 def read(file: JsonFile, data) -> Iterator[Example]:
@@ -16,20 +22,44 @@ def read(file: JsonFile, data) -> Iterator[Example]:
     Raises:
         DataError: another layout.
     """
-    if not (isinstance(file.value, dict) and isinstance(file.value.get("data"), list)):
+    if not fits(file.value):
         raise DataError(
             f"{file.name}: {shown(file.value)}, expected an object with data, a list of articles"
         )
+    for article, _, context, qa, id, here in _questions(file):
+        fields = {"context": context, "question": take(qa, "question", str, here)}
+        if "title" in article:
+            fields["title"] = article["title"]
+        if "answers" in qa:
+            fields["answers"] = take(qa, "answers", list, f"{file.name}: {id}")
+        yield Example(fields, id, f"{file.name}: {id}")
+
+
+def gold(file: JsonFile) -> Iterator[Example]:
+    """Yield context, answers and ``paragraph``, the number of its article and its own, of each
+    question.
+
+    Raises:
+        DataError: a question without a list of answers, as in the files of a test set.
+    """
+    for _, paragraph, context, qa, id, _ in _questions(file):
+        where = f"{file.name}: {id}"
+        answers = take(qa, "answers", list, where)
+        for answer in answers:
+            take(answer, "text", str, where)
+        fields = {"context": context, "answers": answers, "paragraph": paragraph}
+        yield Example(fields, id, where)
+
+
+def _questions(
+    file: JsonFile,
+) -> Iterator[tuple[dict[str, Any], tuple[int, int], str, dict[str, Any], str, str]]:
+    """Article, numbers of article and paragraph, context, question, its id, and the paragraph's
+    place in words."""
     for number, article in enumerate(file.value["data"], 1):
         where = f"{file.name}: article {number:,}"
         for place, paragraph in enumerate(take(article, "paragraphs", list, where), 1):
             here = f"{where}, paragraph {place:,}"
             context = take(paragraph, "context", str, here)
             for qa in take(paragraph, "qas", list, here):
-                id = take(qa, "id", str, here)
-                fields = {"context": context, "question": take(qa, "question", str, here)}
-                if "title" in article:
-                    fields["title"] = article["title"]
-                if "answers" in qa:
-                    fields["answers"] = take(qa, "answers", list, f"{file.name}: {id}")
-                yield Example(fields, id, f"{file.name}: {id}")
+                yield article, (number, place), context, qa, take(qa, "id", str, here), here

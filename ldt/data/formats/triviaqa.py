@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ldt.data import evidence
+from ldt.data.formats.entries import entries, once
 from ldt.data.json_file import JsonFile, shown, take, texts
 from ldt.data.records import Example
 from ldt.errors import DataError, UserError
@@ -30,13 +31,28 @@ class Page(NamedTuple):
         return os.path.join(self.folder, self.filename)
 
 
+class Question(NamedTuple):
+    """A question of a file: ``verified`` is None where the file does not say."""
+
+    item: dict[str, Any]
+    id: str
+    where: str
+    pages: list[Page]
+    verified: bool | None
+
+
+def fits(value: Any) -> bool:
+    """Tell whether a JSON value looks like a file of this layout."""
+    return isinstance(value, dict) and isinstance(value.get("Data"), list)
+
+
 def read(file: JsonFile, data) -> Iterator[Example]:
     """Yield an example for each question and document, as the published scripts pair them.
 
     Fields: question, question_id (what a prediction is keyed by: QuestionId in the Wikipedia
-    domain, QuestionId--Filename in the Web domain), context_file, answers (normalised; not in
-    files of a test set) and, where the file says it, verified. The id is QuestionId--Filename in
-    both domains. Of a file with VerifiedEval only what is verified is read.
+    domain, QuestionId--Filename in the Web domain), context_file, answers (all names, as the
+    file has them; not in files of a test set) and, where the file says it, verified. The id is
+    QuestionId--Filename in both domains. Of a file with VerifiedEval only what is verified is read.
 
     Args:
         data: its ``domain``, None for what the file says; and its ``evidence``, the folder with
@@ -46,27 +62,20 @@ def read(file: JsonFile, data) -> Iterator[Example]:
         UserError: the domain is not known or not that of the file, or there is no evidence.
         DataError: another layout, or a page outside of the evidence.
     """
-    if not (isinstance(file.value, dict) and isinstance(file.value.get("Data"), list)):
+    if not fits(file.value):
         raise DataError(
             f"{file.name}: {shown(file.value)}, expected an object with Data, a list of questions"
         )
     domain = domain_of(file, data.domain, "data.domain=")
     folder = _evidence(file.name, data.evidence).resolve()
-    only = file.value.get("VerifiedEval") is True
     without = 0
-    for number, item in enumerate(file.value["Data"], 1):
-        id = take(item, "QuestionId", str, f"{file.name}: question {number:,}")
-        where = f"{file.name}: {id}"
+    for item, id, where, pages, verified in _questions(file):
         fields = {"question": take(item, "Question", str, where)}
         if "Answer" in item:
-            fields["answers"] = golds_of(item, where)
-        verified = item.get("QuestionPartOfVerifiedEval")
-        if only and not verified:
-            continue
-        listed = dict.fromkeys(pages_of(item, where))  # a page may be listed twice
-        without += not listed
-        for page in listed:
-            if domain == "web" and only and not page.verified:
+            fields["answers"] = _names(item, where)
+        without += not pages
+        for page in dict.fromkeys(pages):  # a page may be listed twice
+            if domain == "web" and only_verified(file) and not page.verified:
                 continue
             pair = f"{id}--{page.filename}"
             path = evidence.inside(folder, page.path, where)
@@ -76,6 +85,34 @@ def read(file: JsonFile, data) -> Iterator[Example]:
             yield Example(fields | more, pair, f"{file.name}: {pair}")
     if without:
         log.warning("%s: questions without a page, which get no answer: %d", file.name, without)
+
+
+def gold(file: JsonFile, domain: str) -> Iterator[Example]:
+    """Yield answers, pages, verified and question (its id) of all that a prediction is keyed by.
+
+    That is the question in the domain "wikipedia"; question and page, as QuestionId--Filename, in
+    "web". Of a file with VerifiedEval only what is verified is read.
+
+    Raises:
+        DataError: a question without an answer, as in the files of a test set; an id twice.
+    """
+    once((id for _, id, _ in entries(file, "QuestionId", "Data")), file.name)
+    for item, id, where, pages, verified in _questions(file):
+        if "Answer" not in item:
+            raise DataError(f"{where}: no field 'Answer'; the files of a test set cannot be scored")
+        fields = {"question": id, "answers": _names(item, where)}
+        if domain == "wikipedia":
+            yield Example(fields | {"pages": pages, "verified": verified}, id, where)
+            continue
+        for page in pages:
+            if page.verified or not only_verified(file):
+                own = {"pages": [page], "verified": verified and page.verified}
+                yield Example(fields | own, f"{id}--{page.filename}", where)
+
+
+def only_verified(file: JsonFile) -> bool:
+    """Tell whether a file is one of verified questions, of which the others are left out."""
+    return file.value.get("VerifiedEval") is True
 
 
 def domain_of(file: JsonFile, asked: str | None, option: str) -> str:
@@ -102,35 +139,35 @@ def domain_of(file: JsonFile, asked: str | None, option: str) -> str:
     return asked or told
 
 
-def pages_of(item: dict[str, Any], where: str) -> list[Page]:
-    """Return the documents of a question.
+def _questions(file: JsonFile) -> Iterator[Question]:
+    """The questions of a file, those left out that are not verified in a file of verified ones."""
+    for item, id, where in entries(file, "QuestionId", "Data"):
+        verified = item.get("QuestionPartOfVerifiedEval")
+        if verified or not only_verified(file):
+            pages = [
+                Page(
+                    folder,
+                    take(page, "Filename", str, where),
+                    bool(page.get("DocPartOfVerifiedEval")),
+                )
+                for key, folder in PAGES.items()
+                for page in item.get(key) or []
+            ]
+            yield Question(item, id, where, pages, verified)
 
-    Raises:
-        DataError: one has no Filename.
-    """
-    found = []
-    for key, folder in PAGES.items():
-        for page in item.get(key) or []:
-            filename = take(page, "Filename", str, where)
-            found.append(Page(folder, filename, bool(page.get("DocPartOfVerifiedEval"))))
-    return found
 
-
-def golds_of(item: dict[str, Any], where: str) -> list[str]:
-    """Return all that counts as the right answer (`rules.names`).
+def _names(item: dict[str, Any], where: str) -> list[str]:
+    """All that counts as the right answer: ``NormalizedAliases``, and ``HumanAnswers`` if any.
 
     Raises:
         DataError: there is nothing, or something that is no text.
     """
-    from ldt.metrics.rules import triviaqa as rules
-
     answer = take(item, "Answer", dict, where)
-    texts(take(answer, "NormalizedAliases", list, where), where)
-    texts(answer.get("HumanAnswers") or [], where)
-    golds = rules.names(answer)
-    if not golds:
+    names = texts(take(answer, "NormalizedAliases", list, where), where)
+    names = names + texts(answer.get("HumanAnswers") or [], where)
+    if not names:
         raise DataError(f"{where}: NormalizedAliases is empty; a question needs an answer")
-    return golds
+    return names
 
 
 def _evidence(name: str, asked: str | None) -> Path:

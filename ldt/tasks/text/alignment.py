@@ -1,4 +1,4 @@
-"""Characters of a text to its tokens."""
+"""Alignment of characters of a text with its tokens."""
 
 from collections.abc import Iterable
 
@@ -17,16 +17,16 @@ def aligned(offsets: np.ndarray, spans: Iterable[Span]) -> list[Span]:
         offsets: [tokens, 2], as `ldt.data.tokenization.tokenize_with_offsets` has them.
         spans: (first character, the one behind the last).
     """
-    real = _real(offsets)
+    real = real_tokens(offsets)
     starts, ends = offsets[real, 0], offsets[real, 1]
-    found = {}
+    places = {}
     for start, end in spans:
         first, last = np.searchsorted(ends, start, "right"), np.searchsorted(starts, end) - 1
         if first <= last:
-            found[real[first].item(), real[last].item()] = None
-    return list(found)
+            places[real[first].item(), real[last].item()] = None
+    return list(places)
 
 
-def _real(offsets: np.ndarray) -> np.ndarray:
+def real_tokens(offsets: np.ndarray) -> np.ndarray:
     """Numbers of the tokens that stand for more than white space."""
     return np.flatnonzero(offsets[:, 1] > offsets[:, 0])

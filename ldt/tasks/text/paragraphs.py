@@ -55,21 +55,21 @@ def read(example: Example, path: str) -> list[tuple[str, list[str]]]:
     Raises:
         DataError: there is no such field, something else in it, or not a word in any sentence.
     """
-    listed, found = field(example, path), []
+    listed, context = field(example, path), []
     if not isinstance(listed, list):
         raise DataError(f"{example.where}: field {path!r} is {kind(listed)}, expected a list")
     for paragraph in listed:
         match paragraph:
-            case [str(title), list(sentences)] if all(isinstance(said, str) for said in sentences):
-                found.append((title, sentences))
+            case [str(title), list(sentences)] if all(isinstance(text, str) for text in sentences):
+                context.append((title, sentences))
             case _:
                 raise DataError(
                     f"{example.where}: field {path!r}: {str(paragraph)[:60]}, expected "
                     "[title, list of sentences]"
                 )
-    if not any(said.strip() for _, sentences in found for said in sentences):
+    if not any(text.strip() for _, sentences in context for text in sentences):
         raise DataError(f"{example.where}: field {path!r}: there is not a word in its sentences")
-    return found
+    return context
 
 
 def encode(context: list[tuple[str, list[str]]], tokenizer) -> list[Paragraph]:
@@ -78,13 +78,13 @@ def encode(context: list[tuple[str, list[str]]], tokenizer) -> list[Paragraph]:
         Paragraph(
             number,
             tokenize(tokenizer, f" {title.strip()}"),
-            [(place, *tokenize_inside(tokenizer, said)) for place, said in enumerate(sentences)],
+            [(place, *tokenize_inside(tokenizer, text)) for place, text in enumerate(sentences)],
         )
         for number, (title, sentences) in enumerate(context)
     ]
 
 
-def parts(
+def chunks(
     paragraphs: list[Paragraph], room: int, example: Example, data: "DataSection"
 ) -> tuple[list[list[Paragraph]], dict[str, bool]]:
     """Return the paragraphs of each input, whole and in order, and flags for the answer.
@@ -108,14 +108,15 @@ def parts(
             "fit beside the question; data.overflow=windows reads them in parts, truncate the "
             "first part of them"
         )
-    found, left, truncated = [[]], room, False
+    chunks: list[list[Paragraph]] = [[]]
+    left, truncated = room, False
     for paragraph in paragraphs:
         truncated |= paragraph.cut(room)
-        if paragraph.size > left and found[-1]:
-            found.append([])
+        if paragraph.size > left and chunks[-1]:
+            chunks.append([])
             left = room
-        found[-1].append(paragraph)
+        chunks[-1].append(paragraph)
         left -= paragraph.size
     most = 1 if data.overflow == "truncate" else data.max_windows
-    truncated |= len(found) > most
-    return found[:most], {"truncated": True} if truncated else {}
+    truncated |= len(chunks) > most
+    return chunks[:most], {"truncated": True} if truncated else {}

@@ -8,7 +8,7 @@ import numpy as np
 
 from ldt.data.records import Example, field, kind
 from ldt.errors import DataError
-from ldt.metrics.rules.conll import Entity
+from ldt.metrics.conll import Entity
 
 _ALONE = (  # Thai, Lao, Burmese, Khmer, Chinese, Japanese
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"

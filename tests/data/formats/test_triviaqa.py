@@ -47,9 +47,18 @@ def test_each_question_and_page_is_an_example(written, tmp_path):
         "question": "q1?",
         "question_id": "q1",
         "context_file": str(tmp_path / "evidence/wikipedia/é b/c.txt"),
-        "answers": ["foo bar", "foo"],
+        "answers": ["foo bar", "The Foo"],
     }
     assert examples[1].where == f"{file}: q1--é b/c.txt"
+
+
+def test_names_are_aliases_and_what_people_answered(written):
+    def names(**answer):
+        return next(read(written(question(Answer=answer)), DATA)).fields["answers"]
+
+    answer = {"NormalizedAliases": ["foo bar"], "Aliases": ["never read"]}
+    assert names(**answer) == ["foo bar"]
+    assert names(**answer, HumanAnswers=["The Foo_Bar's"]) == ["foo bar", "The Foo_Bar's"]
 
 
 def test_the_web_domain_asks_of_each_page_by_itself(written, tmp_path):

@@ -42,8 +42,8 @@ def test_all_that_fits_is_one_part(tiny):
     read = sized(tiny, [2, 3], [4])
     total = sum(paragraph.size for paragraph in read)
     assert (total, [p.size for p in read]) == (20, [11, 9])
-    assert paragraphs.parts(read, 20, EXAMPLE, DataSection()) == ([read], {})
-    assert shape(paragraphs.parts(read, 19, EXAMPLE, DataSection())[0]) == [
+    assert paragraphs.chunks(read, 20, EXAMPLE, DataSection()) == ([read], {})
+    assert shape(paragraphs.chunks(read, 19, EXAMPLE, DataSection())[0]) == [
         [(0, [2, 3])],
         [(1, [4])],
     ]
@@ -51,25 +51,25 @@ def test_all_that_fits_is_one_part(tiny):
 
 def test_parts_hold_whole_paragraphs_in_order(tiny):
     read = sized(tiny, [2], [2], [9], [2], [2])  # 7, 7, 14, 7, 7
-    parts, flags = paragraphs.parts(read, 15, EXAMPLE, DataSection())
+    parts, flags = paragraphs.chunks(read, 15, EXAMPLE, DataSection())
     assert [[p.number for p in part] for part in parts] == [[0, 1], [2], [3, 4]]
     assert flags == {}
-    parts, flags = paragraphs.parts(read, 15, EXAMPLE, DataSection(max_windows=2))
+    parts, flags = paragraphs.chunks(read, 15, EXAMPLE, DataSection(max_windows=2))
     assert ([[p.number for p in part] for part in parts], flags) == (
         [[0, 1], [2]],
         {"truncated": True},
     )
-    parts, flags = paragraphs.parts(read, 15, EXAMPLE, DataSection(overflow="truncate"))
+    parts, flags = paragraphs.chunks(read, 15, EXAMPLE, DataSection(overflow="truncate"))
     assert ([[p.number for p in part] for part in parts], flags) == ([[0, 1]], {"truncated": True})
     with pytest.raises(
         DataError, match="dev.json: q: the paragraphs of 'q' have 42 tokens, 15 fit"
     ):
-        paragraphs.parts(read, 15, EXAMPLE, DataSection(overflow="error"))
+        paragraphs.chunks(read, 15, EXAMPLE, DataSection(overflow="error"))
 
 
 def test_a_paragraph_that_is_too_long_alone_loses_its_end(tiny):
     read = sized(tiny, [2], [3, 9, 1], [2])
-    parts, flags = paragraphs.parts(read, 12, EXAMPLE, DataSection())
+    parts, flags = paragraphs.chunks(read, 12, EXAMPLE, DataSection())
     assert shape(parts) == [[(0, [2])], [(1, [3, 3])], [(2, [2])]]
     assert flags == {"truncated": True}
     assert all(sum(p.size for p in part) <= 12 for part in parts)
