@@ -37,6 +37,7 @@ COMMANDS = {
     "evaluate": "ldt.cli.evaluate:evaluate",
     "perplexity": "ldt.cli.perplexity:perplexity",
     "bench": "ldt.cli.bench:bench",
+    "recipes": "ldt.cli.recipes:recipes",
 }
 
 app = typer.Typer(
@@ -59,8 +60,12 @@ def ldt(
         print(context.get_help())
 
 
-for _name, _command in COMMANDS.items():
-    app.command(_name)(resolve_name(_command))
+for _name, _place in COMMANDS.items():
+    _command = resolve_name(_place)
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_name)
+    else:
+        app.command(_name)(_command)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -1,0 +1,92 @@
+"""ldt recipes: the recipes that come with ldt, from a checkout or an installed wheel."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ldt.cli.console import say, stdout
+from ldt.errors import UserError, did_you_mean
+from ldt.files import write_whole
+
+recipes = typer.Typer(invoke_without_command=True)
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of a recipe, as ldt recipes lists it.")
+]
+
+
+@recipes.callback()
+def _list(context: typer.Context) -> None:
+    """List, show or copy the recipes that come with ldt.
+
+    Without a command it lists them: the name, and the recipe in a line. finetune and pretrain take
+    such a name in place of a file.
+
+    Example: ldt recipes copy wikihop
+    """
+    from ldt.recipe import shipped
+
+    if context.invoked_subcommand is None:
+        files = shipped()
+        width = max(map(len, files), default=0)
+        for name, file in files.items():
+            say(f"{name:<{width}}  {summary(file.read_text('utf-8'))}", console=stdout)
+
+
+@recipes.command()
+def show(name: Name) -> None:
+    """Print a recipe.
+
+    Example: ldt recipes show wikihop
+    """
+    say(_file(name).read_text("utf-8"), console=stdout)
+
+
+@recipes.command()
+def copy(
+    name: Name,
+    target: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="TARGET",
+            help="File or folder to copy the recipe to; by default NAME.yaml in the current "
+            "directory.",
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace TARGET if it exists.")
+    ] = False,
+) -> None:
+    """Copy a recipe, to change it.
+
+    Example: ldt recipes copy wikihop my-recipe.yaml
+    """
+    file = _file(name)
+    target = Path(target or ".").expanduser()
+    if target.is_dir():
+        target /= file.name
+    if not target.parent.is_dir():
+        raise UserError(f"{target.parent}: no such folder; make it or name another TARGET")
+    if not overwrite and (target.exists() or target.is_symlink()):
+        raise UserError(f"{target} exists already; --overwrite replaces it")
+    write_whole(target, file.read_text("utf-8"))
+    say(f"{target}: written")
+
+
+def summary(text: str) -> str:
+    """The first sentence, or its first half, of the comment that a recipe begins with."""
+    comment = re.match(r"(#.*\n)*", text)[0]
+    words = " ".join(line.removeprefix("#").strip() for line in comment.splitlines())
+    return re.split(r"(?<!\bal)\.(?: |$)|[:;] |(?<=\?) ", words)[0]
+
+
+def _file(name: str) -> Path:
+    from ldt.recipe import shipped
+
+    files = shipped()
+    if name not in files:
+        hint = did_you_mean(name, files)
+        raise UserError(f"no recipe is called {name!r}{hint}; ldt recipes lists them")
+    return files[name]
