@@ -1,6 +1,6 @@
-"""Answers as JSON lines: a file is whole or not there, and what was refused lies beside it.
+"""Answers as JSON lines in a file that appears atomically, and a file of rejected records.
 
-While a run lasts its answers are in ``FILE.partial``, and what made them in
+While a run lasts its answers are in ``FILE.partial``, and the settings that decide them in
 ``FILE.run.partial``; at the end the first is renamed to FILE and the second removed. Answers are
 added a group at a time, each group in one write, so a killed run leaves whole groups.
 """
@@ -14,15 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ldt.data.records import Example
-from ldt.errors import DataError, ResourceError, UserError
+from filelock import FileLock, Timeout
 
-try:
-    import fcntl
-except ImportError:  # Windows, where two runs on one file go unnoticed
-    fcntl = None
-from ldt.errors import plural
-from ldt.files import check_target
+from ldt.data.records import Example
+from ldt.errors import DataError, ResourceError, UserError, plural
+from ldt.files import check_target, flush, write_whole
 
 BLOCK = 1 << 16
 DIGITS = 6
@@ -55,14 +51,16 @@ def rounded(value: Any) -> Any:
 class AnswerFile:
     """JSON lines that become the file ``target`` when they are all there.
 
-    ``made_by`` says what decides the answers, such as the model and the fields read; a run is
-    resumed only with the same. ``count`` is the number of answers there, ``done()`` the ids of
-    those that were there before.
-
     Args:
         target: the file; an existing one is replaced at the end, not before.
-        resume: go on with the answers of an unfinished run, if there are any.
-        whole: makes one JSON value of all answers, which the file is then to hold instead.
+        made_by: settings that decide the answers, such as the model and the fields read; a run is
+            resumed only with the same.
+        resume: continue an unfinished run, if there is one.
+        whole: makes one JSON value of all answers, which the file gets in place of the lines.
+
+    Attributes:
+        partial: file of the answers of the unfinished run.
+        count: number of answers in it.
 
     Raises:
         UserError: the folder is missing or not writable, an unfinished run is there and
@@ -82,16 +80,18 @@ class AnswerFile:
         check_target(self.target)
         self.partial = self.target.with_name(f"{self.target.name}.partial")
         self.run = self.target.with_name(f"{self.target.name}.run.partial")
+        self._lock = FileLock(self.target.with_name(f"{self.target.name}.lock.partial"))
         try:
             handle = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise UserError(f"{self.partial}: {error.strerror}") from None
         self.file = os.fdopen(handle, "r+b", buffering=0)
+        self._acquire()
         try:
-            self._lock()
+            # A killed run may have left the beginning of a line, which is cut off.
             self.size = _whole_lines(self.file)
             self.count = _count_lines(self.partial, self.size)
-            self._found = self.size
+            self._resumed = self.size  # bytes
             self._made_by = made_by
             if self.count:
                 self._made_by = self._check_run(made_by, resume)
@@ -99,18 +99,23 @@ class AnswerFile:
                 self.run.write_bytes(json_line(made_by))
             self._cut()
         except BaseException:
-            self.file.close()
+            self._release()
             raise
 
-    def _lock(self) -> None:
-        if fcntl is None:
-            return
+    def _acquire(self) -> None:
         try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            self.file.close()
             raise UserError(f"{self.partial}: another process is writing there") from None
         except OSError:  # a file system without locks
             pass
+
+    def _release(self) -> None:
+        self.file.close()
+        with suppress(OSError):  # Windows does not remove what is open
+            os.unlink(self._lock.lock_file)
+        self._lock.release()
 
     def _check_run(self, made_by: dict[str, str], resume: bool) -> dict[str, Any]:
         if not resume:
@@ -120,7 +125,7 @@ class AnswerFile:
             )
         try:
             before = json.loads(self.run.read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError):  # lost, or cut short: as good as made by something else
             before = {}
         other = [key for key in made_by if before.get(key) != made_by[key]]
         if other:
@@ -131,9 +136,9 @@ class AnswerFile:
         return before
 
     def remember(self, name: str, value: Callable[[], Any]) -> Any:
-        """What the run that began this file noted by that name; at the beginning note ``value()``.
+        """A setting as the run that began this file had it; that run notes ``value()``.
 
-        For what need not be the same to resume, but gives the same answers where it is.
+        Unlike ``made_by`` it need not be the same to resume.
         """
         if name not in self._made_by:
             self._made_by = self._made_by | {name: value()}
@@ -142,7 +147,7 @@ class AnswerFile:
 
     def done(self) -> Iterator[Any]:
         """The ids of the answers that were there, in their order."""
-        left = self._found
+        left = self._resumed
         with open(self.partial, "rb") as file:
             for number, line in enumerate(file, 1):
                 left -= len(line)
@@ -174,36 +179,32 @@ class AnswerFile:
         self.count += len(answers)
 
     def _cut(self) -> None:
-        """Drop what lies behind the last whole group."""
+        """Drop the bytes behind the last whole group."""
         with suppress(OSError):
             self.file.truncate(self.size)
             self.file.seek(self.size)
 
     def finish(self) -> None:
-        """Give the file its name, on the disk and not only on its way there."""
+        """Give the file its name, once its content is on the disk.
+
+        Raises:
+            ResourceError: the disk did not take it.
+        """
         try:
             if self.whole:
-                self._write_whole()
+                with open(self.partial, "rb") as lines:
+                    value = json_line(self.whole(map(json.loads, lines)))
+                write_whole(self.target, value.decode())
+                self.partial.unlink()
             else:
                 os.fsync(self.file.fileno())
                 os.replace(self.partial, self.target)
-                _sync_folder(self.target.parent)
+            with suppress(PermissionError):  # a folder that can be written but not read
+                flush(self.target.parent)
         except OSError as error:
             raise ResourceError(f"{self.partial}: {error.strerror}") from None
-        self.file.close()
         self.run.unlink(missing_ok=True)
-
-    def _write_whole(self) -> None:
-        with open(self.partial, "rb") as lines:
-            value = json_line(self.whole(map(json.loads, lines)))
-        temporary = self.target.with_name(f"{self.target.name}.whole.partial")
-        with open(temporary, "wb") as file:
-            file.write(value)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.target)
-        _sync_folder(self.target.parent)
-        self.partial.unlink()
+        self._release()
 
     def close(self) -> None:
         """Leave the run unfinished; without an answer in it nothing stays behind."""
@@ -212,7 +213,7 @@ class AnswerFile:
         if not self.size:
             self.partial.unlink(missing_ok=True)
             self.run.unlink(missing_ok=True)
-        self.file.close()
+        self._release()
 
 
 class AnswerStream:
@@ -250,7 +251,7 @@ class AnswerStream:
 
 
 class Rejects:
-    """Records that were refused, as JSON lines with ``where``, ``error`` and the record's line.
+    """Rejected records, as JSON lines with ``where``, ``error`` and the record's line.
 
     The line is ``line`` where it is UTF-8, else ``line_base64``; a record that was read well but
     cannot be used is written anew. The file is made by the first of them.
@@ -262,7 +263,7 @@ class Rejects:
         self.file: BinaryIO | None = None
 
     def forget(self) -> None:
-        """Remove what an earlier run refused."""
+        """Remove the rejects of an earlier run."""
         with suppress(FileNotFoundError):
             self.path.unlink()
 
@@ -299,8 +300,8 @@ class Rejects:
 
 def _place(message: str) -> str:
     """``docs.jsonl:17`` of ``docs.jsonl:17: what``; empty where a message has no place."""
-    found = re.match(r"(.+?:\d+)\b", message)
-    return found[1] if found else ""
+    place = re.match(r"(.+?:\d+)\b", message)
+    return place[1] if place else ""
 
 
 def _write_all(file: BinaryIO, data: bytes) -> None:
@@ -310,14 +311,14 @@ def _write_all(file: BinaryIO, data: bytes) -> None:
 
 
 def _whole_lines(file: BinaryIO) -> int:
-    """Bytes up to and with the last newline; reads back from the end."""
+    """Number of bytes up to and with the last newline; the file is read from its end."""
     end = file.seek(0, os.SEEK_END)
     while end:
         start = max(0, end - BLOCK)
         file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
         end = start
     return 0
 
@@ -329,13 +330,3 @@ def _count_lines(path: Path, size: int) -> int:
             lines += block.count(b"\n")
             size -= len(block)
     return lines
-
-
-def _sync_folder(folder: Path) -> None:
-    """Put a rename on the disk, where the system can."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
