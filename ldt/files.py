@@ -85,8 +85,15 @@ def move_into_place(folder: Path, target: Path) -> None:
     if target.exists():
         old = temporary(target.with_name(f"{target.name}.old"))
         target.rename(old)
-        folder.rename(target)
-        shutil.rmtree(old, ignore_errors=True)
+        try:
+            folder.rename(target)
+        except OSError:
+            old.rename(target)
+            raise
+        if old.is_symlink():
+            old.unlink()
+        else:
+            shutil.rmtree(old, ignore_errors=True)
     else:
         folder.rename(target)
     flush(target.parent)

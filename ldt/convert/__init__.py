@@ -1,6 +1,7 @@
 """Turn a short-input encoder into a long-input one, and prove that it still computes the same."""
 
 import errno
+import glob
 import json
 import os
 import shutil
@@ -13,15 +14,16 @@ from safetensors.torch import save_file
 
 from ldt.convert.lengthen import POSITION_TABLES, head_class, long_config, long_weights
 from ldt.convert.proof import prove
-from ldt.convert.report import Report, _shown
+from ldt.convert.report import Report, shown_path
 from ldt.convert.source import find_source, read_source
 from ldt.errors import ModelError, ResourceError, UserError
+from ldt.files import new_folder
 from ldt.inference.masked_text import MaskedText, score, scorer, texts
-from ldt.model import LdtForMaskedLM, load, load_tokenizer
+from ldt.model import LdtForMaskedLM, load, load_tokenizer, usable_length
 from ldt.model.config import upper_middle_layers
 from ldt.model.loading import quiet
 
-WINDOWS = {"longformer": 512, "poolingformer": 128}  # architecture -> window, unless one is given
+WINDOWS = {"longformer": 512, "poolingformer": 128}  # architecture -> default window, in tokens
 
 _NOT_TOKENIZER = (  # of tokenizer_config.json: where it came from, and how somebody once called it
     "is_local",
@@ -51,21 +53,9 @@ def convert(
 ) -> Report:
     """Write a long-input model made from a short-input one, after a proof that it is the same.
 
-    A ``longformer`` is a plain one, so transformers' LongformerModel loads it too. Its position
-    table repeats the source's own in blocks of the source's own length; its global projections
-    start as copies of the local ones. Sources that are long already are lengthened in the same
-    way and keep their global projections. Weights are saved in float32. The same source gives the
-    same bytes.
-
-    A ``poolingformer`` has a second level besides (`ldt.model.pooling.SecondLevel`) in the quarter
-    of the layers that the paper recommends. Its projections start as copies of the first level's,
-    which gives them the scale of trained ones and makes them, before training, what the ablation
-    "weight sharing" is; its cells start as means. Its gate starts at zero, so that the proof holds
-    for it too, and training decides how much of it is added.
-
-    The proof runs the source (by transformers) and the written folder (by ldt) on short inputs,
-    which the window covers, on inputs where all attention is global, and at the last positions.
-    Until it holds, everything is in a folder beside the target, whose name ends in ``.partial``.
+    `ldt.convert.lengthen` says how config and weights become long, `ldt.convert.proof` what is
+    compared. Everything is in a temporary folder beside the target until the proof holds. Weights
+    are saved in float32. The same source gives the same bytes.
 
     Args:
         source: folder or hub id of a BERT, RoBERTa, XLM-R, CamemBERT, Longformer or ldt model.
@@ -75,8 +65,7 @@ def convert(
         max_length: longest input of the result, in tokens, special tokens included.
         window: tokens in reach on both sides together, in every layer; None: as `WINDOWS` says,
             and where a Longformer is lengthened those that its layers have.
-        positions: how the position table becomes long: ``tile`` repeats it, as in the paper;
-            ``interpolate`` stretches it, ``random`` draws the new rows (to compare with).
+        positions: a name in `ldt.convert.lengthen.POSITION_TABLES`.
         second_level: for a Poolingformer: keys of `LdtConfig` that begin with ``pooling`` and their
             values, where they are not the defaults.
         check: file, folder or pattern of text on which source and converted model are scored as
@@ -92,6 +81,32 @@ def convert(
 
     Source: Beltagy et al. 2020 (arXiv:2004.05150), section 5.
     """
+    _check_options(architecture, window, positions, max_length)
+    folder = find_source(source)
+    target = Path(target or _default_name(source, folder, architecture, max_length)).expanduser()
+    place = Path(os.path.abspath(target))
+    # Refused before the source is read, which takes time.
+    _check_target(target, place, folder, overwrite)
+    origin = _read(source, folder, max_length, check)
+    tokenizer = load_tokenizer(folder, origin.config)
+    windows, pooling = _attention(origin, architecture, window, second_level)
+    config = long_config(origin, tokenizer, max_length, windows, pooling)
+    weights = long_weights(origin, config, positions)
+    _remove_leftovers(place)
+    with _writing(target), new_folder(place) as folder:
+        _write(folder, config, weights, tokenizer)
+        # The proof runs what was written, so that it covers saving and loading too.
+        checks = prove(origin, _load(origin, folder), max_length, min(windows), positions == "tile")
+        report = _report(source, target, origin, config, weights, positions, checks)
+        if not report.ok:
+            raise ModelError(_failed(report))
+        _check_tokenizer(tokenizer, folder, config)
+        if check:
+            report.scores = _scores(origin, folder, tokenizer, check, max_length)
+    return report
+
+
+def _check_options(architecture, window, positions, max_length):
     if architecture not in WINDOWS:
         raise UserError(f"--architecture must be {' or '.join(WINDOWS)}, got {architecture}")
     if window is not None and (window < 2 or window % 2):
@@ -101,72 +116,61 @@ def convert(
         raise UserError(f"--positions must be one of {names}, got {positions}")
     if max_length < 1:
         raise UserError(f"--max-length must be at least 1, got {max_length}")
-    folder = find_source(source)
-    if target is None:
-        local = Path(source).expanduser().is_dir()
-        name = Path(os.path.abspath(folder)).name if local else Path(source).name
-        kind = "" if architecture == "longformer" else f"-{architecture}"
-        target = f"{name}{kind}-{max_length}"
-    target = Path(target).expanduser()
-    place = Path(os.path.abspath(target))
-    _check_target(target, place, folder, overwrite)
 
-    found = read_source(folder)
-    if max_length < found.length:
+
+def _default_name(source, folder, architecture, max_length):
+    """Name of the target if none is given: roberta-base-4096."""
+    local = Path(source).expanduser().is_dir()
+    name = Path(os.path.abspath(folder)).name if local else Path(source).name
+    kind = "" if architecture == "longformer" else f"-{architecture}"
+    return f"{name}{kind}-{max_length}"
+
+
+def _read(source, folder, max_length, check):
+    """The `Source` in a folder, if it can become so long and be checked."""
+    origin = read_source(folder)
+    if max_length < origin.length:
         raise UserError(
-            f"--max-length {max_length} would cut the {found.length} positions of {source}; "
-            f"{found.length} is the least"
+            f"--max-length {max_length} would cut the {origin.length} positions of {source}; "
+            f"{origin.length} is the least"
         )
-    if check and not found.head:
+    if check and not origin.head:
         raise UserError(f"--check needs a masked-LM head; {source} has none")
-    tokenizer = load_tokenizer(folder, found.config)
-    pooling = {}
+    return origin
+
+
+def _attention(origin, architecture, window, second_level):
+    """(window of each layer, keys of the second level)."""
+    layers = origin.config.num_hidden_layers
     if architecture == "poolingformer":
-        layers = upper_middle_layers(found.config.num_hidden_layers)
-        pooling = {"pooling_layers": layers, "pooling_gate": True} | (second_level or {})
-    windows = [window or WINDOWS[architecture]] * found.config.num_hidden_layers
-    if window is None and found.windows and architecture == "longformer":
-        windows = found.windows
-    config = long_config(found, tokenizer, max_length, windows, pooling)
-    weights = long_weights(found, config, positions)
-    partial = place.with_name(place.name + ".partial")
-    try:
-        with _writing(target):
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-            _write(partial, config, weights, tokenizer)
-        report = Report(
-            source=str(source),
-            target=target,
-            kind=found.kind,
-            layers=config.num_hidden_layers,
-            width=config.hidden_size,
-            parameters=sum(tensor.numel() for tensor in weights.values()),
-            source_length=found.length,
-            max_length=max_length,
-            windows=windows,
-            second_level=_second_level(config),
-            head=found.head_note,
-            source_windows=found.windows,
-            left_out=found.left_out,
-            positions=positions,
-            copied=len(found.encoder) + len(found.head) - 1,
-            created=len(weights) - len(found.encoder) - len(found.head),
-            checks=prove(
-                found, _load(found, partial), max_length, min(windows), positions == "tile"
-            ),
-            scores=[],
-        )
-        if not report.ok:
-            raise ModelError(_failed(report))
-        _check_tokenizer(tokenizer, partial, config)
-        if check:
-            report.scores = _scores(found, partial, tokenizer, check, max_length)
-        with _writing(target):
-            _move(partial, place)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return report
+        pooling = {"pooling_layers": upper_middle_layers(layers), "pooling_gate": True}
+        return [window or WINDOWS[architecture]] * layers, pooling | (second_level or {})
+    if window is None and origin.windows:
+        return origin.windows, {}
+    return [window or WINDOWS[architecture]] * layers, {}
+
+
+def _report(source, target, origin, config, weights, positions, checks):
+    return Report(
+        source=str(source),
+        target=target,
+        kind=origin.kind,
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        parameters=sum(tensor.numel() for tensor in weights.values()),
+        source_length=origin.length,
+        max_length=usable_length(config),
+        windows=config.attention_window,
+        second_level=_second_level(config),
+        head=origin.head_note,
+        source_windows=origin.windows,
+        left_out=origin.left_out,
+        positions=positions,
+        copied=len(origin.encoder) + len(origin.head) - 1,
+        created=len(weights) - len(origin.encoder) - len(origin.head),
+        checks=checks,
+        scores=[],
+    )
 
 
 def _scores(source, folder, tokenizer, check, max_length):
@@ -214,8 +218,8 @@ def _failed(report):
     worst = max(report.checks, key=lambda check: (not check.ok, check.difference))
     return (
         f"{report.source}: the converted model differs from its source by {worst.difference:.1e} "
-        f"({worst.name}), the tolerance is {worst.tolerance:.1e}; {_shown(report.target)} is not "
-        "written"
+        f"({worst.name}), the tolerance is {worst.tolerance:.1e}; {shown_path(report.target)} "
+        "is not written"
     )
 
 
@@ -242,7 +246,7 @@ def _write(folder, config, weights, tokenizer):
 
 @quiet()  # transformers warns of a sample longer than a very small model
 def _check_tokenizer(tokenizer, folder, config):
-    """The saved tokenizer cuts text as the source's does."""
+    """Refuse a tokenizer that, saved and loaded, cuts text another way than the source's."""
     saved = load_tokenizer(folder, config)
     same = saved.get_vocab() == tokenizer.get_vocab()
     if not same or saved(_SAMPLE).input_ids != tokenizer(_SAMPLE).input_ids:
@@ -269,27 +273,18 @@ def _check_target(target, place, folder, overwrite):
         raise UserError(f"{target}: {parent} is not a folder that can be written to")
 
 
-def _move(partial, place):
-    """Rename to the target; a model that is there stays until the new one is in its place."""
-    if not place.exists():
-        partial.rename(place)
-        return
-    old = place.with_name(place.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)  # of a run that was killed here
-    place.rename(old)
-    try:
-        partial.rename(place)
-    except OSError:
-        old.rename(place)
-        raise
-    if old.is_symlink():
-        old.unlink()
-    else:
-        shutil.rmtree(old)
+def _remove_leftovers(place):
+    """Remove the temporary folders of conversions to this target that were killed."""
+    leftovers = [place.with_name(f"{place.name}.partial")]  # of versions before new_folder
+    if place.parent.is_dir():
+        leftovers += place.parent.glob(f"{glob.escape(place.name)}.tmp-*")
+    for folder in leftovers:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def _writing(target):
+    """Name the target in errors of the disk."""
     try:
         yield
     except (OSError, SafetensorError) as error:

@@ -1,4 +1,16 @@
-"""Config and weights of a long model, made of those of a short one."""
+"""Config and weights of a long model, made of those of a short one.
+
+A ``longformer`` is a plain one, so transformers' LongformerModel loads it too. Its position table
+repeats the source's own in blocks of the source's own length; its global projections start as
+copies of the local ones. Sources that are long already are lengthened in the same way and keep
+their global projections.
+
+A ``poolingformer`` has a second level besides (`ldt.model.pooling.SecondLevel`) in the quarter of
+the layers that the paper recommends. Its projections start as copies of the first level's, which
+gives them the scale of trained ones and makes them, before training, what the ablation "weight
+sharing" is; its cells start as means. Its gate starts at zero, so that the converted model equals
+its source, and training decides how much of the second level is added.
+"""
 
 import torch
 from torch.nn import functional as F

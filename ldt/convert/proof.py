@@ -1,10 +1,14 @@
-"""Source and converted model compared on the same inputs."""
+"""Source and converted model compared on the same inputs.
+
+The source runs by transformers, the written folder by ldt: on short inputs, which the window
+covers, on inputs where all attention is global, and at the last positions.
+"""
 
 from dataclasses import dataclass
 
 import torch
 
-from ldt.convert.source import _PROVED_LENGTH
+from ldt.convert.source import PROVED_LENGTH
 from ldt.errors import ModelError
 from ldt.model.loading import quiet
 
@@ -30,7 +34,7 @@ class Check:
 
     @property
     def ok(self):
-        """Whether the outputs are equal as far as float32 goes; False for nan."""
+        """True if the outputs are equal as far as float32 goes; False for nan."""
         return self.difference <= self.tolerance
 
 
@@ -50,8 +54,8 @@ def prove(source, model, max_length, window, tiled=True) -> list[Check]:
     Raises:
         ModelError: the source's outputs are not finite.
     """
-    short = min(window // 2 + 1, source.length, _PROVED_LENGTH)
-    long = min(source.length, _PROVED_LENGTH)
+    short = min(window // 2 + 1, source.length, PROVED_LENGTH)
+    long = min(source.length, PROVED_LENGTH)
     cases = [
         ("window", short, 0, False),
         ("global attention", long, 0, True),
@@ -60,14 +64,14 @@ def prove(source, model, max_length, window, tiled=True) -> list[Check]:
     if tiled:
         return [_compare(name, source, model, *case) for name, *case in cases]
     table = source.model.base_model.embeddings.position_embeddings.weight
-    found, kept = [], table.clone()
+    checks, kept = [], table.clone()
     for name, length, offset, everywhere in cases:
         begin = model.config.pad_token_id + 1 + offset
         rows = model.base_model.embeddings.position_embeddings.weight[begin : begin + length]
         table[source.first : source.first + length] = rows
-        found.append(_compare(name, source, model, length, offset, everywhere, shift=offset))
+        checks.append(_compare(name, source, model, length, offset, everywhere, shift=offset))
         table.copy_(kept)
-    return found
+    return checks
 
 
 def _compare(name, source, model, length, offset, everywhere, shift=0):
@@ -98,19 +102,19 @@ def _compare(name, source, model, length, offset, everywhere, shift=0):
     scale = max(x.abs().max().item() for x in expected)
     if not all(x.isfinite().all() for x in expected):
         raise ModelError(f"{source.folder}: its outputs are not finite, there is nothing to prove")
-    found = _outputs(model, ours, real)
-    gaps = [(x - y).abs().max() for x, y in zip(found, expected, strict=True)]
+    converted = _outputs(model, ours, real)
+    gaps = [(x - y).abs().max() for x, y in zip(converted, expected, strict=True)]
     return Check(name, length, torch.stack(gaps).max().item(), TOLERANCE * scale)
 
 
 def _outputs(model, inputs, real):
     """Hidden states [kept, width] of the real tokens, the pooled ones, and some logits."""
     base = model.base_model
-    found = base(**inputs)
-    hidden = found.last_hidden_state[real]
+    states = base(**inputs)
+    hidden = states.last_hidden_state[real]
     outputs = [hidden]
     if getattr(base, "pooler", None) is not None:
-        outputs.append(found.pooler_output)
+        outputs.append(states.pooler_output)
     head = getattr(model, "lm_head", getattr(model, "cls", None))
     if head is not None:
         outputs.append(head(hidden[:_DECODED]))

@@ -81,7 +81,7 @@ class Report:
             facts["second level"] = self.second_level
         if self.left_out:
             facts["not converted"] = ", ".join(self.left_out)
-        name = _shown(self.target)
+        name = shown_path(self.target)
         return [
             f"{self.source} -> {name}",
             *(f"  {what:<18}{fact}" for what, fact in facts.items()),
@@ -113,6 +113,6 @@ def _sizes(windows):
     return ", ".join(map(str, sorted(set(windows))))
 
 
-def _shown(path):
+def shown_path(path):
     """./name for a bare name, which could be read as a hub id."""
     return f"./{path}" if len(path.parts) == 1 and not path.is_absolute() else str(path)

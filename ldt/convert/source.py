@@ -1,4 +1,4 @@
-"""What a conversion starts from, under Longformer's names, and the proof that it is still there."""
+"""The source of a conversion, read under Longformer's names."""
 
 import copy
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import torch
 import transformers
 from transformers import AutoConfig, LongformerConfig, PreTrainedConfig, PreTrainedModel
 
-from ldt.errors import ModelError
+from ldt.errors import ModelError, listed
 from ldt.model.config import layer_windows, usable_length
 from ldt.model.loading import TOKENIZERS, WEIGHTS, find_folder, read_config, read_weights
 
@@ -53,13 +53,13 @@ _HEAD_PARTS = {  # Longformer's name in the MLM head -> BERT's
     "bias": "bias",
 }
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # in old files, not weights
-_SHOWN = 4  # names in a message
-_PROVED_LENGTH = 512  # tokens; the source's memory grows with their square
+_LISTED = 4  # names in a message
+PROVED_LENGTH = 512  # tokens; the source's memory grows with their square
 
 
 @dataclass
 class Source:
-    """What a conversion starts from.
+    """A model that is to become long.
 
     Attributes:
         folder: where its files are.
@@ -71,7 +71,7 @@ class Source:
             one, under Longformer's names and without prefix.
         head: {name: tensor} of the MLM head under Longformer's names, ``lm_head.`` included; empty
             when it is not kept.
-        head_note: whether the head is kept, or why not.
+        head_note: "kept", or why the head is not.
         first: row of the position table that the first token of a text gets.
         left_out: parts of the file that the converted model has no place for.
         windows: of the layers, as the file has them; empty where attention is full.
@@ -124,13 +124,13 @@ def source_config(folder):
         ModelError: config.json is broken or of a model that cannot be made long.
     """
     try:
-        found, _ = PreTrainedConfig.get_config_dict(str(folder), local_files_only=True)
+        keys, _ = PreTrainedConfig.get_config_dict(str(folder), local_files_only=True)
     except (OSError, ValueError, TypeError, RecursionError) as error:  # TypeError: a list
         raise ModelError(f"{folder / 'config.json'}: not a table of keys and values") from error
-    if not isinstance(found, dict):
+    if not isinstance(keys, dict):
         raise ModelError(f"{folder / 'config.json'}: not a table of keys and values")
-    kind = found.get("model_type")
-    if found.get("attention_mode") and kind in (None, "", "roberta"):
+    kind = keys.get("model_type")
+    if keys.get("attention_mode") and kind in (None, "", "roberta"):
         kind = "longformer"  # the authors' own files
     if kind not in KINDS:
         raise ModelError(
@@ -142,7 +142,7 @@ def source_config(folder):
         ("is_decoder", False),
         ("add_cross_attention", False),
     ):
-        value = found.get(key)
+        value = keys.get(key)
         if value not in (None, plain):
             raise ModelError(f"{folder}: {key} must be {plain} for a conversion, got {value}")
     if KINDS[kind] == "Longformer":
@@ -188,7 +188,7 @@ def read_source(folder):
         except ValueError as error:
             raise ModelError(f"{folder / 'config.json'}: {error}") from error
         config = copy.copy(config)  # `model` sees all of a short input
-        config.attention_window = 2 * min(max(2, usable_length(config)), _PROVED_LENGTH)
+        config.attention_window = 2 * min(max(2, usable_length(config)), PROVED_LENGTH)
     weights = {}
     for name, tensor in read_weights(folder).items():
         name = name.removeprefix("bert.")
@@ -259,22 +259,22 @@ def _mlm_head(kind, config, weights):
     return {f"lm_head.{part}": weights[own + theirs] for part, theirs in parts.items()}, "kept"
 
 
-def _check_shapes(folder, found, expected, optional, prefix):
-    """Every expected weight is there in its shape, and no other that belongs to the encoder."""
-    missing = sorted(expected.keys() - found.keys() - optional)
+def _check_shapes(folder, weights, expected, optional, prefix):
+    """Refuse weights that are missing, misshapen, or of the encoder without a place in it."""
+    missing = sorted(expected.keys() - weights.keys() - optional)
     if missing:
-        raise ModelError(f"{folder}: weights are missing: {_some(missing)}")
+        raise ModelError(f"{folder}: weights are missing: {listed(missing, _LISTED, str)}")
     inside = (prefix + "embeddings.", prefix + "encoder.")
-    extra = sorted(name for name in found.keys() - expected.keys() if name.startswith(inside))
+    extra = sorted(name for name in weights.keys() - expected.keys() if name.startswith(inside))
     if extra:
         raise ModelError(
             f"{folder}: weights without a place in the model that config.json describes: "
-            f"{_some(extra)}"
+            f"{listed(extra, _LISTED, str)}"
         )
-    for name in sorted(found.keys() & expected.keys()):
-        if found[name].shape != expected[name].shape:
+    for name in sorted(weights.keys() & expected.keys()):
+        if weights[name].shape != expected[name].shape:
             raise ModelError(
-                f"{folder}: {name} is {list(found[name].shape)}, by config.json "
+                f"{folder}: {name} is {list(weights[name].shape)}, by config.json "
                 f"{list(expected[name].shape)}"
             )
 
@@ -283,8 +283,3 @@ def _part(name):
     """cls.seq_relationship.bias -> cls.seq_relationship, pooler.dense.bias -> pooler."""
     words = name.split(".")
     return ".".join(words[: 2 if words[0] == "cls" else 1])
-
-
-def _some(names):
-    shown = ", ".join(names[:_SHOWN])
-    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown

@@ -1,6 +1,7 @@
 """Conversions of small random models of every kind, held against transformers' own classes."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -275,7 +276,7 @@ def test_a_model_stays_when_another_cannot_take_its_place(make, tmp_path, monkey
     before, rename = digests(target), type(target).rename
 
     def failing(path, new):
-        if path.name.endswith(".partial"):
+        if re.fullmatch(r"long\.tmp-\d+", path.name):
             raise PermissionError(13, "not today")
         return rename(path, new)
 
@@ -305,10 +306,22 @@ def test_neither_the_source_nor_another_folder_is_overwritten(make, tmp_path):
 
 def test_what_a_killed_conversion_left_is_cleared(make, tmp_path):
     folder = make()
-    (tmp_path / "long.partial").mkdir()
-    (tmp_path / "long.partial" / "model.safetensors").write_text("half")
+    for name in ("long.partial", "long.tmp-1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_text("half")
     convert(folder, tmp_path / "long", **SMALL)
-    assert not (tmp_path / "long.partial").exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["long", "roberta"]
+
+
+def test_a_link_to_a_model_is_replaced_by_the_new_one(make, tmp_path):
+    folder = make()
+    convert(folder, tmp_path / "first", **SMALL)
+    (tmp_path / "long").symlink_to("first")
+    before = digests(tmp_path / "first")
+    convert(folder, tmp_path / "long", max_length=60, window=4, overwrite=True)
+    assert digests(tmp_path / "first") == before
+    assert not (tmp_path / "long").is_symlink()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["first", "long", "roberta"]
 
 
 def test_a_full_disk_is_said_before_writing(make, tmp_path, monkeypatch):
