@@ -10,7 +10,8 @@ from typing import Any
 from transformers import TrainingArguments
 
 from ldt.attention.matmul import has_bfloat16
-from ldt.errors import RecipeError
+from ldt.data.options import CorpusSection
+from ldt.errors import RecipeError, first_line
 from ldt.recipe.recipe import Recipe, check_training
 from ldt.recipe.training import OWN_TRAINING_KEYS
 
@@ -43,7 +44,7 @@ FIXED = {
 
 
 def settings(recipe: Recipe) -> dict[str, Any]:
-    """The training section with ldt's defaults filled in; settings of settings are the same.
+    """The training section with ldt's defaults filled in; idempotent.
 
     Besides `DEFAULTS`: 8 inputs a step over all processes; evaluation and saving go together,
     after each epoch or however one of them is set; the best weights are loaded at the end; bf16
@@ -52,55 +53,69 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     Raises:
         RecipeError: keys that are wrong, or ask for evaluation where there is nothing to evaluate.
     """
-    given = recipe.training
-    check_training(given, recipe.places)
+    check_training(recipe.training, recipe.places)
     for key, value in _fixed(recipe).items():
-        if given.get(key, value) != value:
+        if recipe.training.get(key, value) != value:
             raise RecipeError(f"{recipe.where('training', key)}: is always {value!r}; leave it out")
-    found = DEFAULTS | given
-    if found.get("bf16") == "auto":
-        found["bf16"] = _multiplies_bfloat16(found)
-    together = found["per_device_train_batch_size"] * int(os.environ.get("WORLD_SIZE", "1"))
-    wanted = _accumulation(recipe, together)
-    if found.setdefault("gradient_accumulation_steps", wanted) != wanted and _tokens_a_step(recipe):
+    values = DEFAULTS | recipe.training
+    if values.get("bf16") == "auto":
+        values["bf16"] = _multiplies_bfloat16(values)
+    _fill_steps(recipe, values)
+    if recipe.data.eval or recipe.data.eval_fraction:
+        _fill_evaluation(recipe, values)
+        return values
+    # Without an evaluation set there is no best step: what needs one is refused.
+    for key in ("eval_strategy", "load_best_model_at_end", "early_stopping_patience"):
+        if values.setdefault(key, None) not in (None, False, "no"):
+            raise RecipeError(
+                f"{recipe.where('training', key)}: needs data.eval or data.eval_fraction"
+            )
+        del values[key]
+    values.setdefault("save_strategy", "epoch")
+    return values
+
+
+def _fill_steps(recipe: Recipe, values: dict[str, Any]) -> None:
+    """Fill in how many batches make a step, and what a stream without an end asks for."""
+    corpus = recipe.data if isinstance(recipe.data, CorpusSection) else None
+    tokens = corpus and corpus.tokens_per_step
+    inputs = values["per_device_train_batch_size"] * int(os.environ.get("WORLD_SIZE", "1"))
+    wanted = max(1, DOCUMENTS_A_STEP // inputs)
+    if tokens:
+        wanted = max(1, round(tokens / (inputs * recipe.data.max_length)))
+    if values.setdefault("gradient_accumulation_steps", wanted) != wanted and tokens:
         raise RecipeError(
             f"{recipe.where('training', 'gradient_accumulation_steps')}: data.tokens_per_step "
             f"makes it {wanted}; leave one of them out"
         )
-    if getattr(recipe.data, "streaming", False):
-        if found.get("max_steps", -1) < 1:
+    if corpus and corpus.streaming:
+        if values.get("max_steps", -1) < 1:
             where = recipe.where("training", "max_steps")
             raise RecipeError(f"{where}: missing; a stream has no end of its own")
-        found.setdefault("save_strategy", "steps")
-    if not (recipe.data.eval or recipe.data.eval_fraction):
-        for key in ("eval_strategy", "load_best_model_at_end", "early_stopping_patience"):
-            if found.setdefault(key, None) not in (None, False, "no"):
-                raise RecipeError(
-                    f"{recipe.where('training', key)}: needs data.eval or data.eval_fraction"
-                )
-            del found[key]
-        found.setdefault("save_strategy", "epoch")
-        return found
-    asked = [found.get(key) for key in ("eval_strategy", "save_strategy")]
+        values.setdefault("save_strategy", "steps")
+
+
+def _fill_evaluation(recipe: Recipe, values: dict[str, Any]) -> None:
+    """Have evaluation and saving go together, so that the best weights are there to be loaded."""
+    asked = [values.get(key) for key in ("eval_strategy", "save_strategy")]
     strategy = next((item for item in asked if item in ("epoch", "steps")), "epoch")
-    found.setdefault("eval_strategy", strategy)
-    found.setdefault("save_strategy", strategy)
-    if found["eval_strategy"] == found["save_strategy"] == "steps":
-        every = found.get("eval_steps") or found.get("save_steps") or 500
-        found.setdefault("eval_steps", every)
-        found.setdefault("save_steps", every)
-    both = found["eval_strategy"] != "no" and found["save_strategy"] in (strategy, "best")
-    found.setdefault("load_best_model_at_end", both)
-    if found.get("early_stopping_patience") and not found["load_best_model_at_end"]:
+    values.setdefault("eval_strategy", strategy)
+    values.setdefault("save_strategy", strategy)
+    if values["eval_strategy"] == values["save_strategy"] == "steps":
+        every = values.get("eval_steps") or values.get("save_steps") or 500
+        values.setdefault("eval_steps", every)
+        values.setdefault("save_steps", every)
+    both = values["eval_strategy"] != "no" and values["save_strategy"] in (strategy, "best")
+    values.setdefault("load_best_model_at_end", both)
+    if values.get("early_stopping_patience") and not values["load_best_model_at_end"]:
         where = recipe.where("training", "early_stopping_patience")
         raise RecipeError(f"{where}: needs load_best_model_at_end and evaluation")
-    return found
 
 
 def arguments(
     recipe: Recipe, training: dict[str, Any], run: Path, inputs: int, metric: str | None
 ) -> TrainingArguments:
-    """What the Trainer gets.
+    """The arguments of the Trainer.
 
     Args:
         recipe: for its task and for messages.
@@ -131,12 +146,11 @@ def arguments(
     try:
         return TrainingArguments(**values)
     except (ValueError, TypeError, ImportError) as error:
-        what = str(error).strip().split("\n")[0]
-        raise RecipeError(f"{recipe.where('training')}: {what}") from error
+        raise RecipeError(f"{recipe.where('training')}: {first_line(error)}") from error
 
 
 def _multiplies_bfloat16(training: dict[str, Any]) -> bool:
-    """Whether the device of a training has instructions for bfloat16."""
+    """True if the device of a training has instructions for bfloat16."""
     import torch
 
     if torch.cuda.is_available() and not training.get("use_cpu"):
@@ -145,16 +159,5 @@ def _multiplies_bfloat16(training: dict[str, Any]) -> bool:
 
 
 def _fixed(recipe: Recipe) -> dict[str, Any]:
+    """`FIXED`, and the names under which the task's batches have their labels."""
     return FIXED | {"label_names": list(recipe.task.label_names)}
-
-
-def _tokens_a_step(recipe: Recipe) -> int | None:
-    return getattr(recipe.data, "tokens_per_step", None)
-
-
-def _accumulation(recipe: Recipe, together: int) -> int:
-    """Batches a step, of ``together`` inputs each."""
-    tokens = _tokens_a_step(recipe)
-    if tokens is None:
-        return max(1, DOCUMENTS_A_STEP // together)
-    return max(1, round(tokens / (together * recipe.data.max_length)))

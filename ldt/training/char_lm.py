@@ -196,8 +196,10 @@ class CharacterTraining(Job[Inputs]):
         recipes = [*self.earlier, self.recipe]
         results = [*(result["metrics"] for result in before), metrics]
         return [
-            _row(number, recipe, found)
-            for number, (recipe, found) in enumerate(zip(recipes, results, strict=True), start=1)
+            _row(number, recipe, phase_metrics)
+            for number, (recipe, phase_metrics) in enumerate(
+                zip(recipes, results, strict=True), start=1
+            )
         ]
 
     def next_command(self, run):

@@ -1,7 +1,7 @@
-"""Checkpoints that are whole or absent, and the lock of a run folder.
+"""Checkpoints that are atomic and verified by a manifest.
 
 A checkpoint is filled as ``checkpoint-N.tmp-<pid>`` beside its target. Its manifest, with the size
-and the sha256 of every file, is written last; then all is flushed to the disk and renamed. So a
+and the sha256 of every file, is written last; then all is synced to the disk and renamed. So a
 folder named ``checkpoint-N`` that equals its manifest is what the run saved, and nothing else is.
 """
 
@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 
 from ldt.errors import ModelError
-from ldt.files import digest, flush, temporary, write_whole
+from ldt.files import digest, move_into_place, temporary, write_whole
 
 log = logging.getLogger("ldt")
 
@@ -32,27 +32,17 @@ def seal(folder: Path, target: Path, step: int) -> None:
     Raises:
         OSError: the disk did not take it; ``target`` is as it was.
     """
-    files = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            flush(path)
-            name = path.relative_to(folder).as_posix()
-            files[name] = {"bytes": path.stat().st_size, "sha256": digest(path)}
+    files = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": digest(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
     write_whole(folder / MANIFEST, json.dumps({"step": step, "files": files}, indent=1) + "\n")
-    for inner in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
-        flush(inner)
-    if target.exists():
-        old = temporary(target.with_name(f"{target.name}.old"))
-        target.rename(old)
-        folder.rename(target)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        folder.rename(target)
-    flush(target.parent)
+    move_into_place(folder, target)
 
 
 def problem(folder: Path, *, hashes: bool = True) -> str | None:
-    """What is wrong with a checkpoint: the file and what was found, or None.
+    """The first fault of a checkpoint, the file and what is wrong with it; None without one.
 
     Args:
         folder: the checkpoint.
@@ -76,22 +66,22 @@ def problem(folder: Path, *, hashes: bool = True) -> str | None:
             return f"no {start} was saved in it"
     for name, _, sha256 in entries if hashes else ():
         try:
-            found = digest(folder / name)
+            actual = digest(folder / name)
         except OSError as error:
             return f"{name} cannot be read: {error.strerror}"
-        if found != sha256:
+        if actual != sha256:
             return f"{name} has changed since it was saved (sha256)"
     return None
 
 
 def checkpoints(run: Path) -> dict[int, Path]:
     """The checkpoint folders of a run, valid or not, by step, oldest first."""
-    found = {}
+    folders = {}
     for path in run.glob("checkpoint-*"):
         match = _NAME.fullmatch(path.name)
         if match and path.is_dir():
-            found[int(match[1])] = path
-    return dict(sorted(found.items()))
+            folders[int(match[1])] = path
+    return dict(sorted(folders.items()))
 
 
 def newest_valid(run: Path) -> Path | None:
@@ -103,25 +93,24 @@ def newest_valid(run: Path) -> Path | None:
     Raises:
         ModelError: there are checkpoints, all damaged. Starting anew is the user's decision.
     """
-    found = checkpoints(run)
-    wrong = []
-    for step, path in reversed(found.items()):
-        what = problem(path)
-        if what is None:
+    damaged = []
+    for step, path in reversed(checkpoints(run).items()):
+        fault = problem(path)
+        if fault is None:
             return path
-        wrong.append(f"{path.name}: {what}")
-        log.warning("%s: step %d is damaged: %s; trying the one before", path, step, what)
-    if wrong:
+        damaged.append(f"{path.name}: {fault}")
+        log.warning("%s: step %d is damaged: %s; trying the one before", path, step, fault)
+    if damaged:
         raise ModelError(
-            f"{run}: no checkpoint can be used ({'; '.join(wrong)}); "
+            f"{run}: no checkpoint can be used ({'; '.join(damaged)}); "
             "put one back from a copy, or start anew with --overwrite"
         )
     return None
 
 
 def part_of(path: Path) -> Path:
-    """A file of one process of several; of a process that was not there when it was saved, that of
-    the first one."""
+    """The file of one process of several; of a process that was not there when it was saved, the
+    file of the first one."""
     if path.exists():
         return path
     start = path.stem.rstrip("0123456789").rstrip("_")
@@ -131,12 +120,12 @@ def part_of(path: Path) -> Path:
 def prune(run: Path, keep: int | None, best: Path | None) -> None:
     """Delete old checkpoints but the newest ``keep`` and the best one. None or 0 keeps all.
 
-    Nothing goes before the newest one is seen to be complete on the disk.
+    None is deleted before the newest one is seen to be complete on the disk.
     """
-    found = list(checkpoints(run).values())
-    if not keep or len(found) <= keep or problem(found[-1], hashes=False):
+    folders = list(checkpoints(run).values())
+    if not keep or len(folders) <= keep or problem(folders[-1], hashes=False):
         return
-    for path in found[:-keep]:
+    for path in folders[:-keep]:
         if best is None or path.name != best.name:
             gone = temporary(path)
             path.rename(gone)  # a half-deleted folder must not look like a checkpoint

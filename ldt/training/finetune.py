@@ -225,7 +225,7 @@ def encode_sets(
 
 
 def _count(golds: Iterable) -> Counter:
-    """How often each label occurs; empty where golds are not labels."""
+    """Number of documents by label; empty where golds are not labels."""
     counts: Counter = Counter()
     for gold in golds:
         counts.update(

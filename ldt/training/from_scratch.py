@@ -15,7 +15,7 @@ import torch
 from tokenizers import ByteLevelBPETokenizer
 from transformers import RobertaTokenizer
 
-from ldt import files as files_
+from ldt import files
 from ldt.data.corpus import Reader, Source, drawn, fingerprint
 from ldt.data.tokenization import vocabulary_size
 from ldt.errors import ModelError, RecipeError, did_you_mean
@@ -30,7 +30,7 @@ log = logging.getLogger("ldt")
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # in RoBERTa's order
 LEARNED_FROM = 1 << 30  # characters of the corpus, from its beginning
-# What the config takes from elsewhere, and from where.
+# Keys of the config whose value comes from another key of the recipe.
 _ELSEWHERE = {
     "vocab_size": "model.tokenizer",
     "max_position_embeddings": "data.max_length",
@@ -39,7 +39,7 @@ _ELSEWHERE = {
 }
 
 
-def new_tokenizer(recipe: Recipe, found: Sequence[Source], seed: int):
+def new_tokenizer(recipe: Recipe, sources: Sequence[Source], seed: int):
     """The tokenizer of a model from scratch.
 
     A byte-level BPE is trained on the documents that are trained on, the first 2^30 characters of
@@ -47,7 +47,7 @@ def new_tokenizer(recipe: Recipe, found: Sequence[Source], seed: int):
 
     Args:
         recipe: its ``model.tokenizer`` says which.
-        found: the training sources.
+        sources: the training sources.
         seed: of the split into training and evaluation.
 
     Raises:
@@ -59,39 +59,39 @@ def new_tokenizer(recipe: Recipe, found: Sequence[Source], seed: int):
         return _from_folder(wanted)
     data = recipe.data
     parts = {
-        "sources": [source.key() for source in found],
+        "sources": [source.key() for source in sources],
         "vocab_size": wanted.vocab_size,
         "split": [data.eval_fraction, seed if data.eval_fraction else None],
         **data.model_dump(include={"format", "text", "documents", "max_document_bytes"}),
     }
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     folder = Path(data.cache) / f"tokenizer-{key}"
-    with files_.Lock(Path(data.cache), wait=True):
+    with files.Lock(Path(data.cache), wait=True):
         if not (folder / "tokenizer.json").is_file():
-            _train(found, recipe, seed, folder)
+            _train(sources, recipe, seed, folder)
     return _from_folder(folder)
 
 
-def _train(found: Sequence[Source], recipe: Recipe, seed: int, folder: Path) -> None:
-    """Train a byte-level BPE and write it, whole or not at all."""
+def _train(sources: Sequence[Source], recipe: Recipe, seed: int, folder: Path) -> None:
+    """Train a byte-level BPE and write its folder atomically."""
     size = recipe.model.tokenizer.vocab_size
     log.info("training a byte-level BPE of %s entries", f"{size:,}")
     bpe = ByteLevelBPETokenizer()
     bpe.train_from_iterator(
-        _texts(found, recipe, seed), vocab_size=size, special_tokens=SPECIAL, show_progress=False
+        _texts(sources, recipe, seed), vocab_size=size, special_tokens=SPECIAL, show_progress=False
     )
     made = bpe.get_vocab_size()
     if made < size:
         log.info("the text has pairs for %s entries only", f"{made:,}")
-    with TemporaryDirectory(prefix="ldt-") as parts, files_.new_folder(folder) as new:
+    with TemporaryDirectory(prefix="ldt-") as parts, files.new_folder(folder) as new:
         vocab, merges = bpe.save_model(parts)
         RobertaTokenizer(vocab=vocab, merges=merges).save_pretrained(new)
 
 
-def _texts(found: Sequence[Source], recipe: Recipe, seed: int) -> Iterator[str]:
-    """Documents to learn from: none of the evaluation."""
+def _texts(sources: Sequence[Source], recipe: Recipe, seed: int) -> Iterator[str]:
+    """Yield the documents to learn from: none of the evaluation."""
     fraction, seen = recipe.data.eval_fraction, 0
-    for source in found:
+    for source in sources:
         for text in Reader(source, recipe.data):
             if fraction and drawn(np.array([fingerprint(text)], np.uint64), fraction, seed)[0]:
                 continue
@@ -120,7 +120,7 @@ def new_config(recipe: Recipe, tokenizer) -> LdtConfig:
         RecipeError: a key that is unknown or has its place elsewhere, or numbers that do not go
             together.
     """
-    given = recipe.model.config
+    chosen = recipe.model.config
     check_keys(recipe, LdtConfig, _ELSEWHERE)
     pad = tokenizer.pad_token_id
     values = {
@@ -133,10 +133,10 @@ def new_config(recipe: Recipe, tokenizer) -> LdtConfig:
         "type_vocab_size": 1,
         "layer_norm_eps": 1e-5,
         "attention_window": 512,
-        "intermediate_size": 4 * given.get("hidden_size", 768),
+        "intermediate_size": 4 * chosen.get("hidden_size", 768),
     }
     try:
-        config = LdtConfig(**values | given | config_changes(recipe))
+        config = LdtConfig(**values | chosen | config_changes(recipe))
         check_config(config)
     except (ValueError, TypeError) as error:
         raise RecipeError(f"{recipe.where('model', 'config')}: {_line(error)}") from error
@@ -152,8 +152,8 @@ def begin_with_sines(model) -> None:
     rows each has to be learned by itself.
     """
     table = model.longformer.embeddings.position_embeddings.weight
-    found = sinusoids(torch.arange(len(table)), table.shape[1])
-    table.copy_(2**0.5 * model.config.initializer_range * found)
+    sines = sinusoids(torch.arange(len(table)), table.shape[1])
+    table.copy_(2**0.5 * model.config.initializer_range * sines)
 
 
 def check_keys(recipe: Recipe, config: type, elsewhere: dict[str, str]) -> None:

@@ -95,7 +95,7 @@ class Job(ABC, Generic[OpenedT]):
 
     @property
     def title(self) -> str:
-        """What sets a phase apart from the others, for the log."""
+        """The settings that set a phase apart from the others, for the log."""
         return ""
 
     @abstractmethod

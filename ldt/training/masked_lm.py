@@ -155,7 +155,7 @@ class Pretraining(Job[CorpusInputs]):
     def _items(
         self, inputs: CorpusInputs, seed: int
     ) -> tuple[dict[str, Items | Stream], dict[str, dict[str, Any]]]:
-        """What batches are made of, and what is known about the text, by set.
+        """Items that batches are made of, and facts on the text, by set.
 
         Raises:
             DataError: a set without text.

@@ -1,4 +1,4 @@
-"""Run folders: which run a folder holds, whether it may be used, and what becomes of it.
+"""Run folders: the run that a folder holds, leave to use it, and its files.
 
 ``run.json`` says what the run is (`identity`), with which versions it began, which files its model
 consists of, and whether it is finished. A folder without it was not made by ldt and is left alone.
@@ -72,56 +72,56 @@ def place(recipe: Recipe) -> Path:
 
 
 def identity(recipe: Recipe, training: dict[str, Any], hashes: dict[str, str | None]) -> dict:
-    """What makes a run the same run: dotted keys and their values.
+    """The identity of a run, by which a folder holds the same one: dotted keys and values.
 
     Args:
         recipe: its data paths are replaced by the hashes, so that files may move.
         training: the section with the defaults filled in.
         hashes: sha256 by key of the data section (train, eval); None of what is no file.
     """
-    found = {}
+    keys = {}
     for name in ("task", "model", "data"):
         for key, value in getattr(recipe, name).model_dump(mode="json").items():
             if f"{name}.{key}" in FREE:
                 continue
             if name == "data" and hashes.get(key):
                 key, value = f"{key} (sha256)", hashes[key]
-            found[f"{name}.{key}"] = value
+            keys[f"{name}.{key}"] = value
     for key, value in training.items():
         if key not in FREE and not key.startswith(FREE_STARTS):
-            found[f"training.{key}"] = value
-    found["processes"] = int(os.environ.get("WORLD_SIZE", "1"))
+            keys[f"training.{key}"] = value
+    keys["processes"] = int(os.environ.get("WORLD_SIZE", "1"))
     streaming = isinstance(recipe.data, CorpusSection) and recipe.data.streaming
     if recipe.task.kind != "examples" and not streaming:
         # Any number of processes takes the same inputs in a step, if it is as many.
-        parts = [found.pop(key, 1) for key in _A_STEP]
-        found["inputs a step"] = math.prod(parts)
-    return json.loads(json.dumps(found))
+        parts = [keys.pop(key, 1) for key in _A_STEP]
+        keys["inputs a step"] = math.prod(parts)
+    return json.loads(json.dumps(keys))
 
 
 def versions(device: str) -> dict[str, str]:
-    """What bit-identical results depend on."""
+    """Versions of libraries, device and processes, on which bit-identical results depend."""
     names = ("torch", "transformers", "accelerate", "tokenizers")
-    found = {"ldt": __version__, "python": platform.python_version(), "device": device}
-    found["processes"] = os.environ.get("WORLD_SIZE", "1")
-    return found | {name: version(name) for name in names}
+    used = {"ldt": __version__, "python": platform.python_version(), "device": device}
+    used["processes"] = os.environ.get("WORLD_SIZE", "1")
+    return used | {name: version(name) for name in names}
 
 
 def read_run(run: Path) -> dict[str, Any] | None:
-    """What run.json says, None where there is none.
+    """The content of run.json, None where there is none.
 
     Raises:
         ModelError: it is damaged.
     """
     try:
-        found = json.loads((run / RUN).read_text(encoding="utf-8"))
+        record = json.loads((run / RUN).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (ValueError, OSError):
-        found = None
-    if not isinstance(found, dict) or not isinstance(found.get("identity"), dict):
+        record = None
+    if not isinstance(record, dict) or not isinstance(record.get("identity"), dict):
         raise ModelError(f"{run / RUN}: cannot be read; remove the folder or choose another")
-    return found
+    return record
 
 
 def read_results(run: Path) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def read_results(run: Path) -> dict[str, Any]:
 
 
 def check_use(run: Path, wanted: dict, *, resume: bool, overwrite: bool) -> bool:
-    """Whether the run that the folder holds is finished already; False to go ahead.
+    """True if the run that the folder holds is finished already; False to go ahead.
 
     Args:
         run: the folder, which exists.
@@ -140,8 +140,8 @@ def check_use(run: Path, wanted: dict, *, resume: bool, overwrite: bool) -> bool
     Raises:
         UserError: the folder holds something that the user has to decide about.
     """
-    found = read_run(run)
-    if found is None:
+    record = read_run(run)
+    if record is None:
         foreign = sorted({path.name for pattern in _OURS for path in run.glob(pattern)})
         if foreign:
             raise UserError(
@@ -153,15 +153,15 @@ def check_use(run: Path, wanted: dict, *, resume: bool, overwrite: bool) -> bool
         return False
     if overwrite:
         return False
-    differences = _differences(found["identity"], wanted)
+    differences = _differences(record["identity"], wanted)
     if differences:
         raise UserError(
             f"{run}: holds another run; it differs in\n{differences}\n"
             "--overwrite replaces it, another training.output_dir keeps both"
         )
     if resume:
-        return bool(found.get("finished"))
-    if found.get("finished"):
+        return bool(record.get("finished"))
+    if record.get("finished"):
         raise UserError(
             f"{run}: holds this run, finished; --overwrite trains it again, "
             "another training.output_dir keeps both"
@@ -194,7 +194,7 @@ def begin(
     """Write what the run is; of an older run that is overwritten nothing stays.
 
     Args:
-        used: the `versions`; another one than at the beginning is told on resuming.
+        used: the `versions`; on resuming, a warning names those that have changed.
         arithmetic: `ldt.attention.matmul.choices`, for those who resume.
     """
     before = read_run(run)
@@ -257,12 +257,12 @@ def point_latest(run: Path) -> None:
     if LATEST.exists() and not LATEST.is_symlink():
         log.warning("%s is not a link and stays as it is", LATEST)
         return
-    beside = files.temporary(LATEST)
+    link = files.temporary(LATEST)
     try:
         LATEST.parent.mkdir(exist_ok=True)
         with suppress(FileNotFoundError):
-            beside.unlink()
-        beside.symlink_to(os.path.relpath(run, LATEST.parent), target_is_directory=True)
-        beside.replace(LATEST)
+            link.unlink()
+        link.symlink_to(os.path.relpath(run, LATEST.parent), target_is_directory=True)
+        link.replace(LATEST)
     except OSError as error:  # such as a file system without links
         log.warning("%s: not linked to %s: %s", LATEST, run, error.strerror)

@@ -232,7 +232,7 @@ def inputs_a_step(args: TrainingArguments) -> int:
 
 
 def training_plan(args: TrainingArguments, amount: str, model: str) -> str:
-    """How long a training is, of what, and where: ``3 epochs of ..., on cpu; ...``.
+    """A training in a line: length, inputs, device, model: ``3 epochs of ..., on cpu; ...``.
 
     Args:
         amount: inputs in all, or in a step.
