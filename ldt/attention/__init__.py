@@ -1,8 +1,10 @@
-"""Attention over packed documents. An implementation is a name in `BACKENDS`."""
+"""Attention over packed documents, by the backend of a name in `BACKENDS`."""
 
+import inspect
 import warnings
 from functools import cache
 from importlib.util import find_spec
+from types import ModuleType
 
 import torch
 
@@ -28,9 +30,19 @@ __all__ = [
     "sliding_window_attention",
 ]
 
-# Each has sliding_window_attention and global_attention as reference.py defines them.
-BACKENDS = {"reference": reference, "loop": loop, "blocked": blocked, "triton": triton}
-RELATIVE = ("reference", "blocked")  # of them know relative positions
+# Each has sliding_window_attention and global_attention as reference.py defines them; relative
+# positions where the former has the argument ``relative``. The second level's are in `POOLED`.
+BACKENDS: dict[str, ModuleType] = {
+    "reference": reference,
+    "loop": loop,
+    "blocked": blocked,
+    "triton": triton,
+}
+RELATIVE = tuple(
+    name
+    for name, module in BACKENDS.items()
+    if "relative" in inspect.signature(module.sliding_window_attention).parameters
+)
 
 _RENAMED = {
     "Documents": "Layout",
@@ -61,8 +73,8 @@ def sliding_window_attention(
     """
     if window < 2 or window % 2:
         raise ValueError(f"attention_window must be even and at least 2, got {window}")
-    gaps = per_head(dilation, q.shape[1])
-    if len(gaps) != q.shape[1] or min(gaps) < 1:
+    dilations = per_head(dilation, q.shape[1])
+    if len(dilations) != q.shape[1] or min(dilations) < 1:
         raise ValueError(
             f"attention_dilation must be a number >= 1 or one for each of the {q.shape[1]} heads, "
             f"got {dilation}"
@@ -71,12 +83,12 @@ def sliding_window_attention(
         raise ValueError(
             "causal attention has no global tokens: every token would see the future through them"
         )
-    arguments = {"window": window, "dilation": gaps, "causal": causal, "dropout": dropout}
+    arguments = {"window": window, "dilation": dilations, "causal": causal, "dropout": dropout}
     if relative is not None:
         _check_relative(relative, q, window, causal)
         return _with_relative(backend)(q, k, v, layout, **arguments, seed=seed, relative=relative)
     if torch.compiler.is_compiling():
-        return ops.band(q, k, v, layout, window, gaps, causal, dropout, seed, backend)
+        return ops.band(q, k, v, layout, window, dilations, causal, dropout, seed, backend)
     return _module(backend, q).sliding_window_attention(q, k, v, layout, **arguments, seed=seed)
 
 
@@ -88,14 +100,18 @@ def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0, backend="
 
 
 def fill_global_rows(out, x, query, key, value, layout, *, dropout=0.0, seed=0, backend="auto"):
-    """``out`` [total, heads, dim] of the band with what the global tokens gather in their rows.
+    """The output of the sliding window, its rows of global tokens filled by `global_attention`.
 
     Args:
+        out: [total, heads, dim] of `sliding_window_attention`.
         x: [total, width], the layer's input.
         query, key, value: (weight [heads * dim, width], bias [heads * dim]) of the global
             projections.
-        layout: where the documents lie.
+        layout: of the packed tokens.
         dropout, seed, backend: as in `sliding_window_attention`.
+
+    Returns:
+        [total, heads, dim].
     """
     if torch.compiler.is_compiling():
         return ops.fill_global_rows(out, x, query, key, value, layout, dropout, seed, backend)
@@ -143,7 +159,7 @@ def _check_relative(relative, q, window, causal):
 
 
 def _with_relative(backend):
-    """The function of a backend that has relative positions, left out of a compiled graph."""
+    """A backend's function that takes relative positions, left out of a compiled graph."""
     if backend not in ("auto", *RELATIVE):
         raise ValueError(
             f"attention backend {backend!r} has no relative positions; auto, "

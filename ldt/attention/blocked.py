@@ -69,11 +69,12 @@ def sliding_window_attention(
     d-th token, on each of which the window is contiguous.
     """
     reach = Reach(window // 2, 0 if causal else window // 2)
-    gaps = per_head(dilation, q.shape[1])
-    parts = {gap: [h for h, own in enumerate(gaps) if own == gap] for gap in dict.fromkeys(gaps)}
+    parts = {}  # dilation -> its heads
+    for head, step in enumerate(per_head(dilation, q.shape[1])):
+        parts.setdefault(step, []).append(head)
     out = [
-        _heads_of_one_gap(q, k, v, layout, reach, gap, heads, dropout, seed, relative)
-        for gap, heads in parts.items()
+        _heads_of_one_dilation(q, k, v, layout, reach, step, heads, dropout, seed, relative)
+        for step, heads in parts.items()
     ]
     if len(out) == 1:
         return out[0]
@@ -81,10 +82,10 @@ def sliding_window_attention(
     return torch.cat(out, 1).index_select(1, order.argsort())
 
 
-def _heads_of_one_gap(q, k, v, layout, reach, gap, heads, dropout, seed, relative):
+def _heads_of_one_dilation(q, k, v, layout, reach, dilation, heads, dropout, seed, relative):
     query, table = relative or (None, None)
-    key = ("blocks", reach, gap)
-    blocks = layout.cached(key, lambda: list(_band_blocks(layout, reach, gap)))
+    key = ("blocks", reach, dilation)
+    blocks = layout.cached(key, lambda: list(_band_blocks(layout, reach, dilation)))
     if len(heads) < q.shape[1]:
         q, k, v = (x[:, heads] for x in (q, k, v))
         if relative is not None:
@@ -163,8 +164,9 @@ def _spans(layout):
             yield borders[d], borders[d + 1], slice(rows[d], rows[d + 1])
 
 
-def _band_blocks(layout, reach, gap):
-    """The blocks of a sliding window over every document, one residue modulo ``gap`` at a time."""
+def _band_blocks(layout, reach, dilation):
+    """The blocks of a sliding window of every document, one residue modulo ``dilation`` after
+    the other."""
     silent = layout.masked_queries
     borders, rows = layout.cu_seqlens_host, layout.cu_globals_host
     for d in range(len(borders) - 1):
@@ -172,8 +174,8 @@ def _band_blocks(layout, reach, gap):
         if real:
             extra = layout.global_index[rows[d] : rows[d + 1]]
             extra = torch.cat([extra, extra[:1].expand(-real % ALIGN)])
-        for origin in range(borders[d], min(borders[d] + gap, borders[d + 1])):
-            tokens = range(origin, borders[d + 1], gap)
+        for origin in range(borders[d], min(borders[d] + dilation, borders[d + 1])):
+            tokens = range(origin, borders[d + 1], dilation)
             for start in range(0, len(tokens), BLOCK):
                 stop = min(start + BLOCK, len(tokens))
                 first = max(0, start - reach.before)
@@ -221,7 +223,7 @@ def _skewed(shape, like):
 
 @dataclass(frozen=True, slots=True)
 class Dropout:
-    """Which probabilities are dropped; see `dropout.dropout_mask`."""
+    """The probabilities that are dropped; see `dropout.dropout_mask`."""
 
     layout: Layout
     rows: torch.Tensor  # [queries], packed index of each row of q
@@ -276,12 +278,12 @@ class Blocked(torch.autograd.Function):
                 if drop:
                     up = up / (1 - drop.probability)
                 part = torch.bmm(up, work.values(block).transpose(1, 2), out=work.second(probs))
-                given = probs
+                dropped = probs
                 if drop:
                     mask = work.kept(block, probs)
                     part.mul_(mask)
-                    given = mask.mul_(probs)
-                dv.add(block, torch.bmm(given.transpose(1, 2), up))
+                    dropped = mask.mul_(probs)
+                dv.add(block, torch.bmm(dropped.transpose(1, 2), up))
                 torch._softmax_backward_data(part, probs, -1, probs.dtype, grad_input=part)
                 queries = q[block.rows].transpose(0, 1) * work.scale
                 dk.add(block, torch.bmm(part.transpose(1, 2), queries))
@@ -295,7 +297,7 @@ class Blocked(torch.autograd.Function):
 
 
 class _Sum:
-    """What blocks add to the gradient of their keys; apart, and in float32 at least, to that of a
+    """Sum of the blocks' gradients of their keys; apart, and in float32 at least, those of a
     document's global keys, which every block adds to."""
 
     def __init__(self, like):

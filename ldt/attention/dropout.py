@@ -54,10 +54,10 @@ def kept(query_codes, key_codes, dropout, scratch=None, out=None):
 
 
 def dropout_mask(layout, heads, queries, keys, dropout, seed):
-    """Which probabilities are kept, a pure function of seed, head, document and both places.
+    """Mask of the probabilities that are kept, a pure function of seed, head, document and places.
 
     Args:
-        layout: where the documents lie.
+        layout: of the packed tokens.
         heads: number of heads.
         queries, keys: [q] and [k] int64, packed indices of the tokens.
         dropout: probability of False.

@@ -36,21 +36,21 @@ def _attend(q, k, v, pattern, dropout, seed):
 class _Band:
     """The keys of a sliding window: the document's global tokens, then the diagonals."""
 
-    def __init__(self, layout, radius, gaps, causal):
+    def __init__(self, layout, radius, dilations, causal):
         self.layout = layout
-        self.gaps = torch.tensor(gaps, device=layout.cu_seqlens.device)
-        self.queries = torch.arange(layout.total_tokens, device=self.gaps.device)
+        self.dilations = torch.tensor(dilations, device=layout.cu_seqlens.device)
+        self.queries = torch.arange(layout.total_tokens, device=self.dilations.device)
         self.offsets = range(-radius, 1 if causal else radius + 1)
 
     def __iter__(self):
         """Yields (index [queries, heads or 1], seen of the same shape), a key for every query."""
         layout = self.layout
-        own = layout.document_of
-        begin, end = (layout.cu_seqlens[own + side][:, None] for side in (0, 1))
+        document = layout.document_of
+        begin, end = (layout.cu_seqlens[document + side][:, None] for side in (0, 1))
         silent = layout.masked_queries
         rows = torch.ones_like(begin, dtype=torch.bool) if silent is None else ~silent[:, None]
         if layout.is_global is not None:
-            first, last = (layout.cu_globals[own + side][:, None] for side in (0, 1))
+            first, last = (layout.cu_globals[document + side][:, None] for side in (0, 1))
             borders = layout.cu_globals_host
             most = max(b - a for a, b in pairwise(borders))
             for slot in range(most):
@@ -58,7 +58,7 @@ class _Band:
                 place = torch.where(seen, first + slot, 0)
                 yield layout.global_index[place], seen & rows
         for offset in self.offsets:
-            index = self.queries[:, None] + offset * self.gaps
+            index = self.queries[:, None] + offset * self.dilations
             seen = (index >= begin) & (index < end) & rows
             index = torch.where(seen, index, 0)
             if silent is not None:
@@ -75,8 +75,8 @@ class _Rows:
 
     def __iter__(self):
         layout = self.layout
-        own = layout.document_of[self.queries]
-        begin, end = (layout.cu_seqlens[own + side][:, None] for side in (0, 1))
+        document = layout.document_of[self.queries]
+        begin, end = (layout.cu_seqlens[document + side][:, None] for side in (0, 1))
         longest = max(b - a for a, b in pairwise(layout.cu_seqlens_host))
         for place in range(longest):
             seen = begin + place < end
@@ -99,8 +99,8 @@ class _Loop(torch.autograd.Function):
             shrink = _exp(most - higher)
             part = _exp(step.scores - higher)
             weight = weight * shrink + part
-            given = part if step.kept is None else part * step.kept
-            total = total * shrink[..., None] + given[..., None] * step.of(v)
+            dropped = part if step.kept is None else part * step.kept
+            total = total * shrink[..., None] + dropped[..., None] * step.of(v)
             most = higher
         out = total / weight.masked_fill(weight == 0, 1)[..., None] / (1 - dropout)
         ctx.save_for_backward(q, k, v, out, most, weight)
@@ -119,14 +119,14 @@ class _Loop(torch.autograd.Function):
         for step in _steps(q, k, pattern, dropout, seed):
             probs = _exp(step.scores - most) / weight
             up = (grad * step.of(v)).sum(-1)
-            given = probs
+            dropped = probs
             if step.kept is not None:
                 factor = step.kept.to(q.dtype) / (1 - dropout)
-                given, up = probs * factor, up * factor
+                dropped, up = probs * factor, up * factor
             change = (probs * (up - delta) * scale)[..., None]
             dq += change * step.of(k)
             step.add(dk, change * q)
-            step.add(dv, given[..., None] * grad)
+            step.add(dv, dropped[..., None] * grad)
         return dq, dk, dv, None, None, None
 
 

@@ -10,21 +10,21 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-GAIN = 1.3  # oneDNN must be faster by this factor: above what noise makes of equal speeds
-EXACT = 4.0  # and its largest error at most this many times the default's
+SPEEDUP = 1.3  # that oneDNN must reach: more than noise makes of equal speeds
+EXACT = 4.0  # largest error of oneDNN, in errors of the default library
 
-_chosen = {}  # kind -> whether oneDNN is taken, without a probe
+_chosen: dict[str, bool] = {}  # kind of product -> True for oneDNN, without a probe
 
 
 def fast_matmul(x):
-    """Context in which batched products of tensors like ``x`` run on the faster library.
+    """Context in which batched matrix products of tensors like ``x`` run on the faster library.
 
     MKL, torch's default in float32, holds its AVX-512 code back on CPUs of other makers; oneDNN
-    does not. There `linear` takes oneDNN; for batched products, and elsewhere, a probe at first use
-    decides. Before both goes the environment variable LDT_ONEDNN (0: never, 1: always). Where
-    oneDNN would round to bfloat16, as on a CPU with AMX, the default stays even so.
-    The two add in another order, so bit-identical runs need the same choice: `chosen`. The switch
-    is a process-wide torch setting, restored at exit, so other threads may briefly see it.
+    does not. On those `linear` takes oneDNN; for batched products, and on other CPUs, a probe at
+    first use decides. The environment variable LDT_ONEDNN overrides both (0: never, 1: always),
+    except where oneDNN would round to bfloat16, as on a CPU with AMX: there the default stays.
+    The libraries add in different orders, so bit-identical runs need the same choice: `chosen`.
+    The switch is a process-wide torch setting, restored at exit; other threads may briefly see it.
     """
     return onednn() if _applies(x) and _pays("bmm") else nullcontext()
 
@@ -41,6 +41,8 @@ def linear(x, weight, bias):
 
 
 class _Linear(torch.autograd.Function):
+    """A linear layer whose products run on oneDNN, forward and backward."""
+
     @staticmethod
     def forward(ctx, x, weight, bias):
         ctx.save_for_backward(x, weight)
@@ -64,9 +66,10 @@ class _Linear(torch.autograd.Function):
 
 
 def has_bfloat16():
-    """Whether this CPU has instructions for bfloat16, which is slower than float32 without."""
-    found = getattr(torch.cpu, "get_capabilities", dict)()
-    native = any(found.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))  # Intel, AMD, ARM
+    """True if this CPU has instructions for bfloat16, which is slower than float32 without."""
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    names = "amx_bf16", "avx512_bf16", "bf16"  # Intel, AMD, ARM
+    native = any(capabilities.get(name) for name in names)
     return native and torch.backends.mkldnn.is_available()
 
 
@@ -82,13 +85,13 @@ def largest_int8():
 
 
 def choices():
-    """For which kinds of products oneDNN is taken in this process."""
+    """The kinds of products, each with True where this process takes oneDNN for them."""
     return {kind: _pays(kind) for kind in ("linear", "bmm")}
 
 
 @contextmanager
 def chosen(choices):
-    """Context with the `choices` of another process, whatever would be faster in this one."""
+    """Context with the `choices` of another process, whichever library is faster in this one."""
     before = dict(_chosen)
     try:
         _chosen.update(choices)
@@ -102,16 +105,17 @@ def chosen(choices):
 
 def _applies(x):
     if torch.is_autocast_enabled("cpu"):
-        return False  # the products are then not of x's dtype
+        return False  # products then run in autocast's dtype, not in x's
     return x.device.type == "cpu" and x.dtype == torch.float32
 
 
 @contextmanager
 def onednn():
-    """Context in which float32 products run on oneDNN."""
+    """Context in which float32 matrix products run on oneDNN."""
     settings = torch.backends.mkldnn.matmul
     before = settings.fp32_precision
-    # A CPU without AMX computes in float32 under this setting; `_pays` refuses one that does not.
+    # torch sends float32 products to oneDNN under this setting only. A CPU without AMX computes
+    # them in float32 even so; `_pays` refuses one that rounds.
     settings.fp32_precision = "bf16"
     try:
         yield
@@ -121,7 +125,7 @@ def onednn():
 
 @cache
 def _pays(kind):
-    """Whether oneDNN is as exact as the default and faster, told or measured once (20 ms)."""
+    """True if oneDNN is as exact as the default library and faster; measured once, in 20 ms."""
     wanted = _chosen.get(kind, {"0": False, "1": True}.get(os.environ.get("LDT_ONEDNN")))
     if wanted is False or not torch.backends.mkldnn.is_available():
         return False
@@ -131,25 +135,27 @@ def _pays(kind):
         with onednn():
             rounded = (run() - exact).abs().max() > EXACT * error
         if rounded or wanted or (kind == "linear" and _held_back()):
-            return not rounded  # not timed: a busy machine would make of the same seed other bits
-        plain, other = [], []
+            # Not timed: on a busy machine the choice, and with it the bits of a run, would vary.
+            return not rounded
+        default_times, onednn_times = [], []
         for _ in range(5):
-            plain.append(_seconds(run))
+            default_times.append(_seconds(run))
             with onednn():
-                other.append(_seconds(run))
-    return min(other) * GAIN < min(plain)
+                onednn_times.append(_seconds(run))
+    return min(onednn_times) * SPEEDUP < min(default_times)
 
 
 def _held_back():
-    """Whether MKL leaves AVX-512 of this CPU unused, which it does if Intel has not made it."""
-    about = Path("/proc/cpuinfo")
-    maker = about.read_text() if about.exists() else platform.processor()
-    has_it = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return has_it and torch.backends.mkl.is_available() and "GenuineIntel" not in maker
+    """True if MKL leaves AVX-512 of this CPU unused, as it does on CPUs of other makers."""
+    cpuinfo = Path("/proc/cpuinfo")
+    maker = cpuinfo.read_text() if cpuinfo.exists() else platform.processor()
+    has_avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return has_avx512 and torch.backends.mkl.is_available() and "GenuineIntel" not in maker
 
 
 def _probe(kind):
-    """A product of a kind, of the size of a layer's: as a function, and its exact result."""
+    """A product of this kind, as large as a layer's: a function that runs it, and its result in
+    float64."""
     generator = torch.Generator().manual_seed(0)
     if kind == "linear":
         x = torch.randn(512, 768, generator=generator)

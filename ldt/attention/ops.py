@@ -1,7 +1,10 @@
 """The attention as operators of torch.library, for torch.compile and torch.export.
 
-A compiler sees a call with tensors in and out, of shapes that it knows; the pattern, the documents
-and the backend stay inside. The backward operators compute the forward pass anew.
+A compiler sees a call with tensors in and out, of shapes that it knows; the pattern, the layout and
+the backend stay inside. The backward operators compute the forward pass anew.
+
+Names of operators and of their arguments are kept for good: programs that torch.export has saved
+hold both.
 """
 
 import torch
@@ -24,8 +27,8 @@ _TAGS = (torch.Tag.cudagraph_unsafe,)
 
 
 def count_globals(is_global):
-    """[] int64 on the host, how often a mask [total] is True: a wait for the device, the only one
-    where `Layout` are given the count."""
+    """[] int64 on the host, the number of True in a mask [total]: a wait for the device, the only
+    one where a `Layout` is given the count."""
     return torch.ops.ldt.count_globals(is_global)
 
 
@@ -46,8 +49,8 @@ def fill_global_rows(out, x, query, key, value, layout, dropout, seed, backend):
 def pooled(q, k, v, weight, layout, pooling, size, stride, window, dropout, seed, backend):
     """`ldt.attention.pooled.pooled_attention` as one operator."""
     weight = q.new_empty(0) if weight is None else weight
-    how = pooling, size, stride, window, dropout, _tensor(seed), backend
-    return torch.ops.ldt.pooled(q, k, v, weight, *_where(layout), *how)
+    pattern = pooling, size, stride, window, dropout, _tensor(seed), backend
+    return torch.ops.ldt.pooled(q, k, v, weight, *_where(layout), *pattern)
 
 
 def _where(layout):
@@ -131,8 +134,8 @@ def _gradients(run, count):
         with torch.enable_grad():
             leaves = [x.detach().requires_grad_() for x in arguments[:count]]
             out = run(*leaves, *arguments[count:])
-        found = torch.autograd.grad(out, leaves, grad, allow_unused=True)
-        pairs = zip(found, leaves, strict=True)
+        grads = torch.autograd.grad(out, leaves, grad, allow_unused=True)
+        pairs = zip(grads, leaves, strict=True)
         return [torch.zeros_like(x) if g is None else g.contiguous() for g, x in pairs]
 
     return backward

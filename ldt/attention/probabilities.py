@@ -14,17 +14,17 @@ BLOCK = 128
 
 
 def band_probabilities(q, k, layout: Layout, *, window: int, dilation=1, causal=False):
-    """What each token of the band gives to the global tokens and to its window.
+    """Probabilities of each token for the global tokens and for its window.
 
     Args:
         q, k: [total, heads, dim], as for `reference.sliding_window_attention`.
-        layout: where the documents lie.
+        layout: of the packed tokens.
         window, dilation, causal: the pattern, as for `reference.sliding_window_attention`.
 
     Returns:
         [total, heads, x + window + 1], x being the largest number of global tokens of a document:
         the global tokens in order of position, then the offsets -window/2 to window/2 times the
-        dilation. Zeros at holes and global rows, at fillers, at what is out of reach, and for
+        dilation. Zeros at padding and global rows, at fillers, at what is out of reach, and for
         global keys inside the window, which count once, in front.
     """
     total, heads, dim = q.shape
@@ -33,8 +33,8 @@ def band_probabilities(q, k, layout: Layout, *, window: int, dilation=1, causal=
     front = max(b - a for a, b in pairwise(rows))
     out = q.new_zeros(total, heads, front + window + 1)
     steps = torch.arange(-radius, radius + 1, device=q.device)
-    gaps = per_head(dilation, heads)
-    offset = steps * torch.tensor(gaps, device=q.device)[:, None]  # [heads, window + 1]
+    dilations = per_head(dilation, heads)
+    offset = steps * torch.tensor(dilations, device=q.device)[:, None]  # [heads, window + 1]
     ahead = causal & (steps > 0)
     for d in range(len(borders) - 1):
         begin, end = borders[d], borders[d + 1]
@@ -44,7 +44,7 @@ def band_probabilities(q, k, layout: Layout, *, window: int, dilation=1, causal=
             token = torch.arange(start, stop, device=q.device)[:, None] + offset[:, None]
             inside = (token >= begin) & (token < end) & ~ahead
             token = token.clamp(begin, end - 1)  # [heads, b, window + 1]
-            reach = radius * max(gaps)
+            reach = radius * max(dilations)
             first, last = max(begin, start - reach), min(end, stop + reach)
             queries = q[start:stop].transpose(0, 1) * dim**-0.5
             slab = queries @ k[first:last].transpose(0, 1).transpose(1, 2)
@@ -62,16 +62,16 @@ def band_probabilities(q, k, layout: Layout, *, window: int, dilation=1, causal=
 
 
 def global_probabilities(q, x, key, layout: Layout):
-    """What each global token gives to every token of its document.
+    """Probabilities of each global token for every token of its document.
 
     Args:
         q: [globals, heads, dim], query_global of the global tokens.
         x: [total, width], the layer's input.
         key: (weight, bias) of key_global.
-        layout: where the documents lie.
+        layout: of the packed tokens.
 
     Returns:
-        [globals, heads, length of the longest document]; zeros at holes and past a document's end.
+        [globals, heads, length of the longest document]; zeros at padding and past its end.
     """
     k = torch.nn.functional.linear(x, *key).view(-1, *q.shape[1:])
     borders, rows = layout.cu_seqlens_host, layout.cu_globals_host

@@ -30,9 +30,10 @@ def sliding_window_attention(
 
     Args:
         q, k, v: [total, heads, dim], the local projections.
-        layout: where the documents lie.
+        layout: of the packed tokens.
         window: tokens in reach on both sides together, even, >= 2.
-        dilation: gap between the tokens in reach, 1 = contiguous; one for all heads or one a head.
+        dilation: distance between neighbouring tokens in reach, 1 = contiguous; one number for all
+            heads or one a head.
         causal: whether a token sees no token after it (0 <= m); global tokens are then refused.
         dropout: probability of dropping a probability; what is kept is scaled by 1 / (1 - dropout).
         seed: int, or int64 tensor [], that chooses the dropped ones, see `dropout_mask`.
@@ -42,7 +43,7 @@ def sliding_window_attention(
             window / 2 + 1. Keys of global tokens have no such part.
 
     Returns:
-        [total, heads, dim]; zeros at holes and at global tokens (see `global_attention`).
+        [total, heads, dim]; zeros at padding and at global tokens (see `global_attention`).
 
     Source: Beltagy et al. 2020 (arXiv:2004.05150), section 3.1; semantics of transformers'
     LongformerSelfAttention; dilation and causal windows of section 4.1; relative positions of
@@ -50,8 +51,8 @@ def sliding_window_attention(
     """
     position = torch.arange(len(q), device=q.device)
     distance = position[:, None] - position
-    gap = torch.tensor(per_head(dilation, q.shape[1]), device=q.device)[:, None, None]
-    near = (distance.abs() <= window // 2 * gap) & (distance % gap == 0)  # [heads, q, k]
+    step = torch.tensor(per_head(dilation, q.shape[1]), device=q.device)[:, None, None]
+    near = (distance.abs() <= window // 2 * step) & (distance % step == 0)  # [heads, q, k]
     if causal:
         near = near & (distance >= 0)
     window_alone = near
@@ -66,21 +67,21 @@ def sliding_window_attention(
     far = 0.0
     if relative is not None:
         query, table = relative
-        place = window // 2 - (distance[index] // gap)  # [heads, q, k]
+        place = window // 2 - (distance[index] // step)  # [heads, q, k]
         by_offset = torch.einsum("qhd,hod->hqo", query[index], table)
-        far = by_offset.gather(2, place.clamp(0, table.shape[1] - 1).expand(len(gap), -1, -1))
+        far = by_offset.gather(2, place.clamp(0, table.shape[1] - 1).expand(len(step), -1, -1))
         far = far.masked_fill(~window_alone[:, index], 0)
     out = _attend(q[index], index, k, v, layout, near[:, index], dropout, seed, far)
     return torch.zeros_like(q).index_copy(0, index, out)
 
 
 def per_head(dilation, heads):
-    """One gap a head, as a tuple; ``dilation`` is an int for all of them, or such a tuple."""
+    """Dilations as a tuple, one a head; ``dilation`` is an int for all of them, or such a tuple."""
     return (dilation,) * heads if isinstance(dilation, int) else tuple(dilation)
 
 
 def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):
-    """What the global tokens gather: each sees every kept token of its document.
+    """Attention of the global tokens, each to every kept token of its document.
 
     Args:
         q: [globals, heads, dim], query_global of the tokens at ``layout.global_index``.

@@ -21,12 +21,12 @@ from ldt.model.recompute import cast_once, layer_norm, recomputed
 CHUNK = 1024  # tokens of a part, see `_chunk`; from 256 on each takes the same time
 
 
-class _Touch(torch.autograd.Function):
+class _Attach(torch.autograd.Function):
     """x, with the parameters in its graph; their gradients are zero."""
 
     @staticmethod
     def forward(ctx, x, *parameters):
-        ctx.like = [(p.shape, {"dtype": p.dtype, "device": p.device}) for p in parameters]
+        ctx.parameters = [(p.shape, {"dtype": p.dtype, "device": p.device}) for p in parameters]
         return x.view_as(x)
 
     @staticmethod
@@ -34,12 +34,12 @@ class _Touch(torch.autograd.Function):
         needed = ctx.needs_input_grad[1:]
         zeros = [
             torch.zeros(shape, **kind) if need else None
-            for need, (shape, kind) in zip(needed, ctx.like, strict=True)
+            for need, (shape, kind) in zip(needed, ctx.parameters, strict=True)
         ]
         return grad, *zeros
 
 
-def touch(x, *parameters):
+def attach_unused_parameters(x, *parameters):
     """``x`` unchanged; the parameters get a gradient of zero where they would get none.
 
     Distributed training waits for the gradient of every parameter, also of those that a batch
@@ -47,7 +47,7 @@ def touch(x, *parameters):
     """
     if not torch.is_grad_enabled():
         return x
-    return _Touch.apply(x, *parameters)
+    return _Attach.apply(x, *parameters)
 
 
 class Embeddings(nn.Module):
@@ -109,19 +109,20 @@ class SelfAttention(nn.Module):
         return out, *(self._probabilities(x, layout) if output_attentions else (None, None))
 
     def _levels(self, x, layout):
-        how = self._how(x)
-        # Nothing here holds on to the projections: the second level needs their memory.
-        given = cast_once(x)
-        heads = (self._split(project(given())) for project in self._local())
-        out = sliding_window_attention(*heads, layout, **self.pattern, **how)
+        options = self._options(x)
+        cast = cast_once(x)
+        # A generator: nothing here holds the projections, whose memory the second level needs.
+        heads = (self._split(project(cast())) for project in self._local())
+        out = sliding_window_attention(*heads, layout, **self.pattern, **options)
         unused = _parameters(*self._global())
         if layout.is_global is not None:
-            out = fill_global_rows(out, given(), *map(_weights, self._global()), layout, **how)
+            weights = map(_weights, self._global())
+            out = fill_global_rows(out, cast(), *weights, layout, **options)
             # Folding leaves the key's bias out: it adds the same to all scores of a row.
             unused = [self.key_global.bias]
         if self.pooled is not None:
-            out = self.pooled(out, x, layout, self._local(), **self._how(x))
-        return touch(out.flatten(1), *unused)
+            out = self.pooled(out, x, layout, self._local(), **self._options(x))
+        return attach_unused_parameters(out.flatten(1), *unused)
 
     def _probabilities(self, x, layout):
         q, k = (self._split(project(x)) for project in (self.query, self.key))
@@ -135,11 +136,11 @@ class SelfAttention(nn.Module):
         """[globals, width], the rows of `forward` at the global tokens alone."""
         query, key, value = self._global()
         q = self._split(query(x.index_select(0, layout.global_index)))
-        rows = global_attention(q, x, _weights(key), _weights(value), layout, **self._how(x))
+        rows = global_attention(q, x, _weights(key), _weights(value), layout, **self._options(x))
         unused = _parameters(*self._local(), *filter(None, [self.pooled]))
-        return touch(rows.flatten(1), key.bias, *unused)
+        return attach_unused_parameters(rows.flatten(1), key.bias, *unused)
 
-    def _how(self, x):
+    def _options(self, x):
         dropout = self.dropout if self.training else 0.0
         # From torch's generator, whose state gradient checkpointing restores.
         seed = torch.randint(2**31, (), device=x.device) if dropout else 0

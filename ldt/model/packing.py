@@ -12,11 +12,11 @@ from ldt.attention.ops import count_globals
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """How the padded positions [b, n] and the packed tokens [total] correspond.
+    """The correspondence of padded positions [b, n] and packed tokens [total].
 
-    The document of a row spans from its first to its last real token; padding inside is a hole. A
-    row without any real token is a document of one hole. Where no row begins or ends with padding,
-    packing is a reshape.
+    The document of a row spans from its first to its last real token; padding inside is
+    masked. A row without any real token is a document of one masked token. Where no row begins or
+    ends with padding, packing is a reshape.
 
     Args:
         layout: of the packed tokens.
@@ -36,10 +36,10 @@ class Packing:
         return _at(x.flatten(0, 1), self.index)
 
     def unpack(self, x, fill=0):
-        """[total, ...] -> [b, n, ...], ``fill`` at padding, holes included."""
+        """[total, ...] -> [b, n, ...], ``fill`` at all padding."""
         if self.layout.key_padding_mask is not None:
-            hole = ~self.layout.key_padding_mask
-            x = x.masked_fill(hole.view(-1, *[1] * (x.dim() - 1)), fill)
+            padding = ~self.layout.key_padding_mask
+            x = x.masked_fill(padding.view(-1, *[1] * (x.dim() - 1)), fill)
         if self.index is not None:
             room = x.new_full((self.shape[0] * self.shape[1], *x.shape[1:]), fill)
             x = room.index_copy(0, self.index, x)
@@ -70,18 +70,18 @@ class Packing:
         is_global = is_global.index_fill(0, first, True)
         return replace(self.layout, is_global=is_global, num_global=len(first))
 
-    def reduce(self, x, how):
+    def reduce(self, x, reduction):
         """[total, d] -> [b, d], ``mean`` or ``max`` of the real tokens of each row; else zeros."""
         keep, rows = self.layout.key_padding_mask, self.layout.cu_seqlens.diff()
         dtype, count = x.dtype, rows
         x = x.to(torch.promote_types(dtype, torch.float32))  # long sums
         if keep is not None:
-            x = x.masked_fill(~keep[:, None], 0 if how == "mean" else float("-inf"))
+            x = x.masked_fill(~keep[:, None], 0 if reduction == "mean" else float("-inf"))
             count = torch.segment_reduce(keep.float(), "sum", lengths=rows, unsafe=True)
-        if how == "mean":
+        if reduction == "mean":
             total = torch.segment_reduce(x, "sum", lengths=rows, unsafe=True)
             return (total / count.clamp(min=1)[:, None]).to(dtype)
-        largest = torch.segment_reduce(x, how, lengths=rows, unsafe=True)
+        largest = torch.segment_reduce(x, reduction, lengths=rows, unsafe=True)
         return largest.masked_fill((count == 0)[:, None], 0).to(dtype)
 
     def unpack_global_probabilities(self, probs):
@@ -124,7 +124,7 @@ def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
     """The `Packing` of a batch of ``shape`` (b, n).
 
     Reads from the device once, how many tokens there are of each kind; not at all without masks.
-    While compiling padding stays in as holes.
+    In a graph of torch.compile all padding stays in, masked: its lengths cannot be known there.
 
     Args:
         attention_mask: [b, n] bool, int or float: 0 at padding, 1 at real tokens, 2 at real tokens

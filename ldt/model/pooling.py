@@ -12,7 +12,7 @@ GATE_SCALE = 100.0
 
 
 class SecondLevel(nn.Module):
-    """What a layer of `LdtConfig.pooling_layers` adds to its sliding window.
+    """The part that a layer of `LdtConfig.pooling_layers` adds to its sliding window.
 
     With y the first level's output (window and global attention, heads side by side, before the
     output projection), q, k, v projections of y, and P the pooling::
@@ -65,23 +65,24 @@ class SecondLevel(nn.Module):
         self.weight = None if weight is None else nn.Parameter(weight)
         self.gate = nn.Parameter(torch.zeros(heads)) if config.pooling_gate else None
 
-    def forward(self, first, x, layout, shared, **how):
+    def forward(self, first, x, layout, shared, **options):
         """The sum of both levels.
 
         Args:
             first: [total, heads, dim], the first level's output.
             x: [total, width], the layer's input.
-            layout: where the documents lie.
+            layout: of the packed tokens.
             shared: query, key and value of the first level, for `pooling_share_weights`.
-            how: dropout, seed and backend of `pooled_attention`.
+            options: dropout, seed and backend of `pooled_attention`.
 
         Returns:
             [total, heads, dim]
         """
         read = first.flatten(1) if self.reads_first_level else x
-        own = (self.query, self.key, self.value) if hasattr(self, "query") else shared
-        heads = (partial(self._heads_of, project, read) for project in own)
-        second = pooled_attention(*heads, self.weight, layout, **self.pattern, **how)
+        projections = (self.query, self.key, self.value) if hasattr(self, "query") else shared
+        # Functions, so that q, k and v are made one after the other and freed as soon as read.
+        heads = (partial(self._heads_of, project, read) for project in projections)
+        second = pooled_attention(*heads, self.weight, layout, **self.pattern, **options)
         if self.gate is not None:
             second = second * (GATE_SCALE * self.gate).to(second.dtype)[:, None]
         return first + second

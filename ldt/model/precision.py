@@ -65,10 +65,10 @@ def lower(model, precision):
                 f"int8 runs on the CPU, the model is on {model.device}; bf16 runs there"
             )
         layers = [layer for layer in model.modules() if isinstance(layer, LdtLayer)]
-        found = [place for layer in layers for place in _int8_linears(layer)]
+        places = [place for layer in layers for place in _int8_linears(layer)]
         if has_bfloat16():  # after the weights were quantised, before their scales are part of it
             model.to(torch.bfloat16)
-        for module, name, linear in found:
+        for module, name, linear in places:
             setattr(module, name, linear)
     elif precision != "fp32":
         raise ValueError(f"precision must be {', '.join(PRECISIONS)}, got {precision!r}")

@@ -1,4 +1,4 @@
-"""Tensors that the backward pass computes again, from others that are kept anyway."""
+"""Activations that the backward pass recomputes from tensors that are saved anyway."""
 
 import weakref
 from contextlib import contextmanager, nullcontext
@@ -11,22 +11,22 @@ _known = ContextVar("_known", default=None)  # address of a storage -> its tenso
 
 
 class _Again:
-    """What is computed again, once for all operations that keep it."""
+    """A recomputation, run once for all operations that saved its result."""
 
     def __init__(self, make):
         self.make = make
         self.keepers = 0
         self._left = 0  # of them that have not asked yet
-        self._found = None
+        self._result = None
 
     def __call__(self):
-        if self._found is None:
-            self._found, self._left = self.make(), self.keepers
-        found = self._found
+        if self._result is None:
+            self._result, self._left = self.make(), self.keepers
+        result = self._result
         self._left -= 1
         if not self._left:
-            self._found = None
-        return found
+            self._result = None  # the last one has it: its memory is free once that is done
+        return result
 
 
 def recomputing():
@@ -69,7 +69,9 @@ def _recomputing():
 
 
 def recomputed(x, again):
-    """``x``; in `recomputing`, ``again()`` stands for it and its views in the backward pass.
+    """Return x, and in `recomputing` have the backward pass compute it by ``again()``.
+
+    Operations that would save x or a view of it then save nothing of it.
 
     Args:
         x: contiguous, with a storage of its own, not changed in place afterwards.
@@ -84,7 +86,7 @@ def recomputed(x, again):
 
 
 class _As(torch.autograd.Function):
-    """``low``, which is ``x`` in another dtype."""
+    """The identity on ``low``, x in another dtype; sends the gradient to x in x's own."""
 
     @staticmethod
     def forward(ctx, x, low):
@@ -97,7 +99,7 @@ class _As(torch.autograd.Function):
 
 
 def cast_once(x):
-    """A function that gives x for a product, under autocast in its dtype.
+    """Function that returns x for a product, under autocast in autocast's dtype.
 
     Autocast itself casts x for each product anew, and each keeps its copy for the backward pass.
     Here they share one, which is computed again where x is. The gradients of what is called for
@@ -134,5 +136,5 @@ def layer_norm(norm, x):
 
 
 def _now():
-    """What `recomputing` knows, None outside of it."""
+    """Tensors that `recomputing` knows by address, None outside of it."""
     return None if torch.compiler.is_compiling() else _known.get()

@@ -117,8 +117,8 @@ FAULTS = {
     "the window is one token wider on the right": (".triu(1)", ".triu(2)"),
     "the window is one token wider on the left": (".tril(-1)", ".tril(-2)"),
     "documents leak into each other": (
-        "range(origin, borders[d + 1], gap)",
-        "range(origin, layout.total_tokens, gap)",
+        "range(origin, borders[d + 1], dilation)",
+        "range(origin, layout.total_tokens, dilation)",
     ),
     "fillers of the global keys count": ("scores[:, :, block.real : x] = self.low", "pass"),
     "the scale is missing in a gradient": (".mul_(work.scale)", ""),
@@ -135,7 +135,7 @@ FAULTS = {
         "pass",
     ),
     "a dilated head takes the tokens between": (
-        "tokens = range(origin, borders[d + 1], gap)",
+        "tokens = range(origin, borders[d + 1], dilation)",
         "tokens = range(origin, borders[d + 1])",
     ),
     "a causal window sees the next token": ("0 if causal else", "1 if causal else"),

@@ -247,10 +247,10 @@ FAULTS = {
         "return *_Weighted.apply(shares.squeeze(0), cells, k), "
         "*_Weighted.apply(shares.squeeze(0).flip(-1), cells, v)",
     ),
-    "the gradient of the weights is lost": ("if own is not None", "if False"),
+    "the gradient of the weights is lost": ("if share_grad is not None", "if False"),
     "only the last place sends its gradient": (
-        "other[places].addcmul_(up, part)",
-        "other[places] = up * part",
+        "token_grad[places].addcmul_(up, part)",
+        "token_grad[places] = up * part",
     ),
     "dropout is that of the rows": ("cells.tokens(0)[0]", "torch.arange(cells.count)"),
     "all places share the gradient of a maximum": ("(place[rows] == offset)", "1.0"),

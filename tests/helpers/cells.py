@@ -27,9 +27,19 @@ def cells_by_hand(layout, size, stride):
 
 
 def pool_weight(pooling, size, heads, dim, generator, dtype=torch.float64):
-    """A random weight of a pooling, None for those that have none."""
+    """A random weight of a pooling, None for those that have none.
+
+    Its numbers are of variance 1 / dim, so that products with a token are of about 1, as scores
+    are. At variance 1 scores reach 30, which float32 holds to 1e-6, and their sums of ``dim``
+    products are off by up to 1e-5 in any order: two exact softmaxes then differ by more than
+    twice the error of one of them.
+    """
     initial = POOLINGS[pooling].initial(heads, dim, size)
-    return None if initial is None else rand(*initial.shape, generator=generator, dtype=dtype)
+    return (
+        None
+        if initial is None
+        else rand(*initial.shape, generator=generator, dtype=dtype, scale=dim**-0.5)
+    )
 
 
 def pooled(

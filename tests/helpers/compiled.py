@@ -1,4 +1,4 @@
-"""What Triton kernels take of a GPU that need not be there, compiled ahead of time.
+"""Registers and memory that Triton kernels take of a GPU, by compiling ahead of time without one.
 
 As a script it compiles what the calls of `launches.py` launch and writes JSON. It must be a process
 of its own: under TRITON_INTERPRET=1 kernels are Python for good once their module is imported.
@@ -61,7 +61,7 @@ def recorded():
 
 
 def compiled(kernel, args, kwargs, capability):
-    """What the compiler makes of one launch.
+    """Figures of the compiler on one launch.
 
     Every pointer is taken as divisible by 16, and None, 1 and multiples of 16 are compiled in, as
     at a launch.

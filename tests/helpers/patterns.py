@@ -51,7 +51,7 @@ def patterns(draw, longest=700):
 
 
 def offsets(arguments):
-    """How many places a window has, itself included."""
+    """Number of places in a window, itself included."""
     sides = 1 if arguments.get("causal") else 2
     return sides * (arguments["window"] // 2) + 1
 
@@ -103,7 +103,7 @@ def rows(run, layout, generator, dtype=torch.float64, heads=HEADS, dim=DIM, **ar
 
 
 def same(ours, theirs, tolerance=1e-11):
-    """Whether all tensors of two sequences are equal, up to rounding."""
+    """True if all tensors of two sequences are equal, up to rounding."""
     return all(
         torch.allclose(a, b, rtol=tolerance, atol=tolerance)
         for a, b in zip(ours, theirs, strict=True)
@@ -111,7 +111,8 @@ def same(ours, theirs, tolerance=1e-11):
 
 
 def as_close(module, layout, dtype, seed=0, **arguments):
-    """Whether a module's band in ``dtype`` is at most twice as far from float64 as the definition.
+    """Check that a module's band in ``dtype`` is at most twice as far from float64 as the
+    definition.
 
     Returns:
         The (name, error, allowed) of every tensor that is further off; empty when all is well.

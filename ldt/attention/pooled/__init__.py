@@ -1,4 +1,6 @@
-"""Attention to pooled cells over packed documents. An implementation is a name in `POOLED`."""
+"""Attention to pooled cells over packed documents, by the backend of a name in `POOLED`."""
+
+from types import ModuleType
 
 import torch
 
@@ -8,7 +10,7 @@ from ldt.attention.pooled.cells import Cells
 from ldt.attention.pooled.poolings import POOLINGS
 
 # Each has pool and cell_attention as reference.py defines them.
-POOLED = {"reference": reference, "blocked": blocked, "triton": triton}
+POOLED: dict[str, ModuleType] = {"reference": reference, "blocked": blocked, "triton": triton}
 
 
 def pooled_attention(
@@ -32,7 +34,7 @@ def pooled_attention(
         q, k, v: [total, heads, dim], or functions that return them. q is asked for last, and can
             have the memory of k and v.
         weight: of the shape of the pooling's `initial`, None where that is None.
-        layout: where the documents lie; none shares a cell with another.
+        layout: of the packed tokens; no document shares a cell with another.
         pooling: a name in `POOLINGS`.
         size, stride: of the `Cells`, in tokens.
         window: tokens in reach on both sides together, see `reference.cell_attention`.
@@ -40,7 +42,7 @@ def pooled_attention(
         backend: a name in `POOLED`; `auto` takes the fastest.
 
     Returns:
-        [total, heads, dim]; zeros at holes, at global tokens, and where no cell is in reach.
+        [total, heads, dim]; zeros at padding, at global tokens, and where no cell is in reach.
 
     Raises:
         ValueError: a number or name that has no meaning.
@@ -63,7 +65,7 @@ def _given(x):
 
 
 def _pool(backend, pooling, k, v, weight, cells):
-    # A call of its own: k and v are let go when it returns.
+    # A function of its own, so that k and v are freed when it returns.
     return _module(backend, k).pool(pooling, k, v, weight, cells)
 
 

@@ -94,18 +94,18 @@ class _Weighted(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads):
         weight, *tokens = ctx.saved_tensors
-        own = torch.zeros_like(weight) if ctx.needs_input_grad[0] else None
-        others = [torch.zeros_like(x) for x in tokens]
+        share_grad = torch.zeros_like(weight) if ctx.needs_input_grad[0] else None
+        token_grads = [torch.zeros_like(x) for x in tokens]
         for offset, lane in enumerate(ctx.cells.lanes):
             for rows, places in lane:
                 part = _part(weight, rows, offset)
-                for other, x, grad in zip(others, tokens, grads, strict=True):
+                for token_grad, x, grad in zip(token_grads, tokens, grads, strict=True):
                     up = grad[rows]
-                    other[places].addcmul_(up, part)
-                    if own is not None:
-                        place = _part(own, rows, offset)
+                    token_grad[places].addcmul_(up, part)
+                    if share_grad is not None:
+                        place = _part(share_grad, rows, offset)
                         place += (x[places] * up).sum_to_size(part.shape)
-        return own, None, *others
+        return share_grad, None, *token_grads
 
 
 def _part(weight, rows, offset):
@@ -116,8 +116,8 @@ def _part(weight, rows, offset):
 def _max(x, padding, cells):
     if padding is None:
         return _Max.apply(x, cells)
-    found = _Max.apply(x.masked_fill(padding, torch.finfo(x.dtype).min), cells)
-    return found.masked_fill(~cells.valid[:, None, None], 0)
+    largest = _Max.apply(x.masked_fill(padding, torch.finfo(x.dtype).min), cells)
+    return largest.masked_fill(~cells.valid[:, None, None], 0)
 
 
 class _Max(torch.autograd.Function):
@@ -126,11 +126,11 @@ class _Max(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, cells):
         """[cells, heads, dim] of [total, heads, dim]; zeros in rows without a cell."""
-        found = x.new_zeros(cells.count, *x.shape[1:])
-        place = torch.zeros_like(found, dtype=torch.int16) if ctx.needs_input_grad[0] else None
+        largest = x.new_zeros(cells.count, *x.shape[1:])
+        place = torch.zeros_like(largest, dtype=torch.int16) if ctx.needs_input_grad[0] else None
         for offset, lane in enumerate(cells.lanes):
             for rows, places in lane:
-                best, new = found[rows], x[places]
+                best, new = largest[rows], x[places]
                 if not offset:
                     best.copy_(new)
                     continue
@@ -139,7 +139,7 @@ class _Max(torch.autograd.Function):
                 torch.maximum(best, new, out=best)
         ctx.save_for_backward(place)
         ctx.rest = x.shape, cells
-        return found
+        return largest
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -1,4 +1,4 @@
-"""Where the cells of a pooled level lie: a few neighbouring tokens of a document each."""
+"""The cells of a pooled level: a few neighbouring tokens of a document each."""
 
 from dataclasses import dataclass
 from functools import wraps
@@ -34,7 +34,7 @@ class Cells:
     and leaves a row without a cell here and there.
 
     Args:
-        layout: where the documents lie.
+        layout: of the packed tokens.
         size: tokens in a cell (the paper's kernel).
         stride: tokens from the start of a cell to that of the next.
     """
@@ -55,8 +55,8 @@ class Cells:
         if keep is None:
             return cu_seqlens[:-1]
         before = F.pad(keep.cumsum(0), (1, 0))  # [total + 1]
-        found = torch.searchsorted(before, before[cu_seqlens[:-1]], right=True) - 1
-        return found.minimum(cu_seqlens[1:])
+        first = torch.searchsorted(before, before[cu_seqlens[:-1]], right=True) - 1
+        return first.minimum(cu_seqlens[1:])
 
     @_shared
     def row(self) -> torch.Tensor:
@@ -118,7 +118,7 @@ class Cells:
         return (window - self.size + 1 + 2 * place) // (2 * self.stride)
 
     def reach(self, window):
-        """What every token reaches: rows ``begin`` to ``end - 1``, of which some may be no cell.
+        """The cells in reach of every token: rows ``begin`` to ``end - 1``, some of them no cell.
 
         A cell is in reach if its centre is at most ``window / 2`` tokens away, see
         `reference.cell_attention`.

@@ -62,7 +62,7 @@ def cell_attention(q, k, v, cells: Cells, *, window, dropout=0.0, seed=0):
         dropout, seed: as in `sliding_window_attention`; a cell is drawn for as its first token.
 
     Returns:
-        [total, heads, dim]; zeros at holes and at global tokens.
+        [total, heads, dim]; zeros at padding and at global tokens.
     """
     layout = cells.layout
     token = torch.arange(len(q), device=q.device)[:, None]

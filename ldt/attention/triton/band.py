@@ -56,7 +56,7 @@ def forward(q, k, v, tables, band, query_codes=None, key_codes=None):
 
     Args:
         q, k, v: [total, heads, dim].
-        tables, band: where the documents lie, and the pattern.
+        tables, band: the layout's tables, and the pattern.
         query_codes, key_codes: [heads, total] int32 of `token_codes`; None without dropout.
 
     Returns:

@@ -13,11 +13,11 @@ LOG2E = math.log2(math.e)
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What kernels look up of a token, int32 unless said; made once a batch, on its device.
+    """Tables of the tokens of a batch that kernels read, int32 unless said, on its device.
 
     Args:
         start, stop: [total], where the token's document starts and stops.
-        silent: [total] uint8, 1 at holes and global tokens; None: there are none.
+        silent: [total] uint8, 1 at padding and global tokens; None: there are none.
         next_silent: [total + 1], the first such token at or after one; total where none is.
         global_start, global_stop: [total], which of the global tokens are its document's, or None.
         global_index: [globals] int64, the global tokens; only those of a document are valid.
@@ -33,7 +33,7 @@ class Tables:
 
     @classmethod
     def of(cls, layout):
-        """The tables of `Layout`, which keeps them."""
+        """The tables of a layout, which caches them."""
         return layout.cached("tables", lambda: cls._make(layout))
 
     @classmethod
@@ -69,7 +69,7 @@ class Band:
         return None if set(self.gaps) == {1} else _gaps(self.gaps, device)
 
     def programs(self, total, rows):
-        """How many programs of ``rows`` tokens the head with most of them needs."""
+        """Number of programs of ``rows`` tokens that the head with most of them needs."""
         return max(gap * triton.cdiv(triton.cdiv(total, gap), rows) for gap in set(self.gaps))
 
 

@@ -49,7 +49,7 @@ for generation in (8, 9):
 
 
 def key(q):
-    """What a table is asked for queries like q [total, heads, dim]."""
+    """Key into a table of tiles for queries like q [total, heads, dim]."""
     return _generation(q.device), q.itemsize, 64 if q.shape[-1] <= 64 else 128
 
 

@@ -40,7 +40,7 @@ def cell_attention(q, k, v, cells, *, window, dropout=0.0, seed=0):
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What reaches what, int32 unless said; made once for a batch, on its device.
+    """Cells in reach of tokens and tokens in reach of cells, int32 unless said, on the device.
 
     Args:
         begin, end: [total], a token reaches rows begin to end - 1; neither ever falls.
@@ -58,7 +58,7 @@ class Tables:
 
     @classmethod
     def of(cls, cells, window):
-        """The tables of `Cells`, which their documents keep."""
+        """The tables of `Cells`, cached by their layout."""
         key = "cell tables", cells.size, cells.stride, window
         return cells.layout.cached(key, lambda: cls._make(cells, window))
 
@@ -103,7 +103,7 @@ def forward(q, k, v, tables, dropout=0.0, query_codes=None, key_codes=None):
     Args:
         q: [total, heads, dim].
         k, v: [count, heads, dim].
-        tables: what reaches what.
+        tables: of what is in reach.
         dropout: probability that dropout takes a probability.
         query_codes, key_codes: [heads, total] and [heads, count] int32; None without dropout.
 

@@ -10,10 +10,10 @@ _M1, _M2 = tl.constexpr(0x7FEB352D), tl.constexpr(-0x7B935975)  # as in ldt.atte
 
 
 def token_codes(layout, heads, seed):
-    """What `kept` needs of every token as a query and as a key.
+    """Hashes of every token as a query and as a key, from which `kept` decides.
 
     Args:
-        layout: where the documents lie.
+        layout: of the packed tokens.
         heads: number of heads.
         seed: int, or int64 tensor [] on the device, which is not read by the host.
 

@@ -42,12 +42,12 @@ def pool(pooling, k, v, weight, cells):
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What the kernels look up of the cells of a batch; made once for it, on its device.
+    """Tables of the cells of a batch that kernels read, made once for it, on its device.
 
     Args:
         start: [count] int32, the first token of each cell; anything where there is none.
         share: [count, size] float32, of each place in a mean; zero where it has no kept token.
-        place: [total] int32, where a token is, from its document's first kept one; -1 at holes.
+        place: [total] int32, a token's distance from its document's first kept one; -1 at padding.
         row: [total] int32, the row of the first cell of a token's document.
         stride: tokens from the start of a cell to that of the next.
     """
@@ -60,7 +60,7 @@ class Tables:
 
     @classmethod
     def of(cls, cells):
-        """The tables of `Cells`, which their documents keep."""
+        """The tables of `Cells`, cached by their layout."""
         key = "pool tables", cells.size, cells.stride
         return cells.layout.cached(key, lambda: cls._make(cells))
 
@@ -102,7 +102,7 @@ class _Pool(torch.autograd.Function):
 
 
 def shape(dim):
-    """How the kernels are launched for heads of ``dim`` dims: the most rows that do not spill."""
+    """Launch options for heads of ``dim`` dims: the most rows that do not spill."""
     rows = 32 if dim <= 64 else 16
     return {"DIM": dim, "BLOCK_D": padded(dim), "ROWS": rows, "num_warps": 4} | OPTIONS
 

@@ -43,7 +43,7 @@ def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0):
 
 
 def folds(q, x, layout):
-    """Whether folding costs no more than the projections: rows a document, on average, <= width."""
+    """True if folding costs no more than projecting: rows a document, on average, <= width."""
     few = len(q) * q.shape[1] <= x.shape[1] * (len(layout.cu_seqlens) - 1)
     return few and x.shape[1] <= WIDEST.get(q.itemsize, 0)
 
@@ -80,7 +80,7 @@ def _biased(out, bias, weight):
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How the kernels cut their work; programs of both directions own the same rows.
+    """Tiles of the row kernels; programs of both directions own the same rows.
 
     Args:
         rows: of `attend` and `pull`, whose programs own rows.

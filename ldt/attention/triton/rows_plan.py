@@ -1,4 +1,4 @@
-"""Which global rows meet which tokens: equal shares of work, found on the device in one launch."""
+"""The work of the global rows in equal shares, computed on the device in one launch."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ PIECE = 64  # tokens, at least, of a piece; a multiple of every tile's columns
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Plan:
-    """What the programs of the row kernels work on. Lines without rows or tokens are fillers.
+    """Tables of the work of the row kernels' programs. Lines without rows or tokens are fillers.
 
     Rows are numbered ``global token * per + i``. A tile is up to ``rows`` rows of one document; an
     item is a tile and a piece of its document; a block is up to ``columns`` tokens of one document.
@@ -34,7 +34,7 @@ def plan(layout, *, per, heads, rows, columns):
     """The `Plan` of a packed batch. The host knows upper bounds; the counts stay on the device.
 
     Args:
-        layout: where the documents lie.
+        layout: of the packed tokens.
         per: rows that a global token stands for.
         heads: programs that share a line of the plan.
         rows, columns: rows of a tile, tokens of a block.

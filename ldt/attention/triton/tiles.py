@@ -1,14 +1,13 @@
-"""What Triton kernels share: tile sizes, products, loads of rows, and what they refuse."""
+"""Tile sizes, products, loads of rows, and the check of tensors, for all Triton kernels."""
 
 from dataclasses import dataclass
 
-import torch
 import triton
 import triton.language as tl
 
+from ldt.attention.triton import DTYPES, LARGEST
+
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-LARGEST = 128  # dims of a head
 # Options of every launch. A product and a sum are one instruction; said, because Triton 3.9 warns
 # where it is not, and 3.10 makes two of them then.
 OPTIONS = {"enable_fp_fusion": True}
@@ -27,7 +26,7 @@ if INTERPRETED.value:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How a program cuts its work: rows that it owns, columns at a time, warps, stages of loads."""
+    """Work of a program: rows that it owns, columns at a time, warps, stages of loads."""
 
     rows: int
     columns: int

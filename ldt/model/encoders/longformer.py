@@ -7,7 +7,7 @@ from transformers.utils import can_return_tuple
 
 from ldt.model.base import EncoderInputs, LdtPreTrainedModel
 from ldt.model.config import LdtConfig, check_config, usable_length
-from ldt.model.layers import Embeddings, Encoder, Pooler, touch
+from ldt.model.layers import Embeddings, Encoder, Pooler, attach_unused_parameters
 from ldt.model.outputs import LdtModelOutput
 from ldt.model.packing import pack
 from ldt.model.recompute import recomputing
@@ -99,7 +99,7 @@ class LdtModel(LdtPreTrainedModel):
         pooled = None
         if self.pooler is not None:
             pooled = self.pooler(packing.first(x))
-            x = touch(x, *self.pooler.parameters())
+            x = attach_unused_parameters(x, *self.pooler.parameters())
         return LdtModelOutput(packing.unpack(x), pooled, **rest)
 
     def encode(

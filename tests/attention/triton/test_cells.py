@@ -77,8 +77,8 @@ def attend(module, layout, size, stride, dtype=torch.float32, dim=16, draw=0, **
 
 
 def off(layout, size, stride, dtype=torch.float32, **how):
-    """What of the kernels' is further from float64 than twice the definition's in ``dtype``, but
-    for what summing in another order makes of a zero."""
+    """Tensors of the kernels that are further from float64 than twice the definition's in
+    ``dtype``, but for what summing in another order makes of a zero."""
 
     def run(module, dtype):
         return attend(module, layout, size, stride, dtype, **how)

@@ -55,7 +55,7 @@ def run(pool, pooling, docs, size, stride, dtype=torch.float32, dim=16, seed=0, 
 
 
 def off(pooling, docs, size, stride, dtype=torch.float32, **how):
-    """What of the kernels' is further from float64 than twice the definition's in ``dtype``."""
+    """Tensors of the kernels that are over twice as far from float64 as the definition's."""
     given = pooling, docs, size, stride
     exact = run(reference.pool, *given, torch.float64, **how)
     dense, ours = (run(pool, *given, dtype, **how) for pool in (reference.pool, on_device))
