@@ -1,21 +1,22 @@
-"""The command ``ldt bench``: what is measured, in which order, and what is said."""
+"""A comparison of implementations: its plan, its measurements in turn, its rows."""
 
 import json
 import logging
 import statistics
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
+from rich.table import Table
 
 from ldt.attention import BACKENDS, choose
 from ldt.bench import encoders, operations, plot, table
 from ldt.bench.measure import cuda_peak_mib, in_turn, machine
 from ldt.bench.memory import FreshProcesses
 from ldt.bench.setting import PASSES, Setting
-from ldt.cli.console import say, stdout
 from ldt.errors import UserError
-from ldt.files import write_whole
 
 log = logging.getLogger("ldt")
 
@@ -43,7 +44,74 @@ class Row:
     why_no_memory: str | None = None
 
 
-def bench(
+@dataclass
+class Plan:
+    """A comparison that is to be measured.
+
+    Attributes:
+        setting: shape and number format, the same for all.
+        kinds: passes to measure, names in `PASSES`.
+        lengths: tokens of a document, rising.
+        names: implementations.
+        rounds: timed runs of each.
+        limit: seconds; a longer run is not repeated, an expected one not begun.
+        memory: if true, peak memory is measured.
+        machine: the machine, in words.
+        auto: (name, reason) of the backend that ``auto`` takes.
+    """
+
+    setting: Setting
+    kinds: tuple[str, ...]
+    lengths: list[int]
+    names: tuple[str, ...]
+    rounds: int
+    limit: float
+    memory: bool
+    machine: dict[str, Any]
+    auto: tuple[str, str]
+
+    def heading(self) -> Iterator[str]:
+        """Lines on the machine and the setting."""
+        return table.heading(self.machine, self.setting, self.auto)
+
+    def measure(self) -> list[Row]:
+        """Measure everything, one length after another.
+
+        Raises:
+            UserError: nothing could run.
+        """
+        rows: list[Row] = []
+        with ExitStack() as stack:
+            peak = _peak_measure(self.memory, self.setting.device, stack)
+            for kind in self.kinds:
+                before: dict[str, tuple[float, int]] = {}  # what each took at the last length
+                for tokens in self.lengths:
+                    options = self.rounds, self.limit, before, peak
+                    measured = compare(self.names, tokens, kind, self.setting, *options)
+                    log.info("%s", table.progress(measured))
+                    rows += measured
+        if not any(row.seconds for row in rows):
+            raise UserError(f"nothing could run: {rows[0].why_no_time}")
+        return rows
+
+    def tables(self, rows: list[Row]) -> Iterator[tuple[str, Table]]:
+        """(title, table) for each pass, of times and of memory."""
+        return table.tables(rows, table.base(rows, self.auto[0]))
+
+    def json(self, rows: list[Row]) -> str:
+        """Machine, setting and rows."""
+        values = {
+            "machine": self.machine,
+            "setting": asdict(self.setting),
+            "auto": dict(zip(("backend", "why"), self.auto, strict=True)),
+            "rounds": self.rounds,
+            "limit": self.limit,
+            "rows": [asdict(row) for row in rows],
+        }
+        return json.dumps(values, indent=2) + "\n"
+
+
+def plan(
     *,
     lengths=(),
     backends=(),
@@ -55,11 +123,9 @@ def bench(
     rounds=5,
     limit=1.0,
     memory=True,
-    json_file=None,
-    plot_file=None,
     **shape,
-):
-    """Measure, print the table, write the files.
+) -> Plan:
+    """Check the options of a comparison and fill in the defaults.
 
     Args:
         lengths: tokens of a document, each measured; none: those of `LENGTHS`.
@@ -68,60 +134,31 @@ def bench(
         device: ``cpu``, ``cuda`` or ``auto``.
         dtype: a name in `ldt.bench.setting.DTYPES`; None: that of `DTYPE`.
         encoder: whole encoders of ``layers`` layers instead of the attention operation.
-        rounds: times that each is run.
-        limit: seconds; what takes longer is not run more often, what would is not run at all.
-        memory: whether peak memory is measured.
-        json_file, plot_file: Path of a file to write, or None.
-        shape: the other fields of `Setting`.
+        shape: the other fields of `Setting`; the rest as in `Plan`.
 
     Raises:
-        UserError: a value that means nothing, a named implementation that cannot run, nothing that
-            can run, a file that cannot be written.
+        UserError: a value that means nothing, or a named implementation that cannot run.
     """
     device = _device(device)
     layers = (layers or LAYERS[device]) if encoder else 0
-    dtype = dtype or DTYPE[device]
-    setting = Setting(device=device, dtype=dtype, layers=layers, **shape)
-    _check(setting, json_file, plot_file)
+    setting = Setting(device=device, dtype=dtype or DTYPE[device], layers=layers, **shape)
+    if setting.window < 2 or setting.window % 2:
+        raise UserError(f"--window must be even and at least 2, got {setting.window}")
     if setting.threads:
         torch.set_num_threads(setting.threads)
     kinds = PASSES if kind == "both" else (kind,)
     lengths = sorted(set(lengths or LENGTHS[device]))
-    names = _names(backends, kinds, lengths[0], setting)
-    about = machine()
-    chosen = choose(device, setting.torch_dtype)
-    for line in table.heading(about, setting, chosen):
-        say(line, console=stdout)
-    with ExitStack() as stack:
-        peak = _peak_measure(memory, device, stack)
-        rows = []
-        for kind in kinds:
-            before = {}
-            for tokens in lengths:
-                found = compare(names, tokens, kind, setting, rounds, limit, before, peak)
-                log.info("%s", table.progress(found))
-                rows += found
-    if not any(row.seconds for row in rows):
-        raise UserError(f"nothing could run: {rows[0].why_no_time}")
-    for title, part in table.tables(rows, table.base(rows, chosen[0])):
-        say(title, console=stdout)
-        stdout.print(part)
-    for line in table.reasons(rows):
-        say(line, console=stdout)
-    if json_file:
-        result = {
-            "machine": about,
-            "setting": asdict(setting),
-            "auto": dict(zip(("backend", "why"), chosen, strict=True)),
-            "rounds": rounds,
-            "limit": limit,
-            "rows": [asdict(row) for row in rows],
-        }
-        write_whole(json_file, json.dumps(result, indent=2) + "\n")
-        log.info("%s: written", json_file)
-    if plot_file:
-        plot.write(plot_file, rows, about, setting)
-        log.info("%s: written", plot_file)
+    return Plan(
+        setting=setting,
+        kinds=kinds,
+        lengths=lengths,
+        names=_names(backends, kinds, lengths[0], setting),
+        rounds=rounds,
+        limit=limit,
+        memory=memory,
+        machine=machine(),
+        auto=choose(device, setting.torch_dtype),
+    )
 
 
 def compare(names, tokens, kind, setting, rounds, limit, before, peak):
@@ -210,9 +247,12 @@ def _device(asked):
     return asked
 
 
-def _check(setting, json_file, plot_file):
-    if setting.window < 2 or setting.window % 2:
-        raise UserError(f"--window must be even and at least 2, got {setting.window}")
+def check_files(json_file, plot_file):
+    """Refuse files that could not be written, before anything is measured.
+
+    Raises:
+        UserError: a folder, one that is missing, or a picture that cannot be drawn.
+    """
     for file in (json_file, plot_file):
         if file and file.is_dir():
             raise UserError(f"{file}: a folder; name a file")
@@ -246,7 +286,7 @@ def _names(asked, kinds, tokens, setting):
 
 
 def _peak_measure(wanted, device, stack):
-    """(name, tokens, kind, setting, run) -> MiB; None where it is not wanted."""
+    """A function (name, tokens, kind, setting, run) -> MiB; None where it is not wanted."""
     if not wanted:
         return lambda *_: None
     if device == "cuda":

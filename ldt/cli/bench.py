@@ -5,7 +5,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from ldt.cli.console import say, stdout
 from ldt.cli.options import Device
+from ldt.files import write_whole
 
 
 def bench(
@@ -109,9 +111,12 @@ def bench(
 
     Example: ldt bench --length 1024 --length 4096 --pass forward
     """
-    from ldt.bench.run import bench
+    from ldt.bench import plot as picture
+    from ldt.bench.run import check_files, plan
+    from ldt.bench.table import reasons
 
-    bench(
+    check_files(json, plot)
+    comparison = plan(
         lengths=length or (),
         backends=backend or (),
         kind=kind,
@@ -121,8 +126,6 @@ def bench(
         rounds=rounds,
         limit=limit,
         memory=not no_memory,
-        json_file=json,
-        plot_file=plot,
         window=window,
         dilation=dilation,
         causal=causal,
@@ -132,3 +135,17 @@ def bench(
         dtype=dtype,
         threads=threads,
     )
+    for line in comparison.heading():
+        say(line, console=stdout)
+    rows = comparison.measure()
+    for title, table in comparison.tables(rows):
+        say(title, console=stdout)
+        stdout.print(table)
+    for line in reasons(rows):
+        say(line, console=stdout)
+    if json:
+        write_whole(json, comparison.json(rows))
+        say(f"{json}: written")
+    if plot:
+        picture.write(plot, rows, comparison.machine, comparison.setting)
+        say(f"{plot}: written")
