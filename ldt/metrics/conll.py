@@ -39,17 +39,17 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     Raises:
         ValueError: another tag.
     """
-    found, before = [], ""
+    listed, before = [], ""
     for place, tag in enumerate(tags):
         kind, _, label = tag.partition("-")
         if tag != "O" and not (kind in ("B", "I") and label):
             raise ValueError(f"{tag!r} is no tag; O, B-type and I-type are")
         if label and kind == "I" and label == before:
-            found[-1] = found[-1]._replace(end=place + 1)
+            listed[-1] = listed[-1]._replace(end=place + 1)
         elif label:
-            found.append(Entity(place, place + 1, label))
+            listed.append(Entity(place, place + 1, label))
         before = label
-    return found
+    return listed
 
 
 def tags(entities: Iterable[Entity], length: int) -> list[str]:

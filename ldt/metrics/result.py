@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ldt.errors import plural
+from ldt.metrics.word_overlap import CJK
 
 LEVEL = 0.95
 RESAMPLES = 2000
@@ -20,8 +21,7 @@ NAMED = 3  # ids of a warning
 # Metrics of the scores' means, or of arrays of them; all times 100.
 Derive = Callable[[dict[str, Any]], dict[str, Any]]
 
-# Chinese and Japanese put no space between words: there each letter counts.
-_LETTER = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
+_LETTER = re.compile(f"[{CJK}]")  # each counts as a word
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Item:
 
 @dataclass(slots=True)
 class Result:
-    """What a format found.
+    """Metrics of a file of predictions, and all that is shown beside them.
 
     ``metrics`` are the published figures, with their names, from 0 to 100; ``subsets`` the same of
     some of the questions. ``units`` says what is resampled, in the plural. ``shown`` are the
@@ -164,16 +164,16 @@ def by_place(items: Sequence[Item]) -> list[Group]:
 def _groups(
     items: Sequence[Item], key: Callable, values: Callable, derive: Derive = dict
 ) -> list[Group]:
-    found = {}
+    groups = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    groups = []
-    for place, members in sorted(found.items()):
+        groups.setdefault(key(item), []).append(item)
+    listed = []
+    for place, members in sorted(groups.items()):
         label, limits = values(place)
-        groups.append(
+        listed.append(
             Group(label, limits, len(members), mean([item.scores for item in members], derive))
         )
-    return groups
+    return listed
 
 
 def compare(gold: Sequence[str], predictions: Any) -> tuple[list[str], list[str]]:

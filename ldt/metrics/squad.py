@@ -230,7 +230,7 @@ _words = lru_cache(2)(count_words)  # questions on one paragraph come one after 
 
 
 def _place(answers: list[dict[str, Any]], context: str) -> float | str:
-    """Where the first gold answer begins, from 0 to 1; in words why nowhere."""
+    """Place of the first gold answer, from 0 to 1; in words why it has none."""
     if not answers:
         return "no answer"
     starts = [

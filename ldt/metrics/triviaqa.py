@@ -142,7 +142,7 @@ def _questions(gold: JsonFile, domain: str) -> dict[str, Example]:
 
 
 class _Documents:
-    """Evidence: how long it is, and where in it an answer stands first."""
+    """Documents of questions: their length, and the place where an answer stands first."""
 
     def __init__(self, folder: Path):
         if not folder.is_dir():

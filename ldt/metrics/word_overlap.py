@@ -1,15 +1,16 @@
-"""What the published rules share: articles, white space, overlap of words."""
+"""Rules that the published metrics share: articles, white space, overlap of words."""
 
 import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+CJK = "\u3040-\u30ff\u3400-\u9fff"  # Japanese and Chinese have no space between words
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 class Overlap(NamedTuple):
-    """How much two answers share, word by word; each from 0 to 1."""
+    """Words that two answers share, as ratios from 0 to 1."""
 
     f1: float
     precision: float
@@ -24,15 +25,15 @@ def tidy(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
-def overlap(found: Sequence[str], gold: Sequence[str]) -> Overlap:
+def overlap(answer: Sequence[str], gold: Sequence[str]) -> Overlap:
     """Return F1, precision and recall of an answer's words, each as often as it stands there.
 
     Nothing in common, or no words at all, is 0 in all three.
     """
-    same = sum((Counter(found) & Counter(gold)).values())
+    same = sum((Counter(answer) & Counter(gold)).values())
     if not same:
         return NOTHING
-    return of(same / len(found), same / len(gold))
+    return of(same / len(answer), same / len(gold))
 
 
 def of(precision: float, recall: float) -> Overlap:
@@ -42,13 +43,13 @@ def of(precision: float, recall: float) -> Overlap:
     return Overlap(2 * precision * recall / (precision + recall), precision, recall)
 
 
-def best(found: str, golds: Sequence[str]) -> tuple[int, float]:
+def best(answer: str, golds: Sequence[str]) -> tuple[int, float]:
     """(exact match, F1) of a normalised answer, each the best over normalised ``golds``.
 
     Raises:
         ValueError: ``golds`` is empty.
     """
-    split = found.split()
-    return int(max(found == gold for gold in golds)), max(
-        overlap(split, gold.split()).f1 for gold in golds
+    words = answer.split()
+    return int(max(answer == gold for gold in golds)), max(
+        overlap(words, gold.split()).f1 for gold in golds
     )

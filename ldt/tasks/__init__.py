@@ -1,6 +1,6 @@
-"""What a recipe's ``task.name`` can be."""
+"""Tasks, by what a recipe calls them in ``task.name``."""
 
-from ldt.tasks.base import AnyTask, Segment, Task, join
+from ldt.tasks.base import AnyTask
 from ldt.tasks.char_lm import CharacterLM
 from ldt.tasks.classification import Classification
 from ldt.tasks.hotpotqa import HotpotQA
@@ -22,20 +22,3 @@ TASKS: dict[str, type[AnyTask]] = {
     "triviaqa": TriviaQA,
     "wikihop": WikiHop,
 }
-
-__all__ = [
-    "TASKS",
-    "AnyTask",
-    "CharacterLM",
-    "Classification",
-    "HotpotQA",
-    "MaskedLM",
-    "MultipleChoice",
-    "Segment",
-    "Squad",
-    "Task",
-    "TokenClassification",
-    "TriviaQA",
-    "WikiHop",
-    "join",
-]

@@ -13,7 +13,7 @@ from ldt.data.chunking import fit
 from ldt.data.features import Feature
 from ldt.data.records import Example, field, kind, text
 from ldt.data.tokenization import tokenize
-from ldt.errors import DataError, RecipeError
+from ldt.errors import DataError, RecipeError, listed, shown
 from ldt.metrics import classification
 from ldt.metrics.numbers import logsumexp, softmax
 from ldt.tasks.base import (
@@ -100,7 +100,7 @@ class Classification(Task):
                 for name in _several(gold):
                     if name not in names:
                         raise DataError(
-                            f"{where}: label {name!r} is not in task.labels: {_listed(names)}"
+                            f"{where}: label {name!r} is not in task.labels: {listed(names)}"
                         )
             _warn_of_rare(counts, names)
         return {
@@ -124,10 +124,10 @@ class Classification(Task):
                     unseen[name] += 1
                     where.setdefault(name, example.where)
         if unseen:
-            listed = ", ".join(f"{name!r} ({n:,})" for name, n in unseen.most_common(5))
+            counts = ", ".join(f"{name!r} ({n:,})" for name, n in unseen.most_common(5))
             raise DataError(
                 f"{where[unseen.most_common(1)[0][0]]}: labels that the training set does not "
-                f"have, with the number of documents: {listed}; it has {_listed(_names(config))}"
+                f"have, with the number of documents: {counts}; it has {listed(_names(config))}"
             )
 
     def stratum(self, example: Example, data: "DataSection") -> Hashable:
@@ -171,7 +171,7 @@ class Classification(Task):
             for name in _several(gold):
                 if name not in names:
                     raise DataError(
-                        f"{example.where}: label {name!r}, the model knows {_listed(names)}"
+                        f"{example.where}: label {name!r}, the model knows {listed(names)}"
                     )
         return gold
 
@@ -237,7 +237,7 @@ class Classification(Task):
             raise RecipeError("task.labels: data.label names the classes already")
         for key, names in (("data.label", data.label), ("task.labels", self.labels)):
             if isinstance(names, list) and len(set(names)) < len(names):
-                raise RecipeError(f"{key}: a class stands twice in {_listed(names)}")
+                raise RecipeError(f"{key}: a class stands twice in {listed(names)}")
         if problem == REGRESSION and self.labels:
             raise RecipeError("task.labels: a regression has no classes")
         if problem == REGRESSION and self.merge == "logsumexp":
@@ -262,7 +262,7 @@ def _raw(example: Example, path: str | list[str]) -> Any:
         flag = _FLAGS.get(str(value).lower()) if isinstance(value, (bool, int, str)) else None
         if flag is None:
             raise DataError(
-                f"{example.where}: label {name!r} is {_shown(value)}, expected true or false"
+                f"{example.where}: label {name!r} is {shown(value)}, expected true or false"
             )
         if flag:
             names.append(name)
@@ -304,7 +304,7 @@ def _class(value: Any, path: str, where: str) -> str:
     if isinstance(value, int):
         return str(value)
     raise DataError(
-        f"{where}: label {path!r} is {_shown(value)}, expected text, a whole number, true or false"
+        f"{where}: label {path!r} is {shown(value)}, expected text, a whole number, true or false"
     )
 
 
@@ -312,7 +312,7 @@ def _classes(value: Any, path: str | list[str], where: str) -> list[str]:
     if isinstance(path, list):
         return value
     if not isinstance(value, list):
-        raise DataError(f"{where}: label {path!r} is {_shown(value)}, expected a list of classes")
+        raise DataError(f"{where}: label {path!r} is {shown(value)}, expected a list of classes")
     return sorted({_class(item, path, where) for item in value})
 
 
@@ -321,7 +321,7 @@ def _number(value: Any, path: str, where: str) -> float:
         value = float(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
-    raise DataError(f"{where}: label {path!r} is {_shown(value)}, expected a number")
+    raise DataError(f"{where}: label {path!r} is {shown(value)}, expected a number")
 
 
 _READERS = {SINGLE: _class, MULTI: _classes, REGRESSION: _number}
@@ -358,14 +358,6 @@ def _names(config) -> list[str]:
 
 def _indicators(labels: Sequence[str | list[str]], names: list[str]) -> np.ndarray:
     return np.array([[name in _several(label) for name in names] for label in labels], bool)
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
-
-
-def _shown(value: Any) -> str:
-    return repr(value)[:40] if isinstance(value, (str, int, float)) else kind(value)
 
 
 _MERGES = {

@@ -49,7 +49,7 @@ class HotpotQA(Task):
 
     Args:
         weights: of the losses ``span``, ``type``, ``paragraphs`` and ``sentences``; 1 where one is
-            not named. The paper weights them, and does not tell how.
+            not named. The paper does not give its weights.
         threshold: probability from which on a sentence is evidence.
         max_answer: tokens of the longest answer.
     """

@@ -133,8 +133,8 @@ class MultipleChoice(Task):
             return label
         if isinstance(label, str) and choices.count(label) == 1:
             return choices.index(label)
-        shown = repr(label)[:40] if isinstance(label, (str, int, float)) else kind(label)
+        value = repr(label)[:40] if isinstance(label, (str, int, float)) else kind(label)
         raise DataError(
-            f"{example.where}: label {data.label!r} is {shown}, expected the text of one of the "
+            f"{example.where}: label {data.label!r} is {value}, expected the text of one of the "
             f"choices or its place, 0 to {len(choices) - 1}"
         )

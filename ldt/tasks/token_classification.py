@@ -189,7 +189,8 @@ class TokenClassification(Task):
         """Return ``entities``, and of given words the ``tags`` in their form; and the flags.
 
         An entity has start, end and label as `gold` has them, its text, and as score the mean of
-        its words' probabilities. I where no entity of the type goes on counts, and is told, as B.
+        its words' probabilities. I where no entity of the type goes on counts as B, and is written
+        so.
 
         Args:
             outputs: ``logits`` [tokens, labels] of each chunk.

@@ -16,7 +16,7 @@ from ldt.data.chunking import fit
 from ldt.data.features import Feature
 from ldt.data.records import Example, field, text, texts
 from ldt.data.tokenization import marker_ids, tokenize
-from ldt.errors import DataError
+from ldt.errors import DataError, listed
 from ldt.metrics import wikihop
 from ldt.metrics.numbers import softmax
 from ldt.metrics.result import mean
@@ -93,8 +93,8 @@ class WikiHop(Task):
             if answer not in candidates:
                 raise DataError(
                     f"{example.where}: the answer {_cut(answer)} is none of the "
-                    f"{len(candidates):,} candidates ({_listed(candidates)}); training needs it "
-                    "among them"
+                    f"{len(candidates):,} candidates ({listed(candidates, 5, _cut)}); "
+                    "training needs it among them"
                 )
         return {"window_merge": self.merge}
 
@@ -259,7 +259,3 @@ def _group(number: int) -> str:
 
 def _cut(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:39]}…")
-
-
-def _listed(candidates: list[str]) -> str:
-    return ", ".join(map(_cut, candidates[:5])) + (", …" if len(candidates) > 5 else "")

@@ -27,7 +27,7 @@ class Page(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Where it lies in the evidence; an absolute filename stays what it is."""
+        """Path in the folder of the evidence; an absolute filename stays what it is."""
         return os.path.join(self.folder, self.filename)
 
 
@@ -106,8 +106,8 @@ def gold(file: JsonFile, domain: str) -> Iterator[Example]:
             continue
         for page in pages:
             if page.verified or not only_verified(file):
-                own = {"pages": [page], "verified": verified and page.verified}
-                yield Example(fields | own, f"{id}--{page.filename}", where)
+                about = {"pages": [page], "verified": verified and page.verified}
+                yield Example(fields | about, f"{id}--{page.filename}", where)
 
 
 def only_verified(file: JsonFile) -> bool:
@@ -125,18 +125,18 @@ def domain_of(file: JsonFile, asked: str | None, option: str) -> str:
         UserError: neither is given, or they differ.
     """
     says = file.value.get("Domain")
-    told = DOMAINS.get(says) if isinstance(says, str) else None
-    if asked is None and told is None:
+    stated = DOMAINS.get(says) if isinstance(says, str) else None
+    if asked is None and stated is None:
         raise UserError(
             f"{file.name}: Domain is {shown(says)}; {option}web or {option}wikipedia "
             "says how the predictions are keyed"
         )
-    if asked and told and asked != told:
+    if asked and stated and asked != stated:
         raise UserError(
             f"{option}{asked}: {file.name} says Domain {says!r}; leave the option out, or give "
             f"the file of the {asked} domain"
         )
-    return asked or told
+    return asked or stated
 
 
 def _questions(file: JsonFile) -> Iterator[Question]:

@@ -1,4 +1,4 @@
-"""Where a document says an answer: words compared as the published rules compare them.
+"""Places where a document says an answer: words compared as the published rules compare them.
 
 TriviaQA has answers and documents but not where in a document the answer stands; every mention of
 one of its names counts as right (distant supervision, Joshi et al. 2017, arXiv:1705.03551,
@@ -15,9 +15,8 @@ from itertools import islice
 
 from ldt.metrics import word_overlap
 
-_ALONE = "\u3040-\u30ff\u3400-\u9fff"  # Japanese and Chinese have no space between words
 _SYMBOLS = ("Sc", "Sm", "So")  # not Sk, accents that stand alone
-_LETTER = re.compile(rf"(?![{_ALONE}])[^\W_]")
+_LETTER = re.compile(rf"(?![{word_overlap.CJK}])[^\W_]")
 _JOINERS = "\u200c\u200d"  # inside of words of Indian languages and of Persian
 _MARKS_END = 0x20000  # no combining marks of a script behind it
 
@@ -43,17 +42,17 @@ def mentions(text: str, names: Iterable[str]) -> list[tuple[int, int]]:
         if spelt:
             wanted.setdefault(spelt[0], set()).add(spelt)
     longest = max((len(spelt) for some in wanted.values() for spelt in some), default=0)
-    found = set()
+    places = set()
     for place in _places(text, wanted):
         there = list(islice(_words(text, place), longest))
         for spelt in wanted.get(there[0][0], ()) if there else ():
             if tuple(word for word, _, _ in there[: len(spelt)]) == spelt:
-                found.add((there[0][1], there[len(spelt) - 1][2]))
-    return sorted(found)
+                places.add((there[0][1], there[len(spelt) - 1][2]))
+    return sorted(places)
 
 
 def _places(text: str, first: Iterable[str]) -> Iterator[int]:
-    """Where a word begins that begins with one of ``first``.
+    """Places where a word begins that begins with one of ``first``.
 
     Looks for their letters, which is faster than taking every word. Where letters change in number
     or kind as they are compared, every word is a place.
@@ -71,7 +70,7 @@ def _places(text: str, first: Iterable[str]) -> Iterator[int]:
 
 
 def _begins(text: str, place: int) -> bool:
-    """Whether the letter or symbol at ``place`` is the first of a word."""
+    """Tell whether the letter or symbol at ``place`` is the first of a word."""
     if not place or not _LETTER.match(text, place):
         return True
     before = text[place - 1]
@@ -109,4 +108,4 @@ def _pattern() -> re.Pattern:
         if unicodedata.category(chr(code))[0] == "M"
     )
     letter = _LETTER.pattern
-    return re.compile(rf"[{_ALONE}]|{letter}(?:{letter}|[{marks}{_JOINERS}])*|[^\w\s]")
+    return re.compile(rf"[{word_overlap.CJK}]|{letter}(?:{letter}|[{marks}{_JOINERS}])*|[^\w\s]")

@@ -9,6 +9,7 @@ import numpy as np
 from ldt.data.records import Example, field, kind
 from ldt.errors import DataError
 from ldt.metrics.conll import Entity
+from ldt.tasks.text.alignment import real_tokens
 
 _ALONE = (  # Thai, Lao, Burmese, Khmer, Chinese, Japanese
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
@@ -35,7 +36,7 @@ class Words:
 
     @classmethod
     def given(cls, sentences: list[list[str]], nested: bool) -> "Words":
-        """Words that someone else told apart."""
+        """Words as they were given, a space between each two."""
         words = [word for sentence in sentences for word in sentence]
         sizes = np.array([len(word) for word in words], int)
         ends = np.cumsum(sizes + 1) - 1
@@ -72,18 +73,18 @@ class Words:
         Args:
             offsets: [tokens, 2], the characters of each token.
         """
-        tokens = np.flatnonzero(offsets[:, 0] < offsets[:, 1])
+        tokens = real_tokens(offsets)
         starts, ends = offsets[tokens].T.astype(int)
-        found: list[list[int]] = []
+        words: list[list[int]] = []
         first = np.searchsorted(ends, self.places[:, 0], side="right")
         for number, ((start, end), token) in enumerate(zip(self.places, first, strict=True)):
             if token == len(tokens) or starts[token] >= end:
                 continue
             if starts[token] >= start:
-                found.append([number, tokens[token], start, end])
-            elif self.sizes is None and found:
-                found[-1][3] = end
-        located = np.array(found, int).reshape(-1, 4)
+                words.append([number, tokens[token], start, end])
+            elif self.sizes is None and words:
+                words[-1][3] = end
+        located = np.array(words, int).reshape(-1, 4)
         if self.sizes is None:
             located[:, 0] = np.arange(len(located))
         return located
@@ -97,8 +98,8 @@ def sentences(example: Example, path: str) -> tuple[list[list[str]], bool]:
     """
     value = field(example, path)
     nested = isinstance(value, list) and bool(value) and all(isinstance(x, list) for x in value)
-    found = value if nested else [value]
-    for sentence in found:
+    listed = value if nested else [value]
+    for sentence in listed:
         wrong = [sentence]
         if isinstance(sentence, list):
             wrong = [item for item in sentence if not isinstance(item, str)]
@@ -107,7 +108,7 @@ def sentences(example: Example, path: str) -> tuple[list[list[str]], bool]:
                 f"{example.where}: field {path!r}: {kind(wrong[0])}, expected a list of text, or "
                 "a list of sentences that are such lists"
             )
-    return found, nested
+    return listed, nested
 
 
 def spans(example: Example, path: str, text: str) -> list[Entity]:
@@ -117,7 +118,7 @@ def spans(example: Example, path: str, text: str) -> list[Entity]:
         DataError: there is no such field, an entity is of another form, outside of the text, not
             what its ``text`` says, or overlaps another.
     """
-    value, found = field(example, path), []
+    value, entities = field(example, path), []
     here = f"{example.where}: field {path!r}"
     if not isinstance(value, list):
         raise DataError(f"{here} is {kind(value)}, expected a list of entities")
@@ -129,24 +130,24 @@ def spans(example: Example, path: str, text: str) -> list[Entity]:
                 raise DataError(
                     f"{here}: {str(item)[:60]}, expected an object with start, end and label"
                 )
-        said = text[max(start, 0) : max(end, 0)]
-        if not 0 <= start < end <= len(text) or not said.strip():
+        words = text[max(start, 0) : max(end, 0)]
+        if not 0 <= start < end <= len(text) or not words.strip():
             raise DataError(
                 f"{here}: {label} from {start:,} to {end:,}: no words there; the text has "
                 f"{len(text):,} characters"
             )
-        if item.get("text", said) != said:
+        if item.get("text", words) != words:
             raise DataError(
-                f"{here}: {label} from {start:,} to {end:,} is {said[:40]!r}, not "
+                f"{here}: {label} from {start:,} to {end:,} is {words[:40]!r}, not "
                 f"{str(item['text'])[:40]!r}; places count characters, not bytes"
             )
-        start += len(said) - len(said.lstrip())
-        found.append(Entity(start, start + len(said.strip()), label))
-    found.sort()
-    for one, other in zip(found, found[1:], strict=False):
+        start += len(words) - len(words.lstrip())
+        entities.append(Entity(start, start + len(words.strip()), label))
+    entities.sort()
+    for one, other in zip(entities, entities[1:], strict=False):
         if other.start < one.end:
             raise DataError(
                 f"{here}: {one.label} from {one.start:,} to {one.end:,} and {other.label} from "
                 f"{other.start:,} to {other.end:,} overlap; a word has one tag"
             )
-    return found
+    return entities
