@@ -19,7 +19,7 @@ from ldt.model.packing import check_positions
 
 
 class LdtForCandidateRanking(Head):
-    """A score for each candidate of a row, read at one token each; ``logits`` are [b, candidates].
+    """A logit for each candidate of a row, read at one token each; ``logits`` are [b, candidates].
 
     The head of Longformer's WikiHop (Beltagy et al. 2020, arXiv:2004.05150): a linear
     layer without bias at the token in front of each candidate, candidates in front of the
@@ -76,9 +76,9 @@ class LdtForCandidateRanking(Head):
             global_attention_mask = before_first(self.config, input_ids, attention_mask)
         inputs = positions, input_ids, attention_mask, global_attention_mask, token_type_ids
         if same_document(example_ids):
-            (logits,), rest = micro_batched(self._scores, *inputs, **kwargs), {}
+            (logits,), rest = micro_batched(self._logits, *inputs, **kwargs), {}
         else:
-            logits, rest = self._scores_and_rest(*inputs, **kwargs)
+            logits, rest = self._logits_and_rest(*inputs, **kwargs)
         logits = _exact(logits)
         logits = logits.masked_fill(~there, torch.finfo(logits.dtype).min)
         loss = None
@@ -87,11 +87,11 @@ class LdtForCandidateRanking(Head):
             loss = _merged_loss(logits, there, example_ids, labels.to(logits.device), merge)
         return LdtHeadOutput(loss, logits, **rest)
 
-    def _scores(self, *inputs, **kwargs):
+    def _logits(self, *inputs, **kwargs):
         """A tuple of the logits [b, candidates]."""
-        return self._scores_and_rest(*inputs, **kwargs)[:1]
+        return self._logits_and_rest(*inputs, **kwargs)[:1]
 
-    def _scores_and_rest(self, positions, *inputs, **kwargs):
+    def _logits_and_rest(self, positions, *inputs, **kwargs):
         """Logits [b, candidates], and the dict of the encoder's other outputs."""
         x, packing, rest = self.encode(*inputs, **kwargs)
         logits = packing.unpack(self.classifier(x)).squeeze(-1)
@@ -109,8 +109,8 @@ class LdtForMultipleChoice(Head):
     """The best of several choices, each with the text in an input of its own.
 
     Inputs [b, choices, n] are those of transformers' LongformerForMultipleChoice; ``logits`` are
-    [b, choices]. Inputs [rows, n] are packed, each row a choice with a window of the text, any
-    number of choices a question and of windows a choice; ``logits`` are [rows, 1]. The loss is that
+    [b, choices]. Inputs [rows, n] are packed, each row a choice with a chunk of the text, any
+    number of choices a question and of chunks a choice; ``logits`` are [rows, 1]. The loss is that
     of a choice's mean over its rows. Training computes one packed row at a time
     (`ldt.model.heads.by_document.micro_batched`), so its memory does not grow with the choices.
 
@@ -164,12 +164,13 @@ class LdtForMultipleChoice(Head):
         if input_ids is not None and words.dim() == 2:
             return self._packed(inputs, kwargs, choices, example_ids, labels)
         number = words.shape[1]
+        # The encoder knows rows of tokens only: a row is a choice.
         flat = {
             name: value.flatten(0, 1) if isinstance(value, torch.Tensor) else value
             for name, value in kwargs.items()
         }
         inputs = (None if value is None else value.flatten(0, 1) for value in inputs)
-        logits, rest = self._scores_and_rest(*inputs, choices=number, **flat)
+        logits, rest = self._logits_and_rest(*inputs, choices=number, **flat)
         logits = logits.view(-1, number)
         loss = None if labels is None else F.cross_entropy(logits, labels.to(logits.device))
         return LdtHeadOutput(loss, logits, **rest)
@@ -177,21 +178,21 @@ class LdtForMultipleChoice(Head):
     def _packed(self, inputs, kwargs, choices, example_ids, labels):
         if labels is not None and (choices is None or example_ids is None):
             raise ValueError("packed choices need choices and example_ids [rows] for a loss")
-        run = partial(micro_batched, self._scores) if same_document(example_ids) else self._scores
+        run = partial(micro_batched, self._logits) if same_document(example_ids) else self._logits
         (logits,) = run(*inputs, **kwargs)
         loss = None
         if labels is not None:
             number = torch.arange(int(choices.max()) + 1, device=logits.device)
             there = choices.to(logits.device)[:, None] == number
-            scores = _exact(logits).expand(-1, len(number))
-            loss = _merged_loss(scores, there, example_ids, labels.to(logits.device), "mean")
+            by_choice = _exact(logits).expand(-1, len(number))
+            loss = _merged_loss(by_choice, there, example_ids, labels.to(logits.device), "mean")
         return LdtHeadOutput(loss, logits)
 
-    def _scores(self, *inputs, **kwargs):
+    def _logits(self, *inputs, **kwargs):
         """A tuple of the logits [rows, 1]."""
-        return self._scores_and_rest(*inputs, **kwargs)[:1]
+        return self._logits_and_rest(*inputs, **kwargs)[:1]
 
-    def _scores_and_rest(
+    def _logits_and_rest(
         self, input_ids, attention_mask, global_attention_mask, *others, choices=1, **kwargs
     ):
         """Logits [rows, 1], and the dict of the encoder's other outputs."""
@@ -204,15 +205,15 @@ class LdtForMultipleChoice(Head):
 
 
 def _exact(x):
-    """``x`` in float32 at least: half precision would tell few scores apart."""
+    """``x`` in float32 at least: half precision would tell few logits apart."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _merged_loss(scores, there, example_ids, labels, merge):
-    """Cross entropy of the rows' scores, merged by question.
+def _merged_loss(logits, there, example_ids, labels, merge):
+    """Cross entropy of the rows' logits, merged by question.
 
     Args:
-        scores: [rows, candidates], in float32 or better.
+        logits: [rows, candidates], in float32 or better.
         there: [rows, candidates] bool, which of them count.
         example_ids: [rows] int64, the question of each row; None: each row its own.
         labels: [rows] int64, alike in the rows of a question; -100: no part in the loss.
@@ -222,12 +223,12 @@ def _merged_loss(scores, there, example_ids, labels, merge):
         Scalar, the mean over the questions that have a label; 0 where none has.
     """
     if example_ids is None:
-        example_ids = torch.arange(len(scores))
-    example_ids = example_ids.to(scores.device)
-    number = torch.arange(int(example_ids.max()) + 1, device=scores.device)
+        example_ids = torch.arange(len(logits))
+    example_ids = example_ids.to(logits.device)
+    number = torch.arange(int(example_ids.max()) + 1, device=logits.device)
     member = number[:, None] == example_ids  # [questions, rows]
-    count = member.to(scores.dtype) @ there.to(scores.dtype)
-    merged = member.to(scores.dtype) @ scores.masked_fill(~there, 0)
+    count = member.to(logits.dtype) @ there.to(logits.dtype)
+    merged = member.to(logits.dtype) @ logits.masked_fill(~there, 0)
     if merge == "mean":
         merged = merged / count.clamp(min=1)
     merged = merged.masked_fill(count == 0, torch.finfo(merged.dtype).min)

@@ -153,7 +153,9 @@ def test_a_keyword_that_neither_head_nor_encoder_knows_is_an_error(name):
         inputs |= dict.fromkeys(
             ("paragraph_positions", "sentence_positions"), torch.ones(4, 1).long()
         )
-    model(**inputs)
+    states = model(**inputs, output_hidden_states=True).hidden_states
+    if name != "LdtForMultipleChoice":  # which gives none of packed choices
+        assert [x.shape for x in states] == [(4, 12, 16)] * 3
     for typo in ("label", "num_items_in_batches", "global_attention"):
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{typo}'"):
             model(**inputs, **{typo: torch.zeros(4, dtype=torch.long)})
