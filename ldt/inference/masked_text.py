@@ -17,7 +17,7 @@ from ldt.data.masking import Masker
 from ldt.data.options import CorpusSection
 from ldt.data.tokenization import token_parts
 from ldt.errors import DataError
-from ldt.tasks.masked_lm import figures
+from ldt.tasks.masked_lm import masked_lm_metrics
 
 # Of a batch: input_ids, attention_mask and labels [rows, n] int64. Returns the logits at the
 # labels, [labels, vocabulary].
@@ -32,8 +32,8 @@ class Score:
         length: most tokens of an input, special ones included.
         inputs: how many there were.
         masked: predicted tokens, the same at every length.
-        loss, bits_per_token, bits_per_byte, perplexity: as `ldt.tasks.masked_lm.figures` defines
-            them.
+        loss, bits_per_token, bits_per_byte, perplexity: as defined by
+            `ldt.tasks.masked_lm.masked_lm_metrics`.
     """
 
     length: int
@@ -122,7 +122,9 @@ def score(
         loss = F.cross_entropy(logits.float(), labels.to(logits.device), reduction="none")
         nats += loss.double().sum().item()
         count += len(labels)
-    return Score(length, len(inputs), count, **figures(nats, count, text.tokens, text.size))
+    return Score(
+        length, len(inputs), count, **masked_lm_metrics(nats, count, text.tokens, text.size)
+    )
 
 
 def scorer(model: PreTrainedModel) -> Scorer:

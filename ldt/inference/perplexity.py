@@ -27,7 +27,7 @@ from ldt.model import (
 )
 from ldt.model.loading import find_folder
 from ldt.recipe import recipe as recipes
-from ldt.tasks.char_lm import figures
+from ldt.tasks.char_lm import character_lm_metrics
 
 BATCH_CHARACTERS = 16384  # run at a time; a longer sequence is run alone
 SHORTEST = 8  # tokens of an input of a masked LM
@@ -178,7 +178,7 @@ def _of_characters(folder, names, part, lengths, step, device):
         sequences = Overlapping(ids, length, stride)
         nats, scored = summed_loss(model, sequences)
         counts = {"length": length, "step": stride, "sequences": len(sequences), "scored": scored}
-        rows.append(counts | figures(nats, scored, len(ids), alphabet.bytes_of(ids)))
+        rows.append(counts | character_lm_metrics(nats, scored, len(ids), alphabet.bytes_of(ids)))
     columns = ("length", "step", "sequences", "bits_per_character", "bits_per_byte", "loss")
     return Perplexity(
         facts={"model": folder, "input": list(names), "part": part},

@@ -1,4 +1,4 @@
-"""Logits to probabilities, in float64 and without overflow."""
+"""Logits to probabilities in float64, without overflow; the loss of a language model to bits."""
 
 import math
 
@@ -20,3 +20,23 @@ def logsumexp(logits: np.ndarray) -> np.ndarray:
 def logistic(logit: float) -> float:
     """1 / (1 + exp(-logit)), exact where it is small."""
     return 1 / (1 + math.exp(-logit)) if logit > 0 else math.exp(logit) / (1 + math.exp(logit))
+
+
+def loss_and_bits(
+    nats: float, predicted: int, *, unit: str, units: int, size: int
+) -> dict[str, float]:
+    """The loss of a language model, by predicted unit and by byte.
+
+    Args:
+        nats: sum of the cross-entropy over the predicted units.
+        predicted: their number.
+        unit: name of what is predicted, such as ``token``.
+        units, size: units of the whole text, without special ones, and its bytes in UTF-8.
+
+    Returns:
+        ``loss``: nats per predicted unit, the mean; ``bits_per_<unit>``: the same in bits;
+        ``bits_per_byte``: bits per unit, times units per byte of the text.
+    """
+    loss = nats / max(predicted, 1)
+    bits = loss / math.log(2)
+    return {"loss": loss, f"bits_per_{unit}": bits, "bits_per_byte": bits * units / max(size, 1)}

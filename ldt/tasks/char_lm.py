@@ -1,12 +1,12 @@
 """Character language modelling: each character or byte of a text is predicted from those before."""
 
-import math
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ldt.errors import UserError
+from ldt.metrics.numbers import loss_and_bits
 from ldt.tasks.base import AnyTask
 
 
@@ -101,23 +101,15 @@ class CharacterLM(AnyTask):
         return LdtForCausalLM
 
 
-def figures(nats: float, scored: int, characters: int, size: int) -> dict[str, float]:
-    """Metrics of a character model.
+def character_lm_metrics(nats: float, scored: int, characters: int, size: int) -> dict[str, float]:
+    """``loss``, ``bits_per_character`` (bpc) and ``bits_per_byte`` of a character model.
+
+    They are those of `ldt.metrics.numbers.loss_and_bits`; of a model of bytes a character is a
+    byte.
 
     Args:
         nats: sum of the cross-entropy over the scored characters.
         scored: their number.
         characters, size: of the text, and its bytes in UTF-8.
-
-    Returns:
-        ``loss``: nats per character, the mean; ``bits_per_character``: the same in bits, what the
-        literature calls bpc; ``bits_per_byte``: bits per character, by the bytes of a character
-        of this text. Of a model of bytes a character is a byte.
     """
-    loss = nats / max(scored, 1)
-    bits = loss / math.log(2)
-    return {
-        "loss": loss,
-        "bits_per_character": bits,
-        "bits_per_byte": bits * characters / max(size, 1),
-    }
+    return loss_and_bits(nats, scored, unit="character", units=characters, size=size)

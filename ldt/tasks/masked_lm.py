@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from ldt.data.masking import Masker
+from ldt.metrics.numbers import loss_and_bits
 from ldt.tasks.base import AnyTask
 
 
@@ -53,7 +54,7 @@ class MaskedLM(AnyTask):
         return Masker(tokenizer, self.mask_fraction, self.whole_words)
 
 
-def figures(nats: float, masked: int, tokens: int, size: int) -> dict[str, float]:
+def masked_lm_metrics(nats: float, masked: int, tokens: int, size: int) -> dict[str, float]:
     """Metrics of a masked LM.
 
     Args:
@@ -62,16 +63,10 @@ def figures(nats: float, masked: int, tokens: int, size: int) -> dict[str, float
         tokens, size: tokens of the whole text without special ones, and its bytes in UTF-8.
 
     Returns:
-        ``loss``: nats per predicted token, the mean; ``bits_per_token``: the same in bits (what
-        the paper calls BPC); ``bits_per_byte``: bits per token, times tokens per byte of the text;
-        ``perplexity``: e to the loss. They say how well a token is told from the others around it,
-        of both sides; a text cannot be stored in so few bits.
+        ``loss``, ``bits_per_token`` (what the paper calls BPC) and ``bits_per_byte`` of
+        `ldt.metrics.numbers.loss_and_bits`; ``perplexity``: e to the loss. They say how well a
+        token is told from the others around it, of both sides; a text cannot be stored in so few
+        bits.
     """
-    loss = nats / max(masked, 1)
-    bits = loss / math.log(2)
-    return {
-        "loss": loss,
-        "bits_per_token": bits,
-        "bits_per_byte": bits * tokens / max(size, 1),
-        "perplexity": math.exp(min(loss, 700.0)),
-    }
+    metrics = loss_and_bits(nats, masked, unit="token", units=tokens, size=size)
+    return metrics | {"perplexity": math.exp(min(metrics["loss"], 700.0))}

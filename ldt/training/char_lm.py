@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ldt.model import LdtCausalConfig, LdtForCausalLM
 from ldt.model.char_lm.config import check_causal, reaches, read_causal_config
 from ldt.model.config import layer_windows
 from ldt.recipe.recipe import Recipe
-from ldt.tasks.char_lm import Phase, figures
+from ldt.tasks.char_lm import Phase, character_lm_metrics
 from ldt.training import run_folder
 from ldt.training.evaluation import BySum
 from ldt.training.from_scratch import check_keys
@@ -196,10 +197,8 @@ class CharacterTraining(Job[Inputs]):
         recipes = [*self.earlier, self.recipe]
         results = [*(result["metrics"] for result in before), metrics]
         return [
-            _row(number, recipe, phase_metrics)
-            for number, (recipe, phase_metrics) in enumerate(
-                zip(recipes, results, strict=True), start=1
-            )
+            _row(number, phase, phase_metrics)
+            for number, phase, phase_metrics in zip(count(1), recipes, results, strict=False)
         ]
 
     def next_command(self, run):
@@ -331,4 +330,4 @@ def _row(number: int, recipe: Recipe, metrics: dict[str, float]) -> dict[str, An
 
 def _measure(facts: dict[str, Any]) -> BySum:
     """The metrics of an evaluation on a text of so many characters and bytes."""
-    return BySum(partial(figures, characters=facts["characters"], size=facts["bytes"]))
+    return BySum(partial(character_lm_metrics, characters=facts["characters"], size=facts["bytes"]))

@@ -20,7 +20,7 @@ from ldt.errors import DataError, RecipeError
 from ldt.model import LdtConfig, load, load_tokenizer, usable_length
 from ldt.model.loading import find_folder, read_config, read_weights
 from ldt.recipe.recipe import Recipe
-from ldt.tasks.masked_lm import figures
+from ldt.tasks.masked_lm import masked_lm_metrics
 from ldt.training.evaluation import BySum
 from ldt.training.from_scratch import begin_with_sines, new_config, new_tokenizer
 from ldt.training.job import (
@@ -248,7 +248,7 @@ class Pretraining(Job[CorpusInputs]):
 
 def _measure(items: Items) -> BySum:
     """The metrics of an evaluation on these items."""
-    return BySum(partial(figures, tokens=items.tokens, size=items.size))
+    return BySum(partial(masked_lm_metrics, tokens=items.tokens, size=items.size))
 
 
 def _facts(store: TokenStore, items: Items) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from ldt.tasks import CharacterLM, MaskedLM
-from ldt.tasks.base import Task
+from ldt.tasks.base import AnyTask
 
 TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
 SHOWN = (  # of the training section, in this order, where set
@@ -41,7 +40,7 @@ HUB_TASKS = {
 
 
 def card(
-    task: Task | MaskedLM | CharacterLM,
+    task: AnyTask,
     results: dict[str, Any],
     config,
     training: dict[str, Any],
@@ -84,9 +83,7 @@ def card(
     return made.content.rstrip() + "\n"
 
 
-def _metadata(
-    task: Task | MaskedLM | CharacterLM, results: dict[str, Any], name: str
-) -> ModelCardData:
+def _metadata(task: AnyTask, results: dict[str, Any], name: str) -> ModelCardData:
     """The front matter: library, base model, and the metrics of the evaluation."""
     evaluations = []
     if "eval" in results["data"]:
@@ -113,7 +110,7 @@ def _metadata(
     )
 
 
-def _windows(task: Task | MaskedLM | CharacterLM, config) -> str:
+def _windows(task: AnyTask, config) -> str:
     """Attention windows: those of a character model by layer, of others each size once."""
     windows = getattr(config, "attention_window", [])
     windows = windows if isinstance(windows, list) else [windows]

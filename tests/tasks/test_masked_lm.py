@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ldt.data.masking import Masker, word_joins
 from ldt.errors import RecipeError
-from ldt.tasks.masked_lm import MaskedLM, figures
+from ldt.tasks.masked_lm import MaskedLM, masked_lm_metrics
 
 
 @pytest.fixture(scope="module")
@@ -99,14 +99,14 @@ def test_a_tokenizer_without_marks_has_no_whole_words():
 
 
 def test_figures_are_nats_bits_bits_a_byte_and_perplexity():
-    found = figures(nats=6 * math.log(2), masked=3, tokens=100, size=400)
+    found = masked_lm_metrics(nats=6 * math.log(2), masked=3, tokens=100, size=400)
     assert found == {
         "loss": pytest.approx(2 * math.log(2)),
         "bits_per_token": pytest.approx(2.0),
         "bits_per_byte": pytest.approx(0.5),
         "perplexity": pytest.approx(4.0),
     }
-    assert figures(1e9, 1, 1, 1)["perplexity"] < math.inf
+    assert masked_lm_metrics(1e9, 1, 1, 1)["perplexity"] < math.inf
 
 
 @pytest.mark.parametrize("keys", [{"trainable": "positions"}, {"source_length": 512}])

@@ -25,7 +25,7 @@ from ldt.inference.perplexity import is_character_model, perplexity
 from ldt.inference.stream import answer_all
 from ldt.model import LdtForCausalLM
 from ldt.recipe import recipe as recipes
-from ldt.tasks.char_lm import Sampling, figures
+from ldt.tasks.char_lm import Sampling, character_lm_metrics
 from ldt.training import char_lm, loop, run_folder
 from ldt.training.char_lm import phases
 from ldt.training.trainer import Trainer
@@ -256,7 +256,7 @@ def test_two_processes_train_what_one_does(recipe):
 
 
 def test_figures_are_bits_by_hand():
-    found = figures(nats=6 * math.log(2), scored=3, characters=10, size=20)
+    found = character_lm_metrics(nats=6 * math.log(2), scored=3, characters=10, size=20)
     assert found == pytest.approx(
         {"loss": 2 * math.log(2), "bits_per_character": 2.0, "bits_per_byte": 1.0}
     )

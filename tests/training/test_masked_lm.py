@@ -14,7 +14,7 @@ from ldt.errors import DataError, ModelError, RecipeError
 from ldt.inference.masked_text import scorer
 from ldt.inference.predict import read_recipe
 from ldt.model import LdtForMaskedLM, load
-from ldt.tasks.masked_lm import figures
+from ldt.tasks.masked_lm import masked_lm_metrics
 from ldt.training.masked_lm import Pretraining
 from ldt.training.progress import ProgressReport
 from ldt.training.signals import Interrupted
@@ -61,7 +61,7 @@ def test_a_run_folder_has_a_masked_lm_and_tells_its_figures(recipe, capsys):
     }
     about = results["data"]["eval"]
     assert about["bytes"] == sum(len(x) for x in Path("dev.txt").read_text().splitlines())
-    expected = figures(metrics["eval_loss"], 1, about["tokens"], about["bytes"])
+    expected = masked_lm_metrics(metrics["eval_loss"], 1, about["tokens"], about["bytes"])
     for name, value in expected.items():
         assert metrics[f"eval_{name}"] == pytest.approx(value)
     logged = [row for row in rows(run) if "loss" in row]
