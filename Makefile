@@ -26,7 +26,7 @@ check: $(READY) ## Style and types: ruff check, ruff format, mypy
 	@$(BIN)/mypy
 
 docs: $(READY) ## The documentation site, in build/docs; a broken link is an error
-	@$(BIN)/mkdocs build --quiet --strict --config-file docs/mkdocs.yml
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
 
 bench: $(READY) $(WEIGHTS) ## Time and memory of the encoder on this CPU, and of its peers
 	@$(BIN)/python benchmarks/encoder_cpu.py

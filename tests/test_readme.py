@@ -1,6 +1,7 @@
-"""What README.md tells to type works: its commands run here, in its order, on tiny stand-ins.
+"""What README.md and the guide tell to type works: their commands run here, on tiny stand-ins.
 
-The stand-ins have the names that the README uses; `make` targets and options are looked up.
+The commands of a page run in its order, on files with the names of the page; `make` targets, links
+and options are looked up.
 """
 
 import json
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import demo
 import pytest
 import torch
 
@@ -20,16 +22,21 @@ from ldt.cli import failures
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
+DOCS = {path.stem: path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md")}
+PAGES = {"README": README, "guide": DOCS["guide"]}
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.S | re.M)
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.S | re.M)
 
 
-COMMANDS = [
-    line[2:] for text in blocks("console") for line in text.splitlines() if line[:2] == "$ "
-]
-RECIPE = blocks("yaml")[0]
+def commands(page):
+    """What a page tells to type, in its order."""
+    lines = "".join(blocks(page, "console")).splitlines()
+    return [line[2:] for line in lines if line[:2] == "$ "]
+
+
+RECIPE = blocks(README, "yaml")[0]
 
 
 def ldt(command):
@@ -78,14 +85,11 @@ def folder(tmp_path, tokenizer_folder, monkeypatch):
     return tmp_path
 
 
-def test_the_main_job_runs_as_it_is_written(folder, capfd):
-    typed = [command for command in COMMANDS if re.search(r"\bldt (?!bench)", command)]
-    assert {command.split()[1] for command in typed if "|" not in command} == {
-        "convert",
-        "finetune",
-        "predict",
-        "evaluate",
-    }
+@pytest.mark.parametrize("page", PAGES)
+def test_the_main_job_runs_as_it_is_written(page, folder, capfd):
+    typed = [c for c in commands(PAGES[page]) if re.search(r"\bldt (?!bench)", c)]
+    verbs = {command.split()[1] for command in typed if "|" not in command}
+    assert verbs - {"evaluate"} == {"convert", "finetune", "predict"}
     for command in typed:
         if "|" in command:
             subprocess.run(["bash", "-c", f"set -e; {command}"], check=True)
@@ -94,14 +98,33 @@ def test_the_main_job_runs_as_it_is_written(folder, capfd):
     answers = [json.loads(line) for line in (folder / "answers.jsonl").open()]
     assert [answer["id"] for answer in answers] == [f"new-{i}" for i in range(10)]
     piped = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line[0] == "{"]
-    assert [answer["id"] for answer in piped] == ["new-0", "new-1", "new-2"]
-    assert (folder / "runs/latest").resolve() == folder / "runs/seed-1"
+    assert [answer["id"] for answer in piped] in ([], ["new-0", "new-1", "new-2"])
+    run = (folder / "runs/latest").resolve()
+    assert run == folder / ("runs/seed-1" if page == "guide" else "runs/contracts")
+    for line in re.findall(r"^{.*}$", PAGES[page], re.M):  # the answer that is shown
+        keys = [key for key in re.findall(r'"(\w+)":', line) if key not in demo.LABELS]
+        assert keys == list(answers[0])[: len(keys)]
+
+
+def test_the_recipe_is_the_one_that_the_demo_writes():
+    assert demo.recipe(demo.MINILM) == RECIPE
+
+
+def test_the_readme_can_be_read_in_one_sitting():
+    assert len(README.splitlines()) <= 200
+
+
+def test_links_lead_to_files():
+    for name, page in {"README": README, **DOCS}.items():
+        for link in re.findall(r"\]\((?!http|#)([^)#]+)", page):
+            base = ROOT if name == "README" else ROOT / "docs"
+            assert link.startswith("reference/") or (base / link).exists(), (name, link)
 
 
 def test_the_comparison_runs_as_it_is_written_but_tiny(folder, capfd, monkeypatch):
     monkeypatch.delitem(BACKENDS, "triton")  # its interpreter takes seconds a call
     monkeypatch.delitem(PEERS, "flex")  # compiles for seconds
-    typed = [command for command in COMMANDS if command.startswith("ldt bench")]
+    typed = [command for command in commands(DOCS["guide"]) if command.startswith("ldt bench")]
     assert typed
     for command in typed:
         tiny = f"{command} --length 8 --window 4 --heads 2 --dim 8 --rounds 1"
@@ -110,7 +133,8 @@ def test_the_comparison_runs_as_it_is_written_but_tiny(folder, capfd, monkeypatc
     assert {row["name"] for row in rows} == {*BACKENDS, *PEERS}
     assert "ldt blocked" in (folder / "bench.svg").read_text()
     if not torch.cuda.is_available():
-        shown = README.partition("**On your machine.**")[2].split("```")[3].strip().splitlines()
+        text = DOCS["guide"].partition("## Measure on your machine")[2]
+        shown = text.split("```")[3].strip().splitlines()
         assert shown
         assert set(shown) <= set(capfd.readouterr().out.splitlines())
 
@@ -118,45 +142,54 @@ def test_the_comparison_runs_as_it_is_written_but_tiny(folder, capfd, monkeypatc
 def test_the_model_loads_as_the_python_block_says(folder):
     assert ldt("ldt convert minilm minilm-2048 --max-length 2048 --window 128") == errors.EXIT_OK
     names = {}
-    exec(blocks("python")[0], names)
+    exec(blocks(DOCS["python"], "python")[0], names)
     assert names["model"].config.attention_window == [128, 128]
 
 
 def test_the_error_that_is_shown_is_the_one_that_comes(folder, capfd):
     (folder / "recipe.yaml").write_text(RECIPE.replace("path:", "pth:"))
     assert ldt("ldt finetune recipe.yaml") == errors.EXIT_RECIPE
-    shown = re.findall(r"^recipe\.yaml:\d+: .*$", README, re.M)
+    shown = re.findall(r"^recipe\.yaml:\d+: .*$", DOCS["guide"], re.M)
     assert shown
     assert capfd.readouterr().err.splitlines() == [f"error: {line}" for line in shown]
 
 
 def test_make_knows_the_targets():
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
-    named = set(re.findall(r"(?:`|\$ )make ([a-z]+)", README))
-    assert {"demo", "test", "check", "bench", "gpu", "help"} <= named & targets
+    pages = "\n".join((README, *DOCS.values()))
+    named = set(re.findall(r"(?:`|\$ )make ([a-z]+)", pages))
+    assert {"demo", "test", "check", "bench", "docs", "gpu", "help"} <= named & targets
     assert named <= targets
 
 
 def test_no_command_of_another_kind_goes_untested():
-    others = {"python3 -m venv .venv"}
-    others.add(".venv/bin/python -m pip install -c constraints.txt -e '.[dev]'")
-    rest = {c for c in COMMANDS if not re.search(r"\bldt ", c) and not c.startswith("make ")}
+    others = {"python3 -m venv .venv", "source .venv/bin/activate", "pip install ldt-toolkit"}
+    others |= {"source .venv/bin/activate && cd .demo", "make demo"}
+    rest = {c for page in PAGES.values() for c in commands(page) if not re.search(r"\bldt ", c)}
     assert rest == others
     assert (ROOT / "constraints.txt").exists()
 
 
 def test_every_option_that_is_named_exists(capfd):
-    there = {"--no-deps"}  # pip's
-    for command in ("convert", "finetune", "predict", "evaluate", "bench"):
+    there = {"--nproc-per-node"}  # torchrun's
+    for command in (
+        "convert",
+        "finetune",
+        "pretrain",
+        "predict",
+        "evaluate",
+        "perplexity",
+        "bench",
+    ):
         assert ldt(f"ldt {command} --help") == errors.EXIT_OK
         there |= set(re.findall(r"--[a-z][a-z-]*", capfd.readouterr().out))
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", README))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join((README, *DOCS.values()))))
     assert named
     assert named <= there
 
 
 def test_the_exit_codes_are_those_of_the_program():
-    table = README.partition("## Exit codes")[2].partition("\n## ")[0]
+    table = DOCS["runs"].partition("## Exit codes")[2].partition("\n## ")[0]
     listed = {
         int(code) for row in re.findall(r"^\| ([\d, ]+) \|", table, re.M) for code in row.split(",")
     }

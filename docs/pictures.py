@@ -1,0 +1,106 @@
+"""Draw the pictures of the docs: ``python docs/pictures.py`` writes docs/pictures/*.svg.
+
+The figures come from benchmarks/results and from the table of the demo in README.md.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("svg")
+# The same input gives the same file; text stays text.
+matplotlib.rcParams |= {"svg.hashsalt": "ldt", "svg.fonttype": "none", "font.size": 10}
+
+import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.colors import ListedColormap  # noqa: E402
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "pictures"
+COLORS = {"ldt": "#3949ab", "longformer": "#8d6e63", "roberta": "#e07b39", "modernbert": "#43a047"}
+NAMES = {"ldt": "ldt", "longformer": "Longformer", "roberta": "RoBERTa", "modernbert": "ModernBERT"}
+
+
+def save(figure, name):
+    """Write a figure without the date, so that a new drawing of the same data is the same file."""
+    FOLDER.mkdir(exist_ok=True)
+    path = FOLDER / f"{name}.svg"
+    figure.savefig(path, metadata={"Date": None}, bbox_inches="tight", facecolor="white")
+    plt.close(figure)
+    text = path.read_text("utf-8")
+    path.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n", "utf-8")
+
+
+def pattern(length=24, radius=3, first=2):
+    """Which token sees which: a window, and `first` global tokens."""
+    place = np.arange(length)
+    seen = (abs(place[:, None] - place) <= radius).astype(int)
+    seen[:first] = seen[:, :first] = 2
+    figure, axes = plt.subplots(figsize=(7.2, 2.9))
+    axes.imshow(seen, cmap=ListedColormap(["#f2f2f2", "#9fa8da", "#3949ab"]))
+    axes.set_xticks(place - 0.5, minor=True)
+    axes.set_yticks(place - 0.5, minor=True)
+    axes.grid(which="minor", color="white", linewidth=1)
+    axes.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
+    axes.set_xlabel("token that is seen")
+    axes.set_ylabel("token that sees")
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    notes = (
+        ("#3949ab", 4, "global tokens: see all tokens,\nand all tokens see them"),
+        ("#9fa8da", 11, "window: each token sees\nits neighbours on both sides"),
+        ("#dddddd", 18, "not computed: cost grows with the\nlength, not with its square"),
+    )
+    for color, row, text in notes:
+        axes.text(length + 1, row, "■", color=color, va="center", fontsize=16)
+        axes.text(length + 3.5, row, text, va="center")
+    save(figure, "pattern")
+
+
+def length():
+    """Time of a layer and peak memory in a forward pass, from results/cpu-encoder.json."""
+    data = json.loads((ROOT / "benchmarks/results/cpu-encoder.json").read_text("utf-8"))
+    cases = [
+        case
+        for case in data["cases"].values()
+        if case["pass"] == "forward" and case["dtype"] == "fp32" and isinstance(case["tokens"], int)
+    ]
+    cases.sort(key=lambda case: case["tokens"])
+    for case in cases:  # the longer ones were measured with fewer layers
+        case["seconds"] = {name: s / case["layers"] for name, s in case["seconds"].items()}
+    figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.1), layout="constrained")
+    labels = ("seconds for each layer", "peak memory over the model, MiB")
+    for panel, key, label in zip(axes, ("seconds", "mib"), labels, strict=True):
+        for name, color in COLORS.items():
+            points = [(case["tokens"], case[key][name]) for case in cases if name in case[key]]
+            panel.plot(*zip(*points, strict=True), "o-", color=color, label=NAMES[name])
+        panel.set(xlabel="tokens", ylabel=label, ylim=0)
+        panel.set_xticks([case["tokens"] for case in cases if case["tokens"] != 512])
+        panel.tick_params(axis="x", rotation=45)
+        panel.spines[["top", "right"]].set_visible(False)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    save(figure, "length")
+
+
+def demo():
+    """Accuracy of the two runs of the demo, from the table in README.md."""
+    rows = re.findall(r"^│ (the .+?) +│ +([\d.]+) │", (ROOT / "README.md").read_text("utf-8"), re.M)
+    names, values = [name for name, _ in rows], [float(value) for _, value in rows]
+    figure, axes = plt.subplots(figsize=(6.4, 1.5))
+    bars = axes.barh(names, values, color=[COLORS["roberta"], COLORS["ldt"]], height=0.6)
+    axes.bar_label(bars, [f"{value:.2f}" for value in values], padding=4)
+    axes.axvline(0.5, color="#999999", linestyle=":", linewidth=1, zorder=0)
+    axes.text(0.51, 0.5, "chance", va="center", color="#777777", fontsize=8)
+    axes.set(xlabel="accuracy on new contracts", xlim=(0, 1.1))
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    save(figure, "demo")
+
+
+PICTURES = {"pattern": pattern, "length": length, "demo": demo}
+
+if __name__ == "__main__":
+    for draw in PICTURES.values():
+        draw()

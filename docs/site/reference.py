@@ -1,0 +1,246 @@
+"""Reference pages generated from the code: keys of a recipe, commands, public names.
+
+A key without a meaning, or an option without help, is an error: the site does not build.
+"""
+
+import inspect
+import re
+import types
+from dataclasses import fields
+from typing import Annotated, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+# Meanings of fields that all tasks have.
+COMMON = {
+    "global_attention": "Segments whose tokens see the whole input and are seen by all of it; "
+    "the segments of this task are {roles}.",
+}
+# Meanings of the training keys that transformers.TrainingArguments does not have.
+OWN_TRAINING = {
+    "early_stopping_patience": "Evaluations without a gain after which training ends.",
+    "early_stopping_threshold": "Least difference of the metric that counts as a gain.",
+}
+
+
+def cell(text):
+    """Text as one cell of a table: one line, without bars, markup of reST as that of Markdown."""
+    text = re.sub(r"\s+", " ", str(text)).strip().replace("``", "`").replace("|", "\\|")
+    return re.sub(r"<(?=\w)(?![^`]*`)", "&lt;", text)
+
+
+def table(headings, rows):
+    """Lines of a Markdown table."""
+    lines = [f"| {' | '.join(headings)} |", f"| {' | '.join('---' for _ in headings)} |"]
+    return lines + [f"| {' | '.join(cell(value) for value in row)} |" for row in rows]
+
+
+def first_line(item):
+    """First paragraph of a docstring, on one line."""
+    return cell((inspect.getdoc(item) or "").partition("\n\n")[0])
+
+
+def meanings(cls):
+    """Name -> meaning of the ``Args:`` of a class's docstring, those of its bases included."""
+    found = {}
+    for base in reversed(cls.__mro__):
+        text = inspect.cleandoc(base.__dict__.get("__doc__") or "")
+        section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", text, re.S | re.M)
+        for entry in re.split(r"\n(?=    \S)", "\n" + section[1] if section else ""):
+            names, colon, meaning = entry.partition(":")
+            if colon and re.fullmatch(r"[\w, ]+", names.strip()):
+                found |= dict.fromkeys(re.split(r",\s*", names.strip()), meaning.strip())
+    return found
+
+
+def type_name(annotation):
+    """A type in the words of a recipe."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return type_name(inner[0])
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(type_name(part) for part in inner))
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in inner)
+    if origin is list:
+        return f"list of {type_name(inner[0])}"
+    if origin is dict:
+        return "mapping"
+    words = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+    words |= {type(None): "none"}
+    return words.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def default(field):
+    """Default of a field as a recipe writes it."""
+    value = field.get_default(call_default_factory=True)
+    if value is PydanticUndefined:
+        return "required"
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
+    return "none" if value is None else f"`{str(value).lower() if value is True else value}`"
+
+
+def keys(cls, skip=()):
+    """Table of the keys of a section.
+
+    Raises:
+        ValueError: a key has no meaning in the docstring of its class.
+    """
+    known, rows = meanings(cls), []
+    for name, field in cls.model_fields.items():
+        if name in skip:
+            continue
+        meaning = known.get(name) or field.description
+        if not meaning and name in COMMON and hasattr(cls, "roles"):
+            meaning = COMMON[name].format(roles=", ".join(f"`{role}`" for role in cls.roles))
+        if not meaning:
+            raise ValueError(f"{cls.__module__}.{cls.__name__}: no meaning of {name!r} in Args")
+        rows.append([f"`{name}`", type_name(field.annotation), default(field), meaning])
+    return table(["key", "type", "default", "meaning"], rows)
+
+
+def sections(module):
+    """Classes of a module that are sections of a recipe."""
+    return [
+        item
+        for item in vars(module).values()
+        if isinstance(item, type)
+        and issubclass(item, BaseModel)
+        and item.__module__ == module.__name__
+        and item.__name__.endswith("Section")
+        and item.model_fields
+    ]
+
+
+def recipe_page():
+    """Every key of a recipe: of each task, of `model:` and `data:` by kind, of `training:`."""
+    from transformers import TrainingArguments
+
+    from ldt.data import options
+    from ldt.recipe import model
+    from ldt.recipe.training import OWN_TRAINING_KEYS
+    from ldt.tasks import TASKS
+    from ldt.training.arguments import DEFAULTS, FIXED
+
+    lines = [
+        "# Recipe reference",
+        "",
+        "A recipe has four keys: `task`, `model`, `data` and `training`. This page is generated "
+        "from the classes that check it. `key=value` behind a command replaces a value, as in "
+        "`ldt finetune recipe.yaml data.max_length=2048`.",
+        "",
+    ]
+    for name, task in TASKS.items():
+        lines += [f"## task: {name}", "", first_line(task), ""]
+        lines += [*keys(task, skip=("name",)), ""]
+        lines += [part for cls in nested(task) for part in nested_section(cls)]
+    for title, module in (("model", model), ("data", options)):
+        for cls in sections(module):
+            lines += [f"## {title}: {cls.__name__}", "", first_line(cls), "", *keys(cls), ""]
+    lines += [
+        "## training",
+        "",
+        "The keys are the arguments of `transformers.TrainingArguments`, word for word. Where "
+        "ldt's default is another one:",
+        "",
+    ]
+    theirs = {field.name: field.default for field in fields(TrainingArguments)}
+    rows = [[f"`{key}`", f"`{value}`", f"`{theirs[key]}`"] for key, value in DEFAULTS.items()]
+    lines += [*table(["key", "default in ldt", "default in transformers"], rows), ""]
+    lines += ["Keys that only ldt has:", ""]
+    if set(OWN_TRAINING) != set(OWN_TRAINING_KEYS):
+        raise ValueError("OWN_TRAINING: a meaning for each of OWN_TRAINING_KEYS, and no other")
+    rows = [
+        [f"`{key}`", type_name(kind), OWN_TRAINING[key]] for key, kind in OWN_TRAINING_KEYS.items()
+    ]
+    lines += [*table(["key", "type", "meaning"], rows), ""]
+    lines += ["ldt's trainer relies on these; a recipe cannot set them to something else:", ""]
+    lines += table(["key", "value"], [[f"`{key}`", f"`{value}`"] for key, value in FIXED.items()])
+    return "\n".join(lines) + "\n"
+
+
+def nested(cls):
+    """Classes of the fields of a section that are sections themselves."""
+    found = []
+    for field in cls.model_fields.values():
+        stack = [field.annotation]
+        while stack:
+            annotation = stack.pop()
+            stack += get_args(annotation)
+            if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+                found.append(annotation)
+    return list(dict.fromkeys(found))
+
+
+def nested_section(cls):
+    """Heading and table of a section within a section."""
+    return [f"### {cls.__name__}", "", first_line(cls), "", *keys(cls), ""]
+
+
+def cli_page():
+    """Every command with its arguments and options."""
+    import typer
+
+    from ldt import cli
+
+    root = typer.main.get_command(cli.app)
+    lines = ["# Command line reference", "", "This page is generated from the commands.", ""]
+    for name, command in commands(root, "ldt"):
+        lines += [f"## {name}", "", *described(command.help or ""), ""]
+        rows = []
+        for parameter in command.params:
+            if parameter.name == "help":
+                continue
+            if not parameter.help:
+                raise ValueError(f"{name}: no help for {parameter.name!r}")
+            flags = [*parameter.opts, *parameter.secondary_opts]
+            if parameter.param_type_name == "argument":
+                flags = [parameter.metavar or parameter.name.upper()]
+            value = parameter.default
+            shown = "" if value in (None, False, ()) or callable(value) else f"`{value}`"
+            shown = "required" if parameter.required else shown
+            rows.append([", ".join(f"`{flag}`" for flag in flags), shown, parameter.help])
+        lines += [*table(["argument or option", "default", "meaning"], rows), ""] if rows else []
+    return "\n".join(lines)
+
+
+def commands(command, name):
+    """(full name, command) of all commands that are no groups."""
+    if not hasattr(command, "commands"):
+        yield name, command
+        return
+    for below, item in command.commands.items():
+        yield from commands(item, f"{name} {below}")
+
+
+def described(text):
+    """Help of a command as Markdown; lines that begin with ``Example:`` or ``ldt`` are code."""
+    lines = []
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        label, colon, example = paragraph.partition("Example:")
+        if colon and not label.strip():
+            lines += ["```console", f"$ {cell(example)}", "```", ""]
+        else:
+            lines += [cell(paragraph.replace("\b", "")), ""]
+    return lines
+
+
+def api_page():
+    """Public names of `ldt.model` and `ldt.attention` with the first line of their docstrings."""
+    import ldt.attention
+    import ldt.model
+
+    lines = ["# Python reference", "", "The docstrings have arguments, shapes and errors.", ""]
+    for module in (ldt.model, ldt.attention):
+        names = getattr(module, "__all__", None) or [n for n in vars(module) if n[0] != "_"]
+        rows = []
+        for name in sorted(names):
+            item = getattr(module, name)
+            ours = getattr(item, "__module__", "").startswith("ldt")
+            if ours and (inspect.isclass(item) or inspect.isfunction(item)):
+                rows.append([f"`{name}`", first_line(item)])
+        lines += [f"## {module.__name__}", "", first_line(module), ""]
+        lines += [*table(["name", "summary"], rows), ""]
+    return "\n".join(lines)

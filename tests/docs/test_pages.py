@@ -1,0 +1,55 @@
+"""The pages by hand: navigation, tables of what can be added, changelog, pictures."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pictures
+import yaml
+
+import ldt
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+def test_the_navigation_has_every_page():
+    text = (DOCS / "site" / "mkdocs.yml").read_text("utf-8")
+    listed = set(re.findall(r"([\w/]+\.md)", text.partition("\nnav:")[2]))
+    hooks = (DOCS / "site" / "hooks.py").read_text("utf-8")
+    generated = set(re.findall(r'"(reference/\w+\.md)"', hooks))
+    assert listed == {path.name for path in DOCS.glob("*.md")} | generated
+    assert yaml.safe_load(text)["docs_dir"] == ".."
+
+
+def test_contributing_names_tables_that_exist():
+    text = (DOCS / "CONTRIBUTING.md").read_text("utf-8")
+    rows = re.findall(r"^\| [\w ]+ \| [^|]+ \| `([A-Z]+)` in `([\w/]+)\.py`", text, re.M)
+    assert len(rows) >= 5
+    for name, file in rows:
+        module = importlib.import_module(file.replace("/", ".").removesuffix(".__init__"))
+        assert getattr(module, name)
+    added = re.findall(r"^\| ([\w ]+) \| ", text, re.M)[1:]
+    assert added == (
+        "task|kind of answer|kind of training|published layout|metric|attention backend|pooling|"
+        "encoder|command"
+    ).split("|")
+
+
+def test_the_changelog_begins_with_this_version():
+    (first, *_) = re.findall(r"^## (\S+)", (DOCS / "CHANGELOG.md").read_text("utf-8"), re.M)
+    assert first.rstrip(",") == ldt.__version__
+
+
+def test_the_pictures_are_those_of_the_figures(tmp_path, monkeypatch):
+    there = {path.stem: path.read_text("utf-8") for path in pictures.FOLDER.glob("*.svg")}
+    monkeypatch.setattr(pictures, "FOLDER", tmp_path)
+    assert set(there) == set(pictures.PICTURES)
+    for name, draw in pictures.PICTURES.items():
+        draw()
+        words = [
+            re.findall(r"<text[^>]*>([^<]*)</text>", text)
+            for text in (there[name], (tmp_path / f"{name}.svg").read_text("utf-8"))
+        ]
+        assert words[0]
+        assert words[0] == words[1]

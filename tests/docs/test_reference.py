@@ -1,0 +1,100 @@
+"""The generated pages have every key, option and name, and fail on one without a meaning."""
+
+import re
+from typing import Literal
+
+import pytest
+import reference
+import typer
+
+from ldt import cli
+from ldt.data import options
+from ldt.recipe import model
+from ldt.recipe.training import OWN_TRAINING_KEYS
+from ldt.tasks import TASKS
+
+
+def test_the_page_of_recipes_has_every_key():
+    page = reference.recipe_page()
+    for name, task in TASKS.items():
+        text = page.partition(f"## task: {name}\n")[2].partition("\n## ")[0]
+        for key in set(task.model_fields) - {"name"}:
+            assert f"| `{key}` |" in text, (name, key)
+    for title, module in (("model", model), ("data", options)):
+        classes = reference.sections(module)
+        assert len(classes) >= 3
+        for cls in classes:
+            text = page.partition(f"## {title}: {cls.__name__}\n")[2].partition("\n## ")[0]
+            for key in cls.model_fields:
+                assert f"| `{key}` |" in text, (cls, key)
+    for key in OWN_TRAINING_KEYS:
+        assert f"| `{key}` |" in page
+
+
+def test_a_new_key_appears_with_its_meaning_and_fails_without(monkeypatch):
+    class Documented(options.DataSection):
+        """Data with a sampler.
+
+        Args:
+            sampler: order of the documents,
+                by name.
+        """
+
+        sampler: Literal["length", "random"] | None = None
+
+    lines = reference.keys(Documented)
+    assert lines[-1] == (
+        "| `sampler` | `length`, `random` or none | none | order of the documents, by name. |"
+    )
+    assert any(line.startswith("| `train` |") for line in lines)
+
+    class Undocumented(options.DataSection):
+        """Data with a sampler."""
+
+        sampler: str | None = None
+
+    with pytest.raises(ValueError, match="no meaning of 'sampler'"):
+        reference.keys(Undocumented)
+    monkeypatch.setitem(OWN_TRAINING_KEYS, "restarts", int)
+    with pytest.raises(ValueError, match="a meaning for each"):
+        reference.recipe_page()
+
+
+def test_the_page_of_commands_has_every_option():
+    page = reference.cli_page()
+    found = list(reference.commands(typer.main.get_command(cli.app), "ldt"))
+    assert {name.split()[1] for name, _ in found} == set(cli.COMMANDS)
+    for name, command in found:
+        text = page.partition(f"## {name}\n")[2].partition("\n## ")[0]
+        for parameter in command.params:
+            for flag in parameter.opts:
+                if flag.startswith("--") and flag != "--help":
+                    assert f"`{flag}`" in text, (name, flag)
+
+
+def test_a_new_option_appears_and_fails_without_help(monkeypatch):
+    app = typer.Typer()
+
+    @app.callback()
+    def ldt() -> None: ...
+
+    @app.command()
+    def fold(size: int = typer.Option(3, help="Sheets in a fold.")) -> None:
+        """Fold sheets."""
+
+    monkeypatch.setattr(cli, "app", app)
+    assert "| `--size` | `3` | Sheets in a fold. |" in reference.cli_page()
+
+    @app.command()
+    def cut(size: int = 3) -> None:
+        """Cut sheets."""
+
+    with pytest.raises(ValueError, match="ldt cut: no help for 'size'"):
+        reference.cli_page()
+
+
+def test_the_page_of_python_names_has_the_public_classes():
+    page = reference.api_page()
+    for name in ("LdtModel", "LdtForSequenceClassification", "sliding_window_attention"):
+        (summary,) = re.findall(rf"^\| `{name}` \| (.+) \|$", page, re.M)
+        assert summary
