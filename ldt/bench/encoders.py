@@ -9,7 +9,7 @@ PEERS = ("longformer", "roberta", "modernbert")
 
 
 def names(setting: Setting) -> tuple[str, ...]:
-    """What `load` knows: ``ldt``, ldt with a backend by name, its Poolingformer, and the peers."""
+    """Encoders that `load` knows: ldt, ldt by backend, its Poolingformer, and the peers."""
     return ("ldt", *BACKENDS, "poolingformer", *PEERS)
 
 

@@ -65,7 +65,7 @@ def cuda_peak_mib(run):
 
 
 def machine():
-    """What the figures depend on."""
+    """The machine and the libraries that measurements depend on."""
     import transformers
 
     cpu = Path("/proc/cpuinfo")

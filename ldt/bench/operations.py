@@ -65,7 +65,7 @@ class Given:
 
     @cached_property
     def layout(self):
-        """Where the documents lie; their first tokens are global unless the pattern is causal."""
+        """Layout of the documents; their first tokens are global unless the pattern is causal."""
         setting = self.setting
         total = setting.batch * self.tokens
         borders = torch.arange(0, total + 1, self.tokens, device=setting.device)
@@ -240,7 +240,7 @@ PEERS = {"longformer": longformer, "sdpa": sdpa, "cudnn": cudnn, "flex": flex}
 
 
 def names(setting: Setting) -> tuple[str, ...]:
-    """What `load` knows: the backends of ldt and the peers."""
+    """Implementations that `load` knows: the backends of ldt and the peers."""
     return (*BACKENDS, *PEERS)
 
 

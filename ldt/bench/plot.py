@@ -133,7 +133,7 @@ def _draw(axes, rows, value):
 
 
 def _heights(axes, ends):
-    """Where the label of each end stands, in parts of the panel's height, none over another."""
+    """Height of the label of each line's end, in parts of the panel's, none over another."""
     axes.get_ylim()  # settles the limits
     to_panel = axes.transScale + axes.transLimits
     wanted = [to_panel.transform(end[:2])[1] for end in ends]

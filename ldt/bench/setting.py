@@ -1,4 +1,4 @@
-"""What all figures of one comparison have in common."""
+"""Setting that all measurements of one comparison share."""
 
 from dataclasses import dataclass
 

@@ -16,7 +16,7 @@ KINDS = {"forward": "forward", "training": "forward and backward"}
 
 
 def label(name):
-    """What an implementation is called in a table."""
+    """Name of an implementation in a table."""
     return PEERS.get(name, name if name == "ldt" else f"ldt {name}")
 
 
@@ -39,7 +39,7 @@ def pattern_line(setting):
 
 
 def heading(about, setting, chosen):
-    """What is said before anything is measured.
+    """Lines to print before anything is measured.
 
     Args:
         chosen: (name, why) of the backend that ``auto`` takes.

@@ -7,6 +7,24 @@ import typer
 
 from ldt.cli.console import say, stdout
 
+Positions = Annotated[
+    Literal["tile", "interpolate", "random"],
+    typer.Option(
+        help="Way to fill the longer table of positions: tile repeats the source's, "
+        "interpolate stretches it, random initialises it anew."
+    ),
+]
+
+Window = Annotated[
+    int | None,
+    typer.Option(
+        min=2,
+        metavar="TOKENS",
+        help="Attention window, in tokens, both sides together; by default 512 (128 with "
+        "poolingformer), and a Longformer keeps its own.",
+    ),
+]
+
 
 def convert(
     source: Annotated[
@@ -37,22 +55,8 @@ def convert(
             min=1, metavar="TOKENS", help="Longest input of the converted model, in tokens."
         ),
     ] = 4096,
-    window: Annotated[
-        int | None,
-        typer.Option(
-            min=2,
-            metavar="TOKENS",
-            help="Attention window, in tokens, both sides together; by default 512 (128 with "
-            "poolingformer), and a Longformer keeps its own.",
-        ),
-    ] = None,
-    positions: Annotated[
-        Literal["tile", "interpolate", "random"],
-        typer.Option(
-            help="Way to fill the longer table of positions: tile repeats the source's, "
-            "interpolate stretches it, random initialises it anew."
-        ),
-    ] = "tile",
+    window: Window = None,
+    positions: Positions = "tile",
     check: Annotated[
         str | None,
         typer.Option(

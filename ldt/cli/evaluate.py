@@ -22,6 +22,14 @@ log = logging.getLogger("ldt")
 
 Format = Enum("Format", {name: name for name in METRICS})
 
+Format = Annotated[
+    Format,
+    typer.Option(
+        help="Published layout of both files, which also decides the metric; XQuAD has the "
+        "layout squad."
+    ),
+]
+
 
 def evaluate(
     gold: Annotated[
@@ -31,13 +39,7 @@ def evaluate(
     pred: Annotated[
         str, typer.Option(metavar="FILE", help="Predictions to score; - reads standard input.")
     ],
-    format: Annotated[
-        Format,
-        typer.Option(
-            help="Published layout of both files, which also decides the metric; XQuAD has the "
-            "layout squad."
-        ),
-    ],
+    format: Format,
     domain: Annotated[
         Literal["wikipedia", "web"] | None,
         typer.Option(

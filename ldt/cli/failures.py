@@ -1,4 +1,4 @@
-"""What went wrong, in a line, and the exit code that says so.
+"""Exceptions turned into a line and an exit code.
 
 Exit codes are in `ldt.errors`; 141 is a reader of our output that went away.
 """

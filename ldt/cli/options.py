@@ -7,7 +7,11 @@ import typer
 
 Recipe = Annotated[
     Path,
-    typer.Argument(metavar="RECIPE", help="Recipe of the run: a YAML file.", show_default=False),
+    typer.Argument(
+        metavar="RECIPE",
+        help="Recipe of the run: a YAML file, or a name that ldt recipes lists.",
+        show_default=False,
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,

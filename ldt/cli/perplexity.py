@@ -9,6 +9,15 @@ from ldt.cli.console import say, stdout
 from ldt.cli.options import Device
 from ldt.files import write_whole
 
+Lengths = Annotated[
+    list[int] | None,
+    typer.Option(
+        metavar="TOKENS",
+        help="Length of the inputs, in tokens; repeat the option for more lengths; by default "
+        "the longest of the model.",
+    ),
+]
+
 
 def perplexity(
     model: Annotated[
@@ -25,14 +34,7 @@ def perplexity(
             help="Text or table to predict; repeat the option for more files.",
         ),
     ] = None,
-    length: Annotated[
-        list[int] | None,
-        typer.Option(
-            metavar="TOKENS",
-            help="Length of the inputs, in tokens; repeat the option for more lengths; by default "
-            "the longest of the model.",
-        ),
-    ] = None,
+    length: Lengths = None,
     text: Annotated[
         str, typer.Option(metavar="FIELD", help="Field of a table that holds the text.")
     ] = "text",

@@ -10,7 +10,7 @@ from ldt.inference.masked_text import Score
 
 @dataclass
 class Report:
-    """What a conversion did. `lines` or `str` make it text.
+    """Result of a conversion. `lines` or `str` make it text.
 
     Attributes:
         source: as it was given.
@@ -52,7 +52,7 @@ class Report:
 
     @property
     def ok(self):
-        """Whether all checks of the proof hold."""
+        """True if all checks of the proof hold."""
         return all(check.ok for check in self.checks)
 
     @property
@@ -96,7 +96,7 @@ class Report:
         ]
 
     def _positions(self):
-        """What became of the source's rows, in words."""
+        """The way the source's rows were used, in words."""
         if self.positions == "interpolate":
             return "interpolated"
         if self.positions == "random":

@@ -104,7 +104,7 @@ class MaskedText:
 def score(
     model: Scorer, text: MaskedText, length: int, *, pad: int, batch_tokens: int = 8192
 ) -> Score:
-    """What the model makes of the text in inputs of that length.
+    """Score a text in inputs of at most ``length`` tokens.
 
     Args:
         model: gives the logits.

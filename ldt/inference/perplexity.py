@@ -1,4 +1,4 @@
-"""How well a language model predicts a text, by length of its input."""
+"""Perplexity of a language model on a text, by length of its input."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def is_character_model(folder: str) -> bool:
 
 
 def _of_masked_words(folder, names, lengths, text, seed, device):
-    """The same masked tokens of a text, scored in inputs of each length."""
+    """Masked tokens of a text, the same at every length, scored in inputs of each length."""
     model = load(folder, LdtForMaskedLM)
     if model.new_weights:
         raise ModelError(
