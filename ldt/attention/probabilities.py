@@ -44,6 +44,7 @@ def band_probabilities(q, k, layout: Layout, *, window: int, dilation=1, causal=
             token = torch.arange(start, stop, device=q.device)[:, None] + offset[:, None]
             inside = (token >= begin) & (token < end) & ~ahead
             token = token.clamp(begin, end - 1)  # [heads, b, window + 1]
+            # One product with the slab that all heads' windows reach, of which each takes its own.
             reach = radius * max(dilations)
             first, last = max(begin, start - reach), min(end, stop + reach)
             queries = q[start:stop].transpose(0, 1) * dim**-0.5

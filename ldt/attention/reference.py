@@ -63,6 +63,7 @@ def sliding_window_attention(
         rows = rows & ~layout.is_global
     if layout.key_padding_mask is not None:
         rows = rows & layout.key_padding_mask
+    # Only rows that see a key go on: a softmax over nothing would be NaN, and its gradient too.
     index = rows.nonzero().squeeze(1)
     far = 0.0
     if relative is not None:

@@ -149,15 +149,19 @@ def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
         )
     is_global = is_global & keep
     if torch.compiler.is_compiling():
+        # The number of tokens must not depend on the masks, so nothing is cut off.
         keep = None if attention_mask is None else keep.flatten()
         is_global = is_global.flatten()
         num_global = count_globals(is_global)
         return Packing(Layout(cu_seqlens, keep, is_global, b * n, num_global), shape)
 
+    # A row is cut to the span from its first to its last real token. One without any keeps its
+    # first position, since every document has a token.
     some = keep.any(1)
     first = keep.int().argmax(1)
     last = torch.where(some, n - 1 - keep.flip(1).int().argmax(1), first)
     leading = is_global.gather(1, first[:, None]).sum()
+    # All numbers together, so that the host waits for the device once.
     counts = torch.stack([keep.sum(), (last - first + 1).sum(), is_global.sum(), leading])
     real, total, num_global, leading = counts.tolist()
     index = None

@@ -49,10 +49,12 @@ def pooled_attention(
     """
     check(pooling, size, stride, window)
     if torch.compiler.is_compiling():
+        # An operator takes tensors alone, so all three are in memory at once here.
         q, k, v = map(_given, (q, k, v))
         return ops.pooled(
             q, k, v, weight, layout, pooling, size, stride, window, dropout, seed, backend
         )
+    # k and v are pooled, and let go, before q is made: not all three are in memory at once.
     cells = Cells(layout, size, stride)
     keys, values = _pool(backend, pooling, _given(k), _given(v), weight, cells)
     q = _given(q)
