@@ -81,9 +81,7 @@ def evaluate(
     from ldt.metrics.result import as_json
 
     if json and json != "-":
-        check_target(Path(json))
-        if Path(json).resolve() in {Path(file).resolve() for file in (gold, pred, na_prob) if file}:
-            raise UserError(f"--json {json}: a file that is read; name another")
+        _check(json, (gold, pred, na_prob))
     result = metrics.evaluate(
         gold, pred, format=format.value, domain=domain, evidence=evidence, na_prob=na_prob
     )
@@ -97,6 +95,13 @@ def evaluate(
     if json:
         write_whole(Path(json), f"{text}\n")
         log.info("%s: written", json)
+
+
+def _check(target: str, sources: tuple[str | None, ...]) -> None:
+    """Refuse a file for JSON that cannot be written, or that is one of those to be read."""
+    check_target(Path(target))
+    if Path(target).resolve() in {Path(file).resolve() for file in sources if file}:
+        raise UserError(f"--json {target}: a file that is read; name another")
 
 
 def show(result: "Result") -> None:
