@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -281,19 +280,3 @@ def _piece(ids: np.ndarray, start: int, end: int, scored: int, number: int) -> F
     labels = shown.copy()
     labels[: scored - start] = NO_LABEL
     return {"input_ids": shown, "labels": labels, "document": number}
-
-
-def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
-    """input_ids, labels and attention_mask [rows, longest] int64, filled up on the right."""
-    longest = max(len(feature["input_ids"]) for feature in features)
-    batch = {
-        "input_ids": torch.zeros(len(features), longest, dtype=torch.long),
-        "labels": torch.full((len(features), longest), NO_LABEL),
-        "attention_mask": torch.zeros(len(features), longest, dtype=torch.long),
-    }
-    for row, feature in enumerate(features):
-        size = len(feature["input_ids"])
-        batch["input_ids"][row, :size] = torch.from_numpy(feature["input_ids"])
-        batch["labels"][row, :size] = torch.from_numpy(feature["labels"])
-        batch["attention_mask"][row, :size] = 1
-    return batch

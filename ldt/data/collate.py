@@ -1,66 +1,72 @@
 """Features of different lengths as one batch."""
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ldt.data.features import _TOKEN_TYPES, Feature
+from ldt.data.features import TOKEN_TYPES, Feature
 
 if TYPE_CHECKING:
     import torch
 
 NO_POSITION = -100  # fills up rows of labels and positions; losses ignore it
-# What the heads take besides; a list of any length becomes a row of a batch.
-_INPUTS = (
-    *("labels", "start_positions", "end_positions", "positions", "choices"),
-    *("paragraph_positions", "sentence_positions", "paragraph_labels", "sentence_labels"),
-)
+# Keys of features that the model does not see, besides a task's own (`Task.extras`).
+EXTRAS = frozenset({"document", "tokens", "flags", "windows", "chunks"})
 
 
 class Collator:
-    """Pads features on the right to the longest of a batch.
+    """Pads features on the right to the longest of a batch, and keeps what the head takes.
 
     ``labels`` become one number a row (int64, or float32 of a regression), a float32 row of a
     multi-label feature; they, positions and labels of tokens, where a feature has a list of whole
     numbers, become rows filled up with -100, which heads ignore.
+
+    Args:
+        pad_token_id: fills up input_ids.
+        head: model class; the parameters of its ``forward`` are the inputs that a batch may have.
+        extras: further keys of features that are for answers and messages only.
     """
 
-    def __init__(self, pad_token_id: int):
+    def __init__(self, pad_token_id: int, head: type, extras: Iterable[str] = ()):
         self.pad_token_id = pad_token_id
+        self.inputs = frozenset(inspect.signature(head.forward).parameters) - {"self", "kwargs"}
+        self.extras = EXTRAS.union(extras)
+        self.required = {"input_ids"} | ({"global_attention_mask"} & self.inputs)
 
     def __call__(
         self, features: Sequence[Feature] | Sequence[list[Feature]]
     ) -> dict[str, "torch.Tensor"]:
-        """Return input_ids, attention_mask, global_attention_mask, [rows, longest] int64, and
-        token_type_ids, labels and positions if the features have them. Of lists of features, whose
-        members belong together, also ``documents`` [rows] int64, which list each row is of.
+        """Return input_ids and attention_mask, [rows, longest] int64, and every other input of the
+        head that the features have. Of lists of features, whose members belong together, also
+        ``example_ids`` [rows] int64, which list each row is of, if the head takes it.
 
         Raises:
-            ValueError: a feature without its global mask, or some with and some without a key.
+            ValueError: a feature without its global mask, some with and some without a key, or a
+                key that the head does not take.
         """
         import torch
 
-        extra = {}
+        batch = {}
         if isinstance(features[0], list):
-            rows = [len(document) for document in features]
-            extra["documents"] = np.repeat(np.arange(len(rows)), rows)
-            features = [feature for document in features for feature in document]
-        every = (*_TOKEN_TYPES, *_INPUTS)
-        keys = {key for feature in features for key in every if key in feature}
-        keys |= {"input_ids", "global_attention_mask"}
+            if "example_ids" in self.inputs:
+                sizes = [len(example) for example in features]
+                batch["example_ids"] = np.repeat(np.arange(len(sizes)), sizes)
+            features = [feature for example in features for feature in example]
+        keys = self.required.union(*features) - self.extras
+        if unknown := sorted(keys - self.inputs):
+            raise ValueError(f"the head takes no {', '.join(unknown)}")
         for feature in features:
             if missing := sorted(keys - feature.keys()):
                 raise ValueError(f"a feature without {', '.join(missing)}")
-        fillers = dict.fromkeys(_TOKEN_TYPES, 0) | {"input_ids": self.pad_token_id}
-        batch = {
-            key: _rows([feature[key] for feature in features], fillers.get(key, NO_POSITION))
-            for key in every
-            if key in keys
-        }
+        fillers = dict.fromkeys(TOKEN_TYPES, 0) | {"input_ids": self.pad_token_id}
+        for key in sorted(keys):
+            values = [feature[key] for feature in features]
+            batch[key] = _rows(values, fillers.get(key, NO_POSITION))
         ones = [np.ones(len(feature["input_ids"]), np.int64) for feature in features]
         batch["attention_mask"] = _rows(ones, 0)
-        return {key: torch.from_numpy(values) for key, values in (batch | extra).items()}
+        return {key: torch.from_numpy(values) for key, values in batch.items()}
 
 
 def _rows(values: list, filler: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -241,8 +241,3 @@ def split(
     if taken.all() or not taken.any():  # move the documents with the first of the fingerprints
         taken ^= fingerprints == different[0]
     return np.flatnonzero(~taken), np.flatnonzero(taken)
-
-
-def total_size(found: Iterable[Source]) -> int:
-    """Bytes of all sources."""
-    return sum(source.size for source in found)

@@ -20,7 +20,7 @@ from ldt.errors import ResourceError
 
 Feature = dict[str, Any]
 
-_TOKEN_TYPES = {  # what has one number a token, and its type in the file
+TOKEN_TYPES = {  # keys with one number a token, and their type in the file
     "input_ids": np.int32,
     "global_attention_mask": np.uint8,
     "token_type_ids": np.uint8,
@@ -66,8 +66,8 @@ class Features(Sequence[Feature]):
     def _write(self, feature: Feature, file: BinaryIO, offset: int) -> int:
         rest, arrays, length = {}, {}, len(feature["input_ids"])
         for key, value in feature.items():
-            if key in _TOKEN_TYPES:
-                arrays[key] = np.asarray(value, _TOKEN_TYPES[key])
+            if key in TOKEN_TYPES:
+                arrays[key] = np.asarray(value, TOKEN_TYPES[key])
                 if arrays[key].shape != (length,):
                     raise ValueError(
                         f"{key} has the shape {arrays[key].shape}, input_ids ({length},)"
@@ -139,7 +139,7 @@ class Reshuffled(Sequence[list[Feature]]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Is called by the Trainer's loader as an epoch begins."""
+        """Called by the Trainer's loader as an epoch begins."""
         self.epoch = epoch
 
     def __len__(self) -> int:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ldt.data.collate import Collator
 from ldt.data.corpus import Reader, Source
 from ldt.data.features import Feature
 from ldt.data.masking import Masker
@@ -290,13 +289,3 @@ class Stream(IterableDataset):
                     rows, used = [], 0
                 rows.append(row)
                 used += len(row)
-
-
-class Rows:
-    """Collates items, which are lists of rows, to one batch of all rows."""
-
-    def __init__(self, pad_token_id: int):
-        self.collate = Collator(pad_token_id)
-
-    def __call__(self, items: Sequence[list[Feature]]):
-        return self.collate([row for item in items for row in item])

@@ -26,7 +26,6 @@ from pathlib import Path
 import numpy as np
 
 from ldt import files
-from ldt.cli.console import say
 from ldt.data.corpus import Reader, Source, fingerprint
 from ldt.data.options import CorpusSection
 from ldt.data.tokenization import token_parts, vocabulary_size
@@ -114,14 +113,14 @@ def _tokenize(source: Source, data: CorpusSection, tokenizer, folder: Path, most
     reader = Reader(source, data)
     done = sum(shard["documents"] for shard in shards)
     if done:
-        say(f"{source.name}: tokenized up to document {done:,}, going on there")
+        log.info("%s: tokenized up to document %s, going on there", source.name, f"{done:,}")
     texts = islice(reader, done, most)
     documents = _encoded(texts, tokenizer, data.workers or os.cpu_count() or 1)
     dtype = token_type(vocabulary_size(tokenizer))
-    number, last, told = len(shards), False, _Told(source.name, done)
+    number, last, progress = len(shards), False, _Progress(source.name, done)
     try:
         while not last:
-            last = _write_shard(folder / f"{number:06}", documents, dtype, reader, told)
+            last = _write_shard(folder / f"{number:06}", documents, dtype, reader, progress)
             number += 1
     except OSError as error:
         if not files.is_write_error(error):
@@ -134,7 +133,7 @@ def _tokenize(source: Source, data: CorpusSection, tokenizer, folder: Path, most
         documents.close()
 
 
-def _write_shard(target: Path, documents, dtype, reader: Reader, told: _Told) -> bool:
+def _write_shard(target: Path, documents, dtype, reader: Reader, progress: _Progress) -> bool:
     """Write a shard; returns True if it is the last one of its source."""
     rows, total, last = [], 0, True
     with files.new_folder(target) as folder:
@@ -144,7 +143,7 @@ def _write_shard(target: Path, documents, dtype, reader: Reader, told: _Told) ->
                 count = sum(map(len, ids))
                 rows.append((count, size, print_))
                 total += count
-                told(count)
+                progress(count)
                 if total >= SHARD or len(rows) >= MOST:
                     last = False
                     break
@@ -155,8 +154,8 @@ def _write_shard(target: Path, documents, dtype, reader: Reader, told: _Told) ->
     return last
 
 
-class _Told:
-    """Says now and then how far tokenizing is."""
+class _Progress:
+    """Logs the progress of tokenizing every 20 s."""
 
     def __init__(self, name: str, documents: int):
         self.name, self.documents, self.tokens = name, documents, 0
@@ -169,7 +168,8 @@ class _Told:
         if now - self.last > _REPORT:
             self.last = now
             rate = self.tokens / (now - self.began)
-            say(f"{self.name}: tokenizing, {self.documents:,} documents, {rate:,.0f} tokens/s")
+            what = f"tokenizing, {self.documents:,} documents, {rate:,.0f} tokens/s"
+            log.info("%s: %s", self.name, what)
 
 
 def _encoded(

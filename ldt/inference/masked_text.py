@@ -17,6 +17,7 @@ from ldt.data.masking import Masker
 from ldt.data.options import CorpusSection
 from ldt.data.tokenization import token_parts
 from ldt.errors import DataError
+from ldt.model import LdtForMaskedLM
 from ldt.tasks.masked_lm import masked_lm_metrics
 
 # Of a batch: input_ids, attention_mask and labels [rows, n] int64. Returns the logits at the
@@ -113,7 +114,8 @@ def score(
         pad: id that fills up a batch.
         batch_tokens: of a batch, about.
     """
-    collate, inputs, nats, count = Collator(pad), list(text.inputs(length)), 0.0, 0
+    collate, inputs = Collator(pad, LdtForMaskedLM), list(text.inputs(length))
+    nats, count = 0.0, 0
     rows = max(1, batch_tokens // length)
     for start in range(0, len(inputs), rows):
         batch = collate(inputs[start : start + rows])

@@ -12,7 +12,8 @@ import torch
 from rich.table import Table
 from transformers import PreTrainedConfig
 
-from ldt.data.characters import Overlapping, collate, load_alphabet, part_texts, read_text
+from ldt.data.characters import Overlapping, load_alphabet, part_texts, read_text
+from ldt.data.collate import Collator
 from ldt.errors import DataError, ModelError, UserError
 from ldt.inference.masked_text import MaskedText, score, scorer, texts
 from ldt.inference.predict import RECIPE
@@ -190,7 +191,7 @@ def _of_characters(folder, names, part, lengths, step, device):
 
 def summed_loss(model: LdtForCausalLM, sequences: Overlapping) -> tuple[float, int]:
     """(sum of the cross-entropy over all scored characters, in nats; number of them)."""
-    nats, scored = 0.0, 0
+    collate, nats, scored = Collator(0, type(model)), 0.0, 0
     rows = max(1, BATCH_CHARACTERS // sequences.length)
     for start in range(0, len(sequences), rows):
         batch = collate([sequences[i] for i in range(start, min(start + rows, len(sequences)))])

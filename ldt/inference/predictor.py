@@ -53,7 +53,7 @@ class EncoderPredictor:
             )
         self.config = self.model.config
         self.tokenizer = load_tokenizer(folder, self.config)
-        self.collate = Collator(self.config.pad_token_id)
+        self.collate = Collator(self.config.pad_token_id, self.task.head(), self.task.extras)
         self.max_length = self.data.max_length or usable_length(self.config)
         if self.max_length > usable_length(self.config):
             raise RecipeError(

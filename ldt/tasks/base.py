@@ -104,6 +104,7 @@ class AnyTask(BaseModel, ABC):
     fields: ClassVar[tuple[str, ...]] = ()  # further ones, which data.fields can rename
     label_names: ClassVar[tuple[str, ...]] = ("labels",)  # arguments of the head, for its loss
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss"})
+    extras: ClassVar[tuple[str, ...]] = ()  # keys of its features that the head does not take
 
     name: str
 

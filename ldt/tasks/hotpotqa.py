@@ -54,6 +54,10 @@ class HotpotQA(Task):
         max_answer: tokens of the longest answer.
     """
 
+    extras: ClassVar[tuple[str, ...]] = (
+        *("offsets", "paragraphs", "sentences", "context"),
+        *("lost", "unfound"),
+    )
     roles: ClassVar[tuple[str, ...]] = (
         *("cls", "question", "titles", "sentences"),
         *("document", "paragraphs", "options", "sep"),

@@ -29,6 +29,7 @@ class MultipleChoice(Task):
     The field that `data.label` names holds the place of the right choice, from 0 on, or its text.
     """
 
+    extras: ClassVar[tuple[str, ...]] = ("texts",)
     roles: ClassVar[tuple[str, ...]] = ("cls", "question", "choice", "context", "sep")
     document: ClassVar[str] = "context"
     fields: ClassVar[tuple[str, ...]] = ("question", "choices")

@@ -40,6 +40,7 @@ class SpanTask(Task):
         n_best: spans in an answer.
     """
 
+    extras: ClassVar[tuple[str, ...]] = ("offsets", "first", "context")
     roles: ClassVar[tuple[str, ...]] = ("cls", "question", "sep", "document")
     document: ClassVar[str] = "context"
     label_names: ClassVar[tuple[str, ...]] = ("start_positions", "end_positions")

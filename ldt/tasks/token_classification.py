@@ -51,6 +51,7 @@ class TokenClassification(Task):
             the training set, sorted as text.
     """
 
+    extras: ClassVar[tuple[str, ...]] = ("words", "text", "astray", "sizes", "nested")
     roles: ClassVar[tuple[str, ...]] = ("cls", "document", "sep")
     noun: ClassVar[str] = "documents"
     fields: ClassVar[tuple[str, ...]] = ("tokens", "tags", "entities")

@@ -44,6 +44,7 @@ class TriviaQA(SpanTask):
     scripts/triviaqa.py for the numbers that the paper leaves out.
     """
 
+    extras: ClassVar[tuple[str, ...]] = (*SpanTask.extras, "question_id", "where", "mentions")
     fields: ClassVar[tuple[str, ...]] = (
         "question",
         "context_file",

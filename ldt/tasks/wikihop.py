@@ -63,6 +63,7 @@ class WikiHop(Task):
         n_best: candidates in an answer.
     """
 
+    extras: ClassVar[tuple[str, ...]] = ("candidates",)
     roles: ClassVar[tuple[str, ...]] = ("cls", "question", "candidates", "supports")
     document: ClassVar[str] = "supports"
     fields: ClassVar[tuple[str, ...]] = ("query", "candidates", "answer")

@@ -14,7 +14,8 @@ from typing import Any
 from transformers import set_seed
 
 from ldt import files
-from ldt.data.characters import Alphabet, Overlapping, Stretches, collate, load_alphabet, part_texts
+from ldt.data.characters import Alphabet, Overlapping, Stretches, load_alphabet, part_texts
+from ldt.data.collate import Collator
 from ldt.errors import ModelError, RecipeError, plain
 from ldt.model import LdtCausalConfig, LdtForCausalLM
 from ldt.model.char_lm.config import check_causal, reaches, read_causal_config
@@ -124,7 +125,7 @@ class CharacterTraining(Job[Inputs]):
             max_length=length,
             train_items=items,
             eval_items=evaluation,
-            collate=collate,
+            collate=Collator(0, type(model)),
             names=range(len(items)),
             measure=_measure(data["eval"]) if evaluation is not None else None,
             metric="loss",

@@ -107,7 +107,7 @@ class Finetuning(Job[Inputs]):
             max_length=max_length,
             train_items=encoded.items["train"],
             eval_items=encoded.items["eval"],
-            collate=Collator(model.config.pad_token_id),
+            collate=Collator(model.config.pad_token_id, task.head(), task.extras),
             names=[example.id for example in train],
             measure=measure,
             metric=task.default_metric(model.config),

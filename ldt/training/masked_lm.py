@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
+from ldt.data.collate import Collator
 from ldt.data.corpus import Source, sources, split
-from ldt.data.lm_inputs import PACKINGS, Frame, Items, Rows, Stream
+from ldt.data.lm_inputs import PACKINGS, Frame, Items, Stream
 from ldt.data.options import CorpusSection
 from ldt.data.token_store import TokenStore, build
 from ldt.errors import DataError, RecipeError
@@ -136,7 +137,7 @@ class Pretraining(Job[CorpusInputs]):
             max_length=inputs.data.max_length,
             train_items=items["train"],
             eval_items=evaluation,
-            collate=Rows(model.config.pad_token_id),
+            collate=Collator(model.config.pad_token_id, type(model)),
             names=InputNumbers(),
             measure=_measure(evaluation) if evaluation is not None else None,
             metric="loss",

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ldt.data import characters
-from ldt.data.characters import Alphabet, Overlapping, Stretches, collate, load_alphabet, part_texts
+from ldt.data.characters import Alphabet, Overlapping, Stretches, load_alphabet, part_texts
+from ldt.data.collate import Collator
 from ldt.data.options import CharacterSection
 from ldt.errors import DataError, ModelError, UserError
+from ldt.model import LdtForCausalLM
 
 TEXT = "Straße,\n’t was\r\n漢字 𝄞\t\x00 <s>"
 
@@ -153,7 +155,7 @@ def test_overlapping_sequences_score_every_character_once_and_the_first_never(n,
 
 def test_a_batch_is_filled_up_on_the_right():
     rows = [Overlapping(np.arange(n), 9, 3)[0] for n in (3, 5)]
-    batch = collate(rows)
+    batch = Collator(0, LdtForCausalLM)(rows)
     assert batch["input_ids"].tolist() == [[0, 1, 2, 0, 0], [0, 1, 2, 3, 4]]
     assert batch["labels"].tolist() == [[-100, 1, 2, -100, -100], [-100, 1, 2, 3, 4]]
     assert batch["attention_mask"].sum(1).tolist() == [3, 5]

@@ -114,8 +114,25 @@ def test_a_reshuffled_set_is_new_in_each_epoch_and_the_same_in_each_run():
 # batches
 
 
+class Head:
+    """Takes these inputs."""
+
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        global_attention_mask=None,
+        token_type_ids=None,
+        positions=None,
+        labels=None,
+        example_ids=None,
+        **kwargs,
+    ):
+        pass
+
+
 def test_the_collator_pads_ids_masks_and_types_to_the_longest():
-    batch = Collator(pad_token_id=7)(
+    batch = Collator(7, Head)(
         [
             feature(3, marked=2, token_type_ids=[0, 0, 1]),
             feature(1, token_type_ids=[1]),
@@ -142,7 +159,7 @@ def test_the_collator_pads_ids_masks_and_types_to_the_longest():
 def test_labels_of_every_problem_become_tensors_of_their_type(labels, tensor):
     features = [feature(3, labels=labels[0]), feature(1, labels=labels[1])]
     for source in (features, list(Features(features))):
-        found = Collator(pad_token_id=0)(source)["labels"]
+        found = Collator(0, Head)(source)["labels"]
         assert found.dtype == tensor.dtype
         assert torch.equal(found, tensor)
 
@@ -151,21 +168,28 @@ def test_what_a_batch_would_lose_is_an_error():
     full = feature(3, labels=1, token_type_ids=[0, 0, 0])
     for key in ("global_attention_mask", "labels", "token_type_ids"):
         with pytest.raises(ValueError, match=f"a feature without {key}"):
-            Collator(0)([full, {name: full[name] for name in full if name != key}])
+            Collator(0, Head)([full, {name: full[name] for name in full if name != key}])
     with pytest.raises(ValueError, match="a feature without global_attention_mask"):
-        Collator(0)([{"input_ids": [1]}])
+        Collator(0, Head)([{"input_ids": [1]}])
 
 
 def test_positions_are_filled_up_whether_or_not_there_are_any():
     rows = [feature(2, positions=[1]), feature(3, positions=[0, 2]), feature(1, positions=[])]
-    batch = Collator(0)(rows)
+    batch = Collator(0, Head)(rows)
     assert batch["positions"].tolist() == [[1, -100], [0, 2], [-100, -100]]
     assert batch["positions"].dtype == torch.int64
-    assert Collator(0)(rows[2:])["positions"].shape == (1, 0)
+    assert Collator(0, Head)(rows[2:])["positions"].shape == (1, 0)
 
 
 def test_a_batch_says_which_rows_belong_to_a_document():
-    batch = Collator(0)([[feature(2), feature(3)], [feature(1)]])
-    assert batch["documents"].tolist() == [0, 0, 1]
+    batch = Collator(0, Head)([[feature(2), feature(3)], [feature(1)]])
+    assert batch["example_ids"].tolist() == [0, 0, 1]
     assert batch["input_ids"].shape == (3, 3)
-    assert "documents" not in Collator(0)([feature(1)])
+    assert "example_ids" not in Collator(0, Head)([feature(1)])
+
+
+def test_a_key_that_the_head_does_not_take_is_an_error_unless_it_is_the_tasks_own():
+    features = [feature(2, label=1)]
+    with pytest.raises(ValueError, match="the head takes no label"):
+        Collator(0, Head)(features)
+    assert "label" not in Collator(0, Head, ["label"])(features)

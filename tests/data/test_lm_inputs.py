@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ldt.data import lm_inputs as module
+from ldt.data.collate import Collator
 from ldt.data.corpus import sources
-from ldt.data.lm_inputs import PACKINGS, Frame, Rows, Stream
+from ldt.data.lm_inputs import PACKINGS, Frame, Stream
 from ldt.data.masking import Masker
 from ldt.data.options import CorpusSection
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError
+from ldt.model import LdtForMaskedLM
 
 FRAME = Frame(first=0, last=2, separator=2)
 
@@ -117,10 +119,11 @@ def test_tokens_and_bytes_are_those_of_the_text():
 def test_rows_of_all_items_make_one_batch():
     found = items([[5] * 3, [6] * 4, [7] * 12], 16, "document")
     assert [len(item) for item in found] == [2, 1]
-    batch = Rows(1)([found[0], found[1]])
+    batch = Collator(1, LdtForMaskedLM)([found[0], found[1]])
     assert batch["input_ids"].shape == (3, 14)
     assert batch["attention_mask"].sum(1).tolist() == [5, 6, 14]
     assert "documents" not in batch
+    assert "example_ids" not in batch
 
 
 # streams

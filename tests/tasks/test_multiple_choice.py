@@ -218,7 +218,7 @@ def test_accuracy_is_in_percent_and_there_is_no_published_layout():
 def test_training_and_predicting_see_the_same_scores(tiny, tiny_longformer, encode):
     task = MultipleChoice()
     model = load(tiny_longformer, task.head()).eval()
-    collate = Collator(tiny.pad_token_id)
+    collate = Collator(tiny.pad_token_id, task.head(), task.extras)
     two = question(choices=["party", "other"], label="other")
     several = [encode(question(), max_length=20), encode(two, max_length=24)]
     with torch.no_grad():

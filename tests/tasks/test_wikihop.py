@@ -323,10 +323,10 @@ def test_parts_and_the_whole_are_one_where_all_fits(tiny, tiny_longformer, encod
     model = load(tiny_longformer, task.head(), hidden_dropout_prob=0.0)
     draw_embeddings(model, tiny.convert_tokens_to_ids(list(task.new_tokens)))
     model.eval()
-    collate = Collator(tiny.pad_token_id)
+    collate = Collator(tiny.pad_token_id, task.head(), task.extras)
     once = collate([encode(question())])  # as in training
     alone = collate(encode(question()))  # as in predicting
-    assert once["documents"].tolist() == [0]
+    assert once["example_ids"].tolist() == [0]
     assert model(**once).loss.item() == model(**alone).loss.item()
     several = encode(question(), max_length=A + 12)
     batch = collate([several, encode(question(candidates=["agree", "part"]))])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from training_runs import assert_same_run, rows, train, weights
 
-from ldt.data.lm_inputs import Rows
+from ldt.data.collate import Collator
 from ldt.errors import DataError, ModelError, RecipeError
 from ldt.inference.masked_text import scorer
 from ldt.inference.predict import read_recipe
@@ -232,8 +232,8 @@ def test_rows_of_packed_documents_do_not_see_each_other(recipe):
     ready = made.prepare(made.open({"seed": 42}, None), None)
     item = next(item for item in ready.train_items if len(item) > 1)
     run = scorer(ready.model.eval())
-    together = run(Rows(1)([item]))
-    alone = torch.cat([run(Rows(1)([[row]])) for row in item])
+    together = run(Collator(1, LdtForMaskedLM)([item]))
+    alone = torch.cat([run(Collator(1, LdtForMaskedLM)([[row]])) for row in item])
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
     assert sum(len(row["input_ids"]) for row in item) <= 64
 
