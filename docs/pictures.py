@@ -71,7 +71,7 @@ def length():
     for case in cases:  # the longer ones were measured with fewer layers
         case["seconds"] = {name: s / case["layers"] for name, s in case["seconds"].items()}
     figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.1), layout="constrained")
-    labels = ("seconds for each layer", "peak memory over the model, MiB")
+    labels = ("seconds for each layer", "peak memory, MiB")
     for panel, key, label in zip(axes, ("seconds", "mib"), labels, strict=True):
         for name, color in COLORS.items():
             points = [(case["tokens"], case[key][name]) for case in cases if name in case[key]]

@@ -97,6 +97,7 @@ def keys(cls, skip=()):
             meaning = COMMON[name].format(roles=", ".join(f"`{role}`" for role in cls.roles))
         if not meaning:
             raise ValueError(f"{cls.__module__}.{cls.__name__}: no meaning of {name!r} in Args")
+        meaning = meaning[0].upper() + meaning[1:]
         rows.append([f"`{name}`", type_name(field.annotation), default(field), meaning])
     return table(["key", "type", "default", "meaning"], rows)
 

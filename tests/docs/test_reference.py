@@ -44,7 +44,7 @@ def test_a_new_key_appears_with_its_meaning_and_fails_without(monkeypatch):
 
     lines = reference.keys(Documented)
     assert lines[-1] == (
-        "| `sampler` | `length`, `random` or none | none | order of the documents, by name. |"
+        "| `sampler` | `length`, `random` or none | none | Order of the documents, by name. |"
     )
     assert any(line.startswith("| `train` |") for line in lines)
 
