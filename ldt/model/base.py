@@ -9,16 +9,21 @@ from ldt.model.config import LdtConfig
 from ldt.model.packing import Packing
 
 
-class EncoderInputs(TypedDict, total=False):
+class OutputOptions(TypedDict, total=False):
+    """Keywords that every encoder takes besides its inputs."""
+
+    output_attentions: bool | None
+    output_hidden_states: bool | None
+    return_dict: bool | None
+    packing: Packing | None
+
+
+class EncoderInputs(OutputOptions, total=False):
     """Keywords that a head hands on to its encoder. Any other is a TypeError, unlike in
     transformers, whose models take ``label=`` for ``labels=`` without a word."""
 
     position_ids: torch.Tensor | None
     inputs_embeds: torch.Tensor | None
-    output_attentions: bool | None
-    output_hidden_states: bool | None
-    return_dict: bool | None
-    packing: Packing | None
 
 
 class LdtPreTrainedModel(PreTrainedModel):
@@ -48,7 +53,7 @@ class LdtPreTrainedModel(PreTrainedModel):
         super().__init__(config, *args, **kwargs)
 
     @classmethod
-    def config_classes(cls) -> tuple[type, ...]:
+    def config_classes(cls):
         """Classes of the configs that a model can be made of."""
         return (cls.config_class,)
 

@@ -69,7 +69,8 @@ class RelativeAttention(nn.Module):
         With a ``recurrence`` x is [2 * total, width], a copy without gradient in front.
         """
         tokens = x if recurrence is None else x[layout.total_tokens :]
-        q, k, v = self._split(self.query(tokens)), *self.keys_and_values(x)
+        q = self._split(self.query(tokens))
+        k, v = self.keys_and_values(x)
         new = k[-len(tokens) :], v[-len(tokens) :]
         if recurrence is not None:
             q, k, v = recurrence.with_memories(q), recurrence.gather(k), recurrence.gather(v)

@@ -15,12 +15,13 @@ An encoder is an `ldt.model.base.LdtPreTrainedModel` with
 """
 
 from importlib import import_module
+from typing import Any
 
 # By name, so that what reads a config.json need not import every encoder.
 ENCODERS = {"ldt": "ldt.model.encoders.longformer:LdtModel"}
 
 
-def encoder_class(model_type: str) -> type:
+def encoder_class(model_type: str) -> Any:
     """The class of a row of `ENCODERS`, imported now."""
     module, _, name = ENCODERS[model_type].partition(":")
     return getattr(import_module(module), name)

@@ -5,7 +5,7 @@ from typing import Unpack
 import torch
 from transformers.utils import can_return_tuple
 
-from ldt.model.base import EncoderInputs, LdtPreTrainedModel
+from ldt.model.base import LdtPreTrainedModel, OutputOptions
 from ldt.model.config import LdtConfig, check_config, usable_length
 from ldt.model.layers import Embeddings, Encoder, Pooler, attach_unused_parameters
 from ldt.model.outputs import LdtModelOutput
@@ -68,7 +68,7 @@ class LdtModel(LdtPreTrainedModel):
         inputs_embeds=None,
         *,
         packed=False,
-        **kwargs: Unpack[EncoderInputs],
+        **kwargs: Unpack[OutputOptions],
     ):
         """Encode a padded batch.
 

@@ -27,7 +27,7 @@ class Head(LdtPreTrainedModel):
         return tuple(encoder_class(name).config_class for name in ENCODERS)
 
     @classmethod
-    def of(cls, encoder: type) -> type:
+    def of(cls, encoder):
         """This head as a class that names the config of ``encoder``, for the Auto classes."""
         if cls.config_class is encoder.config_class:
             return cls

@@ -56,7 +56,6 @@ class LdtForSequenceClassification(Head):
         global_attention_mask=None,
         token_type_ids=None,
         *,
-        inputs_embeds=None,
         labels=None,
         **kwargs: Unpack[EncoderInputs],
     ):
@@ -66,14 +65,14 @@ class LdtForSequenceClassification(Head):
             `LdtHeadOutput`, or the tuple of what is not None in it.
         """
         if global_attention_mask is None and self.has_global_attention:
-            global_attention_mask = first_real(words_of(input_ids, inputs_embeds), attention_mask)
+            words = words_of(input_ids, kwargs.get("inputs_embeds"))
+            global_attention_mask = first_real(words, attention_mask)
         pooling = self.config.classifier_pooling
         x, packing, rest = self.encode(
             input_ids,
             attention_mask,
             global_attention_mask,
             token_type_ids,
-            inputs_embeds=inputs_embeds,
             read="first" if pooling == "cls" else "all",
             **kwargs,
         )

@@ -136,7 +136,6 @@ class LdtForMultipleChoice(Head):
         attention_mask=None,
         global_attention_mask=None,
         *,
-        inputs_embeds=None,
         labels=None,
         choices=None,
         example_ids=None,
@@ -158,9 +157,8 @@ class LdtForMultipleChoice(Head):
                 no separator or there are no ``input_ids``; packed inputs with labels without
                 ``choices`` and ``example_ids``.
         """
-        words = words_of(input_ids, inputs_embeds)
+        words = words_of(input_ids, kwargs.get("inputs_embeds"))
         inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
-        kwargs["inputs_embeds"] = inputs_embeds
         if input_ids is not None and words.dim() == 2:
             return self._packed(inputs, kwargs, choices, example_ids, labels)
         number = words.shape[1]
@@ -169,8 +167,8 @@ class LdtForMultipleChoice(Head):
             name: value.flatten(0, 1) if isinstance(value, torch.Tensor) else value
             for name, value in kwargs.items()
         }
-        inputs = (None if value is None else value.flatten(0, 1) for value in inputs)
-        logits, rest = self._logits_and_rest(*inputs, choices=number, **flat)
+        rows = (None if value is None else value.flatten(0, 1) for value in inputs)
+        logits, rest = self._logits_and_rest(*rows, choices=number, **flat)
         logits = logits.view(-1, number)
         loss = None if labels is None else F.cross_entropy(logits, labels.to(logits.device))
         return LdtHeadOutput(loss, logits, **rest)
