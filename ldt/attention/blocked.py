@@ -69,7 +69,7 @@ def sliding_window_attention(
     d-th token, on each of which the window is contiguous.
     """
     reach = Reach(window // 2, 0 if causal else window // 2)
-    parts = {}  # dilation -> its heads
+    parts: dict[int, list[int]] = {}  # dilation -> its heads
     for head, step in enumerate(per_head(dilation, q.shape[1])):
         parts.setdefault(step, []).append(head)
     out = [
@@ -360,7 +360,7 @@ class _Work:
         """[heads, b, keys] softmax of the block's scores, in scratch memory."""
         queries = self.q[block.rows].transpose(0, 1).contiguous()
         keys = self.keys(block)
-        heads, b, n = queries.shape[0], *block.shape
+        heads, (b, n) = queries.shape[0], block.shape
         scores = self.scratch[0, : heads * b * n].view(heads, b, n)
         torch.baddbmm(scores, queries, keys.transpose(1, 2), beta=0, alpha=self.scale, out=scores)
         x = 0 if block.extra is None else len(block.extra)

@@ -22,7 +22,7 @@ def places(mask, count=None):
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where documents lie that are laid end to end in packed tokens ``[total_tokens, ...]``.
+    """The places of documents laid end to end in packed tokens ``[total_tokens, ...]``.
 
     Args:
         cu_seqlens: [documents + 1] int64: document d is tokens
@@ -42,7 +42,7 @@ class Layout:
     cu_seqlens: torch.Tensor
     key_padding_mask: torch.Tensor | None = None
     is_global: torch.Tensor | None = None
-    total_tokens: int | None = None
+    total_tokens: int = None  # type: ignore[assignment]  # None is replaced in __post_init__
     num_global: int | torch.Tensor | None = None
 
     def __post_init__(self):

@@ -65,7 +65,7 @@ def sliding_window_attention(
         rows = rows & layout.key_padding_mask
     # Only rows that see a key go on: a softmax over nothing would be NaN, and its gradient too.
     index = rows.nonzero().squeeze(1)
-    far = 0.0
+    far: torch.Tensor | float = 0.0
     if relative is not None:
         query, table = relative
         place = window // 2 - (distance[index] // step)  # [heads, q, k]

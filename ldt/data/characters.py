@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from ldt.data.features import Feature
 from ldt.data.options import CharacterSection
 from ldt.data.streams import opened
-from ldt.errors import DataError, ModelError
+from ldt.errors import DataError, ModelError, RecipeError
 
 NO_LABEL = -100  # losses ignore it
 CHUNK = 1 << 24  # bytes decoded at a time
@@ -21,7 +21,7 @@ CHUNK = 1 << 24  # bytes decoded at a time
 
 @dataclass(frozen=True)
 class Alphabet:
-    """Which characters a model knows, in the order of their ids.
+    """The characters that a model knows, in the order of their ids.
 
     Args:
         letters: the characters by code point; None: the 256 bytes.
@@ -31,7 +31,7 @@ class Alphabet:
 
     @classmethod
     def of_text(cls, raw: bytes, name: str, vocabulary: str) -> Alphabet:
-        """That of a text.
+        """The alphabet of a text.
 
         Args:
             raw: the text.
@@ -50,7 +50,7 @@ class Alphabet:
 
     @classmethod
     def of_tokenizer(cls, tokenizer) -> Alphabet:
-        """That of a tokenizer made by `tokenizer`."""
+        """The alphabet of a tokenizer made by `tokenizer`."""
         entries = tokenizer.get_vocab()
         if isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel):
             return cls(None)
@@ -58,7 +58,7 @@ class Alphabet:
 
     @property
     def unit(self) -> str:
-        """What one entry is."""
+        """The name of one entry: ``byte`` or ``character``."""
         return "byte" if self.letters is None else "character"
 
     def __len__(self) -> int:
@@ -96,7 +96,7 @@ class Alphabet:
         return int(np.bincount(ids, minlength=len(sizes)) @ sizes)
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        """The same as a tokenizer of transformers, without special tokens."""
+        """A tokenizer of transformers with this alphabet, without special tokens."""
         if self.letters is None:
             # ByteLevel writes each byte as a letter, in this order.
             letters = [chr(byte) for byte in range(256)]
@@ -165,9 +165,12 @@ def part_texts(data: CharacterSection, alphabet: Alphabet | str):
         The alphabet, and {part: [n] ids}.
 
     Raises:
+        RecipeError: no text to train on.
         UserError: there is no such file.
         DataError: text that cannot be read with this alphabet, or too little.
     """
+    if data.train is None:
+        raise RecipeError("data.train: missing, expected a file or a list of files")
     raw, name = read_text(data.train), str(data.train)
     if isinstance(alphabet, str):
         alphabet = Alphabet.of_text(raw, name, alphabet)
@@ -238,7 +241,7 @@ class Stretches(Sequence[Feature]):
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, index: int) -> Feature:
+    def __getitem__(self, index: int) -> Feature:  # type: ignore[override]  # no slices
         """input_ids and labels [length]; all but the first are predicted."""
         if not 0 <= index < len(self):
             raise IndexError(index)
@@ -266,7 +269,7 @@ class Overlapping(Sequence[Feature]):
     def __len__(self) -> int:
         return 1 + -(-max(len(self.ids) - self.length, 0) // self.step)
 
-    def __getitem__(self, index: int) -> Feature:
+    def __getitem__(self, index: int) -> Feature:  # type: ignore[override]  # no slices
         """input_ids and labels [length], -100 where nothing is scored."""
         if not 0 <= index < len(self):
             raise IndexError(index)

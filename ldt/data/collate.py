@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -29,7 +29,9 @@ class Collator:
         extras: further keys of features that are for answers and messages only.
     """
 
-    def __init__(self, pad_token_id: int, head: type, extras: Iterable[str] = ()):
+    def __init__(
+        self, pad_token_id: int, head: "type[torch.nn.Module]", extras: Iterable[str] = ()
+    ):
         self.pad_token_id = pad_token_id
         self.inputs = frozenset(inspect.signature(head.forward).parameters) - {"self", "kwargs"}
         self.extras = EXTRAS.union(extras)
@@ -48,23 +50,26 @@ class Collator:
         """
         import torch
 
-        batch = {}
+        batch: dict[str, np.ndarray] = {}
         if isinstance(features[0], list):
+            examples = cast(Sequence[list[Feature]], features)
             if "example_ids" in self.inputs:
-                sizes = [len(example) for example in features]
+                sizes = [len(example) for example in examples]
                 batch["example_ids"] = np.repeat(np.arange(len(sizes)), sizes)
-            features = [feature for example in features for feature in example]
-        keys = self.required.union(*features) - self.extras
+            rows = [feature for example in examples for feature in example]
+        else:
+            rows = list(cast(Sequence[Feature], features))
+        keys = self.required.union(*rows) - self.extras
         if unknown := sorted(keys - self.inputs):
             raise ValueError(f"the head takes no {', '.join(unknown)}")
-        for feature in features:
+        for feature in rows:
             if missing := sorted(keys - feature.keys()):
                 raise ValueError(f"a feature without {', '.join(missing)}")
         fillers = dict.fromkeys(TOKEN_TYPES, 0) | {"input_ids": self.pad_token_id}
         for key in sorted(keys):
-            values = [feature[key] for feature in features]
+            values = [feature[key] for feature in rows]
             batch[key] = _rows(values, fillers.get(key, NO_POSITION))
-        ones = [np.ones(len(feature["input_ids"]), np.int64) for feature in features]
+        ones = [np.ones(len(feature["input_ids"]), np.int64) for feature in rows]
         batch["attention_mask"] = _rows(ones, 0)
         return {key: torch.from_numpy(values) for key, values in batch.items()}
 

@@ -164,7 +164,8 @@ class Reader:
                 if line.raw.strip():
                     yield from self._decoded([line])
             return
-        block, size = [], 0
+        block: list[records.Line] = []
+        size = 0
         for line in lines:
             if not whole and not line.raw.strip():
                 yield from self._decoded(block)
@@ -207,7 +208,7 @@ def fingerprint(text: str) -> int:
 
 
 def drawn(fingerprints: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Which documents a split takes out, by content and seed alone.
+    """Mark the documents that a split takes out, by content and seed alone.
 
     Args:
         fingerprints: [documents] uint64.

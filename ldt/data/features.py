@@ -85,7 +85,7 @@ class Features(Sequence[Feature]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int) -> Feature:
+    def __getitem__(self, index: int) -> Feature:  # type: ignore[override]  # no slices
         """Return a feature; its arrays, and what has one number a token, are read-only arrays."""
         offset, kinds, rest = self._rows[index]
         feature = {}
@@ -111,7 +111,7 @@ class Items(Sequence[list[Feature]]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> list[Feature]:
+    def __getitem__(self, index: int) -> list[Feature]:  # type: ignore[override]  # no slices
         return [self.features[row] for row in self.rows[index]]
 
 
@@ -145,7 +145,7 @@ class Reshuffled(Sequence[list[Feature]]):
     def __len__(self) -> int:
         return len(self.documents)
 
-    def __getitem__(self, index: int) -> list[Feature]:
+    def __getitem__(self, index: int) -> list[Feature]:  # type: ignore[override]  # no slices
         number, example = self.documents[index]
         generator = np.random.default_rng((self.seed, self.epoch, number))
         features = self.encode(self.shuffle(example, generator))

@@ -24,8 +24,7 @@ SHUFFLED = 1024  # items of a stream among which the next one is drawn
 
 
 class Frame(NamedTuple):
-    """What stands around and between texts: ids of the first and last token, and of the
-    separator."""
+    """Ids of the tokens around and between texts: the first, the last, and the separator."""
 
     first: int
     last: int
@@ -68,7 +67,7 @@ def masked(row: np.ndarray, masker: Masker, generator, see_all: bool, number: in
 
 
 class Items(Sequence[list[Feature]]):
-    """What a batch is made of: each item is a list of rows. Masks depend on seed, epoch and number.
+    """Items of batches, each a list of rows. Masks depend on seed, epoch and number.
 
     Args:
         store: the tokens.
@@ -116,7 +115,7 @@ class Items(Sequence[list[Feature]]):
     def rows(self, index: int) -> list[np.ndarray]:
         """The framed rows of an item, unmasked."""
 
-    def __getitem__(self, index: int) -> list[Feature]:
+    def __getitem__(self, index: int) -> list[Feature]:  # type: ignore[override]  # no slices
         if not 0 <= index < len(self):
             raise IndexError(index)
         key = (self.seed, index) if self.fixed else (self.seed, self.epoch, index)
@@ -148,7 +147,7 @@ class FullSentences(Items):
 
     def stretch(self, start: int, end: int) -> np.ndarray:
         """Ids from ``start`` to ``end`` of all documents laid end to end."""
-        parts = []
+        parts: list[np.ndarray | list[int]] = []
         place = int(np.searchsorted(self._ends, start, side="right"))
         while start < end:
             behind = int(self._ends[place])
@@ -280,7 +279,8 @@ class Stream(IterableDataset):
 
     def _apart(self, documents) -> Iterator[list[np.ndarray]]:
         """Rows of one document each, as many as go into an item."""
-        room, rows, used = self.max_length - 2, [], 0
+        rows: list[np.ndarray] = []
+        room, used = self.max_length - 2, 0
         for ids in documents:
             for start in range(0, len(ids), room):
                 row = self.frame.around(ids[start : start + room])

@@ -63,7 +63,7 @@ class Masker:
 
 
 def word_joins(tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each entry of a vocabulary can go on a word, and whether a word can go on behind it.
+    """Mark the entries of a vocabulary that can go on a word, and those behind which one can go on.
 
     Two neighbours belong to one word where both is so. WordPiece says it by its ``##``; entries of
     byte-level BPE and SentencePiece go on a word where they begin with a letter or digit instead
@@ -106,5 +106,5 @@ def _kinds(decoder: dict[str, Any] | None) -> set[str]:
 
 
 def _in_word(letter: str) -> bool:
-    """Whether a letter, a digit, or a part of a letter, which decodes to the replacement sign."""
+    """True of a letter, a digit, or a part of a letter, which decodes to the replacement sign."""
     return letter.isalnum() or letter == "\ufffd"

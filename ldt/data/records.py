@@ -2,14 +2,14 @@
 
 What is read: JSONL and JSON arrays, CSV, TSV and Parquet, each told by content or suffix; gzip,
 bz2 and xz by content whatever the suffix. JSON is read strictly (``ldt.data.strict_json``). Raw
-control
-characters, NUL and U+2028 inside strings are kept.
+control characters, NUL and U+2028 inside strings are kept.
 
 Ids are not compared here, which would take memory per record: see ``ldt.training.finetune.unique``.
 """
 
 import csv
 import difflib
+import io
 import itertools
 import lzma
 import os
@@ -18,10 +18,10 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from ldt.data import streams
-from ldt.data.strict_json import Decoder
+from ldt.data.strict_json import Decoder, JsonError
 from ldt.errors import DataError, first_line, kind
 
 OnError = Callable[[DataError, bytes], None]
@@ -77,7 +77,7 @@ def read(
         raise ValueError(f"format must be jsonl, csv or tsv, got {format!r}")
     source = os.fspath(source)
     if source.startswith("hf:"):
-        reader = _Reader(source, None, None, id_field, on_error, max_line_bytes)
+        reader = _Reader(source, io.BytesIO(), None, id_field, on_error, max_line_bytes)
         yield from reader.table(_hub_rows(source), "cannot be read (offline, or no such set?)")
         return
     with streams.opened(source) as (name, stream, packed):
@@ -158,7 +158,7 @@ class _Reader:
     def __init__(
         self,
         name: str,
-        stream: BinaryIO | None,
+        stream: io.BufferedIOBase,
         packed: str | None,
         id_field: str,
         on_error: OnError | None,
@@ -285,7 +285,7 @@ class _Reader:
             what = not_utf8(raw, error, first.offset)
             raise DataError(f"{self.name}:{number}: {what}") from None
         decoder = Decoder()
-        at = _SPACE.match(text, text.index("[") + 1).end()
+        at = _past_space(text, text.index("[") + 1)
         for number in itertools.count(1):
             if number == 1 and text[at : at + 1] == "]":
                 break
@@ -299,12 +299,12 @@ class _Reader:
                 self.reject(where, decoder.problems[0], item)
             else:
                 yield from self.example(value, number, where, item)
-            at = _SPACE.match(text, end).end()
+            at = _past_space(text, end)
             if text[at : at + 1] == "]":
                 break
             if text[at : at + 1] != ",":
                 raise DataError(f"{where}: expected , or ] after it; is the file cut off?")
-            at = _SPACE.match(text, at + 1).end()
+            at = _past_space(text, at + 1)
         if text[at + 1 :].strip():
             raise DataError(f"{self.name}: text after the JSON array's closing ]")
 
@@ -400,12 +400,18 @@ def not_utf8(raw: bytes, error: UnicodeDecodeError, offset: int) -> str:
 
 
 def _is_cut_off(raw: bytes, error: ValueError) -> bool:
-    """Whether a line that could not be decoded looks like the first part of an object."""
+    """True if a line that could not be decoded looks like the first part of an object."""
     if raw.endswith(b"\n") or not raw.lstrip().startswith(b"{"):
         return False
     if isinstance(error, UnicodeDecodeError):
         return error.reason == "unexpected end of data"
-    return not raw.rstrip().endswith(b"}") or getattr(error, "at_end", False)
+    return not raw.rstrip().endswith(b"}") or (isinstance(error, JsonError) and error.at_end)
+
+
+def _past_space(text: str, start: int) -> int:
+    """The place of the first character from ``start`` on that is no white space of JSON."""
+    space = _SPACE.match(text, start)
+    return space.end() if space else start
 
 
 def _find(node: Any, path: str) -> tuple[bool, Any]:

@@ -9,7 +9,7 @@ import lzma
 import os
 import sys
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple, cast
 
 from ldt.errors import DataError, UserError
 
@@ -30,7 +30,7 @@ class Opened(NamedTuple):
     """
 
     name: str
-    stream: BinaryIO
+    stream: io.BufferedIOBase
     packed: str | None
 
 
@@ -54,12 +54,14 @@ def opened(source: str) -> Iterator[Opened]:
         for magic, what in _FOREIGN:
             if head.startswith(magic):
                 raise DataError(f"{name}: {what}")
-        stream, packed = io.BufferedReader(_Rejoined(head, raw), 1 << 16), None
+        whole = io.BufferedReader(_Rejoined(head, raw), 1 << 16)
+        stream: io.BufferedIOBase = whole
+        packed = None
         if head.startswith(b"PAR1"):
             packed = "parquet"
         for magic, what, unpack in _COMPRESSIONS:
             if head.startswith(magic):
-                stream, packed = unpack(stream), what
+                stream, packed = unpack(whole), what
         yield Opened(name, stream, packed)
     finally:
         if source != "-":
@@ -69,7 +71,7 @@ def opened(source: str) -> Iterator[Opened]:
 class _Rejoined(io.RawIOBase):
     """The bytes already taken from a stream, then the stream: looking ahead in a pipe."""
 
-    def __init__(self, head: bytes, rest: BinaryIO):
+    def __init__(self, head: bytes, rest: io.BufferedIOBase):
         self._head = head
         self._rest = rest
 
@@ -85,7 +87,7 @@ class _Rejoined(io.RawIOBase):
         return len(chunk)
 
 
-def _stdin() -> BinaryIO:
+def _stdin() -> io.BufferedIOBase:
     """Standard input with a buffer of its own.
 
     A thread may still wait in it when the process ends; Python aborts where that is sys.stdin's.
@@ -93,10 +95,10 @@ def _stdin() -> BinaryIO:
     try:
         return open(sys.stdin.buffer.fileno(), "rb", closefd=False)
     except io.UnsupportedOperation:  # not a file, as in tests
-        return sys.stdin.buffer
+        return cast(io.BufferedIOBase, sys.stdin.buffer)
 
 
-def _open(path: str) -> BinaryIO:
+def _open(path: str) -> io.BufferedIOBase:
     try:
         return open(path, "rb")
     except FileNotFoundError:

@@ -15,6 +15,14 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+class JsonError(ValueError):
+    """Text that is no JSON; ``at_end``: it ends too early."""
+
+    def __init__(self, message: str, at_end: bool = False):
+        super().__init__(message)
+        self.at_end = at_end
+
+
 class Decoder:
     """Reads one value after the other out of text.
 
@@ -22,7 +30,7 @@ class Decoder:
     is known and reading can go on after it.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.problems: list[str] = []
         self._json = json.JSONDecoder(
             object_pairs_hook=self._object,
@@ -37,8 +45,7 @@ class Decoder:
         The value must be rejected if ``problems`` is not empty afterwards.
 
         Raises:
-            ValueError: no value begins there; the message says what is wrong at which column. Its
-                ``at_end`` is True where the text ends too early.
+            JsonError: no value begins there; the message says what is wrong at which column.
         """
         self.problems.clear()
         try:
@@ -46,22 +53,24 @@ class Decoder:
             if _SURROGATE_ESCAPE.search(text, start, end):
                 value = _mend(value)
         except RecursionError:
-            raise ValueError("not JSON that can be read: nested too deep") from None
+            raise JsonError("not JSON that can be read: nested too deep") from None
         except json.JSONDecodeError as error:
             line = f"line {error.lineno}, " if error.lineno > 1 else ""
-            broken = ValueError(f"not JSON: {error.msg} at {line}column {error.colno}")
-            broken.at_end = error.pos >= len(text.rstrip())
-            raise broken from None
+            what = f"not JSON: {error.msg} at {line}column {error.colno}"
+            raise JsonError(what, error.pos >= len(text.rstrip())) from None
         except ValueError:  # Python reads integers of at most 4,300 digits
-            raise ValueError("a number of too many digits") from None
+            raise JsonError("a number of too many digits") from None
         return value, end
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict:
         found = dict(pairs)
         if len(found) < len(pairs):
-            seen = set()
-            twice = next(key for key, _ in pairs if key in seen or seen.add(key))
-            self.problems.append(f"key {twice!r} stands twice in one object")
+            seen: set[str] = set()
+            for key, _ in pairs:
+                if key in seen:
+                    self.problems.append(f"key {key!r} stands twice in one object")
+                    break
+                seen.add(key)
         return found
 
     def _constant(self, name: str) -> None:

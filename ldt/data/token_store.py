@@ -18,8 +18,8 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
@@ -37,6 +37,7 @@ VERSION = 1  # of the files
 SHARD = 1 << 26  # tokens
 MOST = 1 << 20  # documents of a shard
 BLOCK = 1 << 20  # characters that a thread tokenizes at a time
+Encoded = tuple[list[np.ndarray], int, int]  # arrays of ids, bytes and fingerprint of a text
 DOCUMENT = np.dtype([("tokens", "<i8"), ("bytes", "<i8"), ("fingerprint", "<u8")])
 _REPORT = 20.0  # seconds between two lines of progress
 
@@ -86,7 +87,7 @@ def _key(tokenizer, data: CorpusSection, most: int | None) -> str:
 
 
 def _shards(folder: Path) -> list[dict]:
-    """What the finished shards of a source say of themselves, in order."""
+    """The contents of ``shard.json`` of the finished shards of a source, in order."""
     found = []
     for number in range(1 << 20):
         try:
@@ -172,9 +173,7 @@ class _Progress:
             log.info("%s: %s", self.name, what)
 
 
-def _encoded(
-    texts: Iterable[str], tokenizer, workers: int
-) -> Iterator[tuple[list[np.ndarray], int, int]]:
+def _encoded(texts: Iterable[str], tokenizer, workers: int) -> Generator[Encoded, None, None]:
     """Arrays of ids, bytes and fingerprint of each text, in order, by several threads.
 
     The tokenizer works outside of Python's lock. No more than a block of text for each thread, and
@@ -182,7 +181,7 @@ def _encoded(
     """
     own = threading.local()
 
-    def encode(block: list[str]):
+    def encode(block: list[str]) -> list[Encoded]:
         if not hasattr(own, "tokenizer"):
             own.tokenizer = copy.deepcopy(tokenizer)  # it keeps settings while it works
         return [
@@ -194,7 +193,7 @@ def _encoded(
             for text in block
         ]
 
-    waiting = deque()
+    waiting: deque[Future[list[Encoded]]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         try:
             for block in _blocks(texts):

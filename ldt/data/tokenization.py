@@ -142,7 +142,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _cut(text: str, start: int) -> int:
-    """Where the piece that begins at ``start`` ends: before white space, which the next one has."""
+    """The end of the piece from ``start`` on: before white space, which the next one has."""
     for space in _CUTS:
         cuts = [found.start() for found in space.finditer(text, start + 1, start + PIECE)]
         if cuts:

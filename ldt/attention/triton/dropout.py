@@ -37,7 +37,7 @@ def least(dropout):
 
 @triton.jit
 def kept(query_codes, key_codes, least):
-    """Whether a probability is kept, of the codes of its query and key, in any shape."""
+    """True if a probability is kept, of the codes of its query and key, in any shape."""
     x = (query_codes ^ key_codes) * _M1
     x = x ^ (x >> 15)
     return x * _M2 >= least

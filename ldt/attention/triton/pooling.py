@@ -122,7 +122,7 @@ def forward(k, v, weight, pooling, tables, keep=True):
         places [2, count, heads, dim] int16 of the maxima or None.
     """
     k, v, weight = rows(k), rows(v), None if weight is None else weight.contiguous()
-    count, heads, dim = len(tables.share), *k.shape[1:]
+    count, (heads, dim) = len(tables.share), k.shape[1:]
     keys, values = k.new_empty(2, count, heads, dim)
     shares = winners = None
     if keep and pooling == "ldconv":

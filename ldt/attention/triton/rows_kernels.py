@@ -5,6 +5,9 @@ each chunk. The rows of one global token are its PER heads where all heads share
 every head is a program of its own and PER is 1. Scores are kept in units of log2.
 """
 
+# mypy: disable-error-code="assignment"
+# (tuples of tiles grow where Triton unrolls a loop, and change their type)
+
 import triton
 import triton.language as tl
 
@@ -39,7 +42,7 @@ def _zeros(CHUNKS: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
 
 @triton.jit
 def _seen(keep_ptr, key, end):
-    """Which tokens lie before the end and are no holes."""
+    """True of tokens that lie before the end and are no holes."""
     seen = key < end
     if keep_ptr is not None:
         seen = seen & (tl.load(keep_ptr + key, mask=seen, other=0) != 0)

@@ -93,7 +93,9 @@ class LdtModel(LdtPreTrainedModel):
         """
         inputs = input_ids, attention_mask, global_attention_mask
         others = token_type_ids, position_ids, inputs_embeds
-        x, packing, rest = encoded = self.encode(*inputs, *others, **kwargs)
+        # can_return_tuple has taken return_dict out of kwargs.
+        encoded = self.encode(*inputs, *others, **kwargs)  # type: ignore[misc]
+        x, packing, rest = encoded
         if packed:
             return encoded
         pooled = None
