@@ -21,7 +21,7 @@ import commands
 from rich.console import Console
 from rich.table import Table
 
-from ldt.data import json_file
+from ldt.data import strict_json
 from ldt.files import write_whole
 from ldt.recipe.recipe import load
 
@@ -61,9 +61,9 @@ def passages(folder):
     """data/nq_open.jsonl: questions with the passage of the answer, none of the other sets."""
     asked = set()
     for part in ("train", "dev"):
-        trivia = json_file.read(str(folder / f"data/nq/qa/wikipedia-{part}.json"))
+        trivia = strict_json.read(str(folder / f"data/nq/qa/wikipedia-{part}.json"))
         asked |= {item["Question"] for item in trivia.value["Data"]}
-        hop = json_file.read(str(folder / f"data/nq_wikihop_format/{part}.json.gz"))
+        hop = strict_json.read(str(folder / f"data/nq_wikihop_format/{part}.json.gz"))
         asked |= {item["query"] for item in hop.value}
     lines = []
     for file in sorted((folder / "data" / "nq_open").glob("*.jsonl.gz")):

@@ -1,4 +1,4 @@
-"""JSON as the standard has it, where Python's own reader is lenient.
+"""JSON as the standard has it, where Python's own reader is lenient: values, files and fields.
 
 NaN, Infinity, numbers too large for a float, a key twice in one object and a nesting too deep are
 no JSON here. A lone surrogate (an escaped ``\\ud800`` without its partner) is, but cannot be
@@ -7,12 +7,18 @@ Raw control characters inside strings are accepted.
 """
 
 import json
+import lzma
 import math
 import re
-from typing import Any
+import zlib
+from typing import Any, NamedTuple
+
+from ldt.data.streams import opened
+from ldt.errors import DataError, shown
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number", float: "a number"}
 
 
 class JsonError(ValueError):
@@ -81,6 +87,82 @@ class Decoder:
         if math.isinf(value):
             self.problems.append(f"number {digits[:20]} is too large")
         return value
+
+
+class JsonFile(NamedTuple):
+    """``name`` for messages ("stdin" for "-"), and the value."""
+
+    name: str
+    value: Any
+
+
+def read(source: str) -> JsonFile:
+    """Read a path, or standard input for "-".
+
+    Raises:
+        UserError: there is no such file.
+        DataError: it cannot be unpacked, is not UTF-8 or not exactly one value of strict JSON; a
+            key that stands twice in one object is an error too.
+    """
+    with opened(source) as file:
+        try:
+            data = file.stream.read()
+        except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+            what = f"the {file.packed} data are damaged or cut off" if file.packed else "not read"
+            raise DataError(f"{file.name}: {what} ({error})") from error
+    return JsonFile(file.name, _value(file.name, data))
+
+
+def take(item: Any, key: str, kind: type, where: str) -> Any:
+    """The field of an object of a gold file.
+
+    Raises:
+        DataError: ``item`` is no object, or the field is missing or of another kind.
+    """
+    if not isinstance(item, dict):
+        raise DataError(f"{where}: {shown(item)}, expected an object with {key!r}")
+    if key not in item:
+        raise DataError(f"{where}: no field {key!r}, expected {_KINDS[kind]}")
+    if not isinstance(item[key], kind):
+        raise DataError(f"{where}: {key!r} is {shown(item[key])}, expected {_KINDS[kind]}")
+    return item[key]
+
+
+def texts(values: list, where: str) -> list[str]:
+    """Return the list itself, all texts.
+
+    Raises:
+        DataError: something in it is no text.
+    """
+    for value in values:
+        if not isinstance(value, str):
+            raise DataError(f"{where}: {shown(value)}, expected text")
+    return values
+
+
+def _value(name: str, data: bytes) -> Any:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        what = f"byte 0x{data[error.start]:02x} at byte {error.start:,}"
+        raise DataError(f"{name}: not UTF-8: {what}; iconv -t UTF-8 converts a file") from None
+    start = len(text) - len(text.lstrip(" \t\r\n"))
+    if start == len(text):
+        raise DataError(f"{name}: empty; expected JSON")
+    decoder = Decoder()
+    try:
+        value, end = decoder.decode(text, start)
+    except JsonError as error:
+        cut = "; the file breaks off there" if error.at_end else ""
+        raise DataError(f"{name}: {error}{cut}") from None
+    rest = text[end:].lstrip(" \t\r\n")
+    if rest:
+        line = text.count("\n", 0, len(text) - len(rest)) + 1
+        lines = "; JSON Lines will not do here, one value is expected" if rest[0] in "{[" else ""
+        raise DataError(f"{name}: more text after the JSON value, at line {line}{lines}")
+    if decoder.problems:
+        raise DataError(f"{name}: {decoder.problems[0]}")
+    return value
 
 
 def _mend(value: Any) -> Any:

@@ -43,7 +43,7 @@ def evaluate(
         UserError: an option that the format does not have, a file that is not there.
         DataError: a file that is no JSON, of another layout, or without questions.
     """
-    from ldt.data import json_file
+    from ldt.data import strict_json
     from ldt.errors import UserError
     from ldt.metrics.result import unmatched
 
@@ -57,9 +57,9 @@ def evaluate(
     if [gold, pred, na_prob].count("-") > 1:
         raise UserError("standard input can be one file only; name the other")
     right = module.read_gold(gold, format)
-    predictions = json_file.read(pred)
+    predictions = strict_json.read(pred)
     if na_prob:
-        options["na_prob"] = json_file.read(na_prob)
+        options["na_prob"] = strict_json.read(na_prob)
     result = function(right, predictions, **options)
     result.warnings[:0] = unmatched(result, predictions.name)
     return result

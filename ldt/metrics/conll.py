@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ldt.data.formats import conll as layout
-from ldt.data.json_file import JsonFile, shown
-from ldt.errors import DataError
+from ldt.data.strict_json import JsonFile
+from ldt.errors import DataError, shown
 from ldt.metrics.result import Item, Result, compare, mean
 
 NAMES = ("precision", "recall", "f1")

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from ldt.data.formats import hotpotqa as layout
 from ldt.data.formats.entries import once
-from ldt.data.json_file import JsonFile, shown, take, texts
-from ldt.errors import DataError
+from ldt.data.strict_json import JsonFile, take, texts
+from ldt.errors import DataError, shown
 from ldt.metrics import prediction_files, word_overlap
 from ldt.metrics.result import Item, Result, compare, count_words, mean
 from ldt.metrics.squad import normalise

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from ldt.data import formats, json_file
-from ldt.data.json_file import JsonFile, shown
-from ldt.errors import DataError
+from ldt.data import formats, strict_json
+from ldt.data.strict_json import JsonFile
+from ldt.errors import DataError, shown
 
 
 def by_id(answers: Iterable[dict]) -> dict[str, str]:
@@ -25,7 +25,7 @@ def read_gold(source: str, format: str, expected: str) -> JsonFile:
         UserError: there is no such file.
         DataError: it is damaged, has another layout (the message says which), or no question.
     """
-    file = json_file.read(source)
+    file = strict_json.read(source)
     detected = formats.detect(file.value)
     if detected == format.removesuffix("2"):
         return file

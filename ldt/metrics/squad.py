@@ -17,9 +17,9 @@ from typing import Any
 
 from ldt.data.formats import squad as layout
 from ldt.data.formats.entries import once
-from ldt.data.json_file import JsonFile, shown, take
 from ldt.data.records import Example
-from ldt.errors import DataError
+from ldt.data.strict_json import JsonFile, take
+from ldt.errors import DataError, shown
 from ldt.metrics import prediction_files, word_overlap
 from ldt.metrics.prediction_files import by_id as published  # noqa: F401, the writer
 from ldt.metrics.result import Item, Result, compare, count_words, mean

@@ -13,8 +13,8 @@ from typing import Any
 
 from ldt.data import evidence as pages
 from ldt.data.formats import triviaqa as layout
-from ldt.data.json_file import JsonFile
 from ldt.data.records import Example
+from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError, UserError, plural
 from ldt.metrics import prediction_files, word_overlap
 from ldt.metrics.result import Item, Result, compare, count_words, mean

@@ -5,7 +5,7 @@ from typing import Any
 
 from ldt.data.formats import wikihop as layout
 from ldt.data.formats.entries import once
-from ldt.data.json_file import JsonFile
+from ldt.data.strict_json import JsonFile
 from ldt.metrics import prediction_files
 from ldt.metrics.prediction_files import by_id as published  # noqa: F401, the writer
 from ldt.metrics.result import Item, Result, compare, count_words, mean

@@ -4,7 +4,7 @@ import lzma
 
 import pytest
 
-from ldt.data.json_file import JsonFile, read
+from ldt.data.strict_json import JsonFile, read
 from ldt.errors import DataError, UserError
 
 

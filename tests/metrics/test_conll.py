@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ldt import cli
-from ldt.data.json_file import JsonFile
+from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError
 from ldt.metrics import conll
 

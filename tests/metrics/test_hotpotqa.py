@@ -1,6 +1,6 @@
 import pytest
 
-from ldt.data.json_file import JsonFile
+from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError
 from ldt.metrics import hotpotqa
 

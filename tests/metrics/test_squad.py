@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from ldt.data.json_file import JsonFile, read
+from ldt.data.strict_json import JsonFile, read
 from ldt.errors import DataError
 from ldt.metrics import squad
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from ldt.data.json_file import JsonFile, read
+from ldt.data.strict_json import JsonFile, read
 from ldt.errors import DataError, UserError
 from ldt.metrics import triviaqa
 

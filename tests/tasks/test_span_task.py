@@ -6,7 +6,7 @@ from span_pins import said
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ldt.data import json_file
+from ldt.data import strict_json
 from ldt.data.formats import squad
 from ldt.data.records import Example
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
@@ -19,7 +19,7 @@ LANGUAGES = ("en", "de", "zh", "ar", "hi")
 
 
 def xquad(shared_data, language):
-    file = json_file.read(str(shared_data / f"xquad/xquad.{language}.json.gz"))
+    file = strict_json.read(str(shared_data / f"xquad/xquad.{language}.json.gz"))
     return list(squad.read(file, DataSection()))
 
 

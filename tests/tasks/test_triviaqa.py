@@ -8,7 +8,7 @@ from span_pins import crc, said
 from training_runs import train
 from transformers import AutoTokenizer
 
-from ldt.data import json_file
+from ldt.data import strict_json
 from ldt.data.formats import triviaqa as layout
 from ldt.data.records import Example
 from ldt.errors import DataError
@@ -89,7 +89,7 @@ def test_the_encoding_of_real_items_is_pinned(
     shared_data, domain, id, name, start, windows, first, starts, ends, text
 ):
     """Ids, offsets, global positions and gold spans of both domains."""
-    file = json_file.read(str(shared_data / f"triviaqa/qa/{domain}-train.json"))
+    file = strict_json.read(str(shared_data / f"triviaqa/qa/{domain}-train.json"))
     (item,) = (item for item in layout.read(file, DataSection()) if item.id == id)
     tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / name)
     features = encode(tokenizer, item, max_length=1024, data=DataSection(stride=128))

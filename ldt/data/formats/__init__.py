@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ldt.data import json_file, records
+from ldt.data import records, strict_json
 from ldt.data.formats import conll, hotpotqa, squad, triviaqa, wikihop
 from ldt.data.records import Example, OnError
 
@@ -49,7 +49,7 @@ def read(
         yield from _STREAMED[data.format].read(source, data)
         return
     if data.format in _WHOLE:
-        yield from _WHOLE[data.format].read(json_file.read(source), data)
+        yield from _WHOLE[data.format].read(strict_json.read(source), data)
         return
     yield from records.read(
         source,

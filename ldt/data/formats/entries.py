@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ldt.data.json_file import JsonFile, shown, take
-from ldt.errors import DataError
+from ldt.data.strict_json import JsonFile, take
+from ldt.errors import DataError, shown
 
 
 def entries(

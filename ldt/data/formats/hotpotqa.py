@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ldt.data.formats.entries import entries
-from ldt.data.json_file import JsonFile, shown, take
 from ldt.data.records import Example
-from ldt.errors import DataError
+from ldt.data.strict_json import JsonFile, take
+from ldt.errors import DataError, shown
 
 _NEEDED = {"question": str, "context": list}
 _OPTIONAL = {"answer": str, "supporting_facts": list, "type": str, "level": str}

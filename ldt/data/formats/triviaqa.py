@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from ldt.data import evidence
 from ldt.data.formats.entries import entries, once
-from ldt.data.json_file import JsonFile, shown, take, texts
 from ldt.data.records import Example
-from ldt.errors import DataError, UserError
+from ldt.data.strict_json import JsonFile, take, texts
+from ldt.errors import DataError, UserError, shown
 
 log = logging.getLogger("ldt")
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ldt.data.formats.entries import entries
-from ldt.data.json_file import JsonFile, shown, take, texts
 from ldt.data.records import Example
-from ldt.errors import DataError
+from ldt.data.strict_json import JsonFile, take, texts
+from ldt.errors import DataError, shown
 
 
 def fits(value: Any) -> bool:
