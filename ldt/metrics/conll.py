@@ -39,7 +39,8 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     Raises:
         ValueError: another tag.
     """
-    listed, before = [], ""
+    listed: list[Entity] = []
+    before = ""
     for place, tag in enumerate(tags):
         kind, _, label = tag.partition("-")
         if tag != "O" and not (kind in ("B", "I") and label):
@@ -139,7 +140,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
         }
 
     def derive(means: dict[str, Any]) -> dict[str, Any]:
-        metrics = {}
+        metrics: dict[str, Any] = {}
         for label in labels:
             values = ratios(*(means[f"{label}:{count}"] for count in COUNTS))
             prefix = f"{label}_" if label else ""

@@ -164,7 +164,7 @@ def by_place(items: Sequence[Item]) -> list[Group]:
 def _groups(
     items: Sequence[Item], key: Callable, values: Callable, derive: Derive = dict
 ) -> list[Group]:
-    groups = {}
+    groups: dict[Any, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
     listed = []

@@ -78,7 +78,8 @@ def best_threshold(
         answerable: questions that have an answer.
     """
     answered, answerable = set(answered), set(answerable)
-    now = best = len(scores.keys() - answerable)  # "no answer" to everything
+    now: float = len(scores.keys() - answerable)  # "no answer" to everything
+    best = now
     threshold = 0.0
     for question in sorted(no_answer, key=no_answer.__getitem__):
         if question not in scores:
@@ -127,15 +128,15 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
         DataError: a file that cannot be used.
     """
     questions = _questions(gold)
-    for question in questions:
+    for question in questions.values():
         if not question.fields["answers"]:
             raise DataError(f"{question.where}: no answers; --format squad2 has such")
     answers, _ = _predictions(predictions)
     items = [
-        _item(question, score(_gold(question), {"answer": answers.get(question.id)}))
-        for question in questions
+        _item(question, score(_gold(question), {"answer": answers.get(id)}))
+        for id, question in questions.items()
     ]
-    missing, extra = compare([question.id for question in questions], answers)
+    missing, extra = compare(list(questions), answers)
     metrics = mean([item.scores for item in items])
     return Result("squad 1.1", items, metrics, "paragraphs", missing, extra)
 
@@ -156,22 +157,22 @@ def evaluate2(gold: JsonFile, predictions: JsonFile, *, na_prob: JsonFile | None
     answers, no_answer = _predictions(predictions)
     if na_prob:
         no_answer = _probabilities(na_prob)
-    missing, extra = compare([question.id for question in questions], answers)
+    missing, extra = compare(list(questions), answers)
     scores = {
-        question.id: score2(_gold(question), {"answer": answers.get(question.id)})
-        for question in questions
+        id: score2(_gold(question), {"answer": answers.get(id)})
+        for id, question in questions.items()
     }
-    answerable = {question.id for question in questions if question.fields["answers"]}
+    answerable = {id for id, question in questions.items() if question.fields["answers"]}
     warnings: list[str] = []
     sure: set[str] = set()
     if no_answer:
         where = (na_prob or predictions).name
         sure = _sure(no_answer, scores.keys() & answers.keys(), where, warnings)
     items = []
-    for question in questions:
-        exact, f1 = scores[question.id].values()
-        if question.id in sure:
-            exact = f1 = float(question.id not in answerable)
+    for id, question in questions.items():
+        exact, f1 = scores[id].values()
+        if id in sure:
+            exact = f1 = float(id not in answerable)
         items.append(_item(question, {"exact": exact, "f1": f1}))
 
     # The figures of all questions, then of those with and without an answer.
@@ -179,7 +180,7 @@ def evaluate2(gold: JsonFile, predictions: JsonFile, *, na_prob: JsonFile | None
     parts = {}
     for prefix, wanted in (("HasAns_", True), ("NoAns_", False)):
         pairs = zip(items, questions, strict=True)
-        part = [item for item, question in pairs if (question.id in answerable) == wanted]
+        part = [item for item, id in pairs if (id in answerable) == wanted]
         if part:
             parts[prefix] = part
             metrics |= {prefix + name: value for name, value in _figures(part).items()}
@@ -208,12 +209,13 @@ def _figures(items: Sequence[Item]) -> dict[str, float | int]:
     return {**mean([item.scores for item in items]), "total": len(items)}
 
 
-def _questions(gold: JsonFile) -> list[Example]:
-    questions = list(layout.gold(gold))
+def _questions(gold: JsonFile) -> dict[str, Example]:
+    """The questions of a gold file by their ids."""
+    questions = [(str(question.id), question) for question in layout.gold(gold)]
     if not questions:
         raise DataError(f"{gold.name}: no questions in it")
-    once((str(question.id) for question in questions), gold.name)
-    return questions
+    once((id for id, _ in questions), gold.name)
+    return dict(questions)
 
 
 def _gold(question: Example) -> dict[str, list[str]]:

@@ -25,12 +25,12 @@ class Phase(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    length: int | None = Field(None, ge=2)
+    length: int | None = Field(default=None, ge=2)
     window: int | list[int] | None = None
-    learning_rate: float | None = Field(None, gt=0)
-    steps: int | None = Field(None, ge=1)
-    epochs: float | None = Field(None, gt=0)
-    batch: int | None = Field(None, ge=1)
+    learning_rate: float | None = Field(default=None, gt=0)
+    steps: int | None = Field(default=None, ge=1)
+    epochs: float | None = Field(default=None, gt=0)
+    batch: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _one_length(self):
@@ -40,7 +40,7 @@ class Phase(BaseModel):
 
 
 class Sampling(BaseModel):
-    """How a prompt is continued; a line of prompts may have its own values for each key.
+    """Options for continuing a prompt; a line of prompts may have its own value for each.
 
     Args:
         length: characters (or bytes) to add.
@@ -51,9 +51,9 @@ class Sampling(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    length: int = Field(200, ge=1)
-    temperature: float = Field(1.0, ge=0)
-    top_k: int | None = Field(None, ge=1)
+    length: int = Field(default=200, ge=1)
+    temperature: float = Field(default=1.0, ge=0)
+    top_k: int | None = Field(default=None, ge=1)
     seed: int = 0
 
 

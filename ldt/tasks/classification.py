@@ -3,7 +3,7 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -36,6 +36,7 @@ SINGLE = "single_label_classification"  # config.problem_type, in transformers' 
 MULTI = "multi_label_classification"
 REGRESSION = "regression"
 _PROBLEMS = {"single_label": SINGLE, "multi_label": MULTI, "regression": REGRESSION}
+Gold = str | list[str] | float  # a class, the list of classes, or the number of a regression
 _FLAGS = {"true": True, "false": False, "1": True, "0": False}  # true and false as CSV has them
 
 
@@ -92,7 +93,7 @@ class Classification(Task):
                 f"documents have the same label, {golds[0]!r}"
             )
         if problem == REGRESSION:
-            names = [data.label]
+            names = _several(data.label)
         else:
             counts = Counter(name for gold in golds for name in _several(gold))
             names = data.label if isinstance(data.label, list) else self.labels or sorted(counts)
@@ -116,7 +117,9 @@ class Classification(Task):
             DataError: there are no examples, a label cannot be read, or is one that the training
                 set does not have; the message has its count.
         """
-        names, unseen, where = set(_names(config)), Counter(), {}
+        names = set(_names(config))
+        unseen: Counter[str] = Counter()
+        where: dict[str, str] = {}
         for example in self.each(examples, evaluation_set(data)):
             gold = _read(example, data, config)
             for name in _several(gold) if config.problem_type != REGRESSION else ():
@@ -159,7 +162,7 @@ class Classification(Task):
             for start, end in chunks
         ]
 
-    def gold(self, example: Example, data: "DataSection", config) -> str | list[str] | float:
+    def gold(self, example: Example, data: "DataSection", config) -> Gold:
         """Return the class, the list of classes or the number.
 
         Raises:
@@ -191,6 +194,7 @@ class Classification(Task):
         """
         logits = np.array([output["logits"] for output in outputs], np.float64)
         merged, names = _MERGES[self.merge](logits), _names(config)
+        label: Gold
         if config.problem_type == SINGLE:
             scores = softmax(merged)
             label = names[int(merged.argmax())]
@@ -244,7 +248,7 @@ class Classification(Task):
             raise RecipeError("task.merge: logsumexp of numbers means nothing, mean and max do")
 
     def _target(self, example: Example, data: "DataSection", config) -> int | float | list[float]:
-        gold = self.gold(example, data, config)
+        gold: Any = self.gold(example, data, config)  # as the problem has it
         if config.problem_type == SINGLE:
             return _names(config).index(gold)
         if config.problem_type == MULTI:
@@ -296,7 +300,7 @@ def _infer(labels: list[tuple[Any, str]], path: str | list[str]) -> str:
     return SINGLE
 
 
-def _class(value: Any, path: str, where: str) -> str:
+def _class(value: Any, path: str | list[str], where: str) -> str:
     if isinstance(value, str) and value.strip():
         return value
     if isinstance(value, bool):
@@ -316,7 +320,7 @@ def _classes(value: Any, path: str | list[str], where: str) -> list[str]:
     return sorted({_class(item, path, where) for item in value})
 
 
-def _number(value: Any, path: str, where: str) -> float:
+def _number(value: Any, path: str | list[str], where: str) -> float:
     if isinstance(value, str) and _is_number(value):
         value = float(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
@@ -324,10 +328,14 @@ def _number(value: Any, path: str, where: str) -> float:
     raise DataError(f"{where}: label {path!r} is {shown(value)}, expected a number")
 
 
-_READERS = {SINGLE: _class, MULTI: _classes, REGRESSION: _number}
+_READERS: dict[str, Callable[[Any, str | list[str], str], Gold]] = {
+    SINGLE: _class,
+    MULTI: _classes,
+    REGRESSION: _number,
+}
 
 
-def _read(example: Example, data: "DataSection", config) -> str | list[str] | float:
+def _read(example: Example, data: "DataSection", config) -> Gold:
     return _READERS[config.problem_type](_raw(example, data.label), data.label, example.where)
 
 
@@ -342,14 +350,15 @@ def _is_decimal(value: str) -> bool:
     return _is_number(value) and not value.strip("+- ").isdigit()
 
 
-def _warn_of_rare(counts: Counter, names: list[str]) -> None:
+def _warn_of_rare(counts: Counter[str], names: list[str]) -> None:
     rare = [f"{name!r} ({counts[name]})" for name in names if counts[name] < 2]
     if rare:
         log.warning("classes with one training document or none: %s", ", ".join(rare[:10]))
 
 
-def _several(gold: str | list[str]) -> list[str]:
-    return gold if isinstance(gold, list) else [gold]
+def _several(names: Any) -> list[str]:
+    """The list of names that a name or a list of them is; a regression's numbers have none."""
+    return names if isinstance(names, list) else [names]
 
 
 def _names(config) -> list[str]:

@@ -187,9 +187,9 @@ class Squad(SpanTask):
         path, context = self.path("answers", data), text(example, self.path("context", data))
         listed = field(example, path)
         if isinstance(listed, dict):
-            both = listed.get("text"), listed.get("answer_start")
-            if all(isinstance(values, list) for values in both):
-                pairs = zip_longest(*both)
+            quoted, starts = listed.get("text"), listed.get("answer_start")
+            if isinstance(quoted, list) and isinstance(starts, list):
+                pairs = zip_longest(quoted, starts)
                 listed = [{"text": words, "answer_start": start} for words, start in pairs]
         listed = [listed] if isinstance(listed, str | dict) else listed
         if not isinstance(listed, list):

@@ -73,7 +73,8 @@ class TokenClassification(Task):
         Raises:
             DataError: no entities at all, or one of a type that is not in ``labels``.
         """
-        counts, documents = Counter(), 0
+        counts: Counter[str] = Counter()
+        documents = 0
         for documents, example in enumerate(examples, 1):  # noqa: B007
             for entity in self.gold(example, data, None):
                 if self.labels and entity.label not in self.labels:
@@ -101,7 +102,8 @@ class TokenClassification(Task):
             DataError: there are no examples, entities that cannot be read, or types that the
                 training set does not have; the message has their count.
         """
-        unseen, where = Counter(), ""
+        unseen: Counter[str] = Counter()
+        where = ""
         for example in self.each(examples, evaluation_set(data)):
             for entity in self.gold(example, data, config):
                 if f"B-{entity.label}" not in config.label2id:
@@ -215,7 +217,7 @@ class TokenClassification(Task):
             entities.append(entity | {"text": first["text"][slice(*chars)], "score": score})
 
         # Given words get a tag each, also those that were cut off, in the form they came in.
-        answer = {"entities": entities}
+        answer: dict[str, Any] = {"entities": entities}
         if sizes is not None:
             tags = conll.tags(in_words, sum(sizes))
             ends = np.cumsum(sizes).tolist()
@@ -289,18 +291,17 @@ def _merged(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of each word that was read: its number [words], probabilities [words, labels] and
     characters [words, 2]; from the chunk where it stands farthest from the borders."""
-    words, depths, logits = [], [], []
+    parts, depths, logits = [], [], []
     for output, feature in zip(outputs, features, strict=True):
         place, last = feature["words"][:, 1], len(feature["input_ids"]) - 1
-        words.append(feature["words"])
+        parts.append(feature["words"])
         depths.append(np.minimum(place, last - place))
         logits.append(output["logits"][place].reshape(-1, labels))
-    words, depths = np.concatenate(words), np.concatenate(depths)
-    order = np.lexsort((-depths, words[:, 0]))  # stable: the earlier of two chunks
+    words = np.concatenate(parts)
+    order = np.lexsort((-np.concatenate(depths), words[:, 0]))  # stable: the earlier of two chunks
     numbers, chosen = np.unique(words[order, 0], return_index=True)
     chosen = order[chosen]
-    logits = np.concatenate(logits).astype(float)[chosen]
-    return numbers, softmax(logits), words[chosen, 2:]
+    return numbers, softmax(np.concatenate(logits).astype(float)[chosen]), words[chosen, 2:]
 
 
 def _by_sentence(sentences: Iterable[list[str]]) -> list[Entity]:

@@ -90,7 +90,7 @@ class TriviaQA(SpanTask):
         features = self.chunks(
             example, context, tokenizer, data=data, max_length=max_length, spans=spans
         )
-        about = {"context": source, "where": example.where}
+        about: dict[str, Any] = {"context": source, "where": example.where}
         question = _optional(example, self.path("question_id", data))
         about |= {} if question is None else {"question_id": question}
         about |= {} if spans is None else {"mentions": len(places)}
@@ -113,7 +113,9 @@ class TriviaQA(SpanTask):
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Numbers of mentions found, and of documents without one."""
-        counts, spans, cut = {}, {}, set()
+        counts: dict[int, int] = {}
+        spans: dict[int, set[tuple[int, int]]] = {}
+        cut: set[int] = set()
         for feature in features:
             document, offsets, first = feature["document"], feature["offsets"], feature["first"]
             counts[document] = feature["mentions"]

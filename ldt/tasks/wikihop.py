@@ -148,7 +148,8 @@ class WikiHop(Task):
         cls, sep = ends(tokenizer)
 
         # Question and candidates stand in front of each chunk of the supports.
-        named, positions = [], []
+        named: list[int] = []
+        positions: list[int] = []
         start = [asks, *_ids(tokenizer, question), asked]
         for candidate in candidates:
             positions.append(1 + len(start) + len(named))

@@ -104,7 +104,7 @@ def test_the_recipe_can_fix_the_classes_and_their_order():
         (["a", ""], "train.jsonl:2: label 'label' is '', expected text, a whole number, true or"),
         (["a", 1], "train.jsonl:2: label 'label' is a number, at train.jsonl:1 text; they must be"),
         ([["a"], "b"], "train.jsonl:2: label 'label' is text, at train.jsonl:1 a list; they"),
-        ([{}, {}], "train.jsonl:1: label 'label' is an object, expected text"),
+        ([{}, {}], "train.jsonl:1: label 'label' is an object, empty, expected text"),
         ([["a"], [None]], "train.jsonl:2: label 'label' is null, expected text"),
         (["a"] * 3, "nothing to learn, all 3 documents have the same label, 'a'"),
         ([False] * 3, "nothing to learn, all 3 documents have the same label, 'false'"),

@@ -56,7 +56,8 @@ def gold(source: str) -> list[Example]:
 
 def _documents(file: Opened) -> Iterator[tuple[str, list[list[str]]]]:
     """Yield the place of each document, and the columns of its lines, none for an empty line."""
-    rows, begins, columns, marked = [], "", 0, None
+    rows: list[list[str]] = []
+    begins, columns, marked = "", 0, None
     for number, line in _lines(file):
         where, cells = f"{file.name}:{number}", _cells(line)
         border = cells[:1] == [BORDER]

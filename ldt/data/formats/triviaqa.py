@@ -79,7 +79,8 @@ def read(file: JsonFile, data) -> Iterator[Example]:
                 continue
             pair = f"{id}--{page.filename}"
             path = evidence.inside(folder, page.path, where)
-            more = {"question_id": id if domain == "wikipedia" else pair, "context_file": str(path)}
+            key = id if domain == "wikipedia" else pair
+            more: dict[str, Any] = {"question_id": key, "context_file": str(path)}
             if verified is not None:
                 more["verified"] = bool(verified and (domain == "wikipedia" or page.verified))
             yield Example(fields | more, pair, f"{file.name}: {pair}")
@@ -126,7 +127,8 @@ def domain_of(file: JsonFile, asked: str | None, option: str) -> str:
     """
     says = file.value.get("Domain")
     stated = DOMAINS.get(says) if isinstance(says, str) else None
-    if asked is None and stated is None:
+    domain = asked or stated
+    if domain is None:
         raise UserError(
             f"{file.name}: Domain is {shown(says)}; {option}web or {option}wikipedia "
             "says how the predictions are keyed"
@@ -136,7 +138,7 @@ def domain_of(file: JsonFile, asked: str | None, option: str) -> str:
             f"{option}{asked}: {file.name} says Domain {says!r}; leave the option out, or give "
             f"the file of the {asked} domain"
         )
-    return asked or stated
+    return domain
 
 
 def _questions(file: JsonFile) -> Iterator[Question]:

@@ -19,7 +19,7 @@ def aligned(offsets: np.ndarray, spans: Iterable[Span]) -> list[Span]:
     """
     real = real_tokens(offsets)
     starts, ends = offsets[real, 0], offsets[real, 1]
-    places = {}
+    places: dict[Span, None] = {}
     for start, end in spans:
         first, last = np.searchsorted(ends, start, "right"), np.searchsorted(starts, end) - 1
         if first <= last:
