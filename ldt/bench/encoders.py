@@ -1,9 +1,14 @@
 """Whole encoders of equal width and depth, with random weights: ldt and its peers."""
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 
 from ldt.attention import BACKENDS
 from ldt.bench.setting import WARM_UP, Setting
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 PEERS = ("longformer", "roberta", "modernbert")
 
@@ -13,7 +18,7 @@ def names(setting: Setting) -> tuple[str, ...]:
     return ("ldt", *BACKENDS, "poolingformer", *PEERS)
 
 
-def build(name, tokens, setting: Setting):
+def build(name: str, tokens: int, setting: Setting) -> "PreTrainedModel":
     """A random encoder for inputs of ``tokens`` tokens, in evaluation mode.
 
     The feed-forward network is four times the width; ModernBERT's has a gate and one and a half
@@ -39,7 +44,7 @@ def build(name, tokens, setting: Setting):
     from ldt.model import LdtConfig, LdtModel
     from ldt.model.config import upper_middle_layers
 
-    common = {
+    common: dict[str, Any] = {
         "vocab_size": setting.vocabulary,
         "hidden_size": setting.width,
         "num_attention_heads": setting.heads,
@@ -48,23 +53,28 @@ def build(name, tokens, setting: Setting):
         "bos_token_id": 0,
         "eos_token_id": 2,
     }
-    like_roberta = {
+    like_roberta: dict[str, Any] = {
         "intermediate_size": 4 * setting.width,
         "max_position_embeddings": tokens + 2,
         "type_vocab_size": 1,
         "layer_norm_eps": 1e-5,
     }
+    own: dict[str, Any]
+    model: PreTrainedModel
     torch.manual_seed(0)
     if name == "modernbert":
         own = {"intermediate_size": 3 * setting.width // 2, "max_position_embeddings": tokens}
         own |= {"cls_token_id": 0, "sep_token_id": 2, "attn_implementation": "sdpa"}
         model = ModernBertModel(ModernBertConfig(**common, **own))
     elif name == "roberta":
-        config = RobertaConfig(**common, **like_roberta, attn_implementation="sdpa")
+        own = {"attn_implementation": "sdpa"}
+        config = RobertaConfig(**common, **like_roberta, **own)
         model = RobertaModel(config, add_pooling_layer=False)
     elif name == "longformer":
-        config = LongformerConfig(**common, **like_roberta, attention_window=setting.window)
-        model = LongformerModel(config, add_pooling_layer=False)
+        own = {"attention_window": setting.window}
+        model = LongformerModel(
+            LongformerConfig(**common, **like_roberta, **own), add_pooling_layer=False
+        )
     else:
         own = {"attention_window": setting.window}
         if name == "poolingformer":

@@ -3,6 +3,7 @@
 import logging
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
 
 from rich.console import Console
 from rich.text import Text
@@ -38,8 +39,9 @@ class LogLines(logging.Handler):
 def settle() -> None:
     """Make both streams take any text, and send the log of ldt to `stderr`."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, ValueError):  # not a text file, or closed
-            stream.reconfigure(errors="backslashreplace")
+        if isinstance(stream, TextIOWrapper):
+            with suppress(ValueError):  # closed
+                stream.reconfigure(errors="backslashreplace")
     log = logging.getLogger("ldt")
     log.setLevel(logging.INFO)
     if not any(isinstance(handler, LogLines) for handler in log.handlers):

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ldt")
 
-Format = Enum("Format", {name: name for name in METRICS})
+Format = Enum("Format", {name: name for name in METRICS})  # type: ignore[misc]  # not literals
 
-Format = Annotated[
+FormatOption = Annotated[
     Format,
     typer.Option(
         help="Published layout of both files, which also decides the metric; XQuAD has the "
@@ -39,7 +39,7 @@ def evaluate(
     pred: Annotated[
         str, typer.Option(metavar="FILE", help="Predictions to score; - reads standard input.")
     ],
-    format: Format,
+    format: FormatOption,
     domain: Annotated[
         Literal["wikipedia", "web"] | None,
         typer.Option(
@@ -160,9 +160,9 @@ def _groups(heading: str, groups: "list[Group]", result: "Result", why_not: str)
         stdout.print(table)
         return
     for group in groups:
-        values = ", ".join(f"{name} {group.metrics[name]:.2f}" for name in names)
+        scores = ", ".join(f"{name} {group.metrics[name]:.2f}" for name in names)
         counts = plural(group.questions, result.noun)
-        say(f"{heading}: {group.label}: {counts}, {values}", console=stdout)
+        say(f"{heading}: {group.label}: {counts}, {scores}", console=stdout)
 
 
 def _value(name: str, value: float) -> str:

@@ -28,8 +28,8 @@ LESS_MEMORY = (
 )
 
 
-def explain(error: BaseException) -> tuple[int, str, str]:
-    """(exit code, prefix of each line, lines to print or nothing)."""
+def explain(error: BaseException) -> tuple[str | int | None, str, str]:
+    """(exit code for `sys.exit`, prefix of each line, lines to print or nothing)."""
     if isinstance(error, SystemExit | typer.Abort):  # typer and rich wrap some of what they catch
         inner = error.__cause__ or error.__context__
         if not isinstance(inner, BrokenPipeError | EOFError):
@@ -49,7 +49,8 @@ def explain(error: BaseException) -> tuple[int, str, str]:
     if _out_of_memory(error):
         return errors.EXIT_RESOURCES, "error: ", f"out of memory; {LESS_MEMORY}"
     if getattr(error, "errno", None) in DISK_FULL or "No space left on device" in str(error):
-        where = f"{error.filename}: " if getattr(error, "filename", None) else ""
+        file = getattr(error, "filename", None)
+        where = f"{file}: " if file else ""
         return errors.EXIT_RESOURCES, "error: ", f"{where}the disk is full; free space on it"
     if isinstance(error, PermissionError) and error.filename:
         return errors.EXIT_USAGE, "error: ", f"{error.filename}: {error.strerror}"

@@ -109,17 +109,19 @@ def predict(
 
     Example: ldt predict documents.jsonl --output answers.jsonl
     """
-    if (file is None) == (source is None):
-        problem = (
+    documents = source if file is None else file
+    if documents is None:
+        raise errors.UserError(
             "missing argument 'FILE' or missing option '--input'; see 'ldt predict --help'"
-            if file is None
-            else f"FILE {file!r} and --input {source!r} both name the documents; give one of them"
         )
-        raise errors.UserError(problem)
+    if None not in (file, source):
+        raise errors.UserError(
+            f"FILE {file!r} and --input {source!r} both name the documents; give one of them"
+        )
     from ldt.inference.predict import predict
 
     return predict(
-        source if file is None else file,
+        documents,
         model=model,
         output=output,
         on_error=on_error,

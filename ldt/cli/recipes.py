@@ -1,6 +1,7 @@
 """ldt recipes: the recipes that come with ldt, from a checkout or an installed wheel."""
 
 import re
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
@@ -77,8 +78,8 @@ def copy(
 
 def summary(text: str) -> str:
     """The first sentence, or its first half, of the comment that a recipe begins with."""
-    comment = re.match(r"(#.*\n)*", text)[0]
-    words = " ".join(line.removeprefix("#").strip() for line in comment.splitlines())
+    comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    words = " ".join(line.removeprefix("#").strip() for line in comment)
     return re.split(r"(?<!\bal)\.(?: |$)|[:;] |(?<=\?) ", words)[0]
 
 

@@ -89,7 +89,7 @@ class CharacterPredictor:
         Raises:
             ModelError: logits that are not finite.
         """
-        added = [[] for _ in features]
+        added: list[list[int]] = [[] for _ in features]
         steps = max(feature["sampling"].length for feature in features)
         prompts = [feature["input_ids"] for feature in features]
         for place, logits in zip(

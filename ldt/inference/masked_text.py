@@ -67,7 +67,8 @@ class MaskedText:
 
     def __init__(self, texts: Iterable[str], tokenizer, lengths: Sequence[int], *, seed: int = 0):
         self.frame, self.masker = Frame.of(tokenizer), Masker(tokenizer)
-        parts, self.tokens, self.size = [], 0, 0
+        self.tokens, self.size = 0, 0
+        parts: list[np.ndarray] = []
         for text in texts:
             ids = [np.array(part, np.int64) for part in token_parts(tokenizer, text)]
             if parts:

@@ -226,7 +226,8 @@ def fingerprint(folder: Path, recipe: Recipe) -> str:
     """A hash of the files that decide what the model answers."""
     files = {file for pattern in _DECISIVE for file in folder.glob(pattern) if file.is_file()}
     total = hashlib.sha256()
-    for file in [recipe.path, *sorted(files)]:
+    written = [] if recipe.path is None else [recipe.path]
+    for file in [*written, *sorted(files)]:
         with open(file, "rb") as data:
             total.update(hashlib.file_digest(data, "sha256").digest())
     return total.hexdigest()
@@ -330,7 +331,7 @@ class _Ending:
         code: exit code, of the run or of the signal that ended it.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.sink: AnswerFile | AnswerStream | None = None
         self.code = EXIT_OK
 

@@ -141,7 +141,13 @@ def _other_input(sink, expected, got):
 class _Group:
     """Documents that wait for their answers."""
 
-    def __init__(self, model, sink, batch_tokens, progress):
+    def __init__(
+        self,
+        model: Predictor,
+        sink: AnswerFile | AnswerStream,
+        batch_tokens: int,
+        progress: Callable[[Counts], None],
+    ) -> None:
         self.model = model
         self.sink = sink
         self.batch_tokens = batch_tokens
@@ -178,7 +184,7 @@ class _Group:
         self.counts.long += sum(_is_long(answer) for answer in answers)
         self.documents, self.tokens = [], 0
 
-    def _outputs(self, features):
+    def _outputs(self, features: list[Feature]) -> list[dict[str, np.ndarray]]:
         """Arrays of each input, in the order of the inputs, which are run the longest first."""
         lengths = [len(feature["input_ids"]) for feature in features]
         rows: list[Any] = [None] * len(features)
@@ -221,7 +227,7 @@ class SeenIds:
 
     RECENT = 1 << 14
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.starts = array("q")  # runs of whole numbers, first and last, rising
         self.ends = array("q")
         self.recent: set[int] = set()
@@ -271,9 +277,9 @@ def _whole(key: str | int) -> int | None:
 
 
 def _holds(values: np.ndarray, value: int) -> bool:
-    value = np.uint64(value)
-    place = values.searchsorted(value)
-    return place < len(values) and values[place] == value
+    wanted = np.uint64(value)
+    place = values.searchsorted(wanted)
+    return bool(place < len(values) and values[place] == wanted)
 
 
 def ahead(
@@ -325,6 +331,7 @@ def ahead(
             if kind == "error":
                 raise item[0]
             if kind == "bad":
+                assert on_error is not None  # without it the records raise
                 on_error(*item)
             else:
                 paused = False

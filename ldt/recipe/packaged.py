@@ -8,10 +8,12 @@ _PACKAGE = Path(__file__).parents[1]
 def shipped() -> dict[str, Path]:
     """Name and file of every recipe that comes with ldt, as wikihop, by name.
 
-    They lie in the package; of a checkout, beside it.
+    They lie in the package; of a checkout, which has a pyproject.toml, beside it. Beside an
+    installed package a folder of that name is somebody else's.
     """
-    folders = (_PACKAGE / "recipes", _PACKAGE.parent / "recipes")
-    return {file.stem: file for folder in folders for file in sorted(folder.glob("*.yaml"))}
+    checkout = (_PACKAGE.parent / "pyproject.toml").is_file()
+    folder = (_PACKAGE.parent if checkout else _PACKAGE) / "recipes"
+    return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
 
 
 def located(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What is wrong with values that a person wrote, and where: the lines of a `RecipeError`."""
+"""Problems with values that a person wrote, each with its place: the lines of a `RecipeError`."""
 
 import json
 import re
@@ -14,7 +14,7 @@ MAX_LINES = 50  # in one error
 
 
 class Place(NamedTuple):
-    """Where a value was written.
+    """The place where a value was written.
 
     Args:
         label: ``recipes/x.yaml:12``, or an override as it was typed.
@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
 
 class Problems:
-    """What is wrong so far with values whose places are known.
+    """Problems found so far with values whose places are known.
 
     Args:
         places: where the value at each path of keys was written.
@@ -41,7 +41,7 @@ class Problems:
 
     def __init__(self, places: dict[tuple, Place]):
         self.places = places
-        self.found = []  # (order, keys, line)
+        self.found: list[tuple[int, tuple, str]] = []  # (order, keys, line)
 
     def add(self, keys: tuple, what: str, place: Place | None = None) -> None:
         """Note a problem; without a place of its own it gets that of its keys."""
@@ -49,13 +49,13 @@ class Problems:
         self.found.append((place.order, keys, f"{place.say(keys)}: {what}"))
 
     def place(self, keys: tuple) -> Place:
-        """Where the value was written, or the nearest value around it."""
+        """The place of the value, or of the nearest value around it."""
         while keys and keys not in self.places:
             keys = keys[:-1]
         return self.places.get(keys, Place("recipe"))
 
     def clean(self, keys: tuple) -> bool:
-        """Whether nothing is wrong at these keys or above them."""
+        """True if nothing is wrong at these keys or above them."""
         return not any(keys[: len(path)] == path for _, path, _ in self.found)
 
     def stop(self) -> None:
@@ -85,7 +85,7 @@ def explain(error: ValidationError, value: Any) -> Iterable[tuple[tuple, str | N
     A union has an error for each of its branches; they become one line, of the branch that came
     furthest.
     """
-    found = {}
+    found: dict[tuple, list[tuple[str, str, Any]]] = {}
     for item in error.errors(include_url=False, include_context=False):
         keys, inside = [], value
         for part in item["loc"]:  # the names of union branches are in no value
@@ -96,9 +96,9 @@ def explain(error: ValidationError, value: Any) -> Iterable[tuple[tuple, str | N
         if item["type"] == "missing":
             keys.append(item["loc"][-1])
         found.setdefault(tuple(keys), []).append((item["type"], item["msg"], inside))
-    for keys, items in found.items():
-        if not any(other[: len(keys)] == keys and other != keys for other in found):
-            yield keys, _reason(items)
+    for path, items in found.items():
+        if not any(other[: len(path)] == path and other != path for other in found):
+            yield path, _reason(items)
 
 
 def _reason(items):

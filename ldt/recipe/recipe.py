@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -28,6 +28,8 @@ from ldt.recipe.training import training_section
 log = logging.getLogger("ldt")
 
 SECTIONS = ("task", "model", "data", "training")
+
+_Section = TypeVar("_Section", bound=Section)
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,12 @@ class Recipe:
 
     task: Any
     model: Any = field(default_factory=ModelSection)
-    data: Any = field(default_factory=DataSection)
+    data: Any = field(default_factory=DataSection)  # type: ignore[arg-type]  # has all defaults
     training: dict[str, Any] = field(default_factory=dict)
     path: Path | None = field(default=None, compare=False)
     places: dict[tuple, Place] = field(default_factory=dict, compare=False, repr=False)
 
-    def where(self, *keys: str) -> str:
+    def where(self, *keys: str | int) -> str:
         """The beginning of a message about a key: ``recipes/x.yaml:12: data: train``."""
         return Problems(self.places).place(keys).say(keys)
 
@@ -310,7 +312,7 @@ def _sections(root):
     return MODELS[kind], OPTIONS[kind]
 
 
-def _with_paths(section: Section, name: str, path: Path) -> Section:
+def _with_paths(section: _Section, name: str, path: Path) -> _Section:
     """The section, with its paths as the current directory has them or the recipe's folder."""
     changed = {}
     for key in FILES[name]:
