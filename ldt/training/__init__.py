@@ -72,8 +72,9 @@ def train(
         UserError: or a subclass, with its exit code.
         Interrupted: SIGINT or SIGTERM, after a checkpoint was saved.
     """
-    options = {"resume": resume, "overwrite": overwrite, "dry_run": dry_run, "console": console}
-    *_, last = train_in_phases(recipe, **options)
+    *_, last = train_in_phases(
+        recipe, resume=resume, overwrite=overwrite, dry_run=dry_run, console=console
+    )
     return last
 
 

@@ -33,7 +33,10 @@ LENGTH = 512  # of an input where data.max_length does not say
 WINDOW = 512  # where model.window does not say
 WARMUP = 0.1, 10_000  # of the steps, and at most so many: the paper's
 # Where the defaults are not those of `ldt.training.arguments`.
-DEFAULTS = {"learning_rate": 2.5e-4, "lr_scheduler_type": "constant_with_warmup"}
+DEFAULTS: dict[str, Any] = {
+    "learning_rate": 2.5e-4,
+    "lr_scheduler_type": "constant_with_warmup",
+}
 ELSEWHERE = {
     "vocab_size": "task.vocabulary",
     "attention_window": "model.window",

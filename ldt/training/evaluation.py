@@ -128,11 +128,13 @@ class MetricsByStep(TrainerCallback):
 
     def of_weights(self, trainer: Trainer) -> Measured:
         """Metrics and table of the weights that the model holds when training is over."""
-        if trainer.weights_step not in self._at:  # evaluated in an earlier session, or not at all
+        step = trainer.weights_step
+        assert step is not None  # training is over
+        if step not in self._at:  # evaluated in an earlier session, or not at all
             trainer.remove_callback(trainer.progress)  # it is no step of the run
             trainer.evaluate()
-            self._at[trainer.weights_step] = self._at.pop(trainer.state.global_step)
-        return self._at[trainer.weights_step]
+            self._at[step] = self._at.pop(trainer.state.global_step)
+        return self._at[step]
 
 
 def check_metric(recipe: Recipe, trainer: Trainer, measure: Measure) -> None:
@@ -141,7 +143,9 @@ def check_metric(recipe: Recipe, trainer: Trainer, measure: Measure) -> None:
     Raises:
         RecipeError: ``training.metric_for_best_model`` is not among those of the task.
     """
-    wanted = trainer.args.metric_for_best_model.removeprefix("eval_")
+    metric = trainer.args.metric_for_best_model
+    assert metric is not None  # `ldt.training.arguments` sets it where there is a measure
+    wanted = metric.removeprefix("eval_")
     names = {*measure.names(trainer), "loss"}
     if wanted not in names:
         raise RecipeError(

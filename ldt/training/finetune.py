@@ -211,7 +211,9 @@ def encode_sets(
     }
     if not len(features["train"]):
         raise DataError(f"{data.train}: no document is left to train on")
-    items = {name: Items(part) if task.together else part for name, part in features.items()}
+    items: dict[str, Sequence[Any]] = {
+        name: Items(part) if task.together else part for name, part in features.items()
+    }
     if task.shuffles:
         train, numbers = examples["train"], dict.fromkeys(features["train"].documents)
         encode = partial(task.encode, tokenizer=tokenizer, **options)
@@ -268,6 +270,7 @@ def split(
     Raises:
         DataError: too few documents for one on both sides.
     """
+    assert data.eval_fraction is not None  # the share that was asked for
     generator = np.random.default_rng(seed)
     units: dict[Hashable, Example] = {}  # and the first example of each
     strata: dict[Hashable, list[Hashable]] = {}

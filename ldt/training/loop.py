@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
+from accelerate import PartialState  # type: ignore[import-untyped]  # has no hints
+from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]  # has no hints
 from rich.console import Console
 from transformers import EarlyStoppingCallback
 
@@ -92,7 +92,9 @@ def train(
         if resume and not dry_run:
             checkpoint = checkpoints.newest_valid(run)
             # The products of the first session, or the last digits of the result differ.
-            stack.enter_context(matmul.chosen(run_folder.read_run(run).get("arithmetic", {})))
+            record = run_folder.read_run(run)
+            assert record is not None  # or `_enter` had refused to resume
+            stack.enter_context(matmul.chosen(record.get("arithmetic", {})))
 
         prepared = job.prepare(inputs, checkpoint)
         if _writes():
@@ -253,7 +255,8 @@ def _run(trainer: Trainer, run: Path, checkpoint: Path | None) -> None:
 
 def _evaluate(job: Job, prepared: Prepared, trainer: Trainer) -> Measured:
     """Metrics and table of the weights that are kept; then the model is finished."""
-    metrics, rows = {}, []
+    metrics: dict[str, float] = {}
+    rows: list[dict[str, Any]] = []
     if isinstance(trainer.compute_metrics, MetricsByStep):
         metrics, rows = trainer.compute_metrics.of_weights(trainer)
     metrics = metrics | {"train_loss": trainer.train_loss}

@@ -163,7 +163,7 @@ class Pretraining(Job[CorpusInputs]):
         """
         data, task = inputs.data, self.recipe.task
         masker, frame = task.masker(inputs.tokenizer), Frame.of(inputs.tokenizer)
-        options = {
+        options: dict[str, Any] = {
             "max_length": data.max_length,
             "seed": seed,
             "see_all": bool(task.global_attention),

@@ -122,6 +122,7 @@ def _windows(task: AnyTask, config) -> str:
 def _data(kind: str, results: dict[str, Any]) -> str:
     """The table of the sets of data."""
     sets = results["data"]
+    cells: list[tuple[str, ...]]
     if kind == "examples":
         head = ["documents", "tokens: median / p95 / longest", "in windows", "cut off"]
         cells = [

@@ -240,6 +240,7 @@ def finish(run: Path, folder: Path, also: Iterable[str] = (RESULTS,)) -> None:
     for name in names:
         files.flush(folder / name)
     record = read_run(run)
+    assert record is not None  # `begin` wrote it
     _write(run, record | {"files": names})
     for name in names:
         (folder / name).replace(run / name)

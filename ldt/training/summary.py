@@ -184,8 +184,8 @@ def labelled_data(
     table.add_column("in windows")
     table.add_column("cut off")
     for name, report in reports.items():
-        values = (report.documents, report.median, report.p95, report.longest, report.inputs)
-        values = (*values, report.windowed, report.truncated)
+        lengths = (report.documents, report.median, report.p95, report.longest, report.inputs)
+        values = (*lengths, report.windowed, report.truncated)
         table.add_row(name, *[f"{value:,}" for value in values])
     lines = [f"{name}: {line}" for name, report in reports.items() for line in report.lines]
     notices = [Notice("\n".join(lines), table)]

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import torch
 import transformers
-from accelerate.utils import broadcast_object_list
-from accelerate.utils.memory import should_reduce_batch_size
+from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]  # has no hints
+from accelerate.utils.memory import (  # type: ignore[import-untyped]  # has no hints
+    should_reduce_batch_size,
+)
 from transformers.trainer_callback import (
     ExportableState,
     PrinterCallback,
@@ -54,6 +56,8 @@ class Trainer(transformers.Trainer):
         kwargs: of transformers' Trainer.
     """
 
+    model: torch.nn.Module  # never None, as transformers' may be before its training
+
     def __init__(self, *, tokenizer, ids: list, progress: ProgressReport, **kwargs):
         self.tokenizer, self.ids, self.progress = tokenizer, ids, progress
         self.skipped = self.skipped_in_a_row = 0
@@ -71,6 +75,7 @@ class Trainer(transformers.Trainer):
         kwargs["data_collator"] = _NamingDocuments(kwargs["data_collator"])
         callbacks = [self._flow, progress, *kwargs.pop("callbacks", [])]
         super().__init__(callbacks=callbacks, **kwargs)
+        assert self.args.output_dir is not None  # transformers has a default
         self.folder = Path(self.args.output_dir)
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
@@ -175,6 +180,7 @@ class Trainer(transformers.Trainer):
         return state.best_metric, state.best_global_step, state.best_model_checkpoint
 
     def _load_best_model(self) -> None:
+        assert self.state.best_model_checkpoint is not None  # or it is not called
         best = Path(self.state.best_model_checkpoint)
         problem = checkpoints.problem(best)
         if problem:
@@ -273,7 +279,7 @@ class Trainer(transformers.Trainer):
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(folder)
             stateful = [*self.callback_handler.callbacks, self.control]
-            self.state.stateful_callbacks = {
+            self.state.stateful_callbacks = {  # type: ignore[assignment]  # a dict once it is made
                 type(item).__name__: item.state()
                 for item in stateful
                 if isinstance(item, ExportableState)
