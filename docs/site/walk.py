@@ -30,7 +30,8 @@ class Trace:
     """Files of ldt in the order in which their functions are first entered, in any thread.
 
     Args:
-        begin: file from whose first entry on the trace records; None records from the start.
+        begin: (file, function) from whose first entry on the trace records; None records from the
+            start.
         end: file with whose first entry it stops.
     """
 
@@ -51,7 +52,7 @@ class Trace:
             self._names[code.co_filename] = name
         if not name or code.co_name.startswith("<"):
             return
-        if self.begin == name:
+        if self.begin == (name, code.co_name):
             self.begin = None
         if self.begin is None and self.end not in self.entered:
             self.entered.setdefault(name, code.co_name)
@@ -104,7 +105,7 @@ def walks():
             ldt("convert", "short", "longer", "--max-length", "1024", "--window", "32")
             with Trace() as recipe:
                 ldt("finetune", "recipe.yaml")
-            with Trace("data/records.py", "inference/answer_file.py") as line:
+            with Trace(("data/records.py", "lines"), "inference/answer_file.py") as line:
                 ldt("predict", "line.jsonl", "--output", "answers.jsonl")
         finally:
             os.chdir(home)

@@ -9,11 +9,10 @@ from types import ModuleType
 import torch
 
 from ldt.attention import blocked, loop, ops, reference, triton
-from ldt.attention.layout import Layout
+from ldt.attention.layout import Layout, per_head
 from ldt.attention.matmul import linear
 from ldt.attention.pooled import POOLED, POOLINGS, pooled_attention
 from ldt.attention.probabilities import band_probabilities, global_probabilities
-from ldt.attention.reference import per_head
 
 __all__ = [
     "BACKENDS",

@@ -12,9 +12,8 @@ from functools import lru_cache
 import torch
 
 from ldt.attention.dropout import dropout_mask, kept, token_codes
-from ldt.attention.layout import Layout
+from ldt.attention.layout import Layout, per_head
 from ldt.attention.matmul import fast_matmul, linear
-from ldt.attention.reference import per_head
 
 BLOCK = 128  # queries at a time; 96 to 192 are equally fast, below that the loop shows
 ALIGN = 16  # global keys in front of a slab are padded to this many: unaligned rows are slow

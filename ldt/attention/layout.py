@@ -20,6 +20,11 @@ def places(mask, count=None):
     return place.new_full((count + 1,), len(mask)).scatter_(0, slot, place)[:-1]
 
 
+def per_head(dilation, heads):
+    """Dilations as a tuple, one a head; ``dilation`` is an int for all of them, or such a tuple."""
+    return (dilation,) * heads if isinstance(dilation, int) else tuple(dilation)
+
+
 @dataclass(frozen=True, eq=False)
 class Layout:
     """The places of documents laid end to end in packed tokens ``[total_tokens, ...]``.

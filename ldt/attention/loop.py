@@ -10,8 +10,7 @@ from itertools import pairwise
 import torch
 
 from ldt.attention.dropout import kept, token_codes
-from ldt.attention.layout import Layout
-from ldt.attention.reference import per_head
+from ldt.attention.layout import Layout, per_head
 
 
 def sliding_window_attention(

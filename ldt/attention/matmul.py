@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 SPEEDUP = 1.3  # that oneDNN must reach: more than noise makes of equal speeds
 EXACT = 4.0  # largest error of oneDNN, in errors of the default library
@@ -38,6 +39,13 @@ def linear(x, weight, bias):
     if torch.compiler.is_compiling() or not _applies(x) or not _pays("linear"):
         return F.linear(x, weight, bias)
     return _Linear.apply(x, weight, bias)
+
+
+class Linear(nn.Linear):
+    """Linear layer by `linear`, for all parts of an encoder."""
+
+    def forward(self, x):
+        return linear(x, self.weight, self.bias)
 
 
 class _Linear(torch.autograd.Function):

@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import torch
 
-from ldt.attention.layout import Layout
-from ldt.attention.reference import per_head
+from ldt.attention.layout import Layout, per_head
 
 BLOCK = 128
 

@@ -6,7 +6,7 @@ Memory grows with the square of the packed length; for tests and short inputs.
 import torch
 
 from ldt.attention.dropout import dropout_mask
-from ldt.attention.layout import Layout
+from ldt.attention.layout import Layout, per_head
 
 
 def sliding_window_attention(
@@ -74,11 +74,6 @@ def sliding_window_attention(
         far = far.masked_fill(~window_alone[:, index], 0)
     out = _attend(q[index], index, k, v, layout, near[:, index], dropout, seed, far)
     return torch.zeros_like(q).index_copy(0, index, out)
-
-
-def per_head(dilation, heads):
-    """Dilations as a tuple, one a head; ``dilation`` is an int for all of them, or such a tuple."""
-    return (dilation,) * heads if isinstance(dilation, int) else tuple(dilation)
 
 
 def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):

@@ -13,8 +13,8 @@ from ldt.attention import (
     global_probabilities,
     sliding_window_attention,
 )
+from ldt.attention.matmul import Linear
 from ldt.model.config import layer_dilations, layer_windows
-from ldt.model.linear import Linear
 from ldt.model.pooling import SecondLevel
 from ldt.model.recompute import cast_once, layer_norm, recomputed
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ldt.attention import POOLINGS, pooled_attention
-from ldt.model.linear import Linear
+from ldt.attention.matmul import Linear
 
 GATE_SCALE = 100.0
 

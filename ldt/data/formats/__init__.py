@@ -46,18 +46,20 @@ def read(
         DataError: the file is damaged or of another layout.
     """
     if data.format in _STREAMED:
-        yield from _STREAMED[data.format].read(source, data)
-        return
+        return _STREAMED[data.format].read(source, data)
     if data.format in _WHOLE:
-        yield from _WHOLE[data.format].read(strict_json.read(source), data)
-        return
-    yield from records.read(
+        return _read_whole(source, data)
+    return records.read(
         source,
         id_field=data.id,
         format=None if data.format == "parquet" else data.format,
         on_error=on_error,
         max_line_bytes=max_line_bytes,
     )
+
+
+def _read_whole(source: str, data: "DataSection") -> Iterator[Example]:
+    yield from _WHOLE[data.format].read(strict_json.read(source), data)
 
 
 def detect(value: Any) -> str | None:

@@ -12,13 +12,13 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
 from ldt.attention import sliding_window_attention
+from ldt.attention.matmul import Linear
 from ldt.errors import ModelError
 from ldt.model.char_lm.cache import KVCache, cached_attention
 from ldt.model.char_lm.config import LdtCausalConfig, check_causal, reaches
 from ldt.model.char_lm.recurrence import Recurrence
 from ldt.model.config import layer_dilations, layer_windows
 from ldt.model.heads.losses import cross_entropy
-from ldt.model.linear import Linear
 from ldt.model.loading import find_folder, quiet, weight_files
 from ldt.model.packing import pack
 

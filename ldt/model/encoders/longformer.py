@@ -45,6 +45,7 @@ class LdtModel(LdtPreTrainedModel):
 
     def __init__(self, config, add_pooling_layer=True):
         super().__init__(config)
+        self.max_length = usable_length(config)
         check_config(config)
         self.embeddings = Embeddings(config)
         self.encoder = Encoder(config)
@@ -207,7 +208,7 @@ class LdtModel(LdtPreTrainedModel):
         """Raise a ValueError where an embedding would raise an IndexError, or CUDA an assertion."""
         if torch.compiler.is_compiling():
             return
-        longest = usable_length(self.config)
+        longest = self.max_length
         if shape[1] > longest:
             length = int(position_ids.max()) - self.config.pad_token_id
             if length > longest:

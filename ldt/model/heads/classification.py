@@ -7,10 +7,10 @@ from torch import nn
 from torch.nn import functional as F
 from transformers.utils import can_return_tuple
 
+from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
 from ldt.model.heads.default_globals import first_real, words_of
-from ldt.model.linear import Linear
 from ldt.model.outputs import LdtHeadOutput
 
 

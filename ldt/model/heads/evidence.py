@@ -9,12 +9,12 @@ from torch.nn import functional as F
 from transformers.activations import gelu
 from transformers.utils import ModelOutput, can_return_tuple
 
+from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
 from ldt.model.heads.classification import ClassificationHead
 from ldt.model.heads.losses import cross_entropy
 from ldt.model.heads.spans import span_loss
-from ldt.model.linear import Linear
 from ldt.model.packing import check_positions
 
 

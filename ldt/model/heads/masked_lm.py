@@ -8,10 +8,10 @@ from transformers import initialization as init
 from transformers.activations import gelu
 from transformers.utils import can_return_tuple
 
+from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
 from ldt.model.heads.losses import cross_entropy
-from ldt.model.linear import Linear
 from ldt.model.outputs import LdtHeadOutput
 
 

@@ -8,12 +8,12 @@ from torch import nn
 from torch.nn import functional as F
 from transformers.utils import can_return_tuple
 
+from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
 from ldt.model.heads.by_document import micro_batched, same_document, takes_documents
 from ldt.model.heads.default_globals import after_first, before_first, separators, words_of
 from ldt.model.heads.losses import cross_entropy
-from ldt.model.linear import Linear
 from ldt.model.outputs import LdtHeadOutput
 from ldt.model.packing import check_positions
 

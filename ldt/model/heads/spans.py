@@ -6,11 +6,11 @@ from typing import Unpack
 import torch
 from transformers.utils import can_return_tuple
 
+from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
 from ldt.model.heads.by_document import micro_batched, same_document, takes_documents
 from ldt.model.heads.default_globals import before_first
-from ldt.model.linear import Linear
 from ldt.model.outputs import LdtQuestionAnsweringOutput
 
 

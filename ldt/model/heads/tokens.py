@@ -5,9 +5,9 @@ from typing import Unpack
 from torch import nn
 from transformers.utils import can_return_tuple
 
+from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
-from ldt.model.linear import Linear
 
 
 class LdtForTokenClassification(Head):
