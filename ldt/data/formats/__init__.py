@@ -48,7 +48,7 @@ def read(
     if data.format in _STREAMED:
         return _STREAMED[data.format].read(source, data)
     if data.format in _WHOLE:
-        return _read_whole(source, data)
+        return _read_whole(_WHOLE[data.format], source, data)
     return records.read(
         source,
         id_field=data.id,
@@ -58,8 +58,8 @@ def read(
     )
 
 
-def _read_whole(source: str, data: "DataSection") -> Iterator[Example]:
-    yield from _WHOLE[data.format].read(strict_json.read(source), data)
+def _read_whole(layout: ModuleType, source: str, data: "DataSection") -> Iterator[Example]:
+    yield from layout.read(strict_json.read(source), data)
 
 
 def detect(value: Any) -> str | None:
