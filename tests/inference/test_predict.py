@@ -23,7 +23,7 @@ from ldt.inference import predict as module
 from ldt.inference import stream
 from ldt.inference.predict import predict
 from ldt.inference.predictor import EncoderPredictor
-from ldt.model import LdtForSequenceClassification, load, load_tokenizer
+from ldt.model import LdtModel, load, load_tokenizer
 
 LABELS = ["yes", "no", "007"]
 WORDS = "the party of this agreement ends and other first part".split()
@@ -41,7 +41,7 @@ def fine_tuned(tiny_longformer, tmp_path_factory):
     names = dict(enumerate(LABELS))
     model = load(
         tiny_longformer,
-        LdtForSequenceClassification,
+        LdtModel,
         id2label=names,
         label2id={name: number for number, name in names.items()},
         problem_type="single_label_classification",
@@ -376,10 +376,10 @@ def test_interrupted_runs_end_in_the_bytes_of_an_uninterrupted_one(
 
 
 def test_no_room_for_a_batch_is_told_with_a_smaller_one(fine_tuned, tmp_path, monkeypatch):
-    def forward(self, **inputs):
+    def forward(self, *inputs, **options):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
-    monkeypatch.setattr(LdtForSequenceClassification, "forward", forward)
+    monkeypatch.setattr(LdtModel, "forward", forward)
     source = write(tmp_path / "docs.jsonl", lines_of(3))
     with pytest.raises(ResourceError, match=r"out of memory on cpu .* --batch-tokens \d+ takes"):
         predict(source, model=str(fine_tuned), device="cpu")
