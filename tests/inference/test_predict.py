@@ -23,7 +23,7 @@ from ldt.inference import predict as module
 from ldt.inference import stream
 from ldt.inference.predict import predict
 from ldt.inference.predictor import EncoderPredictor
-from ldt.model import LdtModel, load, load_tokenizer
+from ldt.model import LdtForSequenceClassification, LdtModel, load, load_tokenizer
 
 LABELS = ["yes", "no", "007"]
 WORDS = "the party of this agreement ends and other first part".split()
@@ -41,7 +41,7 @@ def fine_tuned(tiny_longformer, tmp_path_factory):
     names = dict(enumerate(LABELS))
     model = load(
         tiny_longformer,
-        LdtModel,
+        LdtForSequenceClassification,
         id2label=names,
         label2id={name: number for number, name in names.items()},
         problem_type="single_label_classification",
