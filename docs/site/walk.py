@@ -77,7 +77,6 @@ def ldt(*arguments):
     from ldt.cli import console
 
     printed = io.StringIO()
-    files = console.stdout.file, console.stderr.file
     console.stdout.file = console.stderr.file = printed
     try:
         with contextlib.redirect_stdout(printed):
@@ -86,7 +85,7 @@ def ldt(*arguments):
         if stop.code:
             raise RuntimeError(printed.getvalue()) from stop
     finally:
-        console.stdout.file, console.stderr.file = files
+        console.stdout.file = console.stderr.file = None  # the streams of the moment again
 
 
 def walks():

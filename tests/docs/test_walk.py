@@ -1,7 +1,11 @@
 """The traced walks: through which files a line and a recipe go."""
 
+import sys
+
 import pytest
 import walk
+
+from ldt.cli import console
 
 MOST = 22  # files that a line passes from its reading to its answer
 
@@ -52,3 +56,8 @@ def test_the_page_shows_both_walks(walked, monkeypatch):
     page = walk.page()
     for path, name in [*walked[0].items(), *walked[1].items()]:
         assert f"| `{path}` | `{name}` |" in page
+
+
+def test_a_walk_leaves_the_console_on_the_streams_of_the_moment(walked):
+    assert console.stdout.file is sys.stdout
+    assert console.stderr.file is sys.stderr

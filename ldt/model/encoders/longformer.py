@@ -45,8 +45,8 @@ class LdtModel(LdtPreTrainedModel):
 
     def __init__(self, config, add_pooling_layer=True):
         super().__init__(config)
-        self.max_length = usable_length(config)
         check_config(config)
+        self.max_length = usable_length(config)
         self.embeddings = Embeddings(config)
         self.encoder = Encoder(config)
         self.pooler = Pooler(config) if add_pooling_layer else None
