@@ -17,11 +17,16 @@ def train(recipe: Recipe, *, resume: bool, overwrite: bool, dry_run: bool) -> Tr
     Returns:
         The result of the last phase.
     """
+    from ldt.training.loop import leave_process_group
+
     options = {"resume": resume, "overwrite": overwrite, "dry_run": dry_run}
-    for result in train_in_phases(recipe, **options, console=stderr):
-        if result.closing:
-            show_metrics(result.metrics, result.table)
-            say(result.closing)
+    try:
+        for result in train_in_phases(recipe, **options, console=stderr):
+            if result.closing:
+                show_metrics(result.metrics, result.table)
+                say(result.closing)
+    finally:
+        leave_process_group()
     return result
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from accelerate import PartialState  # type: ignore[import-untyped]  # has no hints
 from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]  # has no hints
 from rich.console import Console
+from torch import distributed
 from transformers import EarlyStoppingCallback
 
 from ldt import files
@@ -34,6 +35,16 @@ from ldt.training.summary import tell
 from ldt.training.trainer import Trainer
 
 log = logging.getLogger("ldt")
+
+
+def leave_process_group() -> None:
+    """Leave the group of a training in several processes, at the end of this one.
+
+    Its threads are joined here. Left to the end of the interpreter, they at times abort it, and
+    with it a run that is saved.
+    """
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def train_jobs(

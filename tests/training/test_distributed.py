@@ -13,8 +13,10 @@ import psutil
 import pytest
 import transformers
 from packaging.version import Version
+from torch import distributed
 from training_runs import assert_same_run, train, weights
 
+from ldt.cli import training as cli_training
 from ldt.recipe.recipe import load
 
 SCRATCH = """
@@ -124,3 +126,13 @@ def test_two_processes_with_a_shard_each_train_as_one_and_resume(place_of_runs):
     assert "resuming from step" in done.stderr
     assert Path("runs/shards/checkpoint-8/pytorch_model_fsdp.bin").exists()
     assert largest_difference("runs/one", "runs/shards") < 1e-5
+
+
+def test_a_command_leaves_the_process_group_as_it_ends(monkeypatch):
+    def phases(*args, **kwargs):
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+        yield TrainingResult({}, [], Path("run"))
+
+    monkeypatch.setattr(cli_training, "train_in_phases", phases)
+    cli_training.train(None, resume=False, overwrite=False, dry_run=False)
+    assert not distributed.is_initialized()
