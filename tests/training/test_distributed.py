@@ -18,6 +18,7 @@ from training_runs import assert_same_run, train, weights
 
 from ldt.cli import training as cli_training
 from ldt.recipe.recipe import load
+from ldt.training import TrainingResult
 
 SCRATCH = """
 task: {name: mlm}
