@@ -81,7 +81,8 @@ def kind(value: Any) -> str:
 def shown(value: Any) -> str:
     """A JSON value for a message, cut short: ``'text'``, ``17``, ``null``, ``a list of 3``."""
     if isinstance(value, list | dict):
-        return f"{kind(value)} of {len(value):,}" if value else f"{kind(value)}, empty"
+        size = plural(len(value), "key") if isinstance(value, dict) else f"{len(value):,}"
+        return f"{kind(value)} of {size}" if value else f"{kind(value)}, empty"
     return kind(value) if value is None or isinstance(value, bool) else _repr.repr(value)
 
 

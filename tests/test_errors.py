@@ -19,7 +19,7 @@ def test_a_number_and_its_noun():
         ("it's", '"it\'s"'),
         ([], "a list, empty"),
         ([1, 2], "a list of 2"),
-        ({"a": 1}, "an object of 1"),
+        ({"a": 1}, "an object of 1 key"),
     ],
 )
 def test_a_value_as_it_is_named(value, text):

@@ -112,7 +112,7 @@ def predict(
     documents = source if file is None else file
     if documents is None:
         raise errors.UserError(
-            "missing argument 'FILE' or missing option '--input'; see 'ldt predict --help'"
+            "missing argument 'FILE' (or option '--input'); see 'ldt predict --help'"
         )
     if None not in (file, source):
         raise errors.UserError(

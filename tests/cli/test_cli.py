@@ -106,7 +106,7 @@ def test_the_shell_completes_commands():
     [
         (["conver"], "no such command 'conver'. Did you mean 'convert'?; see 'ldt --help'"),
         (["convert"], "missing argument 'SOURCE'; see 'ldt convert --help'"),
-        (["predict"], "missing option '--input'; see 'ldt predict --help'"),
+        (["predict"], "missing argument 'FILE' (or option '--input'); see 'ldt predict --help'"),
         (["predict", "a", "--input", "b"], "FILE 'a' and --input 'b' both name the documents"),
         (["convert", "a", "--windw", "8"], "--windw"),
         (["convert", "a", "--window", "x"], "invalid value for '--window': "),

@@ -39,7 +39,7 @@ def test_a_question_has_its_fields_and_id(hotpotqa):
 @pytest.mark.parametrize(
     ("value", "what"),
     [
-        ({"data": []}, "dev.json: an object of 1, expected a list of questions with _id"),
+        ({"data": []}, "dev.json: an object of 1 key, expected a list of questions with _id"),
         ([QUESTION, {"id": "a"}], "dev.json: question 2: no field '_id', expected text"),
         ([QUESTION | {"context": {}}], "5a8b57f25542995d1e6f1371: 'context' is an object, empty"),
         ([QUESTION | {"answer": None}], "5a8b57f25542995d1e6f1371: 'answer' is null"),

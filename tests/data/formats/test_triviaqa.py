@@ -140,7 +140,7 @@ def test_questions_without_a_page_are_counted(written, caplog):
     ("value", "message"),
     [
         ([], "f: a list, empty, expected an object with Data, a list of questions"),
-        ({"data": []}, "f: an object of 2, expected an object with Data"),
+        ({"data": []}, "f: an object of 2 keys, expected an object with Data"),
         ({"Data": [3]}, "f: question 1: 3, expected an object with 'QuestionId'"),
         ({"Data": [{"QuestionId": "q"}]}, "f: q: no field 'Question', expected text"),
         ({"Data": [question(Answer={})]}, "f: q1: no field 'NormalizedAliases'"),

@@ -26,7 +26,7 @@ def test_a_question_is_an_example_with_its_answer_where_it_has_one(tmp_path):
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        ({"data": []}, "an object of 1, expected a list of questions with id, query"),
+        ({"data": []}, "an object of 1 key, expected a list of questions with id, query"),
         (["q"], "question 1: 'q', expected an object with 'id'"),
         ([QUESTION | {"id": 7}], "question 1: 'id' is 7, expected text"),
         ([QUESTION | {"candidates": "x"}], "q: 'candidates' is 'x', expected a list"),
