@@ -7,14 +7,12 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 import reference  # noqa: E402
-import walk  # noqa: E402
 from mkdocs.structure.files import File  # noqa: E402
 
 PAGES = {
     "reference/recipe.md": reference.recipe_page,
     "reference/cli.md": reference.cli_page,
     "reference/api.md": reference.api_page,
-    "reference/walk.md": walk.page,
 }
 
 

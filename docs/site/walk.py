@@ -1,14 +1,12 @@
 """The files that a document and a recipe pass through, traced in the running code.
 
-`trace` lists the files of ldt in the order in which they are first entered. The page lists those of
-one JSON line through ``ldt predict`` and of one recipe through ``ldt finetune``.
+``python docs/site/walk.py`` traces one JSON line through ``ldt predict`` and one recipe through
+``ldt finetune``, and writes both lists into docs/architecture.md; a test compares them.
 """
 
 import ast
-import contextlib
 import importlib
 import inspect
-import io
 import json
 import os
 import sys
@@ -18,6 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "ldt"
+PAGE = ROOT / "docs" / "architecture.md"
+BEGIN = "<!-- traced by docs/site/walk.py -->\n"
 RECIPE = """\
 task: {name: classification}
 model: {path: longer, attention: blocked}
@@ -68,29 +68,23 @@ class Trace:
 
 
 def ldt(*arguments):
-    """Run a command in this process, without its output.
+    """Run a command in this process.
 
     Raises:
-        RuntimeError: it failed; the text is what it printed.
+        SystemExit: it failed.
     """
     from ldt import cli
-    from ldt.cli import console
 
-    printed = io.StringIO()
-    console.stdout.file = console.stderr.file = printed
     try:
-        with contextlib.redirect_stdout(printed):
-            cli.main(list(arguments))
+        cli.main(list(arguments))
     except SystemExit as stop:
         if stop.code:
-            raise RuntimeError(printed.getvalue()) from stop
-    finally:
-        console.stdout.file = console.stderr.file = None  # the streams of the moment again
+            raise
 
 
 def walks():
     """Run a tiny job; return (files of the line, files of the recipe), each file -> function."""
-    sys.path.insert(0, str(ROOT / "examples" / "demo"))
+    sys.path[:0] = [str(ROOT), str(ROOT / "examples" / "demo")]
     demo, contracts = importlib.import_module("demo"), importlib.import_module("contracts")
     documents = contracts.contracts(range(8))
     home = Path.cwd()
@@ -112,40 +106,42 @@ def walks():
 
 
 def summary(path):
-    """First line of a module's docstring."""
+    """First paragraph of a module's docstring, on one line."""
     text = ast.get_docstring(ast.parse((SOURCE / path).read_text("utf-8"))) or ""
-    return text.partition("\n\n")[0]
+    return " ".join(text.partition("\n\n")[0].split())
 
 
-def page():
-    """The page of both walks."""
-    from reference import table
-
-    line, recipe = walks()
-    rooms = list(dict.fromkeys(path.partition("/")[0] for path in line))
+def lists(line, recipe):
+    """Both walks as Markdown."""
+    packages = {path.partition("/")[0] for path in line if "/" in path}
     text = [
-        "# From line to answer, from recipe to run",
+        "### A JSON line through `ldt predict`",
         "",
-        "These lists are traced in the running code when the site is built.",
+        f"From the reading of the first record to the writing of its answer, {len(line)} files in "
+        f"{len(packages)} packages:",
         "",
-        "## A JSON line through `ldt predict`",
+        *table(line),
         "",
-        "From the reading of the first record to the writing of its answer: "
-        f"{len(line)} files of {len(rooms)} packages, in the order in which each is first entered.",
+        "### A recipe through `ldt finetune`",
         "",
+        f"The whole command, {len(recipe)} files:",
+        "",
+        *table(recipe),
     ]
-    text += table(["file", "first function", "holds"], rows(line))
-    text += [
-        "",
-        "## A recipe through `ldt finetune`",
-        "",
-        f"The whole command: {len(recipe)} files, in the order in which each is first entered.",
-        "",
-    ]
-    text += table(["file", "first function", "holds"], rows(recipe))
     return "\n".join(text) + "\n"
 
 
-def rows(entered):
-    """Rows of the table of a walk."""
-    return [[f"`{path}`", f"`{name}`", summary(path)] for path, name in entered.items()]
+def table(entered):
+    """Lines of the Markdown table of a walk."""
+    rows = [f"| `{path}` | `{name}` | {summary(path)} |" for path, name in entered.items()]
+    return ["| file | first function | holds |", "| --- | --- | --- |", *rows]
+
+
+def traced():
+    """The part of docs/architecture.md that is traced, as it stands there."""
+    return PAGE.read_text("utf-8").partition(BEGIN)[2]
+
+
+if __name__ == "__main__":
+    head = PAGE.read_text("utf-8").partition(BEGIN)[0]
+    PAGE.write_text(head + BEGIN + lists(*walks()), "utf-8")
