@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from ldt.data.features import Feature
 from ldt.data.options import CharacterSection
-from ldt.data.streams import opened
+from ldt.data.streams import DAMAGE, opened
 from ldt.errors import DataError, ModelError, RecipeError
 
 NO_LABEL = -100  # losses ignore it
@@ -49,12 +49,22 @@ class Alphabet:
         return cls("".join(map(chr, sorted(found))))
 
     @classmethod
-    def of_tokenizer(cls, tokenizer) -> Alphabet:
-        """The alphabet of a tokenizer made by `tokenizer`."""
+    def of_tokenizer(cls, tokenizer, name: str | Path) -> Alphabet:
+        """The alphabet of a tokenizer that `tokenizer` made.
+
+        Args:
+            name: of its folder, for messages.
+
+        Raises:
+            ModelError: its entries are neither characters nor bytes.
+        """
         entries = tokenizer.get_vocab()
-        if isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel):
-            return cls(None)
-        return cls("".join(sorted(entries, key=entries.get)))
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        of_bytes = backend is not None and isinstance(backend.decoder, decoders.ByteLevel)
+        alphabet = cls(None if of_bytes else "".join(sorted(entries, key=entries.get)))
+        if len(alphabet) != len(tokenizer):
+            raise ModelError(f"{name}: the tokenizer is none of characters or bytes")
+        return alphabet
 
     @property
     def unit(self) -> str:
@@ -118,39 +128,20 @@ class Alphabet:
         )
 
 
-def load_alphabet(folder: str | Path):
-    """(tokenizer, `Alphabet`) of a model's folder.
-
-    Raises:
-        ModelError: there is no tokenizer of characters or bytes.
-    """
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False
-        )
-        alphabet = Alphabet.of_tokenizer(tokenizer)
-    except Exception as error:  # the tokenizers library raises plain Exceptions
-        what = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelError(f"{folder}: the tokenizer cannot be read: {what}") from error
-    if len(alphabet) != len(tokenizer):
-        raise ModelError(f"{folder}: the tokenizer is none of characters or bytes")
-    return tokenizer, alphabet
-
-
 def read_text(names: str | Sequence[str]) -> bytes:
-    """Files laid end to end, unpacked.
+    """Files laid end to end, decompressed.
 
     Raises:
         UserError: there is no such file.
-        DataError: it is damaged, or of a packing that cannot be read.
+        DataError: it is damaged, or of a compression that cannot be read.
     """
     parts = []
     for name in [names] if isinstance(names, str) else names:
         with opened(name) as file:
             try:
                 parts.append(file.stream.read())
-            except (OSError, EOFError) as error:
-                raise DataError(f"{name}: damaged: {error}") from None
+            except DAMAGE as error:
+                raise DataError(f"{file.name}: {file.damaged(error)}") from error
     return b"".join(parts)
 
 

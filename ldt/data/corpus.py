@@ -22,8 +22,8 @@ _KEPT = 5  # messages of what was left out
 
 
 class Source(NamedTuple):
-    """A file or a set of the hub; ``format`` is ``text`` or that of a table, None told by
-    content."""
+    """A file or a set of the hub; ``format`` is ``text`` or that of a table, None
+    is detected by content."""
 
     name: str
     format: str | None
@@ -62,7 +62,9 @@ def sources(names: str | list[str], format: str | None = None) -> list[Source]:
             files = [str(path) for path in sorted(Path(name).rglob("*")) if _is_text(path, format)]
             wanted = f"*.{format}" if format else f"*.{', *.'.join((*TEXTS, *TABLES))}"
             if not files:
-                raise UserError(f"{name}: no text in this folder; looked for {wanted}, also packed")
+                raise UserError(
+                    f"{name}: no text in this folder; looked for {wanted}, also compressed"
+                )
         elif os.path.exists(name) or not glob.has_magic(name):
             files = [name]  # reading says what is wrong with it
         else:
@@ -195,7 +197,7 @@ class Reader:
             text = raw.decode()
         except UnicodeDecodeError as error:
             number = lines[0].number + raw.count(b"\n", 0, error.start)
-            what = records.not_utf8(raw, error, lines[0].offset)
+            what = streams.not_utf8(raw, error, lines[0].offset)
             self._reject(DataError(f"{self.source.name}:{number}: {what}"))
         else:
             yield text if self.data.documents == "file" else text.rstrip("\r\n")

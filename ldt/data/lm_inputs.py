@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
@@ -19,6 +19,8 @@ from ldt.data.tokenization import special_id
 from ldt.errors import DataError
 
 log = logging.getLogger("ldt")
+
+Row = TypeVar("Row")
 
 SHUFFLED = 1024  # items of a stream among which the next one is drawn
 
@@ -159,23 +161,37 @@ class FullSentences(Items):
         return np.concatenate(parts)
 
 
+def _filled(rows: Iterable[tuple[Row, int]], most: int) -> Iterator[list[Row]]:
+    """Group consecutive rows, given with their tokens, into items of at most ``most`` tokens.
+
+    A row with more tokens has an item of its own.
+    """
+    item: list[Row] = []
+    used = 0
+    for row, size in rows:
+        if item and used + size > most:
+            yield item
+            item, used = [], 0
+        item.append(row)
+        used += size
+    if item:
+        yield item
+
+
 class WholeDocuments(Items):
     """Rows that hold one document, or a part of a longer one; an item has as many rows in a row as
     go into ``max_length`` tokens together. Rows do not see each other."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        rows, item, used = [], [], 0
-        for place, length in enumerate(self.store.lengths[self.documents].tolist()):
-            for start in range(0, length, self.room):
-                size = min(self.room, length - start) + 2
-                if not used or self.fixed or used + size > self.max_length:
-                    item.append(len(rows))
-                    used = 0
-                rows.append((place, start))
-                used += size
-        self._rows = np.array(rows, np.int64).reshape(-1, 2)
-        self._items = np.array([*item, len(rows)], np.int64)
+        rows = (
+            ((place, start), min(self.room, length - start) + 2)
+            for place, length in enumerate(self.store.lengths[self.documents].tolist())
+            for start in range(0, length, self.room)
+        )
+        items = list(_filled(rows, 0 if self.fixed else self.max_length))
+        self._rows = np.array([row for item in items for row in item], np.int64).reshape(-1, 2)
+        self._items = np.cumsum([0, *map(len, items)])
 
     def __len__(self) -> int:
         return len(self._items) - 1
@@ -247,7 +263,7 @@ class Stream(IterableDataset):
 
     def _documents(self, part: int, parts: int) -> Iterator[np.ndarray]:
         """The tokens of this part's documents, over and over."""
-        told = False
+        warned = False
         while True:
             number = rejected = 0
             for source in self.found:
@@ -263,9 +279,9 @@ class Stream(IterableDataset):
                     f"data.train: {number:,} documents for {parts:,} readers (processes, times "
                     "training.dataloader_num_workers); each needs one"
                 )
-            if rejected and part == 0 and not told:
+            if rejected and part == 0 and not warned:
                 log.warning("%d documents of the stream could not be read", rejected)
-            told = True
+            warned = True
 
     def _joined(self, documents) -> Iterator[list[np.ndarray]]:
         """Windows across the borders of documents."""
@@ -279,13 +295,10 @@ class Stream(IterableDataset):
 
     def _apart(self, documents) -> Iterator[list[np.ndarray]]:
         """Rows of one document each, as many as go into an item."""
-        rows: list[np.ndarray] = []
-        room, used = self.max_length - 2, 0
-        for ids in documents:
-            for start in range(0, len(ids), room):
-                row = self.frame.around(ids[start : start + room])
-                if rows and used + len(row) > self.max_length:
-                    yield rows
-                    rows, used = [], 0
-                rows.append(row)
-                used += len(row)
+        room = self.max_length - 2
+        rows = (
+            self.frame.around(ids[start : start + room])
+            for ids in documents
+            for start in range(0, len(ids), room)
+        )
+        return _filled(((row, len(row)) for row in rows), self.max_length)

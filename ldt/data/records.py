@@ -1,6 +1,6 @@
 """Files, pipes and hub data sets to examples, one at a time and in constant memory.
 
-What is read: JSONL and JSON arrays, CSV, TSV and Parquet, each told by content or suffix; gzip,
+What is read: JSONL and JSON arrays, CSV, TSV and Parquet, each detected by content or suffix; gzip,
 bz2 and xz by content whatever the suffix. JSON is read strictly (``ldt.data.strict_json``). Raw
 control characters, NUL and U+2028 inside strings are kept.
 
@@ -11,11 +11,9 @@ import csv
 import difflib
 import io
 import itertools
-import lzma
 import os
 import re
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -60,8 +58,8 @@ def read(
             is given), the only form that may use the network.
         id_field: where a record has its id, text or a whole number; a dotted path as in ``field``.
             Where it is missing, null or empty, the id is the number of the record, from 1.
-        format: "jsonl" (JSON arrays too), "csv" or "tsv"; None tells it by suffix and content.
-            Parquet is always told by content.
+        format: "jsonl" (JSON arrays too), "csv" or "tsv"; None detects it by suffix and
+            content. Parquet is always detected by content.
         on_error: None raises at the first bad record. Else it is called with the error and the
             record's bytes (only the first 1,024 of a line that is too long, none for Parquet and
             hub sets), and reading goes on.
@@ -77,24 +75,25 @@ def read(
         raise ValueError(f"format must be jsonl, csv or tsv, got {format!r}")
     source = os.fspath(source)
     if source.startswith("hf:"):
-        reader = _Reader(source, io.BytesIO(), None, id_field, on_error, max_line_bytes)
+        nothing = streams.Opened(source, io.BytesIO(), None)
+        reader = _Reader(nothing, id_field, on_error, max_line_bytes)
         yield from reader.table(_hub_rows(source), "cannot be read (offline, or no such set?)")
         return
-    with streams.opened(source) as (name, stream, packed):
-        reader = _Reader(name, stream, packed, id_field, on_error, max_line_bytes)
-        if packed == "parquet" and source == "-":
+    with streams.opened(source) as file:
+        reader = _Reader(file, id_field, on_error, max_line_bytes)
+        if file.compression == "parquet" and source == "-":
             raise DataError("stdin: Parquet is read from its end; save it to a file first")
-        elif packed == "parquet":
+        elif file.compression == "parquet":
             yield from reader.table(_parquet_rows(source), "damaged Parquet")
         else:
             yield from reader.records(format)
 
 
 def lines(source: str, *, on_error: OnError | None = None, max_line_bytes: int) -> Iterator["Line"]:
-    """Yield the lines of a text file, unpacked, without a byte order mark; arguments and errors
-    are those of `read`."""
-    with streams.opened(source) as (name, stream, packed):
-        yield from _Reader(name, stream, packed, "", on_error, max_line_bytes).lines()
+    """Yield the lines of a text file, decompressed, without a byte order mark; arguments and
+    errors are those of `read`."""
+    with streams.opened(source) as file:
+        yield from _Reader(file, "", on_error, max_line_bytes).lines()
 
 
 def field(example: Example, path: str) -> Any:
@@ -148,25 +147,16 @@ class Line(NamedTuple):
     """A line of a file as it stands there."""
 
     number: int  # from 1
-    offset: int  # of its first byte in the file, unpacked
+    offset: int  # of its first byte in the decompressed file
     raw: bytes  # with its line end
 
 
 class _Reader:
     """One open source, and what its messages need."""
 
-    def __init__(
-        self,
-        name: str,
-        stream: io.BufferedIOBase,
-        packed: str | None,
-        id_field: str,
-        on_error: OnError | None,
-        limit: int,
-    ):
-        self.name = name
-        self.stream = stream
-        self.packed = packed  # the name of the compression
+    def __init__(self, file: streams.Opened, id_field: str, on_error: OnError | None, limit: int):
+        self.file = file
+        self.name = file.name
         self.id_field = id_field
         self.on_error = on_error
         self.limit = limit
@@ -198,9 +188,9 @@ class _Reader:
             return
         lines = itertools.chain([first], lines)
         start = first.raw.lstrip()[:1]
-        told = format or ("jsonl" if start == b"{" else suffix(self.name))
-        if told in _DELIMITERS:
-            yield from self.rows(lines, _DELIMITERS[told])
+        detected = format or ("jsonl" if start == b"{" else suffix(self.name))
+        if detected in _DELIMITERS:
+            yield from self.rows(lines, _DELIMITERS[detected])
         elif start == b"[":
             yield from self.items(first)
         else:
@@ -235,11 +225,10 @@ class _Reader:
 
     def take(self, size: int, number: int, offset: int) -> bytes:
         try:
-            return self.stream.readline(size)
-        except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+            return self.file.stream.readline(size)
+        except streams.DAMAGE as error:
             where = f"{self.name}:{number}: cannot read on, {offset:,} bytes into the lines"
-            what = f"the {self.packed} data are damaged or cut off" if self.packed else "the file"
-            raise DataError(f"{where}: {what} ({error})") from error
+            raise DataError(f"{where}: {self.file.damaged(error)}") from error
 
     def objects(self, lines: Iterable[Line]) -> Iterator[Example]:
         decoder = Decoder()
@@ -258,7 +247,7 @@ class _Reader:
                         "the file); was its writer stopped?"
                     )
                 elif isinstance(error, UnicodeDecodeError):
-                    what = not_utf8(raw, error, offset)
+                    what = streams.not_utf8(raw, error, offset)
                 elif text == "{":
                     what += "; each line must be one whole object: jq -c . FILE makes such lines"
                 self.reject(where, what, raw)
@@ -272,7 +261,7 @@ class _Reader:
 
     def items(self, first: Line) -> Iterator[Example]:
         """A JSON array: the file whole in memory, one decoded item at a time."""
-        raw = first.raw + self.stream.read(self.limit + 1 - len(first.raw))
+        raw = first.raw + self.file.stream.read(self.limit + 1 - len(first.raw))
         if len(raw) > self.limit:
             raise DataError(
                 f"{self.name}: a JSON array of more than {self.limit:,} bytes; it is read whole, "
@@ -282,7 +271,7 @@ class _Reader:
             text = raw.decode()
         except UnicodeDecodeError as error:
             number = first.number + raw.count(b"\n", 0, error.start)
-            what = not_utf8(raw, error, first.offset)
+            what = streams.not_utf8(raw, error, first.offset)
             raise DataError(f"{self.name}:{number}: {what}") from None
         decoder = Decoder()
         at = _past_space(text, text.index("[") + 1)
@@ -335,7 +324,7 @@ class _Reader:
             try:
                 raw.decode()
             except UnicodeDecodeError as error:
-                what = not_utf8(raw, error, taken[0].offset)
+                what = streams.not_utf8(raw, error, taken[0].offset)
             if header is None:
                 if what or len(set(cells)) < len(cells):
                     raise DataError(f"{where}: {what or 'a name stands twice in the header'}")
@@ -392,11 +381,6 @@ def suffix(name: str) -> str:
 
 def _is_utf16(raw: bytes) -> bool:
     return raw.startswith((b"\xff\xfe", b"\xfe\xff")) or (len(raw) > 1 and raw[:2].count(0) == 1)
-
-
-def not_utf8(raw: bytes, error: UnicodeDecodeError, offset: int) -> str:
-    place = offset + error.start
-    return f"not UTF-8: byte 0x{raw[error.start]:02x} at byte offset {place:,} of the file"
 
 
 def _is_cut_off(raw: bytes, error: ValueError) -> bool:

@@ -1,4 +1,4 @@
-"""Files and standard input as streams of bytes, unpacked, without seeking."""
+"""Files and standard input as streams of bytes, decompressed, without seeking."""
 
 import bz2
 import contextlib
@@ -8,6 +8,7 @@ import io
 import lzma
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from typing import NamedTuple, cast
 
@@ -24,23 +25,33 @@ _FOREIGN = (
 )
 
 
+# What reading a stream raises where its data end too early or are not what they should be.
+DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)
+
+
 class Opened(NamedTuple):
-    """``name`` for messages, ``stream`` of unpacked bytes; ``packed`` is how they were packed:
-    "gzip", "bz2", "xz" or None; "parquet" is only recognised, not unpacked.
+    """``name`` for messages, ``stream`` of decompressed bytes; ``compression`` is "gzip", "bz2",
+    "xz" or None; "parquet" is only recognised.
     """
 
     name: str
     stream: io.BufferedIOBase
-    packed: str | None
+    compression: str | None
+
+    def damaged(self, error: Exception) -> str:
+        """The words of a message about one of `DAMAGE`."""
+        if self.compression:
+            return f"the {self.compression} data are damaged or cut off ({error})"
+        return f"cannot be read on ({error})"
 
 
 @contextlib.contextmanager
 def opened(source: str) -> Iterator[Opened]:
-    """Open a path, or standard input for "-"; what it is packed with is told by its content.
+    """Open a path, or standard input for "-"; its compression is detected by content.
 
     Raises:
         UserError: there is no such file, it is a folder, or standard input is a terminal.
-        DataError: a packing that cannot be read here (zstd, zip).
+        DataError: a compression that cannot be read here (zstd, zip).
     """
     if source == "-" and sys.stdin.isatty():
         raise UserError(
@@ -56,16 +67,27 @@ def opened(source: str) -> Iterator[Opened]:
                 raise DataError(f"{name}: {what}")
         whole = io.BufferedReader(_Rejoined(head, raw), 1 << 16)
         stream: io.BufferedIOBase = whole
-        packed = None
+        compression = None
         if head.startswith(b"PAR1"):
-            packed = "parquet"
-        for magic, what, unpack in _COMPRESSIONS:
+            compression = "parquet"
+        for magic, what, decompress in _COMPRESSIONS:
             if head.startswith(magic):
-                stream, packed = unpack(whole), what
-        yield Opened(name, stream, packed)
+                stream, compression = decompress(whole), what
+        yield Opened(name, stream, compression)
     finally:
         if source != "-":
             raw.close()
+
+
+def not_utf8(raw: bytes, error: UnicodeDecodeError, offset: int = 0) -> str:
+    """The words of a message about bytes that are not UTF-8.
+
+    Args:
+        raw: the bytes that were decoded.
+        offset: of their first one in the file.
+    """
+    place = offset + error.start
+    return f"not UTF-8: byte 0x{raw[error.start]:02x} at byte offset {place:,} of the file"
 
 
 class _Rejoined(io.RawIOBase):

@@ -7,13 +7,11 @@ Raw control characters inside strings are accepted.
 """
 
 import json
-import lzma
 import math
 import re
-import zlib
 from typing import Any, NamedTuple
 
-from ldt.data.streams import opened
+from ldt.data.streams import DAMAGE, not_utf8, opened
 from ldt.errors import DataError, shown
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -101,15 +99,14 @@ def read(source: str) -> JsonFile:
 
     Raises:
         UserError: there is no such file.
-        DataError: it cannot be unpacked, is not UTF-8 or not exactly one value of strict JSON; a
-            key that stands twice in one object is an error too.
+        DataError: it is damaged, not UTF-8 or not exactly one value of strict JSON; a key that
+            stands twice in one object is an error too.
     """
     with opened(source) as file:
         try:
             data = file.stream.read()
-        except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-            what = f"the {file.packed} data are damaged or cut off" if file.packed else "not read"
-            raise DataError(f"{file.name}: {what} ({error})") from error
+        except DAMAGE as error:
+            raise DataError(f"{file.name}: {file.damaged(error)}") from error
     return JsonFile(file.name, _value(file.name, data))
 
 
@@ -144,8 +141,8 @@ def _value(name: str, data: bytes) -> Any:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        what = f"byte 0x{data[error.start]:02x} at byte {error.start:,}"
-        raise DataError(f"{name}: not UTF-8: {what}; iconv -t UTF-8 converts a file") from None
+        what = not_utf8(data, error)
+        raise DataError(f"{name}: {what}; iconv -t UTF-8 converts a file") from None
     start = len(text) - len(text.lstrip(" \t\r\n"))
     if start == len(text):
         raise DataError(f"{name}: empty; expected JSON")

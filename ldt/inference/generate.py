@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from pydantic import ValidationError
 
-from ldt.data.characters import load_alphabet
+from ldt.data.characters import Alphabet
 from ldt.data.features import Feature
 from ldt.data.records import Example, text
 from ldt.errors import DataError, ModelError, UserError
 from ldt.inference.predictor import find_device
+from ldt.model.loading import read_tokenizer
 from ldt.recipe.problems import explain
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Outputs
@@ -41,7 +42,8 @@ class CharacterPredictor:
             raise UserError(f"--precision {precision}: a character model samples in fp32")
         self.task, self.data = recipe.task, recipe.data
         self.max_length = recipe.data.max_length  # of training; a prompt may be longer
-        self.tokenizer, self.alphabet = load_alphabet(folder)
+        self.tokenizer = read_tokenizer(folder)
+        self.alphabet = Alphabet.of_tokenizer(self.tokenizer, folder)
         model = recipe.task.head().from_pretrained(
             folder, dtype="float32", attention_backend=recipe.model.attention
         )

@@ -12,11 +12,10 @@ import torch
 from rich.table import Table
 from transformers import PreTrainedConfig
 
-from ldt.data.characters import Overlapping, load_alphabet, part_texts, read_text
+from ldt.data.characters import Alphabet, Overlapping, part_texts, read_text
 from ldt.data.collate import Collator
 from ldt.errors import DataError, ModelError, UserError
 from ldt.inference.masked_text import MaskedText, score, scorer, texts
-from ldt.inference.predict import RECIPE
 from ldt.inference.predictor import find_device
 from ldt.model import (
     LdtCausalConfig,
@@ -26,8 +25,9 @@ from ldt.model import (
     load_tokenizer,
     usable_length,
 )
-from ldt.model.loading import find_folder
+from ldt.model.loading import find_folder, read_tokenizer
 from ldt.recipe import recipe as recipes
+from ldt.recipe.recipe import RECIPE
 from ldt.tasks.char_lm import character_lm_metrics
 
 BATCH_CHARACTERS = 16384  # run at a time; a longer sequence is run alone
@@ -155,7 +155,7 @@ def _of_characters(folder, names, part, lengths, step, device):
     """All characters of a text but the first, scored in overlapping sequences of each length."""
     if bool(names) == (part is not None):
         raise UserError("give --input with a text, or --part of the text of the model's recipe")
-    alphabet = load_alphabet(folder)[1]
+    alphabet = Alphabet.of_tokenizer(read_tokenizer(folder), folder)
     recipe = Path(folder) / RECIPE
     data = recipes.load(recipe).data if recipe.is_file() else None
     if names:

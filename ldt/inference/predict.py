@@ -39,12 +39,11 @@ from ldt.inference import PREDICTORS
 from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects
 from ldt.inference.stream import Counts, Predictor, ahead, answer_all
 from ldt.recipe import recipe as recipes
-from ldt.recipe.recipe import Recipe
+from ldt.recipe.recipe import RECIPE, Recipe
 
 log = logging.getLogger("ldt")
 
 LATEST = "runs/latest"
-RECIPE = "recipe.yaml"
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _DECISIVE = ("config.json", "tokenizer*", "vocab*", "*.safetensors", "*.bin")  # for the answers
 

@@ -27,6 +27,7 @@ from ldt.recipe.training import training_section
 
 log = logging.getLogger("ldt")
 
+RECIPE = "recipe.yaml"  # the resolved recipe in a run folder
 SECTIONS = ("task", "model", "data", "training")
 
 _Section = TypeVar("_Section", bound=Section)

@@ -14,12 +14,13 @@ from typing import Any
 from transformers import set_seed
 
 from ldt import files
-from ldt.data.characters import Alphabet, Overlapping, Stretches, load_alphabet, part_texts
+from ldt.data.characters import Alphabet, Overlapping, Stretches, part_texts
 from ldt.data.collate import Collator
 from ldt.errors import ModelError, RecipeError, plain
 from ldt.model import LdtCausalConfig, LdtForCausalLM
 from ldt.model.char_lm.config import check_causal, reaches, read_causal_config
 from ldt.model.config import layer_windows
+from ldt.model.loading import read_tokenizer
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.char_lm import Phase, character_lm_metrics
 from ldt.training import run_folder
@@ -97,7 +98,9 @@ class CharacterTraining(Job[Inputs]):
     def prepare(self, inputs, checkpoint):
         recipe, task, seed = self.recipe, self.recipe.task, inputs.training["seed"]
         folder = checkpoint or recipe.model.path
-        known = load_alphabet(folder)[1] if folder else task.vocabulary
+        known = task.vocabulary
+        if folder:
+            known = Alphabet.of_tokenizer(read_tokenizer(folder), folder)
         if isinstance(known, Alphabet) and known.unit != self.unit:
             where = recipe.where("task", "vocabulary")
             raise RecipeError(f"{where}: {task.vocabulary}, {folder} is a model of {known.unit}s")

@@ -21,14 +21,13 @@ from typing import Any
 from ldt import __version__, files
 from ldt.data.options import CorpusSection
 from ldt.errors import ModelError, UserError
-from ldt.recipe.recipe import Recipe
+from ldt.recipe.recipe import RECIPE, Recipe
 from ldt.training import checkpoints
 from ldt.training.progress import METRICS as LOG
 
 log = logging.getLogger("ldt")
 
 RUN = "run.json"
-RECIPE = "recipe.yaml"
 RESULTS = "metrics.json"
 CARD = "README.md"
 LATEST = Path("runs/latest")

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ldt.data import characters
-from ldt.data.characters import Alphabet, Overlapping, Stretches, load_alphabet, part_texts
+from ldt.data.characters import Alphabet, Overlapping, Stretches, part_texts
 from ldt.data.collate import Collator
 from ldt.data.options import CharacterSection
 from ldt.errors import DataError, ModelError, UserError
 from ldt.model import LdtForCausalLM
+from ldt.model.loading import read_tokenizer
 
 TEXT = "Straße,\n’t was\r\n漢字 𝄞\t\x00 <s>"
 
@@ -42,8 +43,8 @@ def test_the_tokenizer_is_the_alphabet(vocabulary, tmp_path):
     raw = TEXT.encode()
     alphabet = Alphabet.of_text(raw, "x", vocabulary)
     alphabet.tokenizer().save_pretrained(tmp_path)
-    tokenizer, again = load_alphabet(tmp_path)
-    assert again == alphabet
+    tokenizer = read_tokenizer(tmp_path)
+    assert Alphabet.of_tokenizer(tokenizer, tmp_path) == alphabet
     ids = alphabet.encode(raw, "x").tolist()
     assert tokenizer(TEXT).input_ids == ids
     assert tokenizer.decode(ids) == TEXT
@@ -72,7 +73,7 @@ def test_text_in_another_encoding_is_told_with_its_place():
 
 def test_a_tokenizer_of_words_is_refused(tokenizer_folder):
     with pytest.raises(ModelError, match="characters or bytes"):
-        load_alphabet(tokenizer_folder)
+        Alphabet.of_tokenizer(read_tokenizer(tokenizer_folder), tokenizer_folder)
 
 
 def section(**values):
@@ -107,7 +108,7 @@ def test_text_that_cannot_be_used_is_told(tmp_path):
     with pytest.raises(UserError, match="no such file; there is"):
         part_texts(section(train=str(tmp_path / "shrt")), "bytes")
     (tmp_path / "cut.bz2").write_bytes(bz2.compress(b"a" * 99)[:-9])
-    with pytest.raises(DataError, match=r"cut\.bz2: damaged"):
+    with pytest.raises(DataError, match=r"cut\.bz2: the bz2 data are damaged or cut off"):
         part_texts(section(train=str(tmp_path / "cut.bz2")), "bytes")
 
 

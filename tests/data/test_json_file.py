@@ -27,7 +27,10 @@ def test_one_value_is_read_packed_or_not_with_a_mark_and_space_around(tmp_path, 
         (b"[1] x", "more text after the JSON value, at line 1"),
         (b'{"a": 1, "b": 2, "a": 3}', "key 'a' stands twice in one object"),
         (b'{"a": NaN}', "NaN is no JSON number"),
-        (b'{"a": "\xff"}', "not UTF-8: byte 0xff at byte 7; iconv -t UTF-8 converts a file"),
+        (
+            b'{"a": "\xff"}',
+            "not UTF-8: byte 0xff at byte offset 7 of the file; iconv -t UTF-8 converts a file",
+        ),
         (b"[" * 200_000, "not JSON that can be read: nested too deep"),
         (
             gzip.compress(b'{"a": "' + bytes(range(32, 91)) * 9, mtime=0)[:-9],

@@ -16,7 +16,7 @@ from training_runs import assert_same_run, train, weights
 
 from ldt.attention import matmul
 from ldt.cli import main
-from ldt.data.characters import load_alphabet
+from ldt.data.characters import Alphabet
 from ldt.data.records import Example
 from ldt.errors import DataError, RecipeError, UserError
 from ldt.inference.answer_file import AnswerStream
@@ -24,6 +24,7 @@ from ldt.inference.generate import CharacterPredictor, choose, next_logits
 from ldt.inference.perplexity import is_character_model, perplexity
 from ldt.inference.stream import answer_all
 from ldt.model import LdtForCausalLM
+from ldt.model.loading import read_tokenizer
 from ldt.recipe import recipe as recipes
 from ldt.tasks.char_lm import Sampling, character_lm_metrics
 from ldt.training import char_lm, loop, run_folder
@@ -280,7 +281,7 @@ def test_the_evaluation_is_that_of_every_character_from_its_sequence(recipe):
     model = LdtForCausalLM.from_pretrained("runs/r").double().eval()
     text = Path("text").read_bytes()
     share = round(0.05 * len(text))
-    alphabet = load_alphabet("runs/r")[1]
+    alphabet = Alphabet.of_tokenizer(read_tokenizer("runs/r"), "runs/r")
     parts = {"test": text[-share:], "eval": text[-2 * share : -share]}
     for part, raw in parts.items():
         ids = alphabet.encode(raw, part)

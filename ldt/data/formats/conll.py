@@ -1,12 +1,10 @@
 """CoNLL: a word a line with its tag in the last column, an empty line between sentences."""
 
 import itertools
-import lzma
-import zlib
 from collections.abc import Iterator
 
 from ldt.data.records import Example
-from ldt.data.streams import Opened, opened
+from ldt.data.streams import DAMAGE, Opened, opened
 from ldt.errors import DataError
 
 BORDER = "-DOCSTART-"  # in place of a word, in front of each document
@@ -21,12 +19,12 @@ def read(source: str, data) -> Iterator[Example]:
     number of the document, from 1.
 
     Args:
-        source: a path, or "-" for standard input; packed or not.
+        source: a path, or "-" for standard input; compressed or not.
         data: not looked at.
 
     Raises:
         UserError: there is no such file.
-        DataError: it cannot be unpacked, is not UTF-8, or a line has more or fewer columns than
+        DataError: it cannot be decompressed, is not UTF-8, or a line has more or fewer columns than
             those before it.
     """
     with opened(source) as file:
@@ -92,9 +90,8 @@ def _lines(file: Opened) -> Iterator[tuple[int, str]]:
     except UnicodeDecodeError as error:
         what = f"not UTF-8: byte 0x{error.object[error.start]:02x}"
         raise DataError(f"{file.name}:{number}: {what}; iconv -t UTF-8 converts a file") from None
-    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        what = f"the {file.packed} data are damaged or cut off" if file.packed else "not read"
-        raise DataError(f"{file.name}:{number + 1}: {what} ({error})") from error
+    except DAMAGE as error:
+        raise DataError(f"{file.name}:{number + 1}: {file.damaged(error)}") from error
 
 
 def _cells(line: str) -> list[str]:
