@@ -102,25 +102,12 @@ def keys(cls, skip=()):
     return table(["key", "type", "default", "meaning"], rows)
 
 
-def sections(module):
-    """Classes of a module that are sections of a recipe."""
-    return [
-        item
-        for item in vars(module).values()
-        if isinstance(item, type)
-        and issubclass(item, BaseModel)
-        and item.__module__ == module.__name__
-        and item.__name__.endswith("Section")
-        and item.model_fields
-    ]
-
-
 def recipe_page():
     """Every key of a recipe: of each task, of `model:` and `data:` by kind, of `training:`."""
     from transformers import TrainingArguments
 
-    from ldt.data import options
-    from ldt.recipe import model
+    from ldt.data.options import OPTIONS
+    from ldt.recipe.model import MODELS
     from ldt.recipe.training import OWN_TRAINING_KEYS
     from ldt.tasks import TASKS
     from ldt.training.arguments import DEFAULTS, FIXED
@@ -137,9 +124,12 @@ def recipe_page():
         lines += [f"## task: {name}", "", first_line(task), ""]
         lines += [*keys(task, skip=("name",)), ""]
         lines += [part for cls in nested(task) for part in nested_section(cls)]
-    for title, module in (("model", model), ("data", options)):
-        for cls in sections(module):
-            lines += [f"## {title}: {cls.__name__}", "", first_line(cls), "", *keys(cls), ""]
+    for title, classes in (("model", MODELS), ("data", OPTIONS)):
+        for kind, cls in classes.items():
+            tasks = ", ".join(f"`{name}`" for name, task in TASKS.items() if task.kind == kind)
+            lines += [f"## {title}, for {kind}", "", f"{first_line(cls)} For the tasks {tasks}."]
+            lines += ["", *keys(cls), ""]
+            lines += [part for inner in nested(cls) for part in nested_section(inner)]
     lines += [
         "## training",
         "",
@@ -177,7 +167,8 @@ def nested(cls):
 
 def nested_section(cls):
     """Heading and table of a section within a section."""
-    return [f"### {cls.__name__}", "", first_line(cls), "", *keys(cls), ""]
+    heading = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", cls.__name__).capitalize()
+    return [f"### {heading}", "", first_line(cls), "", *keys(cls), ""]
 
 
 def cli_page():

@@ -31,7 +31,11 @@ class ModelSection(Section):
 
 
 class NewTokenizer(Section):
-    """A byte-level BPE to be trained; ``vocab_size`` counts the 5 special tokens and 256 bytes."""
+    """A byte-level BPE to be trained on the text.
+
+    Args:
+        vocab_size: its entries, the 5 special tokens and 256 bytes among them.
+    """
 
     vocab_size: int = Field(ge=261)
 

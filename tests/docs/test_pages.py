@@ -1,5 +1,6 @@
 """The pages by hand: navigation, tables of what can be added, changelog, pictures."""
 
+import ast
 import importlib
 import re
 from pathlib import Path
@@ -24,6 +25,13 @@ def test_the_navigation_has_every_page():
 
 def test_contributing_names_tables_that_exist():
     text = (DOCS / "CONTRIBUTING.md").read_text("utf-8")
+    table = re.findall(r"^\| [\w ]+ \| ([^|]+) \| [^|]+ \|$", text, re.M)[1:]
+    for files in table:
+        for folder, pattern in re.findall(r"`(ldt/[\w/]+)/(<x>|\w+)\.py`", files):
+            assert (ROOT / folder).is_dir()
+            assert pattern == "<x>" or (ROOT / folder / f"{pattern}.py").is_file()
+    for name in ("JOBS", "PREDICTORS", "OPTIONS"):  # a row in each for a kind of training
+        assert f"`{name}`" in table_row(text, "kind of training")
     rows = re.findall(r"^\| [\w ]+ \| [^|]+ \| `([A-Z]+)` in `([\w/]+)\.py`", text, re.M)
     assert len(rows) >= 5
     for name, file in rows:
@@ -34,6 +42,31 @@ def test_contributing_names_tables_that_exist():
         "task|kind of answer|kind of training|published layout|metric|attention backend|pooling|"
         "encoder|command"
     ).split("|")
+
+
+def table_row(text, first):
+    (row,) = re.findall(rf"^\| {first} \|.*$", text, re.M)
+    return row
+
+
+def test_the_messages_of_troubleshooting_are_those_of_the_code():
+    page = (DOCS / "troubleshooting.md").read_text("utf-8")
+    table = page.partition("## Messages")[2].partition("\n## ")[0]
+    messages = re.findall(r"^\| `([^`]+)` \|", table, re.M)
+    assert len(messages) >= 20
+    source = "\n".join(constants())
+    for message in messages:
+        for piece in message.split("…"):
+            assert piece.strip(" :;,") in source, (message, piece)
+
+
+def constants():
+    """The text of every string in ldt; where an f-string has a value, nothing."""
+    for path in (ROOT / "ldt").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            texts = [getattr(part, "value", "") for part in parts]
+            yield "".join(text for text in texts if isinstance(text, str))
 
 
 def test_the_changelog_begins_with_this_version():

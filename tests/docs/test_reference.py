@@ -1,15 +1,16 @@
 """The generated pages have every key, option and name, and fail on one without a meaning."""
 
 import re
+import types
 from typing import Literal
 
 import pytest
 import reference
 import typer
 
-from ldt import cli
+from ldt import attention, cli, model
 from ldt.data import options
-from ldt.recipe import model
+from ldt.recipe.model import MODELS
 from ldt.recipe.training import OWN_TRAINING_KEYS
 from ldt.tasks import TASKS
 
@@ -20,11 +21,10 @@ def test_the_page_of_recipes_has_every_key():
         text = page.partition(f"## task: {name}\n")[2].partition("\n## ")[0]
         for key in set(task.model_fields) - {"name"}:
             assert f"| `{key}` |" in text, (name, key)
-    for title, module in (("model", model), ("data", options)):
-        classes = reference.sections(module)
-        assert len(classes) >= 3
-        for cls in classes:
-            text = page.partition(f"## {title}: {cls.__name__}\n")[2].partition("\n## ")[0]
+    for title, classes in (("model", MODELS), ("data", options.OPTIONS)):
+        assert set(classes) == {task.kind for task in TASKS.values()}
+        for kind, cls in classes.items():
+            text = page.partition(f"## {title}, for {kind}\n")[2].partition("\n## ")[0]
             for key in cls.model_fields:
                 assert f"| `{key}` |" in text, (cls, key)
     for key in OWN_TRAINING_KEYS:
@@ -95,6 +95,10 @@ def test_a_new_option_appears_and_fails_without_help(monkeypatch):
 
 def test_the_page_of_python_names_has_the_public_classes():
     page = reference.api_page()
-    for name in ("LdtModel", "LdtForSequenceClassification", "sliding_window_attention"):
+    names = {"LdtModel", "LdtForSequenceClassification", "sliding_window_attention"}
+    public = [(module, name) for module in (attention, model) for name in module.__all__]
+    made = {n for m, n in public if isinstance(getattr(m, n), type | types.FunctionType)}
+    assert names < made
+    for name in made:
         (summary,) = re.findall(rf"^\| `{name}` \| (.+) \|$", page, re.M)
         assert summary
