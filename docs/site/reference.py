@@ -9,6 +9,7 @@ import types
 from dataclasses import fields
 from typing import Annotated, Literal, Union, get_args, get_origin
 
+import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
@@ -64,22 +65,48 @@ def type_name(annotation):
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in inner)
     if origin is list:
-        return f"list of {type_name(inner[0])}"
+        one = type_name(inner[0])
+        return f"list of {one}{'' if one == 'text' or one.startswith('`') else 's'}"
     if origin is dict:
         return "mapping"
     words = {str: "text", int: "whole number", float: "number", bool: "true or false"}
     words |= {type(None): "none"}
-    return words.get(annotation, getattr(annotation, "__name__", str(annotation)))
+    return words.get(annotation) or spaced(getattr(annotation, "__name__", str(annotation)))
+
+
+def spaced(name):
+    """The words of the name of a class: "new tokenizer" for NewTokenizer."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
 
 def default(field):
     """Default of a field as a recipe writes it."""
     value = field.get_default(call_default_factory=True)
-    if value is PydanticUndefined:
-        return "required"
+    return "required" if value is PydanticUndefined else in_yaml(value)
+
+
+def in_yaml(value):
+    """A value as a recipe writes it."""
+    if value is None:
+        return "none"
     if isinstance(value, BaseModel):
-        value = value.model_dump()
-    return "none" if value is None else f"`{str(value).lower() if value is True else value}`"
+        value = value.model_dump(exclude_none=True)
+    text = value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True)
+    return f"`{text.partition(chr(10))[0]}`"
+
+
+def names(cls, key):
+    """Names that a key of a section takes, where they are those of a table of ldt."""
+    from ldt.attention import BACKENDS
+    from ldt.data.formats import FORMATS
+    from ldt.data.options import DataSection
+    from ldt.recipe.model import ModelSection
+
+    if key == "attention" and issubclass(cls, ModelSection):
+        return ("auto", *BACKENDS)
+    if key == "format" and issubclass(cls, DataSection):
+        return tuple(FORMATS)
+    return ()
 
 
 def keys(cls, skip=()):
@@ -98,7 +125,8 @@ def keys(cls, skip=()):
         if not meaning:
             raise ValueError(f"{cls.__module__}.{cls.__name__}: no meaning of {name!r} in Args")
         meaning = meaning[0].upper() + meaning[1:]
-        rows.append([f"`{name}`", type_name(field.annotation), default(field), meaning])
+        kind = ", ".join(f"`{one}`" for one in names(cls, name)) or type_name(field.annotation)
+        rows.append([f"`{name}`", kind, default(field), meaning])
     return table(["key", "type", "default", "meaning"], rows)
 
 
@@ -120,7 +148,7 @@ def recipe_page():
         "`ldt finetune recipe.yaml data.max_length=2048`.",
         "",
     ]
-    for name, task in TASKS.items():
+    for name, task in sorted(TASKS.items(), key=lambda item: list(OPTIONS).index(item[1].kind)):
         lines += [f"## task: {name}", "", first_line(task), ""]
         lines += [*keys(task, skip=("name",)), ""]
         lines += [part for cls in nested(task) for part in nested_section(cls)]
@@ -138,7 +166,11 @@ def recipe_page():
         "",
     ]
     theirs = {field.name: field.default for field in fields(TrainingArguments)}
-    rows = [[f"`{key}`", f"`{value}`", f"`{theirs[key]}`"] for key, value in DEFAULTS.items()]
+    rows = [
+        [f"`{key}`", in_yaml(value), in_yaml(theirs[key])]
+        for key, value in DEFAULTS.items()
+        if value != theirs[key]
+    ]
     lines += [*table(["key", "default in ldt", "default in transformers"], rows), ""]
     lines += ["Keys that only ldt has:", ""]
     if set(OWN_TRAINING) != set(OWN_TRAINING_KEYS):
@@ -148,7 +180,7 @@ def recipe_page():
     ]
     lines += [*table(["key", "type", "meaning"], rows), ""]
     lines += ["ldt's trainer relies on these; a recipe cannot set them to something else:", ""]
-    lines += table(["key", "value"], [[f"`{key}`", f"`{value}`"] for key, value in FIXED.items()])
+    lines += table(["key", "value"], [[f"`{key}`", in_yaml(value)] for key, value in FIXED.items()])
     return "\n".join(lines) + "\n"
 
 
@@ -167,8 +199,7 @@ def nested(cls):
 
 def nested_section(cls):
     """Heading and table of a section within a section."""
-    heading = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", cls.__name__).capitalize()
-    return [f"### {heading}", "", first_line(cls), "", *keys(cls), ""]
+    return [f"### {spaced(cls.__name__).capitalize()}", "", first_line(cls), "", *keys(cls), ""]
 
 
 def cli_page():

@@ -18,12 +18,12 @@ class DataOptions(Section):
     """Options of every kind of data.
 
     Args:
-        train: where the data to learn from is.
-        eval: the same for evaluation.
+        train: data to learn from.
+        eval: data to evaluate on.
         eval_fraction: share of the training data to evaluate on, where there is no `eval`.
-        format: layout of the files; None is detected.
+        format: layout of the files; none is detected.
         text: field that holds the text; a dotted path reaches into nested objects.
-        max_length: longest input; None is the model's longest.
+        max_length: longest input; none is the model's longest.
     """
 
     train: Paths | None = None
@@ -46,19 +46,20 @@ class DataSection(DataOptions):
 
     Args:
         train: file of training examples, or ``hf:owner/name[:split]``.
-        eval: the same for evaluation.
-        format: layout of the files, a name in `ldt.data.formats.FORMATS`; None is JSON lines, CSV
-            or Parquet, detected by content.
-        text: field that holds the text; None is the task's own, ``text`` or ``context``.
-        max_length: longest input, in tokens with the special ones; None is the model's longest.
-        domain: of triviaqa files, ``wikipedia`` or ``web``; None is what the file says.
+        eval: file of examples to evaluate on, or ``hf:owner/name[:split]``.
+        format: format or published layout of the files; none detects JSON lines, CSV, TSV and
+            Parquet by content and suffix.
+        text: field that holds the text; none is the task's own, ``text`` or ``context``.
+        max_length: longest input, in tokens with the special ones; none is the model's longest.
+        domain: domain of triviaqa files; none is what the file says.
         evidence: folder of the documents that triviaqa files name.
-        fields: the task's other fields that have another name in the files, as question: query.
+        fields: names in the files of the task's other fields, as in ``{question: query}``.
         label: field that holds the label, or a list of fields with true or false.
         id: field that holds the document's id.
-        overflow: what to do with longer documents: ``windows`` reads them in several chunks.
+        overflow: reading of documents that are longer than an input: in chunks (``windows``), their
+            beginning alone (``truncate``), or not at all (``error`` ends the run).
         stride: tokens that two neighbouring chunks share.
-        max_windows: most chunks of one document.
+        max_windows: chunks of one document at most.
     """
 
     train: str | None = None
@@ -86,26 +87,27 @@ class CorpusSection(DataOptions):
     Args:
         train: a file, a folder (all text files and tables below it), a pattern with ``*``,
             ``hf:owner/name[:split]``, or a list of them.
-        eval: the same for evaluation.
+        eval: text to evaluate on, named like `train`.
         eval_fraction: share of the training documents to evaluate on, where there is no `eval`;
             sampled by seed and content, so a document and its copies are on one side.
-        format: of all files; None goes by the suffix: jsonl, json, csv, tsv and parquet are tables
-            with a field `text`, all else is plain text.
+        format: format of all files; none goes by the suffix: jsonl, json, csv, tsv and parquet are
+            tables with a field `text`, all else is plain text.
         text: field of the text in tables.
-        max_length: longest input, in tokens with the special ones; None is the model's longest.
-        documents: what a document is in plain text: the ``file``, each ``line``, or what stands
-            between two empty lines (``blank_line``).
+        max_length: longest input, in tokens with the special ones; none is the model's longest.
+        documents: unit that is a document in plain text: the ``file``, each ``line``, or the lines
+            between two empty ones (``blank_line``).
         packing: ``full_sentences`` joins documents by a separator and cuts blocks of full length,
             across their borders; ``document`` fills an input with whole documents, which do not
             see each other.
         tokens_per_step: tokens that an optimizer step takes, over all processes; sets
             ``training.gradient_accumulation_steps``.
-        on_error: at text that cannot be read: end, or leave it out and count it.
-        max_document_bytes: a longer document is an error.
-        streaming: read while training, without a store on the disk, as for a corpus that is gone
-            through less than once.
-        cache: folder of the tokens.
-        workers: threads that tokenize; None takes one a processor core.
+        on_error: reaction to text that cannot be read: ``stop`` the run, or ``skip`` the document
+            and count it.
+        max_document_bytes: longest document in bytes; a longer one is an error.
+        streaming: whether text is read while training, without a store on the disk, as for a
+            corpus of which less than one epoch is read.
+        cache: folder of the tokenized text, which later runs use again.
+        workers: threads that tokenize; none takes one a processor core.
     """
 
     format: Literal["text", "jsonl", "csv", "tsv", "parquet"] | None = None
@@ -133,12 +135,15 @@ class CharacterSection(DataOptions):
     Args:
         train: a file such as the original text8 or enwik8, or a list of files; gzip, bz2 and xz are
             decompressed.
-        eval: the same for evaluation.
-        test: the same for a test, see `ldt perplexity`.
-        eval_fraction, test_fraction: shares of the text of `train` for evaluation and for a test,
-            where there is no `eval` and `test`; the text is parted in the order train, eval, test.
+        eval: text to evaluate on, named like `train`.
+        test: text for ``ldt perplexity --part test``, named like `train`.
+        eval_fraction: share of the text of `train` to evaluate on, where there is no `eval`; the
+            text is divided in the order train, eval, test.
+        test_fraction: share of the text of `train` for a test, where there is no `test`.
         max_length: longest input, in characters.
-        format, text, id: of the prompts that `ldt predict` continues.
+        format: format of the prompts that `ldt predict` continues; none is detected by content.
+        text: field of a prompt that holds its text.
+        id: field of a prompt that holds its id.
     """
 
     test: Paths | None = None

@@ -11,9 +11,9 @@ class ModelSection(Section):
     """A model to fine-tune: where it is and how its attention is computed.
 
     Args:
-        path: folder of a model, or its id on the hub; `load` expands ``~``.
-        attention: name of an attention backend, or ``auto``.
-        window: tokens in reach on both sides together, even; one number, or one per layer.
+        path: folder of a model, or its id on the hub; a leading ``~`` is the home folder.
+        attention: attention backend; ``auto`` takes the fast one on the device.
+        window: tokens that a token sees, both sides together; even; one number, or one per layer.
             None keeps the model's own.
     """
 
@@ -34,7 +34,7 @@ class NewTokenizer(Section):
     """A byte-level BPE to be trained on the text.
 
     Args:
-        vocab_size: its entries, the 5 special tokens and 256 bytes among them.
+        vocab_size: entries of the vocabulary, the 5 special tokens and 256 bytes among them.
     """
 
     vocab_size: int = Field(ge=261)
@@ -45,9 +45,9 @@ class CharacterModelSection(ModelSection):
 
     Args:
         path: a character model to go on with; excludes `config`.
-        config: of a model from scratch: fields of `ldt.model.LdtCausalConfig`, such as hidden_size,
-            num_hidden_layers, num_attention_heads, attention_dilation. The vocabulary is that of
-            the text, the windows are `window`.
+        config: config of a model from scratch: fields of `ldt.model.LdtCausalConfig`, such as
+            hidden_size, num_hidden_layers, num_attention_heads, attention_dilation. The vocabulary
+            is that of the text, the windows are `window`.
     """
 
     config: dict[str, Any] | None = None
@@ -65,11 +65,11 @@ class PretrainedModelSection(CharacterModelSection):
 
     Args:
         path: a masked LM to go on with; excludes `config` and `tokenizer`.
-        config: of a model from scratch: fields of `ldt.model.LdtConfig`, such as hidden_size,
-            num_hidden_layers, num_attention_heads. The vocabulary is that of the tokenizer, the
-            position table has room for ``data.max_length``, the window is `window`.
-        tokenizer: of a model from scratch: a folder that holds one, or ``{vocab_size: N}``, which
-            trains a byte-level BPE on the training documents.
+        config: config of a model from scratch: fields of `ldt.model.LdtConfig`, such as
+            hidden_size, num_hidden_layers, num_attention_heads. The vocabulary is that of the
+            tokenizer, the position table has room for ``data.max_length``, the window is `window`.
+        tokenizer: tokenizer of a model from scratch: a folder that holds one, or
+            ``{vocab_size: N}``, which trains a byte-level BPE on the training documents.
     """
 
     tokenizer: str | NewTokenizer | None = None

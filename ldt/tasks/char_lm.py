@@ -13,14 +13,15 @@ from ldt.tasks.base import AnyTask
 class Phase(BaseModel):
     """A part of a staged training, which begins with the weights of the phase before.
 
-    What is None goes on from the phase before, the first phase from the recipe's sections.
+    A key that is none goes on from the phase before, in the first phase from the recipe's sections.
 
     Args:
-        length: of an input, in characters; None doubles it.
-        window: as ``model.window``; None doubles it.
-        learning_rate: None halves it.
-        steps, epochs: how long; None keeps it.
-        batch: inputs an optimizer step, over all processes; None keeps it.
+        length: characters of an input; none doubles the length of the phase before.
+        window: attention window as in ``model.window``; none doubles that of the phase before.
+        learning_rate: highest learning rate; none halves that of the phase before.
+        steps: optimizer steps; excludes `epochs`.
+        epochs: passes over the text; excludes `steps`.
+        batch: inputs of an optimizer step, over all processes; none keeps their number.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -44,9 +45,9 @@ class Sampling(BaseModel):
 
     Args:
         length: characters (or bytes) to add.
-        temperature: what logits are divided by; 0 takes the most probable character.
-        top_k: draw among so many of the most probable ones; None among all.
-        seed: of the draws; those of a prompt depend on it and on the prompt's id.
+        temperature: number that logits are divided by; 0 takes the most probable character.
+        top_k: number of the most probable characters to sample among; none takes all.
+        seed: seed of the sampling; what is sampled for a prompt depends on it and the prompt's id.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -63,12 +64,13 @@ class CharacterLM(AnyTask):
     Args:
         vocabulary: ``characters`` are those of the text (27 of text8); ``bytes`` are all 256, for
             text in any encoding (enwik8).
-        phases: of a staged training (Beltagy et al. 2020, arXiv:2004.05150, section 4.1); without,
-            training has one.
-        eval_length, eval_step: the text of the evaluation is read in overlapping sequences of
-            ``eval_length`` characters, of which the last ``eval_step`` are scored (all of the first
-            one). None: the length of the inputs, and half of it.
-        sampling: how `ldt predict` continues a prompt.
+        phases: phases of a staged training (Beltagy et al. 2020, arXiv:2004.05150, section 4.1);
+            without any, training has one phase.
+        eval_length: characters of the overlapping sequences in which the text of the evaluation is
+            read; none takes the length of the inputs.
+        eval_step: characters at the end of each sequence that are scored (all of the first
+            sequence); none takes half of `eval_length`.
+        sampling: options by which `ldt predict` continues a prompt.
     """
 
     kind: ClassVar[str] = "characters"

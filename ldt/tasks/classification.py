@@ -44,14 +44,14 @@ class Classification(Task):
     """One class, several classes or a number for each document.
 
     Args:
-        problem: None tells it by the labels of the training set: text, whole numbers, true and
-            false are single_label; lists of text, or several label fields of true and false,
-            multi_label; numbers with a point regression.
-        labels: the classes in the order of the model's outputs; None takes all those of the
+        problem: kind of answer; none detects it by the labels of the training set: text, whole
+            numbers, true and false are single_label; lists of text, or several label fields of
+            true and false, multi_label; numbers with a point regression.
+        labels: the classes in the order of the model's outputs; none takes all those of the
             training set, sorted as text. Whole numbers, true and false are classes by their text.
-        pooling: what the answer is read from: the ``cls`` token, or the ``mean`` or ``max`` of all
-            tokens, feature by feature. Where few documents are labelled and one clause decides,
-            max is the safer choice.
+        pooling: tokens that the answer is read from: the ``cls`` token, or the ``mean`` or ``max``
+            of all tokens, feature by feature. Where few documents are labelled and one clause
+            decides, max is the safer choice.
         merge: how the logits of a document's chunks become one: their mean, their maximum, or the
             logarithm of the sum of their exponentials, which grows with the number of chunks.
             Probabilities are computed after that.

@@ -48,8 +48,8 @@ class HotpotQA(Task):
     evidence, the best one of each at least, and the answer from these sentences.
 
     Args:
-        weights: of the losses ``span``, ``type``, ``paragraphs`` and ``sentences``; 1 where one is
-            not named. The paper does not give its weights.
+        weights: weights of the losses ``span``, ``type``, ``paragraphs`` and ``sentences``; 1 where
+            one is not named. The paper does not give its weights.
         threshold: probability from which on a sentence is evidence.
         max_answer: tokens of the longest answer.
     """

@@ -19,10 +19,12 @@ class MaskedLM(AnyTask):
         global_attention: ``[cls]`` gives the first token of every row global attention and trains
             its projections; without, they become copies of the local ones when training is over,
             as in the paper.
-        mask_fraction: expected share of the tokens that are chosen.
-        whole_words: choose all tokens of a word or none.
-        trainable: ``all``, or only the ``positions`` behind the source's; all else is frozen.
-        source_length: of the model that was made longer, in tokens, for ``positions``.
+        mask_fraction: expected share of the tokens that are predicted.
+        whole_words: whether all tokens of a word are predicted together.
+        trainable: ``all`` weights, or only the ``positions`` that conversion added; all else is
+            frozen.
+        source_length: tokens that the model read before it was made longer; goes with
+            ``trainable: positions``.
     """
 
     kind: ClassVar[str] = "corpus"

@@ -34,10 +34,10 @@ class SpanTask(Task):
     """An answer that is cut from the document.
 
     Args:
-        max_question: tokens of the question that are read; None reads all.
+        max_question: tokens of the question that are read; none reads all.
         max_answer: tokens of the longest answer.
         top: starts and ends, the best of each, that are paired for the answer of a chunk.
-        n_best: spans in an answer.
+        n_best: spans in an answer line, the best ones.
     """
 
     extras: ClassVar[tuple[str, ...]] = ("offsets", "first", "context")

@@ -35,9 +35,6 @@ class Squad(SpanTask):
     s is the logit of the best span of all chunks and n the lowest logit of a first token, so that
     one chunk with an answer is enough.
 
-    Args:
-        max_question, max_answer, top, n_best: see `SpanTask`.
-
     Source: Rajpurkar et al. 2018 (arXiv:1806.03822) for the threshold; Devlin et al. 2019
     (arXiv:1810.04805), section 4.3, for the first token.
     """

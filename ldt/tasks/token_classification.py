@@ -47,7 +47,7 @@ class TokenClassification(Task):
     word's tag is that of the chunk where it stands farthest from the borders.
 
     Args:
-        labels: the types of entities in the order of the model's outputs; None takes all those of
+        labels: the types of entities in the order of the model's outputs; none takes all those of
             the training set, sorted as text.
     """
 

@@ -38,7 +38,6 @@ class TriviaQA(SpanTask):
         without_answer: what is done with training documents that do not mention the answer in what
             is read of them: they are left out (``skip``), stay with a loss of 0 (``keep``), or end
             the run (``error``).
-        max_question, max_answer, top, n_best: see `SpanTask`.
 
     Source: Beltagy et al. 2020 (arXiv:2004.05150), section 6 and appendix C, and the authors'
     scripts/triviaqa.py for the numbers that the paper leaves out.

@@ -60,7 +60,7 @@ class WikiHop(Task):
     Args:
         merge: how a candidate's logits in the chunks become one, before the softmax: by their
             ``mean``, as in the paper, or their ``sum``, as in the authors' code.
-        n_best: candidates in an answer.
+        n_best: candidates in an answer line, the best ones.
     """
 
     extras: ClassVar[tuple[str, ...]] = ("candidates",)
