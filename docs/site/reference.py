@@ -7,6 +7,7 @@ import inspect
 import re
 import types
 from dataclasses import fields
+from enum import Enum
 from typing import Annotated, Literal, Union, get_args, get_origin
 
 import yaml
@@ -224,9 +225,23 @@ def cli_page():
             value = parameter.default
             shown = "" if value in (None, False, ()) or callable(value) else f"`{value}`"
             shown = "required" if parameter.required else shown
-            rows.append([", ".join(f"`{flag}`" for flag in flags), shown, parameter.help])
-        lines += [*table(["argument or option", "default", "meaning"], rows), ""] if rows else []
+            annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+            values = ", ".join(f"`{value}`" for value in choices(annotation))
+            named = ", ".join(f"`{flag}`" for flag in flags)
+            rows.append([named, values, shown, parameter.help])
+        if rows:
+            headings = ["argument or option", "values", "default", "meaning"]
+            lines += [*table(headings, rows), ""]
     return "\n".join(lines)
+
+
+def choices(annotation):
+    """Values that an annotation names, such as a and b of ``Literal["a", "b"] | None``."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return [member.value for member in annotation]
+    return [value for part in get_args(annotation) for value in choices(part)]
 
 
 def commands(command, name):

@@ -64,7 +64,10 @@ def sliding_window_attention(
     relative=None,
     backend="auto",
 ):
-    """`reference.sliding_window_attention` by the named backend; `auto`: see `choose`.
+    """Attention of each token to its window and to the global tokens of its document.
+
+    Shapes, units and source are those of `ldt.attention.reference.sliding_window_attention`;
+    ``backend`` is a name in `BACKENDS`, or "auto", which takes what `choose` says.
 
     Raises:
         ValueError: a window, dilation or pattern that has no meaning, or a backend that is unknown
@@ -92,7 +95,11 @@ def sliding_window_attention(
 
 
 def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0, backend="auto"):
-    """`reference.global_attention` by the named backend; `auto`: see `choose`."""
+    """Attention of each global token to all tokens of its document, by projections of its own.
+
+    Shapes and source are those of `ldt.attention.reference.global_attention`; ``backend`` is a
+    name in `BACKENDS`, or "auto", which takes what `choose` says.
+    """
     return _module(backend, q).global_attention(
         q, x, key, value, layout, dropout=dropout, seed=seed
     )

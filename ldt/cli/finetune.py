@@ -21,7 +21,7 @@ def finetune(
 ) -> None:
     """Fine-tune a model as a recipe says, and evaluate it.
 
-    Example: ldt finetune recipes/wikihop.yaml training.learning_rate=2e-5
+    Example: ldt finetune wikihop data.train=train.json
     """
     from ldt.cli.training import train
     from ldt.recipe.recipe import load

@@ -83,7 +83,7 @@ def test_a_new_option_appears_and_fails_without_help(monkeypatch):
         """Fold sheets."""
 
     monkeypatch.setattr(cli, "app", app)
-    assert "| `--size` | `3` | Sheets in a fold. |" in reference.cli_page()
+    assert "| `--size` |  | `3` | Sheets in a fold. |" in reference.cli_page()
 
     @app.command()
     def cut(size: int = 3) -> None:
