@@ -23,6 +23,7 @@ from ldt.errors import ResourceError, UserError
 
 log = logging.getLogger("ldt")
 _TORCH_WRITE = ("PytorchStreamWriter", "inline_container", "unexpected pos")
+MANIFEST = "manifest.json"
 _POLL = 0.2  # seconds between two tries for a lock
 _LEFTOVER = re.compile(r".+\.tmp-\d+")
 
@@ -41,8 +42,10 @@ def digest(path: Path) -> str:
 def write_whole(path: Path, text: str) -> None:
     """Write a text file atomically: after an error or a crash it is as it was before."""
     unfinished = temporary(path)
+    remove(unfinished)  # of a killed process that had this one's number
     try:
-        with unfinished.open("w", encoding="utf-8") as file:
+        # "x": a link that somebody planted under this name is not followed.
+        with unfinished.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -62,13 +65,22 @@ def new_folder(target: Path) -> Iterator[Path]:
         OSError: the disk did not take it.
     """
     folder = temporary(target)
-    shutil.rmtree(folder, ignore_errors=True)  # of a killed process that had this one's number
+    remove(folder)  # of a killed process that had this one's number
     folder.mkdir(parents=True)
     try:
         yield folder
         move_into_place(folder, target)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder with all that is in it, as far as that is possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
 
 
 def move_into_place(folder: Path, target: Path) -> None:
@@ -90,13 +102,56 @@ def move_into_place(folder: Path, target: Path) -> None:
         except OSError:
             old.rename(target)
             raise
-        if old.is_symlink():
-            old.unlink()
-        else:
-            shutil.rmtree(old, ignore_errors=True)
+        remove(old)
     else:
         folder.rename(target)
     flush(target.parent)
+
+
+def write_manifest(folder: Path, **facts: Any) -> None:
+    """Write the size and the sha256 of every file of a folder into its ``manifest.json``.
+
+    Args:
+        facts: what else it is to say.
+
+    Raises:
+        OSError: the disk did not take it.
+    """
+    entries = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": digest(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    write_whole(folder / MANIFEST, json.dumps(facts | {"files": entries}, indent=1) + "\n")
+
+
+def damage(folder: Path, *, hashes: bool = True) -> str | None:
+    """The first difference of a folder from its manifest; None without one.
+
+    Args:
+        hashes: False compares sizes only, which takes no time.
+    """
+    try:
+        entries = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        listed = [(name, int(entry["bytes"]), entry["sha256"]) for name, entry in entries.items()]
+    except FileNotFoundError:
+        return f"{MANIFEST} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return f"{MANIFEST} cannot be read"
+    for name, size, _ in listed:
+        path = folder / name
+        if not path.is_file():  # a pipe in its place would be waited for
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size:,} bytes, not {size:,}"
+    for name, _, sha256 in listed if hashes else ():
+        try:
+            actual = digest(folder / name)
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
+        if actual != sha256:
+            return f"{name} has changed since it was saved (sha256)"
+    return None
 
 
 def flush(path: Path) -> None:
@@ -124,10 +179,7 @@ def remove_leftovers(folder: Path) -> None:
     """Remove temporary files and folders of killed processes. Call it under the folder's lock."""
     for path in folder.iterdir():
         if _LEFTOVER.fullmatch(path.name):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            remove(path)
 
 
 def require_space(folder: Path, needed: int, what: str) -> None:
@@ -176,11 +228,13 @@ class Lock:
         self.folder, self.wait = folder, wait
         self._lock = FileLock(folder / ".lock", thread_local=False)
         self._owner = folder / ".lock.json"
+        self._ours: tuple[int, int] | None = None
 
     def __enter__(self) -> Lock:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._acquire()
+            self._ours = _identity(self.folder)
             self._sign()
         except (FileExistsError, NotADirectoryError):
             raise UserError(f"{self.folder}: is a file or lies in one, not a folder") from None
@@ -189,11 +243,15 @@ class Lock:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Before the release, or the files of the next owner would be removed.
-        for path in (self._owner, Path(self._lock.lock_file)):
-            with suppress(OSError):  # Windows does not remove what is open
-                path.unlink(missing_ok=True)
-        self._lock.release()
+        # Before the release, or the files of the next owner would be removed. Where the folder
+        # went away meanwhile, another process may have one of that name: its files stay.
+        with suppress(OSError):
+            if self._ours == _identity(self.folder):
+                for path in (self._owner, Path(self._lock.lock_file)):
+                    with suppress(OSError):  # Windows does not remove what is open
+                        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._lock.release()
 
     def _acquire(self) -> None:
         while True:
@@ -236,6 +294,12 @@ class Lock:
         if owner.get("host", socket.gethostname()) != socket.gethostname():
             return message + f"if it is gone, delete {path}"
         return message + "wait for it, or choose another training.output_dir"
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """Device and number of a folder, by which another one of the same name is told from it."""
+    found = folder.stat()
+    return found.st_dev, found.st_ino
 
 
 def check_target(target: Path) -> None:

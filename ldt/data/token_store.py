@@ -2,9 +2,10 @@
 
 Under ``data.cache`` lies a folder for each tokenizer and way to read, in it one for each source
 file, in it shards of up to 64 million tokens or a million documents: ``tokens.bin`` (uint16, or
-uint32 where the vocabulary asks for it), ``documents.npy`` and ``shard.json``. A shard is there
-whole or not at all, and what was done when a run was killed is not done again. A file that has
-changed (by size or time) is another source.
+uint32 where the vocabulary asks for it), ``documents.npy`` and ``shard.json``. A shard appears
+atomically, and what was done when a run was killed is not done again. A file that has changed (by
+size or time) is another source. Whoever opens a store checks it: a shard that is damaged is made
+again, with those behind it.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +31,7 @@ from ldt import files
 from ldt.data.corpus import Reader, Source, fingerprint
 from ldt.data.options import CorpusSection
 from ldt.data.tokenization import token_parts, vocabulary_size
-from ldt.errors import DataError, ResourceError
+from ldt.errors import DataError, ResourceError, first_line
 
 log = logging.getLogger("ldt")
 
@@ -39,6 +41,9 @@ MOST = 1 << 20  # documents of a shard
 BLOCK = 1 << 20  # characters that a thread tokenizes at a time
 Encoded = tuple[list[np.ndarray], int, int]  # arrays of ids, bytes and fingerprint of a text
 DOCUMENT = np.dtype([("tokens", "<i8"), ("bytes", "<i8"), ("fingerprint", "<u8")])
+_KEYS = {"documents": int, "tokens": int, "type": str, "last": bool, "rejected": int}
+_KEYS |= {"empty": int, "messages": list}  # of shard.json, and their kinds
+_PIECE = 1 << 24  # bytes that are checked at a time
 _REPORT = 20.0  # seconds between two lines of progress
 
 
@@ -67,8 +72,9 @@ def build(
     """
     folder = Path(data.cache) / _key(tokenizer, data, most)
     folders = [folder / f"{Path(source.name).name[:40]}-{source.key()}" for source in found]
+    vocabulary = vocabulary_size(tokenizer)
     for source, place in zip(found, folders, strict=True):
-        if not _complete(place):
+        if not _complete(*_sound(place, vocabulary)):
             with files.Lock(place, wait=True):
                 _tokenize(source, data, tokenizer, place, most)
     return TokenStore(folders, data)
@@ -86,31 +92,93 @@ def _key(tokenizer, data: CorpusSection, most: int | None) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _shards(folder: Path) -> list[dict]:
-    """The contents of ``shard.json`` of the finished shards of a source, in order."""
-    found = []
-    for number in range(1 << 20):
+def _sound(folder: Path, vocabulary: int) -> tuple[list[dict], str | None]:
+    """The contents of ``shard.json`` of a source's shards, in order, up to the first damaged one.
+
+    Args:
+        vocabulary: number of ids; a higher one is a damage.
+
+    Returns:
+        These, and what is wrong with the next one: None where there is none.
+    """
+    sound: list[dict] = []
+    while not (sound and sound[-1]["last"]):
+        place = folder / f"{len(sound):06}"
+        if not os.path.lexists(place):
+            break
         try:
-            found.append(json.loads((folder / f"{number:06}" / "shard.json").read_text("utf-8")))
-        except FileNotFoundError:
-            return found
-        except ValueError:
-            raise DataError(f"{folder}: damaged; remove the folder, and it is made again") from None
-    return found
+            sound.append(_checked(place, vocabulary))
+        except (OSError, ValueError, EOFError, RecursionError) as error:
+            return sound, f"{place.name}: {first_line(error)}"
+    return sound, None
 
 
-def _complete(folder: Path) -> bool:
-    shards = _shards(folder)
-    return bool(shards) and shards[-1]["last"]
+def _complete(shards: list[dict], fault: str | None) -> bool:
+    return fault is None and bool(shards) and shards[-1]["last"]
+
+
+def _checked(place: Path, vocabulary: int) -> dict:
+    """The content of the ``shard.json`` of a shard whose files are what it says.
+
+    Raises:
+        ValueError, EOFError, OSError: they are not. Shards of before checksums have none; their
+            sizes and ids are looked at all the same.
+    """
+    shard = json.loads((place / "shard.json").read_text("utf-8"))
+    if not isinstance(shard, dict):
+        raise ValueError("shard.json is no object")
+    for key, kind in _KEYS.items():
+        if not isinstance(shard.get(key), kind) or (kind is int and shard[key] < 0):
+            raise ValueError(f"shard.json has no {key} of the right kind")
+    dtype = token_type(vocabulary)
+    if shard["type"] != dtype.str:
+        raise ValueError(f"shard.json has the type {shard['type'][:20]!r}, expected {dtype.str!r}")
+    documents = np.load(place / "documents.npy", allow_pickle=False)
+    if not isinstance(documents, np.ndarray) or documents.dtype != DOCUMENT:
+        raise ValueError("documents.npy holds something else")
+    counts = documents["tokens"]
+    if documents.shape != (shard["documents"],) or (counts < 0).any():
+        raise ValueError("documents.npy does not have the documents of shard.json")
+    if counts.sum() != shard["tokens"]:
+        raise ValueError("documents.npy does not have the tokens of shard.json")
+    size, wanted = (place / "tokens.bin").stat().st_size, shard["tokens"] * dtype.itemsize
+    if size != wanted:
+        raise ValueError(f"tokens.bin has {size:,} bytes, not {wanted:,}")
+    _check_content(place, dtype, vocabulary, shard.get("crc32"))
+    return shard
+
+
+def _check_content(place: Path, dtype: np.dtype, vocabulary: int, sums: Any) -> None:
+    """Raise ValueError where the files of a shard do not have their checksums, if there are any,
+    or an id is none of the vocabulary."""
+    found, highest = 0, 0
+    with (place / "tokens.bin").open("rb") as file:
+        while part := file.read(_PIECE):
+            found = zlib.crc32(part, found)
+            highest = max(highest, int(np.frombuffer(part, dtype).max()))
+    if highest >= vocabulary:
+        raise ValueError(f"tokens.bin has the id {highest:,}, the vocabulary {vocabulary:,}")
+    if sums is not None:
+        there = {
+            "tokens.bin": found,
+            "documents.npy": zlib.crc32((place / "documents.npy").read_bytes()),
+        }
+        for name, value in there.items():
+            if not isinstance(sums, dict) or sums.get(name) != value:
+                raise ValueError(f"{name} has changed since it was written")
 
 
 def _tokenize(source: Source, data: CorpusSection, tokenizer, folder: Path, most) -> None:
-    """Make the shards of a source that are missing."""
-    shards = _shards(folder)
-    if shards and shards[-1]["last"]:  # another process was here first
+    """Make the shards of a source that are missing or damaged."""
+    shards, fault = _sound(folder, vocabulary_size(tokenizer))
+    if _complete(shards, fault):  # another process was here first
         return
-    for path in folder.glob("*.tmp-*"):
-        shutil.rmtree(path, ignore_errors=True)
+    if fault:
+        log.warning("%s: damaged (%s), tokenized again from there on", folder, fault)
+    for path in folder.iterdir():
+        behind = path.name.isdecimal() and int(path.name) >= len(shards)
+        if behind or ".tmp-" in path.name:
+            files.remove(path)
     reader = Reader(source, data)
     done = sum(shard["documents"] for shard in shards)
     if done:
@@ -138,9 +206,12 @@ def _write_shard(target: Path, documents, dtype, reader: Reader, progress: _Prog
     """Write a shard; returns True if it is the last one of its source."""
     rows, total, last = [], 0, True
     with files.new_folder(target) as folder:
+        checksum = 0
         with (folder / "tokens.bin").open("wb") as file:
             for ids, size, print_ in documents:
-                file.write(np.concatenate(ids).astype(dtype).tobytes() if ids else b"")
+                raw = np.concatenate(ids).astype(dtype).tobytes() if ids else b""
+                file.write(raw)
+                checksum = zlib.crc32(raw, checksum)
                 count = sum(map(len, ids))
                 rows.append((count, size, print_))
                 total += count
@@ -149,8 +220,11 @@ def _write_shard(target: Path, documents, dtype, reader: Reader, progress: _Prog
                     last = False
                     break
         np.save(folder / "documents.npy", np.array(rows, DOCUMENT))
+        listed = zlib.crc32((folder / "documents.npy").read_bytes())
+        sums = {"tokens.bin": checksum, "documents.npy": listed}
         kept = {"rejected": reader.rejected, "empty": reader.empty, "messages": reader.messages}
-        row = {"documents": len(rows), "tokens": total, "type": dtype.str, "last": last, **kept}
+        row = {"documents": len(rows), "tokens": total, "type": dtype.str, "last": last}
+        row |= kept | {"crc32": sums}
         (folder / "shard.json").write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
     return last
 
@@ -247,14 +321,13 @@ class TokenStore:
         self._files, rows, self.rejected, self.empty = [], [], 0, 0
         self.messages: list[str] = []
         for folder in folders:
-            shards = _shards(folder)
-            for number, shard in enumerate(shards):
-                place = folder / f"{number:06}"
+            for place in sorted(path for path in folder.iterdir() if path.name.isdecimal()):
+                shard = json.loads((place / "shard.json").read_text("utf-8"))
                 self._files.append((place / "tokens.bin", shard["type"]))
                 rows.append(np.load(place / "documents.npy"))
-            self.rejected += shards[-1]["rejected"]
-            self.empty += shards[-1]["empty"]
-            self.messages += shards[-1]["messages"]
+            self.rejected += shard["rejected"]  # of the source, up to its last shard
+            self.empty += shard["empty"]
+            self.messages += shard["messages"]
         if self.rejected and data.on_error == "stop":
             raise DataError(f"{self.messages[0]}; data.on_error=skip leaves such text out")
         documents = np.concatenate(rows)

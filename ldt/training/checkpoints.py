@@ -7,18 +7,16 @@ folder named ``checkpoint-N`` that equals its manifest is what the run saved, an
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import shutil
 from pathlib import Path
 
+from ldt import files
 from ldt.errors import ModelError
-from ldt.files import digest, move_into_place, temporary, write_whole
 
 log = logging.getLogger("ldt")
 
-MANIFEST = "manifest.json"
 # What a run cannot go on without: one file at least whose name starts so.
 NEEDED = ("model", "optimizer", "scheduler", "rng_state", "run_state", "trainer_state.json")
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -32,13 +30,8 @@ def seal(folder: Path, target: Path, step: int) -> None:
     Raises:
         OSError: the disk did not take it; ``target`` is as it was.
     """
-    files = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": digest(path)}
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-    write_whole(folder / MANIFEST, json.dumps({"step": step, "files": files}, indent=1) + "\n")
-    move_into_place(folder, target)
+    files.write_manifest(folder, step=step)
+    files.move_into_place(folder, target)
 
 
 def problem(folder: Path, *, hashes: bool = True) -> str | None:
@@ -48,30 +41,13 @@ def problem(folder: Path, *, hashes: bool = True) -> str | None:
         folder: the checkpoint.
         hashes: False compares sizes only, which takes no time.
     """
-    try:
-        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        entries = [(name, entry["bytes"], entry["sha256"]) for name, entry in files.items()]
-    except FileNotFoundError:
-        return f"{MANIFEST} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return f"{MANIFEST} cannot be read"
-    for name, size, _ in entries:
-        path = folder / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != size:
-            return f"{name} has {path.stat().st_size:,} bytes, not {size:,}"
-    for start in NEEDED:
-        if not any(name.rpartition("/")[2].startswith(start) for name in files):
-            return f"no {start} was saved in it"
-    for name, _, sha256 in entries if hashes else ():
-        try:
-            actual = digest(folder / name)
-        except OSError as error:
-            return f"{name} cannot be read: {error.strerror}"
-        if actual != sha256:
-            return f"{name} has changed since it was saved (sha256)"
-    return None
+    fault = files.damage(folder, hashes=False)
+    if fault is None:
+        names = [path.name for path in folder.rglob("*")]
+        for start in NEEDED:
+            if not any(name.startswith(start) for name in names):
+                return f"no {start} was saved in it"
+    return files.damage(folder) if fault is None and hashes else fault
 
 
 def checkpoints(run: Path) -> dict[int, Path]:
@@ -127,6 +103,6 @@ def prune(run: Path, keep: int | None, best: Path | None) -> None:
         return
     for path in folders[:-keep]:
         if best is None or path.name != best.name:
-            gone = temporary(path)
+            gone = files.temporary(path)
             path.rename(gone)  # a half-deleted folder must not look like a checkpoint
             shutil.rmtree(gone, ignore_errors=True)

@@ -18,7 +18,7 @@ from transformers import RobertaTokenizer
 from ldt import files
 from ldt.data.corpus import Reader, Source, drawn, fingerprint
 from ldt.data.tokenization import vocabulary_size
-from ldt.errors import ModelError, RecipeError, did_you_mean
+from ldt.errors import ModelError, RecipeError, ResourceError, did_you_mean, first_line
 from ldt.model import LdtConfig, load_tokenizer
 from ldt.model.char_lm.model import sinusoids
 from ldt.model.config import check_config
@@ -67,13 +67,31 @@ def new_tokenizer(recipe: Recipe, sources: Sequence[Source], seed: int):
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     folder = Path(data.cache) / f"tokenizer-{key}"
     with files.Lock(Path(data.cache), wait=True):
-        if not (folder / "tokenizer.json").is_file():
+        fault = files.damage(folder) if folder.exists() else None
+        if fault == f"{files.MANIFEST} is missing" and _reads(folder):
+            fault = None  # made by a version without manifests
+        if fault:
+            log.warning("%s: damaged (%s), trained again", folder, fault)
+        if fault or not folder.exists():
             _train(sources, recipe, seed, folder)
     return _from_folder(folder)
 
 
+def _reads(folder: Path) -> bool:
+    """True if the folder holds a tokenizer that can be used."""
+    try:
+        _from_folder(folder)
+    except ModelError:
+        return False
+    return True
+
+
 def _train(sources: Sequence[Source], recipe: Recipe, seed: int, folder: Path) -> None:
-    """Train a byte-level BPE and write its folder atomically."""
+    """Train a byte-level BPE and write its folder atomically.
+
+    Raises:
+        ResourceError: the disk did not take it.
+    """
     size = recipe.model.tokenizer.vocab_size
     log.info("training a byte-level BPE of %s entries", f"{size:,}")
     bpe = ByteLevelBPETokenizer()
@@ -83,9 +101,15 @@ def _train(sources: Sequence[Source], recipe: Recipe, seed: int, folder: Path) -
     made = bpe.get_vocab_size()
     if made < size:
         log.info("the text has pairs for %s entries only", f"{made:,}")
-    with TemporaryDirectory(prefix="ldt-") as parts, files.new_folder(folder) as new:
-        vocab, merges = bpe.save_model(parts)
-        RobertaTokenizer(vocab=vocab, merges=merges).save_pretrained(new)
+    try:
+        with TemporaryDirectory(prefix="ldt-") as parts, files.new_folder(folder) as new:
+            vocab, merges = bpe.save_model(parts)
+            RobertaTokenizer(vocab=vocab, merges=merges).save_pretrained(new)
+            files.write_manifest(new)
+    except Exception as error:  # the tokenizers library raises plain Exceptions
+        raise ResourceError(
+            f"{folder}: cannot be written: {first_line(error)}; data.cache names another folder"
+        ) from error
 
 
 def _texts(sources: Sequence[Source], recipe: Recipe, seed: int) -> Iterator[str]:
