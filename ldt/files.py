@@ -246,12 +246,16 @@ class Lock:
         # Before the release, or the files of the next owner would be removed. Where the folder
         # went away meanwhile, another process may have one of that name: its files stay.
         with suppress(OSError):
-            if self._ours == _identity(self.folder):
+            if self.same_folder():
                 for path in (self._owner, Path(self._lock.lock_file)):
                     with suppress(OSError):  # Windows does not remove what is open
                         path.unlink(missing_ok=True)
         with suppress(OSError):
             self._lock.release()
+
+    def same_folder(self) -> bool:
+        """True if the folder of that name is the one that was locked; OSError if there is none."""
+        return self._ours == _identity(self.folder)
 
     def _acquire(self) -> None:
         while True:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NoReturn
 
 from accelerate import PartialState  # type: ignore[import-untyped]  # has no hints
 from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]  # has no hints
@@ -23,13 +23,14 @@ from transformers import EarlyStoppingCallback
 from ldt import files
 from ldt.attention import matmul
 from ldt.errors import ResourceError, UserError
-from ldt.recipe.recipe import dump
+from ldt.recipe.recipe import Recipe, dump
 from ldt.training import TrainingResult, checkpoints, run_folder
 from ldt.training.arguments import arguments, settings
 from ldt.training.evaluation import Measured, MetricsByStep, check_metric
 from ldt.training.job import Job, Prepared
 from ldt.training.model_card import card
 from ldt.training.progress import METRICS, ProgressReport, duration, plain_numbers
+from ldt.training.rescue import FolderLost, Held, new_place
 from ldt.training.signals import Interrupted
 from ldt.training.summary import tell
 from ldt.training.trainer import Trainer
@@ -123,16 +124,19 @@ def train(
         versions = run_folder.versions(trainer.args.device.type)
         arithmetic = broadcast_object_list([matmul.choices()])[0]  # the same in all processes
         stack.enter_context(matmul.chosen(arithmetic))
+        begin = partial(_begin, job.recipe, training, identity, versions, arithmetic)
         if _writes():
-            resolved = replace(job.recipe, training=training | {"output_dir": str(run)})
-            run_folder.begin(run, identity, dump(resolved), versions, arithmetic, resume)
+            trainer.held = Held(run, begin(run, resume=resume))
+            trainer.progress.lost = trainer.held.fault
             _say_where_it_begins(run, checkpoint, resume)
-        _run(trainer, run, checkpoint)
-
-        metrics, table = _evaluate(job, prepared, trainer)
-        results = _results(job, prepared, trainer, metrics, table) | {"versions": versions}
-        text = card(job.recipe.task, results, prepared.model.config, training, run.name)
-        _save(trainer, prepared, run, results, text)
+        outcome: dict[str, Any] = {}
+        try:
+            _run(trainer, run, checkpoint)
+            metrics, table = _evaluate(job, prepared, trainer)
+            outcome |= _results(job, prepared, trainer, metrics, table) | {"versions": versions}
+            _save(job, prepared, trainer, run, outcome)
+        except FolderLost as lost:
+            _rescue(job, prepared, trainer, run, outcome, begin, str(lost))
         if not _writes():
             return TrainingResult(metrics, table, run)
         run_folder.point_latest(run)
@@ -167,12 +171,14 @@ def _enter(stack: ExitStack, run: Path, identity: dict, resume: bool, overwrite:
 @contextmanager
 def _locked(run: Path) -> Iterator[None]:
     """The run folder for this process alone; a folder that stays empty is removed."""
+    lock = files.Lock(run)
     try:
-        with files.Lock(run):
+        with lock:
             yield
     finally:
         with suppress(OSError):
-            run.rmdir()
+            if lock.same_folder():  # not one of the same name that somebody else made
+                run.rmdir()
 
 
 def _check_writable(run: Path) -> None:
@@ -193,6 +199,21 @@ def _require_space(run: Path, model, training: dict[str, Any]) -> None:
         count = (training["save_total_limit"] or 2) + 2  # the best one, and the one being written
     what = f"{count} checkpoints and the model" if count else "the model"
     files.require_space(run, (3 * count + 1) * size, what)
+
+
+def _begin(
+    recipe: Recipe,
+    training: dict[str, Any],
+    identity: dict,
+    versions: dict[str, str],
+    arithmetic: dict,
+    run: Path,
+    *,
+    resume: bool,
+) -> str:
+    """Write into a run folder what the run is; see `run_folder.begin`."""
+    resolved = replace(recipe, training=training | {"output_dir": str(run)})
+    return run_folder.begin(run, identity, dump(resolved), versions, arithmetic, resume)
 
 
 def _say_where_it_begins(run: Path, checkpoint: Path | None, resume: bool) -> None:
@@ -278,22 +299,32 @@ def _evaluate(job: Job, prepared: Prepared, trainer: Trainer) -> Measured:
 # -- what is left behind
 
 
-def _save(trainer: Trainer, prepared: Prepared, run: Path, results: dict, text: str) -> None:
-    """Save the finished model, its results and its card into the run folder.
+def _save(job: Job, prepared: Prepared, trainer: Trainer, run: Path, results: dict) -> None:
+    """Save the model into the run folder; with results, them and its card, which finishes the run.
+
+    A run whose best weights could not be kept is not finished: its model is that of
+    ``step_of_weights``, and --resume trains on from the newest checkpoint.
 
     Raises:
-        ResourceError: the disk did not take it; the checkpoints stay.
+        ResourceError: the disk did not take it, or had not taken the best weights; the
+            checkpoints stay.
+        FolderLost: the run folder went away.
     """
-    folder = files.temporary(run / "model")
+    trainer.check_folder()
+    folder, lost = files.temporary(run / "model"), trainer.lost_best
     try:
         trainer.save_model(str(folder), _internal_call=True)
         if _writes():
+            weights = {path.name: files.digest(path) for path in folder.glob("*.safetensors")}
             prepared.tokenizer.save_pretrained(folder)
-            (folder / run_folder.CARD).write_text(text, encoding="utf-8")
-            lines = json.dumps(plain_numbers(results), indent=1, ensure_ascii=False) + "\n"
-            (folder / run_folder.RESULTS).write_text(lines, encoding="utf-8")
-            run_folder.finish(run, folder)
+            if results:
+                _describe(job, prepared, folder, run.name, results | {"weights": weights})
+        trainer.check_folder()  # once more: writing takes a while
+        if _writes():
+            also = [run_folder.RESULTS] if results else []
+            run_folder.finish(run, folder, also, finished=bool(results) and lost is None)
     except Exception as error:
+        trainer.check_folder()
         if not files.is_write_error(error):
             raise
         raise ResourceError(
@@ -301,7 +332,57 @@ def _save(trainer: Trainer, prepared: Prepared, run: Path, results: dict, text: 
             "free some disk space, then --resume goes on from the last checkpoint"
         ) from error
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        files.remove(folder)
+    if results and lost is not None:
+        raise ResourceError(
+            f"{run}: the best weights, of step {lost.step}, could not be kept ({lost.why}); the "
+            f"model there is that of step {trainer.weights_step}; free some disk space, then "
+            "--resume trains on from the newest checkpoint"
+        )
+
+
+def _describe(job: Job, prepared: Prepared, folder: Path, name: str, results: dict) -> None:
+    """Write the model card of a run of that name and its metrics.json beside the model."""
+    training = settings(job.recipe)
+    text = card(job.recipe.task, results, prepared.model.config, training, name)
+    (folder / run_folder.CARD).write_text(text, encoding="utf-8")
+    lines = json.dumps(plain_numbers(results), indent=1, ensure_ascii=False) + "\n"
+    (folder / run_folder.RESULTS).write_text(lines, encoding="utf-8")
+
+
+def _rescue(
+    job: Job,
+    prepared: Prepared,
+    trainer: Trainer,
+    run: Path,
+    results: dict,
+    begin: Callable[..., str],
+    why: str,
+) -> NoReturn:
+    """Save the model, and what resuming takes, beside a run folder that went away.
+
+    Args:
+        results: of a training that is over; empty before.
+        begin: writes into a folder what the run is.
+        why: what happened to the run folder.
+
+    Raises:
+        ResourceError: always; it says where all is.
+    """
+    trainer.held = None
+    try:
+        place = Path(broadcast_object_list([str(new_place(run)) if _writes() else None])[0])
+        if _writes():
+            begin(place, resume=False)
+        if not results:
+            trainer.rescue(place)
+        _save(job, prepared, trainer, place, results)
+    except OSError as error:
+        raise ResourceError(f"{run}: {why}, and the model cannot be saved: {error}") from error
+    step = trainer.state.global_step
+    saved = "the finished model" if results else f"the model of step {step}"
+    further = "" if results else f"; --resume with training.output_dir={place} goes on"
+    raise ResourceError(f"{run}: {why}; {saved} is in {place}{further}")
 
 
 def _results(

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ class ProgressReport(TrainerCallback):
     def __init__(self, console: Console | None, run: Path | None):
         self.console = console
         self.path = run / METRICS if run else None
+        self.lost: Callable[[], str | None] = lambda: None  # what happened to the run folder
         self.bar: Progress | None = None
         self.tokens = 0  # of this session, up to the last log
         self.busy = 0.0  # seconds in training steps, likewise
@@ -113,7 +115,7 @@ class ProgressReport(TrainerCallback):
             metrics = [(name, value) for name, value in logs.items() if is_metric(name)]
             values = "  ".join(f"{name[5:]} {value:.4f}" for name, value in metrics)
             log.info("eval at step %d  %s", state.global_step, values)
-        if self.path:
+        if self.path and not self.lost():
             line = json.dumps(plain_numbers(row)) + "\n"
             try:
                 with self.path.open("a", encoding="utf-8") as file:

@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import platform
+import secrets
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
@@ -189,12 +190,18 @@ def _shown(value: Any) -> str:
 
 def begin(
     run: Path, wanted: dict, recipe_text: str, used: dict[str, Any], arithmetic: dict, resume: bool
-) -> None:
+) -> str:
     """Write what the run is; of an older run that is overwritten nothing stays.
+
+    run.json comes first: a folder without it counts as somebody else's, so a process that is
+    killed in between leaves a run that can be resumed or overwritten.
 
     Args:
         used: the `versions`; on resuming, a warning names those that have changed.
         arithmetic: `ldt.attention.matmul.choices`, for those who resume.
+
+    Returns:
+        A word that run.json has from this session alone.
     """
     before = read_run(run)
     if before and not resume:
@@ -210,13 +217,19 @@ def begin(
                 run,
                 "; ".join(changed),
             )
-    files.write_whole(run / RECIPE, recipe_text)
+    session = secrets.token_hex(8)
     new = {"identity": wanted, "versions": used, "arithmetic": arithmetic, "files": []}
-    _write(run, before or new | {"finished": False})
+    _write(run, (before or new | {"finished": False}) | {"session": session})
+    files.write_whole(run / RECIPE, recipe_text)
+    return session
 
 
 def clear(run: Path, record: dict[str, Any]) -> None:
-    """Remove what ldt wrote for a run, and nothing else; run.json goes last."""
+    """Remove what ldt wrote for a run, and nothing else; run.json goes last.
+
+    A finished run is none from the first removal on: killed in between, it is not taken for one.
+    """
+    _write(run, record | {"finished": False})
     for path in checkpoints.checkpoints(run).values():
         shutil.rmtree(path)
     for name in [*record.get("files", []), RESULTS, LOG, RECIPE, RUN]:
@@ -224,12 +237,15 @@ def clear(run: Path, record: dict[str, Any]) -> None:
             (run / name).unlink(missing_ok=True)
 
 
-def finish(run: Path, folder: Path, also: Iterable[str] = (RESULTS,)) -> None:
-    """Move the files of a finished model from a temporary folder into the run folder.
+def finish(
+    run: Path, folder: Path, also: Iterable[str] = (RESULTS,), *, finished: bool = True
+) -> None:
+    """Move the files of a model from a temporary folder into the run folder.
 
     Args:
         folder: beside or in the run folder; removed.
         also: names of its files that go last, since their presence says that all is there.
+        finished: False for a run that is to be resumed all the same.
 
     Raises:
         OSError: the disk did not take them.
@@ -244,7 +260,7 @@ def finish(run: Path, folder: Path, also: Iterable[str] = (RESULTS,)) -> None:
     for name in names:
         (folder / name).replace(run / name)
     files.flush(run)
-    _write(run, record | {"files": names, "finished": True})
+    _write(run, record | {"files": names, "finished": finished})
     folder.rmdir()
 
 

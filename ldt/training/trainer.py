@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import shutil
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import transformers
@@ -23,10 +25,12 @@ from transformers.trainer_callback import (
 from transformers.utils import logging as transformers_logging
 
 from ldt import files
-from ldt.errors import ResourceError, TrainingDiverged
+from ldt.errors import ModelError, ResourceError, TrainingDiverged, UserError, first_line
 from ldt.training import checkpoints
+from ldt.training.flow import Flow, NamingDocuments
 from ldt.training.progress import METRICS, ProgressReport, cut_log
-from ldt.training.signals import Interrupted, StopSignal
+from ldt.training.rescue import FolderLost, Held
+from ldt.training.signals import StopSignal
 
 log = logging.getLogger("ldt")
 
@@ -71,8 +75,10 @@ class Trainer(transformers.Trainer):
         self._seconds = self._busy = 0.0  # of the sessions before: in all, in training steps
         self._began = time.monotonic()
         self._saved_best = (None, None, None)
-        self._flow = _Flow(self)
-        kwargs["data_collator"] = _NamingDocuments(kwargs["data_collator"])
+        self.held: Held | None = None  # the run folder, once it is this run's
+        self.lost_best: LostBest | None = None
+        self._flow = Flow(self)
+        kwargs["data_collator"] = NamingDocuments(kwargs["data_collator"])
         callbacks = [self._flow, progress, *kwargs.pop("callbacks", [])]
         super().__init__(callbacks=callbacks, **kwargs)
         assert self.args.output_dir is not None  # transformers has a default
@@ -112,6 +118,7 @@ class Trainer(transformers.Trainer):
             Interrupted: a signal came.
         """
         self._began = time.monotonic()
+        self._stepping = False
         try:
             with self.stop_signal.noted():
                 if resume and self._ended(resume):
@@ -126,6 +133,12 @@ class Trainer(transformers.Trainer):
                     f"out of memory at step {self.state.global_step}: training.gradient_"
                     "checkpointing=true, a shorter data.max_length or a smaller "
                     "training.per_device_train_batch_size need less; --resume goes on"
+                ) from error
+            if resume and not self._stepping and not isinstance(error, UserError | FolderLost):
+                # Whatever a checkpoint holds that nobody wrote there: no code of it is run.
+                raise ModelError(
+                    f"{resume}: cannot be resumed: {first_line(error)}; without this folder "
+                    "--resume goes on from the checkpoint before it"
                 ) from error
             raise
         finally:
@@ -185,6 +198,7 @@ class Trainer(transformers.Trainer):
         problem = checkpoints.problem(best)
         if problem:
             log.warning("%s is damaged: %s; keeping the weights of the last step", best, problem)
+            self.lost_best = LostBest(self.state.best_metric, self.state.best_global_step, problem)
             return
         super()._load_best_model()
         self.weights_step = self.state.best_global_step
@@ -205,10 +219,12 @@ class Trainer(transformers.Trainer):
         if self.state.best_global_step == step:
             self.state.best_model_checkpoint = str(target)
         folder = Path(broadcast_object_list([str(files.temporary(target))])[0])
-        # A full disk must not end the run: a failure is told, and the next save tries again.
-        failure = None
+        self.check_folder()
+        # A full disk must not end the run: a failure is logged, and the next save tries again.
+        failure: Exception | None = None
         try:
             try:
+                self._check_space()
                 self._fill(folder)
             except Exception as error:
                 if not files.is_write_error(error):
@@ -226,8 +242,11 @@ class Trainer(transformers.Trainer):
             if self.args.should_save:
                 shutil.rmtree(folder, ignore_errors=True)
         # All processes go on alike; a best checkpoint that was not saved is none.
-        failure = broadcast_object_list([failure and (str(failure) or repr(failure))])[0]
-        if failure:
+        said = broadcast_object_list([failure and (str(failure) or repr(failure))])[0]
+        if said:
+            self.check_folder()
+            if self.state.best_global_step == step:
+                self.lost_best = LostBest(self.state.best_metric, step, said)
             self.state.best_metric, self.state.best_global_step, best = self._saved_best
             self.state.best_model_checkpoint = best
             log.warning(
@@ -235,11 +254,15 @@ class Trainer(transformers.Trainer):
                 "again; until then the run can only resume from an older checkpoint. Free some "
                 "disk space under %s",
                 step,
-                failure,
+                said,
                 self.folder,
             )
             return
         self._saved_best = self._best()
+        if self.lost_best and self.state.best_global_step == step:
+            higher = self.args.greater_is_better
+            if self.lost_best.beaten_by(self.state.best_metric, higher):
+                self.lost_best = None
         if self.args.should_save:
             best = self.state.best_model_checkpoint
             limit = self.args.save_total_limit
@@ -285,6 +308,43 @@ class Trainer(transformers.Trainer):
                 if isinstance(item, ExportableState)
             }
             self.state.save_to_json(str(folder / "trainer_state.json"))
+
+    def check_folder(self) -> None:
+        """Raise FolderLost, in all processes, if the run folder went away."""
+        fault = broadcast_object_list([self.held.fault() if self.held else None])[0]
+        if fault:
+            raise FolderLost(fault)
+
+    def _check_space(self) -> None:
+        """Raise OSError if the disk cannot hold another checkpoint such as the newest one."""
+        *_, newest = [None, *checkpoints.checkpoints(self.folder).values()]
+        if newest is None or not self.args.should_save:
+            return
+        needed = sum(path.stat().st_size for path in newest.rglob("*") if path.is_file())
+        free = shutil.disk_usage(self.folder).free
+        if free < needed:
+            what = f"{free / 1e6:,.1f} MB free, {needed / 1e6:,.1f} MB needed"
+            raise OSError(errno.ENOSPC, what, str(self.folder))
+
+    def rescue(self, folder: Path) -> None:
+        """Save a checkpoint of this moment into another run folder, which is there.
+
+        Raises:
+            OSError: the disk did not take it.
+        """
+        step = self.state.global_step
+        target = folder / f"checkpoint-{step}"
+        unfinished = files.temporary(target)
+        self.state.best_metric = self.state.best_global_step = None  # it went with the folder
+        self.state.best_model_checkpoint = None
+        try:
+            self._fill(unfinished)
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                checkpoints.seal(unfinished, target, step)
+        finally:
+            if self.args.should_save:
+                files.remove(unfinished)
 
     def _require_all(self, folder: Path) -> None:
         """Raise OSError when another process could not write its part."""
@@ -364,76 +424,15 @@ class Trainer(transformers.Trainer):
         super().log(logs)
 
 
-class _NamingDocuments:
-    """A collator whose batches name their documents; the model never sees the names."""
+class LostBest(NamedTuple):
+    """The best weights of a run where they could not be kept: metric, step, and why."""
 
-    def __init__(self, collator):
-        self.collator = collator
+    metric: float | None
+    step: int | None
+    why: str
 
-    def __call__(self, features):
-        first = [item[0] if isinstance(item, list) else item for item in features]
-        documents = torch.tensor([feature["document"] for feature in first])
-        return {**self.collator(features), "document": documents}
-
-
-class _Flow(transformers.TrainerCallback):
-    """Callbacks between steps: restoring, saving in the right place, signals."""
-
-    def __init__(self, trainer: Trainer):
-        self.trainer = trainer
-        self.epoch_ended = False
-        self.save_at_epoch_end = False
-
-    def save(self, state, control) -> None:
-        """Have a checkpoint saved: now, or after the last step of an epoch at the epoch's end.
-
-        What an epoch's end brings, evaluation above all, belongs before the checkpoint, since a
-        run that resumes from it begins with the next epoch.
-        """
-        self.save_at_epoch_end = float(state.epoch).is_integer() and not self.epoch_ended
-        control.should_save = not self.save_at_epoch_end
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        trainer = self.trainer
-        if trainer.resumed:
-            saved = trainer._restore(trainer.resumed)
-            trainer._tr_loss += saved["tr_loss"].to(args.device)
-            trainer._total_loss_scalar = saved["total_loss"]
-            trainer._globalstep_last_logged = saved["last_logged"]
-            trainer._initial_global_step = 0
-            trainer.epoch_rng = saved["epoch_rng"]
-            state.compute_steps(args, state.max_steps)  # these may differ from the checkpoint's
-
-    def on_epoch_begin(self, args, state, control, **kwargs):
-        trainer = self.trainer
-        self.epoch_ended = False
-        if hasattr(trainer.train_dataset, "set_epoch"):  # with several processes nobody else does
-            trainer.train_dataset.set_epoch(int(state.epoch))
-        if trainer.resumed:
-            if float(state.epoch).is_integer():
-                trainer._load_rng_state(str(trainer.resumed))
-            else:  # the sampler has to give this epoch's order again
-                torch.set_rng_state(trainer.epoch_rng)
-            trainer.resumed = None
-        trainer.epoch_rng = torch.get_rng_state()
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        self.trainer._batch = []
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if control.should_save or self.trainer.asked_to_stop():
-            self.save(state, control)
-
-    def on_evaluate(self, args, state, control, **kwargs):
-        if self.trainer.is_in_train and self.trainer.asked_to_stop():
-            self.save(state, control)
-
-    def on_epoch_end(self, args, state, control, **kwargs):
-        self.epoch_ended = True
-        if self.save_at_epoch_end or self.trainer.asked_to_stop():
-            self.save(state, control)
-
-    def on_save(self, args, state, control, **kwargs):
-        number = self.trainer.asked_to_stop()
-        if number:
-            raise Interrupted(128 + number)
+    def beaten_by(self, metric: float | None, higher: bool | None) -> bool:
+        """True if weights of that metric are as good."""
+        if metric is None or self.metric is None:
+            return False
+        return metric >= self.metric if higher else metric <= self.metric

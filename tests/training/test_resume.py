@@ -101,7 +101,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(recipe, at_step, 
 def test_a_disk_that_is_full_at_the_end_exits_with_6_and_resume_finishes(recipe, monkeypatch):
     train(recipe("training.output_dir=runs/whole"))
 
-    def full(run, folder):
+    def full(run, folder, *rest, **more):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
