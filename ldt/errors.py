@@ -3,6 +3,8 @@
 An error is one line: where, what was found, what would do.
 """
 
+import errno
+import os
 import re
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
@@ -56,6 +58,48 @@ class TrainingDiverged(UserError):
     """A loss or gradient that is not finite."""
 
     exit_code = EXIT_DIVERGED
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came, which ends the work as Ctrl-C does."""
+
+
+# What the operating system refuses: the error that says so, and its words where they are not those
+# of the system alone.
+_REFUSALS: dict[int, tuple[type[UserError], str]] = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT), (ResourceError, "the disk is full; free space on it")
+    ),
+    errno.EFBIG: (ResourceError, "{}; the disk or ulimit -f allows no larger file"),
+    errno.ENOMEM: (ResourceError, "out of memory; free some, or let ulimit -v allow more"),
+    **dict.fromkeys(
+        (errno.EMFILE, errno.ENFILE), (ResourceError, "{}; a higher ulimit -n allows more")
+    ),
+    errno.EAGAIN: (ResourceError, "{}; a higher ulimit -u allows more processes"),
+    **dict.fromkeys(
+        (errno.EIO, errno.ESTALE), (ResourceError, "{}; the disk fails, check it or use another")
+    ),
+    errno.EROFS: (UserError, "{}; name a place that can be written"),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+        (UserError, "{}"),
+    ),
+    **dict.fromkeys((errno.ELOOP, errno.ENAMETOOLONG), (UserError, "{}; name another")),
+}
+
+
+def refusal(error: OSError, where: object = None) -> UserError:
+    """What the operating system refused, as an error of one line with the exit code of its kind.
+
+    Args:
+        where: the file or folder, where it is not the one that ``error`` names.
+    """
+    place = error.filename if where is None else where
+    if isinstance(place, bytes):
+        place = os.fsdecode(place)
+    kind, words = _REFUSALS.get(error.errno or 0, (UserError, "{}"))
+    what = words.format(error.strerror or first_line(error))
+    return kind(what if place is None else f"{place}: {what}")
 
 
 _repr = Repr()

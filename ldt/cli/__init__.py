@@ -12,6 +12,7 @@ import typer
 from ldt import __version__, errors
 from ldt.cli.console import say, settle
 from ldt.cli.failures import explain
+from ldt.cli.signals import Signals
 
 # Before torch or transformers are imported; a user's own settings win.
 ENVIRONMENT = {
@@ -75,20 +76,27 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
     settle()
+    signals = Signals()
     try:
-        code = app(arguments, prog_name="ldt", standalone_mode=False) or errors.EXIT_OK
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        with signals.raised():
+            code = _run(arguments)
     except BaseException as error:
         code, prefix, text = explain(error)
-        if text:
+        if text and not signals.number:
             with suppress(OSError, SystemExit):  # whoever read standard error has left
                 say(text, prefix, "bold red")
+    if signals.number:  # also where a library made another exception of it, or swallowed it
+        code = 128 + signals.number
     _let_go(sys.stdout)
     _let_go(sys.stderr)
     sys.exit(code)
 
 
+def _run(arguments):
+    code = app(arguments, prog_name="ldt", standalone_mode=False) or errors.EXIT_OK
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    return code
 def _let_go(stream):
     """Flush; what cannot be written must not fail once more when Python ends."""
     try:

@@ -5,14 +5,16 @@ Exit codes are in `ldt.errors`; 141 is a reader of our output that went away.
 
 import errno
 import os
+import re
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterator
 
 import typer
 
 from ldt import __version__, errors
-from ldt.errors import plain
+from ldt.errors import plain, refusal
 
 EXIT_SIGPIPE = 141
 _BETWEEN_PROCESSES = ("third_party/gloo", "[Gloo]", "NCCL")  # libraries that join processes
@@ -21,11 +23,26 @@ OTHER_PROCESS = (
     "from the last checkpoint"
 )
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 LESS_MEMORY = (
     "a smaller data.max_length or training.per_device_train_batch_size (finetune) "
     "or --batch-tokens (predict) needs less"
 )
+NO_THREAD = "the system starts no more threads; a higher ulimit -u, or more memory, allows them"
+NOT_WRITTEN = "the disk did not take a file that was written; free space on it, or use another"
+
+_MEMORY = re.compile(  # in the words of torch, oneDNN, CUDA, C++, the loader of libraries, Rust
+    r"out of memory|(can't|cannot|could not|failed to|unable to) allocate|DefaultCPUAllocator|"
+    r"bad_?alloc|could not create a (primitive|memory)|_STATUS_ALLOC_FAILED|_STATUS_NO_MEMORY|"
+    r"failed to map segment|cannot map zero-fill pages|"
+    r"memory allocation|insufficient memory|not enough memory",
+    re.IGNORECASE,
+)
+_THREAD = re.compile(r"can't start new thread|Resource temporarily unavailable|pthread_create")
+_SYSTEM = re.compile(r"\(os error (\d+)\)")  # of Rust: safetensors, tokenizers
+_WRITING = re.compile(r"PytorchStreamWriter|unexpected pos \d|I/O error|IoError")
+# An OSError of another number is a bug, unless it names the file that it is about.
+_REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_REFUSED += (errno.EAGAIN, errno.EIO, errno.ESTALE, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def explain(error: BaseException) -> tuple[str | int | None, str, str]:
@@ -37,24 +54,80 @@ def explain(error: BaseException) -> tuple[str | int | None, str, str]:
             return code, "", ""
         error = inner
     if isinstance(error, KeyboardInterrupt):
-        return errors.EXIT_SIGINT, "", ""
+        terminated = isinstance(error, errors.Terminated)
+        return errors.EXIT_SIGTERM if terminated else errors.EXIT_SIGINT, "", ""
     if isinstance(error, BrokenPipeError):
         return EXIT_SIGPIPE, "", ""
     if isinstance(error, errors.UserError):
-        return error.exit_code, "error: ", str(error)
+        told = _told(error)
+        return told.exit_code, "error: ", str(told)
     if hasattr(error, "format_message"):  # a usage error of typer
         return errors.EXIT_USAGE, "error: ", _usage(error)
     if isinstance(error, RuntimeError) and any(name in str(error) for name in _BETWEEN_PROCESSES):
         return errors.EXIT_RESOURCES, "error: ", OTHER_PROCESS
-    if _out_of_memory(error):
-        return errors.EXIT_RESOURCES, "error: ", f"out of memory; {LESS_MEMORY}"
-    if getattr(error, "errno", None) in DISK_FULL or "No space left on device" in str(error):
-        file = getattr(error, "filename", None)
-        where = f"{file}: " if file else ""
-        return errors.EXIT_RESOURCES, "error: ", f"{where}the disk is full; free space on it"
-    if isinstance(error, PermissionError) and error.filename:
-        return errors.EXIT_USAGE, "error: ", f"{error.filename}: {error.strerror}"
+    for each in _chain(error):
+        found = each if isinstance(each, errors.UserError) else _refused(each)
+        if found:
+            return found.exit_code, "error: ", str(found)
+    if isinstance(error, OSError) and error.errno and error.filename:
+        found = refusal(error)
+        return found.exit_code, "error: ", str(found)
     return errors.EXIT_BUG, "", _bug(error)
+
+
+def _told(error: errors.UserError) -> errors.UserError:
+    """An error for a person, or what the machine lacked where that is what lies behind it.
+
+    A file that cannot be read for want of memory is not damaged, whatever was concluded from it.
+    """
+    if isinstance(error, errors.ResourceError):
+        return error
+    for each in _chain(error):
+        if isinstance(each, errors.UserError | BlockingIOError):  # the latter: a lock that is held
+            continue
+        found = _refused(each)
+        if isinstance(found, errors.ResourceError):
+            place, colon, _ = str(error).partition(": ")
+            words = str(found)
+            file = getattr(each, "filename", None)
+            if file is not None:
+                words = words.removeprefix(f"{os.fsdecode(file)}: ")
+            return errors.ResourceError(f"{place}: {words}" if colon else words)
+    return error
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception, and those that it was raised from or while handling, also where hidden."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or each.__context__
+
+
+def _refused(error: BaseException) -> errors.UserError | None:
+    """What the machine or the system refused, as an error for a person; None for all else."""
+    if isinstance(error, OSError) and error.errno in _REFUSED:
+        return refusal(error)
+    text = str(error)
+    kind = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)  # of a GPU
+    if isinstance(error, MemoryError | kind):
+        return errors.ResourceError(f"out of memory; {LESS_MEMORY}")
+    if not isinstance(error, Exception) or isinstance(error, ValueError | TypeError | LookupError):
+        return None  # of code and data, which may quote any words
+    if "No space left on device" in text:
+        return refusal(OSError(errno.ENOSPC, ""))
+    if system := _SYSTEM.search(text):
+        number = int(system[1])
+        return refusal(OSError(number, os.strerror(number))) if number in _REFUSED else None
+    if _THREAD.search(text):
+        return errors.ResourceError(NO_THREAD)
+    if _MEMORY.search(text):
+        return errors.ResourceError(f"out of memory; {LESS_MEMORY}")
+    if _WRITING.search(text):
+        return errors.ResourceError(NOT_WRITTEN)
+    return None
 
 
 def _usage(error):
@@ -64,11 +137,6 @@ def _usage(error):
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "ldt"
     return f"{text[:1].lower()}{text[1:]}; see '{command} --help'"
-
-
-def _out_of_memory(error):
-    kind = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)  # of a GPU
-    return isinstance(error, MemoryError | kind) or "can't allocate memory" in str(error)
 
 
 def _bug(error):

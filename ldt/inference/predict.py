@@ -32,6 +32,7 @@ from ldt.errors import (
     DataError,
     ModelError,
     ResourceError,
+    Terminated,
     UserError,
     plural,
 )
@@ -318,10 +319,6 @@ def _pauses(source: str) -> bool:
     return not stat.S_ISREG(os.stat(0 if source == "-" else source).st_mode)
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM came, which ends the work as Ctrl-C does."""
-
-
 class _Ending:
     """Context of a run: signals give an exit code, and answers that are kept are named.
 
@@ -336,7 +333,9 @@ class _Ending:
 
     def __enter__(self):
         self._handler = None
-        if threading.current_thread() is threading.main_thread():  # no other can set handlers
+        # The command line has a handler already; only the main thread can set one.
+        alone = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        if alone and threading.current_thread() is threading.main_thread():
             self._handler = signal.signal(signal.SIGTERM, self._terminate)
         return self
 
