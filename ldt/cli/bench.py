@@ -7,7 +7,6 @@ import typer
 
 from ldt.cli.console import say, stdout
 from ldt.cli.options import Device
-from ldt.files import write_whole
 
 
 def bench(
@@ -114,8 +113,12 @@ def bench(
     from ldt.bench import plot as picture
     from ldt.bench.run import check_files, plan
     from ldt.bench.table import reasons
+    from ldt.inference import result_file
 
     check_files(json, plot)
+    for file, option in ((json, "--json"), (plot, "--plot")):
+        if file:
+            result_file.check(file, option)
     comparison = plan(
         lengths=length or (),
         backends=backend or (),
@@ -144,7 +147,7 @@ def bench(
     for line in reasons(rows):
         say(line, console=stdout)
     if json:
-        write_whole(json, comparison.json(rows))
+        result_file.write(json, comparison.json(rows))
         say(f"{json}: written")
     if plot:
         picture.write(plot, rows, comparison.machine, comparison.setting)

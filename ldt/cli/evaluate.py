@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ldt.cli.console import say, stdout
-from ldt.errors import UserError, plain, plural
-from ldt.files import check_target, write_whole
+from ldt.errors import plain, plural
 from ldt.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -78,10 +77,11 @@ def evaluate(
     Example: ldt evaluate --format squad --gold dev.json --pred answers.json
     """
     from ldt import metrics
+    from ldt.inference import result_file
     from ldt.metrics.result import as_json
 
     if json and json != "-":
-        _check(json, (gold, pred, na_prob))
+        result_file.check(Path(json), "--json", (gold, pred, na_prob))
     result = metrics.evaluate(
         gold, pred, format=format.value, domain=domain, evidence=evidence, na_prob=na_prob
     )
@@ -93,15 +93,8 @@ def evaluate(
         return
     show(result)
     if json:
-        write_whole(Path(json), f"{text}\n")
+        result_file.write(Path(json), f"{text}\n")
         log.info("%s: written", json)
-
-
-def _check(target: str, sources: tuple[str | None, ...]) -> None:
-    """Refuse a file for JSON that cannot be written, or that is one of those to be read."""
-    check_target(Path(target))
-    if Path(target).resolve() in {Path(file).resolve() for file in sources if file}:
-        raise UserError(f"--json {target}: a file that is read; name another")
 
 
 def show(result: "Result") -> None:

@@ -7,7 +7,6 @@ import typer
 
 from ldt.cli.console import say, stdout
 from ldt.cli.options import Device
-from ldt.files import write_whole
 
 Lengths = Annotated[
     list[int] | None,
@@ -70,6 +69,10 @@ def perplexity(
 
     Example: ldt perplexity --model roberta-4096 --input book.txt --length 512
     """
+    from ldt.inference import result_file
+
+    if json:
+        result_file.check(json, "--json", source or ())
     from ldt.inference.perplexity import perplexity
 
     measured = perplexity(
@@ -85,4 +88,4 @@ def perplexity(
     stdout.print(measured.table())
     say(measured.note)
     if json:
-        write_whole(json, measured.json())
+        result_file.write(json, measured.json())

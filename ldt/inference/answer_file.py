@@ -6,9 +6,11 @@ added a group at a time, each group in one write, so a killed run leaves whole g
 """
 
 import base64
+import errno
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,8 +19,9 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from ldt.data.records import Example
-from ldt.errors import DataError, ResourceError, UserError, plural
+from ldt.errors import DataError, UserError, plural, refusal
 from ldt.files import check_target, flush, write_whole
+from ldt.inference.result_file import require_place, resolved
 
 BLOCK = 1 << 16
 DIGITS = 6
@@ -76,17 +79,19 @@ class AnswerFile:
         whole: Callable[[Iterator[dict[str, Any]]], Any] | None = None,
     ):
         self.whole = whole
-        self.target = Path(os.path.realpath(target)) if target.is_symlink() else target
+        self.target = resolved(target)
         check_target(self.target)
         self.partial = self.target.with_name(f"{self.target.name}.partial")
         self.run = self.target.with_name(f"{self.target.name}.run.partial")
         self._lock = FileLock(self.target.with_name(f"{self.target.name}.lock.partial"))
-        try:
-            handle = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise UserError(f"{self.partial}: {error.strerror}") from None
-        self.file = os.fdopen(handle, "r+b", buffering=0)
+        self.size = 0
+        # Before the file is opened: one whose owner is just finishing is about to be renamed.
         self._acquire()
+        try:
+            self.file = _opened(self.partial)
+        except BaseException:
+            self._unlock()
+            raise
         try:
             # A killed run may have left the beginning of a line, which is cut off.
             self.size = _whole_lines(self.file)
@@ -96,26 +101,32 @@ class AnswerFile:
             if self.count:
                 self._made_by = self._check_run(made_by, resume)
             else:
-                self.run.write_bytes(json_line(made_by))
+                self._note()
             self._cut()
         except BaseException:
-            self._release()
+            self.close()
             raise
 
     def _acquire(self) -> None:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
-            self.file.close()
             raise UserError(f"{self.partial}: another process is writing there") from None
         except OSError:  # a file system without locks
             pass
 
-    def _release(self) -> None:
-        self.file.close()
-        with suppress(OSError):  # Windows does not remove what is open
-            os.unlink(self._lock.lock_file)
-        self._lock.release()
+    def _unlock(self) -> None:
+        if self._lock.is_locked:
+            with suppress(OSError):  # Windows does not remove what is open
+                os.unlink(self._lock.lock_file)
+            self._lock.release()
+
+    def _note(self) -> None:
+        """Write down what decides the answers."""
+        try:
+            write_whole(self.run, json_line(self._made_by).decode())
+        except OSError as error:
+            raise refusal(error, self.run) from None
 
     def _check_run(self, made_by: dict[str, str], resume: bool) -> dict[str, Any]:
         if not resume:
@@ -124,7 +135,8 @@ class AnswerFile:
                 "goes on from there, removing the file starts again"
             )
         try:
-            before = json.loads(self.run.read_bytes())
+            with _opened(self.run, new=False) as file:
+                before = json.loads(file.read())
         except (OSError, ValueError):  # lost, or cut short: as good as made by something else
             before = {}
         other = [key for key in made_by if before.get(key) != made_by[key]]
@@ -142,7 +154,7 @@ class AnswerFile:
         """
         if name not in self._made_by:
             self._made_by = self._made_by | {name: value()}
-            self.run.write_bytes(json_line(self._made_by))
+            self._note()
         return self._made_by[name]
 
     def done(self) -> Iterator[Any]:
@@ -171,7 +183,7 @@ class AnswerFile:
             _write_all(self.file, data)
         except OSError as error:
             self._cut()
-            raise ResourceError(f"{self.partial}: {error.strerror}") from None
+            raise refusal(error, self.partial) from None
         except BaseException:  # a signal in the middle
             self._cut()
             raise
@@ -199,21 +211,25 @@ class AnswerFile:
             else:
                 os.fsync(self.file.fileno())
                 os.replace(self.partial, self.target)
+            self.size = 0  # nothing is left to go on from
             with suppress(PermissionError):  # a folder that can be written but not read
                 flush(self.target.parent)
         except OSError as error:
-            raise ResourceError(f"{self.partial}: {error.strerror}") from None
-        self.run.unlink(missing_ok=True)
-        self._release()
+            raise refusal(error, self.partial) from None
+        self.close()
 
     def close(self) -> None:
         """Leave the run unfinished; without an answer in it nothing stays behind."""
         if self.file.closed:
             return
-        if not self.size:
-            self.partial.unlink(missing_ok=True)
-            self.run.unlink(missing_ok=True)
-        self._release()
+        self.file.close()
+        try:
+            if not self.size:
+                for path in (self.partial, self.run):
+                    with suppress(OSError):  # what cannot be removed hinders nobody
+                        path.unlink(missing_ok=True)
+        finally:
+            self._unlock()
 
 
 class AnswerStream:
@@ -240,7 +256,7 @@ class AnswerStream:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise ResourceError(f"output: {error.strerror}") from None
+            raise refusal(error, "output") from None
         self.count += len(answers)
 
     def finish(self) -> None:
@@ -261,11 +277,26 @@ class Rejects:
         self.path = path
         self.count = 0
         self.file: BinaryIO | None = None
+        self._size = 0
 
     def forget(self) -> None:
-        """Remove the rejects of an earlier run."""
-        with suppress(FileNotFoundError):
-            self.path.unlink()
+        """Remove the rejects of an earlier run.
+
+        Raises:
+            UserError: there is a folder of that name, or no file can be made there.
+        """
+        check_target(self.path)
+        try:
+            self.path.unlink(missing_ok=True)
+            require_place(self.path)
+        except OSError as error:
+            raise refusal(error, self.path) from None
+
+    def _cut(self) -> None:
+        """Drop what is left of a line that did not go into the file."""
+        if self.file is not None:
+            with suppress(OSError):
+                self.file.truncate(self._size)
 
     def write(self, error: DataError, line: bytes, where: str | None = None) -> None:
         """Add a line that could not be read, and why.
@@ -281,10 +312,14 @@ class Rejects:
             record["line_base64"] = base64.b64encode(line).decode()
         try:
             if self.file is None:
-                self.file = open(self.path, "wb", buffering=0)  # noqa: SIM115
-            _write_all(self.file, json_line(record))
+                handle = os.open(self.path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
+                self.file = os.fdopen(handle, "r+b", buffering=0)
+            data = json_line(record)
+            _write_all(self.file, data)
+            self._size += len(data)
         except OSError as problem:
-            raise ResourceError(f"{self.path}: {problem.strerror}") from None
+            self._cut()
+            raise refusal(problem, self.path) from None
         self.count += 1
 
     def refuse(self, error: DataError, example: Example) -> None:
@@ -296,6 +331,46 @@ class Rejects:
         """Close the file, if there is one."""
         if self.file is not None:
             self.file.close()
+
+
+# Of a file that a run goes on with: not through a link, and without waiting for a pipe's reader.
+_FLAGS = os.O_RDWR
+for _name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_BINARY", "O_NOINHERIT"):
+    _FLAGS |= getattr(os, _name, 0)  # not every system has each
+
+
+def _opened(path: Path, new: bool = True) -> BinaryIO:
+    """A file of this run, made if ``new`` and missing, or one that an earlier run left.
+
+    Raises:
+        UserError: there is something that no run leaves: a link, a file with two names, another
+            user's file, a folder, a pipe; or it cannot be made.
+        ResourceError: the disk has no room for it.
+    """
+    try:
+        try:
+            handle = os.open(path, _FLAGS | (os.O_CREAT | os.O_EXCL if new else 0), 0o666)
+        except FileExistsError:
+            if os.path.islink(path):  # where the system has no O_NOFOLLOW
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+            handle = os.open(path, _FLAGS)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO):
+            raise _strange(path) from None
+        raise refusal(error, path) from None
+    about = os.fstat(handle)
+    owner = os.geteuid() if hasattr(os, "geteuid") else about.st_uid
+    if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1 or about.st_uid != owner:
+        os.close(handle)
+        raise _strange(path)
+    return os.fdopen(handle, "r+b", buffering=0)
+
+
+def _strange(path: Path) -> UserError:
+    return UserError(
+        f"{path}: not a file that ldt has left (a link, another user's, no regular file); remove "
+        "it, or name another file for the answers"
+    )
 
 
 def _place(message: str) -> str:
