@@ -60,7 +60,15 @@ class TrainingDiverged(UserError):
     exit_code = EXIT_DIVERGED
 
 
-class Terminated(KeyboardInterrupt):
+class Stopped(KeyboardInterrupt):
+    """SIGINT came.
+
+    Of a plain KeyboardInterrupt that passes through ``exec`` of a text, as the libraries use it,
+    Python makes its own end by that signal whatever is done with it.
+    """
+
+
+class Terminated(Stopped):
     """SIGTERM came, which ends the work as Ctrl-C does."""
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ldt.errors import Terminated
+from ldt.errors import Stopped, Terminated
 
 AGAIN = 0.2  # seconds after which a signal is raised again that some library has swallowed
 TWICE = 1.0  # seconds within which a second signal is the same wish, sent to a group and to us
@@ -30,7 +30,7 @@ class Signals:
 
     @contextmanager
     def raised(self) -> Iterator[None]:
-        """Raise KeyboardInterrupt or `Terminated` for a signal; a second one ends the process.
+        """Raise `Stopped` or `Terminated` for a signal; a second one ends the process.
 
         Only the main thread can do so; in another one signals act as before. A signal that the
         process ignores is ignored still.
@@ -74,7 +74,7 @@ class Signals:
         self._raise()
 
     def _raise(self):
-        raise Terminated if self.number == signal.SIGTERM else KeyboardInterrupt
+        raise Terminated if self.number == signal.SIGTERM else Stopped
 
     def _repeat(self, seconds):
         if not hasattr(signal, "setitimer"):  # Windows

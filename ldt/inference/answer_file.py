@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from ldt.data.records import Example
 from ldt.errors import DataError, UserError, plural, refusal
 from ldt.files import check_target, flush, write_whole
-from ldt.inference.result_file import require_place, resolved
+from ldt.inference.result_file import remove_leftovers, require_place, resolved
 
 BLOCK = 1 << 16
 DIGITS = 6
@@ -112,8 +112,11 @@ class AnswerFile:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise UserError(f"{self.partial}: another process is writing there") from None
-        except OSError:  # a file system without locks
-            pass
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise _strange(Path(self._lock.lock_file)) from None
+            if error.errno not in _NO_LOCKS:
+                raise refusal(error, self.partial) from None
 
     def _unlock(self) -> None:
         if self._lock.is_locked:
@@ -123,6 +126,7 @@ class AnswerFile:
 
     def _note(self) -> None:
         """Write down what decides the answers."""
+        remove_leftovers(self.run)
         try:
             write_whole(self.run, json_line(self._made_by).decode())
         except OSError as error:
@@ -211,7 +215,7 @@ class AnswerFile:
             else:
                 os.fsync(self.file.fileno())
                 os.replace(self.partial, self.target)
-            self.size = 0  # nothing is left to go on from
+            self.size = self.count = 0  # nothing is left to go on from
             with suppress(PermissionError):  # a folder that can be written but not read
                 flush(self.target.parent)
         except OSError as error:
@@ -333,6 +337,8 @@ class Rejects:
             self.file.close()
 
 
+# Errors of file systems without locks, on which two runs may write one file.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 # Of a file that a run goes on with: not through a link, and without waiting for a pipe's reader.
 _FLAGS = os.O_RDWR
 for _name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_BINARY", "O_NOINHERIT"):

@@ -1,5 +1,6 @@
 """Files that a command writes at its end: refused before its work, and whole or not there."""
 
+import glob
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -63,8 +64,7 @@ def require_place(target: Path) -> None:
     """
     probe = temporary(target)
     try:
-        with suppress(FileNotFoundError):  # of a killed process that had this one's number
-            probe.unlink()
+        remove_leftovers(target)
         handle = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.write(handle, bytes(BLOCK))
@@ -73,6 +73,15 @@ def require_place(target: Path) -> None:
     finally:
         with suppress(OSError):
             probe.unlink(missing_ok=True)
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove what processes left beside ``target`` that were killed while they wrote it."""
+    for path in target.parent.glob(f"{glob.escape(target.name)}.tmp-*"):
+        number = path.name.rpartition("-")[2]
+        if number.isdecimal() and not (int(number) != os.getpid() and _lives(int(number))):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
 
 
 def resolved(target: Path) -> Path:
@@ -87,6 +96,12 @@ def resolved(target: Path) -> Path:
     if path.is_symlink():
         raise UserError(f"{target}: a link that leads back to itself; name another file")
     return path
+
+
+def _lives(process: int) -> bool:
+    import psutil
+
+    return psutil.pid_exists(process)
 
 
 def _is_stream(path: Path) -> bool:
