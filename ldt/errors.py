@@ -110,6 +110,24 @@ def refusal(error: OSError, where: object = None) -> UserError:
     return kind(what if place is None else f"{place}: {what}")
 
 
+_MEMORY = re.compile(  # in the words of torch, oneDNN, CUDA, C++, the loader of libraries, Rust
+    r"out of memory|(can't|cannot|could not|failed to|unable to) allocate|DefaultCPUAllocator|"
+    r"bad_?alloc|could not create a (primitive|memory)|_STATUS_ALLOC_FAILED|_STATUS_NO_MEMORY|"
+    r"failed to map segment|memory allocation|insufficient memory|not enough memory",
+    re.IGNORECASE,
+)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """True if too little memory, of the machine or of a GPU, is what an exception is about."""
+    if isinstance(error, MemoryError):
+        return True
+    # Errors of code and data may quote any words; so may those of ours, which say it by their type.
+    if isinstance(error, UserError | ValueError | TypeError | LookupError | OSError):
+        return isinstance(error, OSError) and error.errno == errno.ENOMEM
+    return isinstance(error, Exception) and bool(_MEMORY.search(str(error)))
+
+
 _repr = Repr()
 _repr.maxstring = _repr.maxother = 60
 
@@ -172,6 +190,11 @@ def did_you_mean(name: str, names: Iterable[str], show: Callable[[str], str] = s
 # (tab and newline are not) and the marks that turn the direction of writing round.
 _SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|\Z)|\x1b.?", re.S)
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def escaped(text: str) -> str:
+    """JSON with control characters as ``\\uXXXX``: the same value, which steers no terminal."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def plain(text: str) -> str:

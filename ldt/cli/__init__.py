@@ -97,6 +97,8 @@ def _run(arguments):
     if sys.stdout is not None:
         sys.stdout.flush()
     return code
+
+
 def _let_go(stream):
     """Flush; what cannot be written must not fail once more when Python ends."""
     try:

@@ -7,6 +7,7 @@ import typer
 
 from ldt.cli.console import say, stdout
 from ldt.cli.options import Device
+from ldt.errors import refusal
 
 
 def bench(
@@ -150,5 +151,8 @@ def bench(
         result_file.write(json, comparison.json(rows))
         say(f"{json}: written")
     if plot:
-        picture.write(plot, rows, comparison.machine, comparison.setting)
+        try:
+            picture.write(plot, rows, comparison.machine, comparison.setting)
+        except OSError as error:
+            raise refusal(error, plot) from None
         say(f"{plot}: written")

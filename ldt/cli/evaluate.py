@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ldt.cli.console import say, stdout
-from ldt.errors import plain, plural
+from ldt.errors import escaped, plain, plural
 from ldt.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ def evaluate(
     )
     for line in result.warnings:
         log.warning("%s", line)
-    text = json and json_text.dumps(as_json(result), ensure_ascii=False, indent=2)
+    text = json_text.dumps(as_json(result), ensure_ascii=False, indent=2)
     if json == "-":
-        typer.echo(text)
+        typer.echo(escaped(text) if stdout.is_terminal else text)
         return
     show(result)
     if json:
@@ -130,7 +130,7 @@ def _metrics(result: "Result") -> None:
         table.add_column("value", justify="right")
         table.add_column("interval")
         for name, value, _ in rows:
-            table.add_row(name, _value(name, value), between[name])
+            table.add_row(Text(plain(name)), _value(name, value), between[name])
         stdout.print(table)
         return
     for name, value, _ in rows:
@@ -146,7 +146,7 @@ def _groups(heading: str, groups: "list[Group]", result: "Result", why_not: str)
     if stdout.is_terminal:
         table = Table(heading)
         for name in ("questions", *names):
-            table.add_column(name, justify="right")
+            table.add_column(Text(plain(name)), justify="right")
         for group in groups:
             values = [f"{group.metrics[name]:.2f}" for name in names]
             table.add_row(Text(plain(group.label)), f"{group.questions:,}", *values)

@@ -30,19 +30,12 @@ LESS_MEMORY = (
 NO_THREAD = "the system starts no more threads; a higher ulimit -u, or more memory, allows them"
 NOT_WRITTEN = "the disk did not take a file that was written; free space on it, or use another"
 
-_MEMORY = re.compile(  # in the words of torch, oneDNN, CUDA, C++, the loader of libraries, Rust
-    r"out of memory|(can't|cannot|could not|failed to|unable to) allocate|DefaultCPUAllocator|"
-    r"bad_?alloc|could not create a (primitive|memory)|_STATUS_ALLOC_FAILED|_STATUS_NO_MEMORY|"
-    r"failed to map segment|cannot map zero-fill pages|"
-    r"memory allocation|insufficient memory|not enough memory",
-    re.IGNORECASE,
-)
 _THREAD = re.compile(r"can't start new thread|Resource temporarily unavailable|pthread_create")
 _SYSTEM = re.compile(r"\(os error (\d+)\)")  # of Rust: safetensors, tokenizers
 _WRITING = re.compile(r"PytorchStreamWriter|unexpected pos \d|I/O error|IoError")
 # An OSError of another number is a bug, unless it names the file that it is about.
-_REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-_REFUSED += (errno.EAGAIN, errno.EIO, errno.ESTALE, errno.EROFS, errno.EACCES, errno.EPERM)
+_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+_REFUSED |= {errno.EAGAIN, errno.EIO, errno.ESTALE, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 def explain(error: BaseException) -> tuple[str | int | None, str, str]:
@@ -110,12 +103,11 @@ def _refused(error: BaseException) -> errors.UserError | None:
     """What the machine or the system refused, as an error for a person; None for all else."""
     if isinstance(error, OSError) and error.errno in _REFUSED:
         return refusal(error)
-    text = str(error)
-    kind = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)  # of a GPU
-    if isinstance(error, MemoryError | kind):
+    if errors.out_of_memory(error):
         return errors.ResourceError(f"out of memory; {LESS_MEMORY}")
     if not isinstance(error, Exception) or isinstance(error, ValueError | TypeError | LookupError):
         return None  # of code and data, which may quote any words
+    text = str(error)
     if "No space left on device" in text:
         return refusal(OSError(errno.ENOSPC, ""))
     if system := _SYSTEM.search(text):
@@ -123,8 +115,6 @@ def _refused(error: BaseException) -> errors.UserError | None:
         return refusal(OSError(number, os.strerror(number))) if number in _REFUSED else None
     if _THREAD.search(text):
         return errors.ResourceError(NO_THREAD)
-    if _MEMORY.search(text):
-        return errors.ResourceError(f"out of memory; {LESS_MEMORY}")
     if _WRITING.search(text):
         return errors.ResourceError(NOT_WRITTEN)
     return None

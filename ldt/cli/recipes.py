@@ -9,7 +9,6 @@ import typer
 
 from ldt.cli.console import say, stdout
 from ldt.errors import UserError, did_you_mean
-from ldt.files import write_whole
 
 recipes = typer.Typer(invoke_without_command=True)
 
@@ -64,6 +63,8 @@ def copy(
 
     Example: ldt recipes copy wikihop my-recipe.yaml
     """
+    from ldt.inference import result_file
+
     file = _file(name)
     target = Path(target or ".").expanduser()
     if target.is_dir():
@@ -72,7 +73,7 @@ def copy(
         raise UserError(f"{target.parent}: no such folder; make it or name another TARGET")
     if not overwrite and (target.exists() or target.is_symlink()):
         raise UserError(f"{target} exists already; --overwrite replaces it")
-    write_whole(target, file.read_text("utf-8"))
+    result_file.write(target, file.read_text("utf-8"))
     say(f"{target}: written")
 
 

@@ -35,7 +35,9 @@ def show_metrics(metrics: dict[str, float], rows: list[dict[str, Any]]) -> None:
     for name, value in metrics.items():
         say(f"{name.removeprefix('eval_')}  {value:.4f}", console=stdout)
     if rows:
-        table = Table(*rows[0], box=None)
+        table = Table(box=None)
+        for name in rows[0]:
+            table.add_column(Text(plain(name)))
         for row in rows:
             cells = [f"{v:.4f}" if isinstance(v, float) else plain(str(v)) for v in row.values()]
             table.add_row(*[Text(cell) for cell in cells])

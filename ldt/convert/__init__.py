@@ -1,6 +1,5 @@
 """Turn a short-input encoder into a long-input one, and prove that it still computes the same."""
 
-import errno
 import glob
 import json
 import os
@@ -16,7 +15,7 @@ from ldt.convert.lengthen import POSITION_TABLES, head_class, long_config, long_
 from ldt.convert.proof import prove
 from ldt.convert.report import Report, shown_path
 from ldt.convert.source import find_source, read_source
-from ldt.errors import ModelError, ResourceError, UserError
+from ldt.errors import ModelError, ResourceError, UserError, refusal
 from ldt.files import new_folder
 from ldt.inference.masked_text import MaskedText, score, scorer, texts
 from ldt.model import LdtForMaskedLM, load, load_tokenizer, usable_length
@@ -287,7 +286,7 @@ def _writing(target):
     """Name the target in errors of the disk."""
     try:
         yield
-    except (OSError, SafetensorError) as error:
-        full = isinstance(error, SafetensorError) or error.errno in (errno.ENOSPC, errno.EDQUOT)
-        kind = ResourceError if full else UserError
-        raise kind(f"{target}: cannot be written: {error}") from error
+    except SafetensorError as error:
+        raise ResourceError(f"{target}: cannot be written: {error}") from error
+    except OSError as error:
+        raise refusal(error, f"{target}: cannot be written") from error

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from ldt.data.records import Example
-from ldt.errors import DataError, UserError, plural, refusal
+from ldt.errors import DataError, UserError, escaped, plural, refusal
 from ldt.files import check_target, flush, write_whole
 from ldt.inference.result_file import remove_leftovers, require_place, resolved
 
@@ -113,7 +113,7 @@ class AnswerFile:
         except Timeout:
             raise UserError(f"{self.partial}: another process is writing there") from None
         except OSError as error:
-            if error.errno == errno.ELOOP:
+            if error.errno in (errno.ELOOP, errno.EISDIR):
                 raise _strange(Path(self._lock.lock_file)) from None
             if error.errno not in _NO_LOCKS:
                 raise refusal(error, self.partial) from None
@@ -129,6 +129,8 @@ class AnswerFile:
         remove_leftovers(self.run)
         try:
             write_whole(self.run, json_line(self._made_by).decode())
+        except IsADirectoryError:
+            raise _strange(self.run) from None
         except OSError as error:
             raise refusal(error, self.run) from None
 
@@ -242,6 +244,7 @@ class AnswerStream:
     def __init__(self, file: BinaryIO):
         self.file = file
         self.count = 0
+        self._steered = file.isatty()  # by control characters of labels and ids
 
     def done(self) -> Iterator[Any]:
         """No ids: a stream is not resumed."""
@@ -255,7 +258,10 @@ class AnswerStream:
             ResourceError: no room.
         """
         try:
-            self.file.write(b"".join(map(json_line, answers)))
+            data = b"".join(map(json_line, answers))
+            if self._steered:
+                data = escaped(data.decode()).encode()
+            self.file.write(data)
             self.file.flush()
         except BrokenPipeError:
             raise

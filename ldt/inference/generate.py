@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from ldt.data.characters import Alphabet
 from ldt.data.features import Feature
 from ldt.data.records import Example, text
-from ldt.errors import DataError, ModelError, UserError
-from ldt.inference.predictor import find_device
+from ldt.errors import DataError, ModelError, UserError, out_of_memory
+from ldt.inference.predictor import find_device, too_large
 from ldt.model.loading import read_tokenizer
 from ldt.recipe.problems import explain
 from ldt.recipe.recipe import Recipe
@@ -90,7 +90,16 @@ class CharacterPredictor:
 
         Raises:
             ModelError: logits that are not finite.
+            ResourceError: the memory does not hold the prompts.
         """
+        try:
+            return self._outputs(features)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            raise too_large(features, self.model.device, error, 0) from error
+
+    def _outputs(self, features: list[Feature]) -> list[Outputs]:
         added: list[list[int]] = [[] for _ in features]
         steps = max(feature["sampling"].length for feature in features)
         prompts = [feature["input_ids"] for feature in features]

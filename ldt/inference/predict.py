@@ -153,6 +153,19 @@ def check_paths(input: str, output: str | None, rejects: Path, resume: bool) -> 
     for file in (rejects, *((output, f"{output}.partial") if output else ())):
         if os.path.isfile(file) and os.path.samefile(0 if input == "-" else input, file):
             raise UserError(f"{file}: this is the input; name another file for the answers")
+    if _is_loop(0 if input == "-" else input, output):
+        name = "standard output" if output in (None, "-") else output
+        raise UserError(f"{name}: this is the input as well; name another file for the answers")
+
+
+def _is_loop(input: str | int, output: str | None) -> bool:
+    """True if answers would be read as documents: through a pipe, or a file that is appended to."""
+    try:
+        about = os.stat(1 if output in (None, "-") else output)
+        same = os.path.samestat(os.stat(input), about)
+    except (OSError, TypeError):  # not there yet; a closed stream
+        return False
+    return same and (stat.S_ISFIFO(about.st_mode) or stat.S_ISREG(about.st_mode))
 
 
 def find_model(model: str | None) -> Path:

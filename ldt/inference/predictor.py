@@ -1,6 +1,7 @@
 """An encoder with the head of its task, and its device. Torch is imported when one is made."""
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,17 @@ import numpy as np
 
 from ldt.data.features import Feature
 from ldt.data.records import Example
-from ldt.errors import ModelError, RecipeError, ResourceError, UserError, plural
+from ldt.errors import ModelError, RecipeError, ResourceError, UserError, out_of_memory, plural
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Outputs, by_input
 
 log = logging.getLogger("ldt")
+
+# What an allocator was asked for: "you tried to allocate 81920 bytes", "Tried to allocate 2.00 GiB"
+_ASKED = re.compile(
+    r"llocate (?:an? )?(?:array with |memory: you tried to allocate )?"
+    r"([\d.]+ ?(?:bytes|[KMGT]i?B))"
+)
 
 
 class EncoderPredictor:
@@ -43,6 +50,7 @@ class EncoderPredictor:
                 "--precision bf16: this CPU has no instructions for bfloat16 and takes longer than "
                 "in fp32; int8 is faster"
             )
+        self._longest = 0  # tokens of an input that the memory held
         self._lower_to = precision  # after the first batch, which is run in fp32 as well
         self.model = load(folder, self.task.head())
         if self.model.new_weights:
@@ -82,18 +90,10 @@ class EncoderPredictor:
                 if self._lower_to != "fp32":
                     outputs = self._lowered(inputs, exact=outputs)
         except (RuntimeError, MemoryError) as error:
-            if isinstance(error, RuntimeError) and "memory" not in str(error).lower():
+            if not out_of_memory(error):
                 raise
-            longest = max(len(feature["input_ids"]) for feature in features)
-            advice = (
-                f"--batch-tokens {longest * max(1, len(features) // 2)} takes less"
-                if len(features) > 1
-                else "a shorter data.max_length takes less"
-            )
-            raise ResourceError(
-                f"out of memory on {self.device} with {len(features)} windows of up to "
-                f"{longest:,} tokens; {advice}"
-            ) from error
+            raise too_large(features, self.device, error, self._longest) from error
+        self._longest = max(self._longest, longest_of(features))
         return by_input(outputs, range(len(features)))
 
     def _run(self, inputs) -> Outputs:
@@ -104,18 +104,18 @@ class EncoderPredictor:
         """Lower the model's precision for good, log how far its outputs are off; return them."""
         from ldt.model.precision import lower
 
-        lower(self.model, self._lower_to)
+        precision, self._lower_to = self._lower_to, "fp32"  # also where there is no memory now
+        lower(self.model, precision)
         lowered = self._run(inputs)
         for name, values in exact.items():
             real = values > np.finfo(np.float32).min  # not padding
             same = int((lowered[name].argmax(1) == values.argmax(1)).sum())
             log.info(
-                f"{self._lower_to} against fp32 on the first {plural(len(values), 'window')}: the "
+                f"{precision} against fp32 on the first {plural(len(values), 'window')}: the "
                 f"highest of the {name} is the same in {same}; they are "
                 f"{np.abs(lowered[name] - values)[real].max():.2g} off at most, and range from "
                 f"{values[real].min():.2g} to {values[real].max():.2g}"
             )
-        self._lower_to = "fp32"
         return lowered
 
     def decode(
@@ -123,6 +123,39 @@ class EncoderPredictor:
     ) -> dict[str, Any]:
         """The answer for a document, from the outputs for its inputs."""
         return self.task.decode(outputs, self.config, example, features)
+
+
+def longest_of(features: list[Feature]) -> int:
+    """Tokens of the longest of some inputs."""
+    return max(len(feature["input_ids"]) for feature in features)
+
+
+def too_large(
+    features: list[Feature], device: Any, error: BaseException, fitted: int
+) -> ResourceError:
+    """The error of a batch that the memory does not hold: what was asked for, what would fit.
+
+    Args:
+        device: that has too little.
+        error: of the allocator.
+        fitted: tokens of the longest input that was run so far.
+    """
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()  # so that a smaller batch finds the memory in one piece
+    longest = longest_of(features)
+    asked = _ASKED.search(str(error))
+    wanted = f", asked for {asked[1]}" if asked else ""
+    advice = "a shorter data.max_length takes less"
+    if len(features) > 1:
+        advice = f"--batch-tokens {longest * (len(features) // 2)} takes less"
+    elif fitted:
+        advice += f", {fitted:,} tokens went in"
+    return ResourceError(
+        f"out of memory on {device} with {plural(len(features), 'window')} of up to "
+        f"{longest:,} tokens{wanted}; {advice}"
+    )
 
 
 def find_device(name: str):

@@ -7,6 +7,7 @@ documents alone (pauses aside), and a run is resumed at the start of a group, so
 batches and writes the same bytes.
 """
 
+import logging
 import queue
 import threading
 import time
@@ -20,8 +21,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from ldt.data.records import Example, OnError
-from ldt.errors import DataError, ModelError, UserError, plural
+from ldt.errors import DataError, ModelError, ResourceError, UserError, plural
 from ldt.inference.answer_file import AnswerFile, AnswerStream, rounded
+
+log = logging.getLogger("ldt")
 
 LOOKAHEAD_BATCHES = 4
 LOOKAHEAD_DOCUMENTS = 256
@@ -151,6 +154,7 @@ class _Group:
         self.model = model
         self.sink = sink
         self.batch_tokens = batch_tokens
+        self.fitting = batch_tokens  # of them, what the memory holds
         self.progress = progress
         self.counts = Counts()
         self.documents: list[tuple[Example, list[Feature]]] = []
@@ -189,13 +193,37 @@ class _Group:
         lengths = [len(feature["input_ids"]) for feature in features]
         rows: list[Any] = [None] * len(features)
         for batch in batches(lengths, self.batch_tokens):
-            outputs = self.model.outputs([features[i] for i in batch])
-            for index, row in zip(batch, outputs, strict=True):
-                rows[index] = row
-            self.counts.windows += len(batch)
-            self.counts.tokens += sum(lengths[i] for i in batch)
-            self.progress(self.counts)
+            for part, outputs in self._fitting(batch, features, lengths):
+                for index, row in zip(part, outputs, strict=True):
+                    rows[index] = row
+                self.counts.windows += len(part)
+                self.counts.tokens += sum(lengths[i] for i in part)
+                self.progress(self.counts)
         return rows
+
+    def _fitting(self, batch: list[int], features: list[Feature], lengths: list[int]):
+        """Yield the inputs of a batch and their arrays, in parts that the memory holds.
+
+        A batch that is too large is parted, and all after it: the memory will not grow. Groups stay
+        as they are, so that a run is resumed at the same ones.
+        """
+        while batch:
+            most = max(1, self.fitting // lengths[batch[0]])
+            part = batch[:most]
+            try:
+                outputs = self.model.outputs([features[i] for i in part])
+            except ResourceError:
+                if len(part) == 1:
+                    raise
+                tried = lengths[part[0]] * len(part)
+                self.fitting = tried // 2
+                log.warning(
+                    f"out of memory with a batch of {tried:,} tokens; going on with at most "
+                    f"{self.fitting:,}, as --batch-tokens {self.fitting} has it"
+                )
+                continue
+            yield part, outputs
+            batch = batch[most:]
 
 
 def _is_long(answer: dict[str, Any]) -> bool:

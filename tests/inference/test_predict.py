@@ -375,13 +375,13 @@ def test_interrupted_runs_end_in_the_bytes_of_an_uninterrupted_one(
     assert target.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
-def test_no_room_for_a_batch_is_told_with_a_smaller_one(fine_tuned, tmp_path, monkeypatch):
+def test_no_room_for_a_single_input_is_told_with_what_was_asked_for(fine_tuned, tmp_path, monkeypatch):
     def forward(self, *inputs, **options):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
     monkeypatch.setattr(LdtModel, "forward", forward)
     source = write(tmp_path / "docs.jsonl", lines_of(3))
-    with pytest.raises(ResourceError, match=r"out of memory on cpu .* --batch-tokens \d+ takes"):
+    with pytest.raises(ResourceError, match=r"cpu with 1 window .* GiB; a shorter data.max_length"):
         predict(source, model=str(fine_tuned), device="cpu")
 
 
