@@ -87,7 +87,7 @@ def evaluate(
     )
     for line in result.warnings:
         log.warning("%s", line)
-    text = json_text.dumps(as_json(result), ensure_ascii=False, indent=2)
+    text = json_text.dumps(as_json(result), ensure_ascii=False, indent=2) if json else ""
     if json == "-":
         typer.echo(escaped(text) if stdout.is_terminal else text)
         return
