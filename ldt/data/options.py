@@ -1,17 +1,63 @@
 """The `data:` sections of a recipe, one for each kind of data that tasks learn from."""
 
+import os
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-Paths = str | Annotated[list[str], Field(min_length=1)]
+# Numbers that no machine has the memory or the time for are refused where they are written.
+LONGEST = 1 << 24  # tokens of an input, or in a window
+MOST = 2**31 - 1  # of what is counted: steps, inputs, candidates
+LONGEST_PATH = 4095  # bytes
+
+
+def _check_path(path: str) -> str:
+    """The path itself; ValueError where no file can have it."""
+    if not path.strip():
+        raise ValueError(f"expected a path, got {path!r}")
+    if "\0" in path:
+        raise ValueError("expected a path, got text with a NUL character")
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise ValueError(f"expected a path, got text of {len(path):,} characters")
+    return path
+
+
+def _check_window(window: int | list[int]) -> int | list[int]:
+    """The window itself; ValueError for a size that is none."""
+    for size in window if isinstance(window, list) else [window]:
+        if size < 2 or size % 2:
+            raise ValueError(f"must be even and at least 2, got {size}")
+        if size > LONGEST:
+            raise ValueError(f"must be at most {LONGEST}, got {size}")
+    return window
+
+
+def check_unique(names: list[str]) -> list[str]:
+    """The names themselves; ValueError where one stands twice."""
+    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    if twice is not None:
+        raise ValueError(f"{twice!r} stands twice in the list")
+    return names
+
+
+PathText = Annotated[str, AfterValidator(_check_path)]
+Paths = PathText | Annotated[list[PathText], Field(min_length=1)]
 Share = Annotated[float, Field(gt=0, lt=1)]
+Rate = Annotated[float, Field(gt=0, le=1e6)]
+Epochs = Annotated[float, Field(gt=0, le=1e6)]
+Count = Annotated[int, Field(ge=1, le=MOST)]
+Length = Annotated[int, Field(ge=1, le=LONGEST)]
+Window = Annotated[int | list[int], AfterValidator(_check_window)]
+Names = Annotated[list[str], Field(min_length=1), AfterValidator(check_unique)]
 
 
 class Section(BaseModel):
-    """A section of a recipe: keys that are not fields are errors, and nothing changes once read."""
+    """A section of a recipe: keys that are not fields are errors, and nothing changes once read.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    Numbers are finite.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class DataOptions(Section):
@@ -62,17 +108,17 @@ class DataSection(DataOptions):
         max_windows: chunks of one document at most.
     """
 
-    train: str | None = None
-    eval: str | None = None
-    max_length: int | None = Field(None, ge=1)
+    train: PathText | None = None
+    eval: PathText | None = None
+    max_length: Length | None = None
     domain: Literal["wikipedia", "web"] | None = None
-    evidence: str | None = None
+    evidence: PathText | None = None
     fields: dict[str, str] = {}
-    label: str | Annotated[list[str], Field(min_length=1)] = "label"
+    label: str | Names = "label"
     id: str = "id"
     overflow: Literal["windows", "truncate", "error"] = "windows"
-    stride: int = Field(0, ge=0)
-    max_windows: int = Field(64, ge=1)
+    stride: int = Field(0, ge=0, le=LONGEST)
+    max_windows: Count = 64
 
     @model_validator(mode="after")
     def _stride_fits(self) -> Any:
@@ -112,15 +158,15 @@ class CorpusSection(DataOptions):
 
     format: Literal["text", "jsonl", "csv", "tsv", "parquet"] | None = None
     text: str = "text"
-    max_length: int | None = Field(None, ge=8)
+    max_length: int | None = Field(None, ge=8, le=LONGEST)
     documents: Literal["file", "line", "blank_line"] = "file"
     packing: Literal["full_sentences", "document"] = "full_sentences"
-    tokens_per_step: int | None = Field(None, ge=1)
+    tokens_per_step: Count | None = None
     on_error: Literal["stop", "skip"] = "stop"
-    max_document_bytes: int = Field(256 << 20, ge=1)
+    max_document_bytes: int = Field(256 << 20, ge=1, le=1 << 50)
     streaming: bool = False
-    cache: str = ".ldt/tokens"
-    workers: int | None = Field(None, ge=1)
+    cache: PathText = ".ldt/tokens"
+    workers: int | None = Field(None, ge=1, le=1024)
 
     @model_validator(mode="after")
     def _stream_is_whole(self) -> Any:
@@ -150,7 +196,7 @@ class CharacterSection(DataOptions):
     test_fraction: Share | None = None
     format: Literal["jsonl", "csv", "tsv", "parquet"] | None = None
     text: str = "text"
-    max_length: int | None = Field(None, ge=2)
+    max_length: int | None = Field(None, ge=2, le=LONGEST)
     id: str = "id"
 
     @model_validator(mode="after")

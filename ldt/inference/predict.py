@@ -203,7 +203,7 @@ def read_recipe(folder: Path) -> Recipe:
             f"{folder}: no weights, this run is not finished; ldt finetune {file} --resume "
             "goes on with it"
         )
-    recipe = recipes.load(file)
+    recipe = recipes.load(file, search=False)
     if recipe.task.kind not in PREDICTORS:
         raise ModelError(
             f"{folder}: {recipe.task.name} has no answers; ldt finetune RECIPE "

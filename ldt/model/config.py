@@ -9,6 +9,7 @@ from transformers.activations import ACT2FN
 
 from ldt.attention import BACKENDS, POOLINGS, per_head, pooled
 from ldt.errors import ModelError
+from ldt.model.fields import check_values
 
 # Keys of the authors' files that mean nothing once their values are known to be the plain ones.
 _AUTHORS_KEYS = ("attention_mode", "autoregressive", "ignore_attention_mask")
@@ -221,6 +222,7 @@ def check_layers(config, backends=BACKENDS):
         config: of any model of ldt.
         backends: names of those that can compute it, beside ``auto``.
     """
+    check_values(type(config), vars(config))
     layer_windows(config)
     layer_dilations(config)
     if config.attention_backend not in ("auto", *backends):

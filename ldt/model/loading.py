@@ -1,7 +1,6 @@
 """Models and tokenizers from folders and hub ids: strict, local before remote, tensors only."""
 
 import dataclasses
-import json
 import logging
 import os
 import pickle
@@ -11,8 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, PreTrainedModel
 from transformers.utils import cached_file
@@ -20,7 +17,9 @@ from transformers.utils import logging as transformers_logging
 
 from ldt.errors import ModelError, first_line, listed
 from ldt.model.config import LdtConfig, plain_longformer, usable_length
+from ldt.model.config_file import make_config, read_json, read_values
 from ldt.model.encoders import ENCODERS, encoder_class
+from ldt.model.skeleton import check_finite, check_shapes
 
 log = logging.getLogger("ldt")
 
@@ -87,7 +86,7 @@ def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **
     if isinstance(config, str | os.PathLike):
         config = read_config(find_folder(config, **options))
     elif config is None:
-        config, kwargs = _from_dict(_config_json(folder), folder, **kwargs)
+        config, kwargs = _from_dict(read_values(folder), folder, **kwargs)
     elif config.model_type not in ENCODERS:
         config = LdtConfig.from_dict(config.to_dict())
     model, info = _load(cls, folder, config, args, kwargs, new_head)
@@ -200,7 +199,7 @@ def read_config(folder, **changes):
             go together.
         TypeError: a change that is no field of the config.
     """
-    values = _config_json(folder)
+    values = read_values(folder)
     config_class = _config_class(values)
     known = {field.name for field in dataclasses.fields(config_class)}
     unknown = changes.keys() - known - {"num_labels", "output_attentions"}
@@ -232,7 +231,7 @@ def weight_files(folder):
     if not name.endswith(".index.json"):
         return [file]
     try:
-        shards = sorted(set(_json(file)["weight_map"].values()))
+        shards = sorted(set(read_json(file)["weight_map"].values()))
     except (KeyError, AttributeError, TypeError):
         raise ModelError(f"{file}: no weight_map of names to files") from None
     for shard in shards:
@@ -271,7 +270,9 @@ def _read(file):
             f"{file}: holds more than tensors, or is damaged, and is not read; "
             "a safetensors file cannot hold code"
         ) from error
-    except (SafetensorError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # of a damaged file any
         raise ModelError(f"{file}: damaged or cut off: {first_line(error)}") from error
     if not isinstance(tensors, dict) or not all(map(torch.is_tensor, tensors.values())):
         raise ModelError(f"{file}: not a table of names and tensors")
@@ -284,6 +285,7 @@ def _load(cls, folder, config, args, kwargs, new_head):
     # A head's own shapes may differ from the file's only where the head is another one.
     same_class = _kind(cls.__name__) in map(_kind, config.architectures or ())
     state_dict = read_weights(folder)
+    check_shapes(folder, cls, config, args, state_dict, new_head or not same_class)
     # transformers lets weights that are missing or misshapen pass; `_check_keys` does not.
     with quiet():
         model, info = PreTrainedModel.from_pretrained.__func__(
@@ -297,6 +299,7 @@ def _load(cls, folder, config, args, kwargs, new_head):
             **kwargs,
         )
     _check_keys(folder, model, state_dict, info, new_head or not same_class)
+    check_finite(folder, model)
     model._weight_conversions = None  # save under today's names, whatever the file's were
     model.name_or_path = model.config.name_or_path = str(folder)
     model.new_weights = tuple(
@@ -362,42 +365,18 @@ def _kind(name):
     return name.removeprefix("Ldt").removeprefix("Longformer").removeprefix("Roberta")
 
 
-def _config_json(folder):
-    file = folder / "config.json"
-    if not file.is_file():
-        raise ModelError(
-            f"{folder}: no config.json; ldt convert SOURCE {folder} makes a model there"
-        )
-    values = _json(file)
-    if not isinstance(values, dict):
-        raise ModelError(f"{file}: not a table of keys and values")
-    return values
-
-
 def _from_dict(values, folder, **kwargs):
     """The encoder's config and the kwargs that are not its; errors name the folder."""
     config_class = _config_class(values)
     if config_class is LdtConfig:
         values = plain_longformer(values, folder)
-    try:
-        return config_class.from_dict(values, return_unused_kwargs=True, **kwargs)
-    except (StrictDataclassError, ValueError, TypeError, AttributeError) as error:
-        # Of a check of a field the last line says why.
-        reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
-        raise ModelError(f"{folder / 'config.json'}: {reason}") from error
+    return make_config(config_class, values, folder, **kwargs)
 
 
 def _config_class(values):
     """The config class of the row of `ENCODERS` that a config.json names, else LdtConfig."""
     kind = str(values.get("model_type"))
     return encoder_class(kind).config_class if kind in ENCODERS else LdtConfig
-
-
-def _json(file):
-    try:
-        return json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{file}: not JSON: {first_line(error)}") from error
 
 
 def _need_tokenizer(folder):
@@ -429,7 +408,7 @@ def _download(name, options):
     for file in WEIGHTS:
         if fetch(file):
             if file.endswith(".index.json"):
-                for shard in set(_json(folder / file).get("weight_map", {}).values()):
+                for shard in set(read_json(folder / file).get("weight_map", {}).values()):
                     fetch(shard)
             break
     return folder

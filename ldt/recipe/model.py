@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from ldt.data.options import Section
+from ldt.data.options import PathText, Section, Window
 
 
 class ModelSection(Section):
@@ -17,17 +17,9 @@ class ModelSection(Section):
             None keeps the model's own.
     """
 
-    path: str | None = None
+    path: PathText | None = None
     attention: str = "auto"
-    window: int | list[int] | None = None
-
-    @field_validator("window")
-    @classmethod
-    def _even(cls, window):
-        for size in window if isinstance(window, list) else [window]:
-            if size is not None and (size < 2 or size % 2):
-                raise ValueError(f"must be even and at least 2, got {size}")
-        return window
+    window: Window | None = None
 
 
 class NewTokenizer(Section):
@@ -37,7 +29,7 @@ class NewTokenizer(Section):
         vocab_size: entries of the vocabulary, the 5 special tokens and 256 bytes among them.
     """
 
-    vocab_size: int = Field(ge=261)
+    vocab_size: int = Field(ge=261, le=1 << 24)
 
 
 class CharacterModelSection(ModelSection):
@@ -72,7 +64,7 @@ class PretrainedModelSection(CharacterModelSection):
             ``{vocab_size: N}``, which trains a byte-level BPE on the training documents.
     """
 
-    tokenizer: str | NewTokenizer | None = None
+    tokenizer: PathText | NewTokenizer | None = None
 
     @model_validator(mode="after")
     def _both(self) -> Any:

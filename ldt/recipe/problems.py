@@ -124,7 +124,8 @@ def shown(value: Any) -> str:
     """A value as a recipe would write it, on one line, cut where it is long."""
     if isinstance(value, dict):
         return "keys and values"
-    return _cut(repr(value) if isinstance(value, str) else json.dumps(value))
+    text = repr(value) if isinstance(value, str) else json.dumps(value)
+    return _cut(text.replace("Infinity", ".inf") if isinstance(value, float) else text)
 
 
 def word(text: str) -> str:

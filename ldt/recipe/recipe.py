@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -75,7 +75,13 @@ NEEDS = {
 FILES = {"model": ("path", "tokenizer"), "data": ("train", "eval", "test", "evidence", "cache")}
 
 
-def load(path: str | Path, overrides: Iterable[str] = (), command: str | None = None) -> Recipe:
+def load(
+    path: str | Path,
+    overrides: Iterable[str] = (),
+    command: str | None = None,
+    *,
+    search: bool = True,
+) -> Recipe:
     """Read a recipe.
 
     Args:
@@ -85,8 +91,10 @@ def load(path: str | Path, overrides: Iterable[str] = (), command: str | None = 
             ``~`` is expanded, environment variables are not.
         overrides: ``key=value`` with a dotted key (``training.learning_rate=2e-5``); the value is
             read by the rules of the file and replaces what the file says.
-        command: a name of `NEEDS`, whose keys must then be present and whose training section is
-            checked, which imports transformers. None leaves both unchecked.
+        command: a name of `NEEDS`, whose keys must then be present and whose training section and
+            ``model.config`` are checked, which imports transformers. None leaves them unchecked.
+        search: whether patterns are looked for beside the recipe too. Who reads no training data
+            need not wait until a pattern has been through a disk.
 
     Raises:
         UserError: there is no such file.
@@ -114,9 +122,10 @@ def load(path: str | Path, overrides: Iterable[str] = (), command: str | None = 
     _check_data(data, task, problems)
     if command is not None:
         _check_command(root, task, command, problems)
+        _check_model(model, task, problems)
         _check_training(training, problems)
     problems.stop()
-    model, data = _with_paths(model, "model", path), _with_paths(data, "data", path)
+    model, data = _with_paths(model, "model", path), _with_paths(data, "data", path, search)
     if isinstance(training.get("output_dir"), str):
         training = training | {"output_dir": os.path.expanduser(training["output_dir"])}
     return Recipe(task, model, data, training, path, places)
@@ -249,23 +258,37 @@ def _check_command(root, task, command, problems):
             problems.add((section, key), f"missing, {what}")
 
 
+def _check_model(model, task, problems):
+    """Check the name of the backend, and ``model.config`` by the fields of the task's config."""
+    config = getattr(model, "config", None)
+    if task is None or not hasattr(task, "config_fields"):
+        return
+    if model.attention != "auto" or config is not None:
+        fields = task.config_fields()
+        names = get_args(fields.model_fields["attention_backend"].annotation)
+        if model.attention not in names:
+            what = f"expected one of {', '.join(names)}, got {shown(model.attention)}"
+            problems.add(("model", "attention"), what)
+        _by_name(fields, config or {}, ("model", "config"), problems)
+
+
 def _check_training(training, problems):
     if training:
-        cls = training_section()
+        _by_name(training_section(), training, ("training",), problems)
 
-        def meant(key):
-            return did_you_mean(key, cls.model_fields)
 
-        _instance(cls, training, "training", problems, meant)
+def _by_name(cls, value, section, problems):
+    """Check keys and values that have no other place in the recipe."""
+    _instance(cls, value, section, problems, lambda key: did_you_mean(key, cls.model_fields))
 
 
 def _section(cls, value, section, root, problems):
     """An instance of the section's class, or None with problems added."""
-    return _instance(cls, value, section, problems, lambda key: _meant(key, section, root))
+    return _instance(cls, value, (section,), problems, lambda key: _meant(key, section, root))
 
 
 def _instance(
-    cls: type[BaseModel], value: dict, section: str, problems: Problems, meant: Callable
+    cls: type[BaseModel], value: dict, section: tuple, problems: Problems, meant: Callable
 ) -> Any:
     """An instance of the class, or None with problems added; `meant` ends that of unknown keys."""
     try:
@@ -274,8 +297,8 @@ def _instance(
         for keys, what in explain(error, value):
             if what is None:
                 what = f"unknown key{meant(keys[0]) if len(keys) == 1 else ''}"
-            if problems.clean((section, *keys)):
-                problems.add((section, *keys), what)
+            if problems.clean((*section, *keys)):
+                problems.add((*section, *keys), what)
         return None
 
 
@@ -313,27 +336,27 @@ def _sections(root):
     return MODELS[kind], OPTIONS[kind]
 
 
-def _with_paths(section: _Section, name: str, path: Path) -> _Section:
+def _with_paths(section: _Section, name: str, path: Path, search: bool = True) -> _Section:
     """The section, with its paths as the current directory has them or the recipe's folder."""
     changed = {}
     for key in FILES[name]:
         value = getattr(section, key, None)
         if isinstance(value, list):
-            changed[key] = [_path(each, path.parent) for each in value]
+            changed[key] = [_path(each, path.parent, search) for each in value]
         elif isinstance(value, str):
-            changed[key] = _path(value, path.parent)
+            changed[key] = _path(value, path.parent, search)
     return section.model_copy(update=changed)
 
 
-def _path(name, folder):
+def _path(name, folder, search):
     """The path as the current directory has it, else beside the recipe if it is there."""
     if name == "-" or name.startswith("hf:"):
         return name
     name = os.path.expanduser(name)
     beside = os.path.join(folder, name)
-    return beside if not _exists(name) and _exists(beside) else name
+    return beside if not _exists(name, search) and _exists(beside, search) else name
 
 
-def _exists(name):
-    """True if a path or pattern names something."""
-    return os.path.exists(name) or any(True for _ in glob.iglob(name, recursive=True))
+def _exists(name, search):
+    """True if a path names something, or where patterns are to be searched a pattern does."""
+    return os.path.exists(name) or (search and any(glob.iglob(name, recursive=True)))

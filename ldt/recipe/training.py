@@ -8,15 +8,59 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from ldt.data.options import MOST, Count, Epochs, PathText
+
 OWN_TRAINING_KEYS: dict[str, Any] = {
-    "early_stopping_patience": Annotated[int, Field(ge=1)] | None,
+    "early_stopping_patience": Count | None,
     "early_stopping_threshold": Annotated[float, Field(ge=0)],
 }
 
-# Further values than the annotations of TrainingArguments have.
-WIDER_TYPES: dict[str, Any] = {
+_Batch = Annotated[int, Field(ge=1, le=1 << 20)]
+_Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # what numpy takes
+_Steps = Annotated[float, Field(ge=0, le=MOST)]  # below 1: a share of all steps
+_Decay = Annotated[float, Field(ge=0, lt=1)]
+_Weight = Annotated[float, Field(ge=0, le=1e6)]
+_Level = Literal["passive", "detail", "debug", "info", "warning", "error", "critical"]
+
+# Where the annotations of TrainingArguments are wider, or narrower, than what has a meaning.
+TYPES: dict[str, Any] = {
     "bf16": bool | Literal["auto"],  # see `ldt.training.arguments`
     "fsdp": bool | str | None,  # true is what its documentation says
+    "output_dir": PathText | None,
+    "resume_from_checkpoint": PathText | None,
+    "per_device_train_batch_size": _Batch,
+    "per_device_eval_batch_size": _Batch,
+    "gradient_accumulation_steps": Count,
+    "eval_accumulation_steps": Count | None,
+    "torch_empty_cache_steps": Count | None,
+    "num_train_epochs": Epochs,
+    "max_steps": Annotated[int, Field(ge=-1, le=MOST)],
+    "warmup_steps": _Steps,
+    "logging_steps": _Steps,
+    "eval_steps": _Steps | None,
+    "save_steps": _Steps,
+    "eval_delay": _Steps,
+    "save_total_limit": Annotated[int, Field(ge=0, le=MOST)] | None,
+    "learning_rate": _Weight,
+    "weight_decay": _Weight,
+    "adam_beta1": _Decay,
+    "adam_beta2": _Decay,
+    "adam_epsilon": _Weight,
+    "max_grad_norm": Annotated[float, Field(ge=0, allow_inf_nan=True)],  # .inf measures only
+    "label_smoothing_factor": _Decay,
+    "neftune_noise_alpha": _Weight | None,
+    "seed": _Seed,
+    "data_seed": _Seed | None,
+    "dataloader_num_workers": Annotated[int, Field(ge=0, le=256)],
+    "dataloader_prefetch_factor": Annotated[int, Field(ge=1, le=1024)] | None,
+    "dataloader_multiprocessing_context": Literal["fork", "forkserver", "spawn"] | None,
+    "ddp_bucket_cap_mb": Annotated[int, Field(ge=1, le=1 << 20)] | None,
+    "ddp_timeout": Annotated[int, Field(ge=1, le=10**9)],  # seconds
+    "local_rank": Annotated[int, Field(ge=-1, le=1 << 20)],
+    "log_level": _Level,
+    "log_level_replica": _Level,
+    "report_to": str | list[str],
+    "accelerator_config": PathText | dict | None,
 }
 
 
@@ -34,7 +78,14 @@ def training_section() -> type[BaseModel]:
         # Of ``Enum | str`` only the Enum, or any text would do.
         if any(isinstance(branch, type) and issubclass(branch, Enum) for branch in branches):
             types[name] = typing.Union[tuple(b for b in branches if b is not str)]  # noqa: UP007
-    types |= WIDER_TYPES | OWN_TRAINING_KEYS
-    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+    if "torch_compile_backend" in types:
+        from accelerate.utils import DynamoBackend  # type: ignore[import-untyped]  # has no hints
+
+        names = tuple(backend.value.lower() for backend in DynamoBackend)
+        types["torch_compile_backend"] = Literal[names] | None
+    types |= {name: hint for name, hint in TYPES.items() if name in types} | OWN_TRAINING_KEYS
+    config = ConfigDict(
+        extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, protected_namespaces=()
+    )
     fields: dict[str, Any] = {name: (hint, None) for name, hint in types.items()}
     return create_model("Training", __config__=config, **fields)

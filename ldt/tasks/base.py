@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, model_validator
 
 from ldt.data.features import Feature
+from ldt.data.options import Section
 from ldt.data.records import Example, text
 from ldt.data.tokenization import special_id
 from ldt.errors import DataError, UserError
@@ -94,10 +95,8 @@ def evaluation_set(data: "DataSection") -> str:
     return data.eval or "the evaluation set"
 
 
-class AnyTask(BaseModel, ABC):
+class AnyTask(Section, ABC):
     """Members of every task, whatever kind of data it learns from."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: ClassVar[str]  # of data: a key of `ldt.data.options.OPTIONS`
     document: ClassVar[str] = "text"  # field of the document where data.text names none
@@ -111,6 +110,12 @@ class AnyTask(BaseModel, ABC):
     @abstractmethod
     def head(self) -> type:
         """The model class of ``ldt.model`` that learns it."""
+
+    def config_fields(self) -> type[BaseModel]:
+        """A model whose fields are those of its config with their types; imports torch."""
+        from ldt.model.fields import fields_of
+
+        return fields_of(self.head().config_class)  # type: ignore[attr-defined]
 
 
 class Task(AnyTask):

@@ -1,16 +1,19 @@
 """Character language modelling: each character or byte of a text is predicted from those before."""
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from ldt.data.options import LONGEST, MOST, Count, Epochs, Length, Rate, Section
 from ldt.errors import UserError
 from ldt.metrics.numbers import loss_and_bits
 from ldt.tasks.base import AnyTask
 
+Span = Annotated[int, Field(le=LONGEST)]  # the rest is for the model to say, phase by phase
 
-class Phase(BaseModel):
+
+class Phase(Section):
     """A part of a staged training, which begins with the weights of the phase before.
 
     A key that is none goes on from the phase before, in the first phase from the recipe's sections.
@@ -24,14 +27,12 @@ class Phase(BaseModel):
         batch: inputs of an optimizer step, over all processes; none keeps their number.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    length: int | None = Field(default=None, ge=2)
-    window: int | list[int] | None = None
-    learning_rate: float | None = Field(default=None, gt=0)
-    steps: int | None = Field(default=None, ge=1)
-    epochs: float | None = Field(default=None, gt=0)
-    batch: int | None = Field(default=None, ge=1)
+    length: int | None = Field(default=None, ge=2, le=LONGEST)
+    window: Span | list[Span] | None = None
+    learning_rate: Rate | None = None
+    steps: Count | None = None
+    epochs: Epochs | None = None
+    batch: Count | None = None
 
     @model_validator(mode="after")
     def _one_length(self):
@@ -40,7 +41,7 @@ class Phase(BaseModel):
         return self
 
 
-class Sampling(BaseModel):
+class Sampling(Section):
     """Options for continuing a prompt; a line of prompts may have its own value for each.
 
     Args:
@@ -50,12 +51,10 @@ class Sampling(BaseModel):
         seed: seed of the sampling; what is sampled for a prompt depends on it and the prompt's id.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    length: int = Field(default=200, ge=1)
-    temperature: float = Field(default=1.0, ge=0)
-    top_k: int | None = Field(default=None, ge=1)
-    seed: int = 0
+    length: Length = 200
+    temperature: float = Field(default=1.0, ge=0, le=MOST)
+    top_k: Count | None = None
+    seed: int = Field(default=0, ge=0, le=2**64 - 1)
 
 
 class CharacterLM(AnyTask):
@@ -80,9 +79,9 @@ class CharacterLM(AnyTask):
 
     name: Literal["charlm"] = "charlm"
     vocabulary: Literal["characters", "bytes"] = "characters"
-    phases: list[Phase] = []
-    eval_length: int | None = Field(None, ge=2)
-    eval_step: int | None = Field(None, ge=1)
+    phases: list[Phase] = Field([], max_length=100)
+    eval_length: int | None = Field(None, ge=2, le=LONGEST)
+    eval_step: Length | None = None
     sampling: Sampling = Sampling()
 
     @model_validator(mode="after")

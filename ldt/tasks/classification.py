@@ -11,6 +11,7 @@ from pydantic import Field
 
 from ldt.data.chunking import fit
 from ldt.data.features import Feature
+from ldt.data.options import Names
 from ldt.data.records import Example, field, kind, text
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, RecipeError, listed, shown
@@ -64,7 +65,7 @@ class Classification(Task):
     name: Literal["classification"] = "classification"
     global_attention: list[str] = ["cls"]
     problem: Literal["single_label", "multi_label", "regression"] | None = None
-    labels: list[str] | None = Field(None, min_length=1)
+    labels: Names | None = None
     pooling: Literal["cls", "mean", "max"] = "cls"
     merge: Literal["mean", "max", "logsumexp"] = "mean"
     threshold: float = Field(0.5, ge=0, le=1)

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from ldt.data.features import Feature
+from ldt.data.options import Length
 from ldt.data.records import Example, field, text
 from ldt.data.tokenization import marker_ids, tokenize
 from ldt.errors import DataError
@@ -81,7 +82,7 @@ class HotpotQA(Task):
     global_attention: list[str] = ["cls", "question", "titles", "sentences"]
     weights: dict[str, float] = {}
     threshold: float = Field(0.5, ge=0, le=1)
-    max_answer: int = Field(30, ge=1)
+    max_answer: Length = 30
 
     published = staticmethod(hotpotqa.published)
 

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from ldt.data.masking import Masker
+from ldt.data.options import Length
 from ldt.metrics.numbers import loss_and_bits
 from ldt.tasks.base import AnyTask
 
@@ -38,7 +39,7 @@ class MaskedLM(AnyTask):
     mask_fraction: float = Field(0.15, gt=0, lt=1)
     whole_words: bool = False
     trainable: Literal["all", "positions"] = "all"
-    source_length: int | None = Field(None, ge=1)
+    source_length: Length | None = None
 
     @model_validator(mode="after")
     def _positions(self):

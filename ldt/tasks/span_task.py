@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from pydantic import Field
 
 from ldt.data import evidence
 from ldt.data.chunking import fit
 from ldt.data.features import Feature
+from ldt.data.options import Count, Length
 from ldt.data.records import Example, text
 from ldt.data.tokenization import tokenize, tokenize_inside
 from ldt.errors import DataError
@@ -47,10 +47,10 @@ class SpanTask(Task):
     outputs: ClassVar[tuple[str, ...]] = ("start_logits", "end_logits")
 
     global_attention: list[str] = ["cls", "question"]
-    max_question: int | None = Field(None, ge=1)
-    max_answer: int = Field(30, ge=1)
-    top: int = Field(20, ge=1)
-    n_best: int = Field(1, ge=1)
+    max_question: Length | None = None
+    max_answer: Length = 30
+    top: Count = 20
+    n_best: Count = 1
 
     def head(self) -> type:
         from ldt.model import LdtForQuestionAnswering

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
 from ldt.data.chunking import fit
 from ldt.data.features import Feature
+from ldt.data.options import Names
 from ldt.data.records import Example, field, text
 from ldt.data.tokenization import tokenize_with_offsets
 from ldt.errors import DataError
@@ -58,7 +58,7 @@ class TokenClassification(Task):
 
     name: Literal["token_classification"] = "token_classification"
     global_attention: list[str] = ["cls"]
-    labels: list[str] | None = Field(None, min_length=1)
+    labels: Names | None = None
 
     published = staticmethod(conll.published)
 

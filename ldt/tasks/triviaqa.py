@@ -4,10 +4,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
-
 from ldt.data import evidence
 from ldt.data.features import Feature
+from ldt.data.options import Count, Length
 from ldt.data.records import Example, field, kind, text
 from ldt.errors import DataError
 from ldt.metrics import triviaqa
@@ -55,9 +54,9 @@ class TriviaQA(SpanTask):
 
     name: Literal["triviaqa"] = "triviaqa"
     loss: Literal["or", "first"] = "or"
-    max_spans: int = Field(64, ge=1)
+    max_spans: Count = 64
     without_answer: Literal["skip", "keep", "error"] = "skip"
-    max_question: int | None = Field(55, ge=1)
+    max_question: Length | None = 55
 
     published = staticmethod(triviaqa.published)
 

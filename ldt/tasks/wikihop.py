@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
 from ldt.data.chunking import fit
 from ldt.data.features import Feature
+from ldt.data.options import Count
 from ldt.data.records import Example, field, text, texts
 from ldt.data.tokenization import marker_ids, tokenize
 from ldt.errors import DataError, listed
@@ -74,7 +74,7 @@ class WikiHop(Task):
     name: Literal["wikihop"] = "wikihop"
     global_attention: list[str] = ["cls", "question", "candidates"]
     merge: Literal["mean", "sum"] = "mean"
-    n_best: int = Field(1, ge=1)
+    n_best: Count = 1
 
     published = staticmethod(wikihop.published)
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainingArguments
+from transformers import Trainer as Plain
+from transformers import TrainingArguments, get_scheduler
+from transformers.integrations import get_reporting_integration_callbacks
 
 from ldt.attention.matmul import has_bfloat16
 from ldt.data.options import CorpusSection
@@ -40,6 +44,7 @@ FIXED = {
     "include_num_input_tokens_seen": "non_padding",
     "restore_callback_states_from_checkpoint": True,
     "average_tokens_across_devices": True,
+    "batch_eval_metrics": False,
 }
 
 
@@ -54,6 +59,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
         RecipeError: keys that are wrong, or ask for evaluation where there is nothing to evaluate.
     """
     check_training(recipe.training, recipe.places)
+    _check_backend(recipe)
     for key, value in _fixed(recipe).items():
         if recipe.training.get(key, value) != value:
             raise RecipeError(f"{recipe.where('training', key)}: is always {value!r}; leave it out")
@@ -126,7 +132,8 @@ def arguments(
             an evaluation set.
 
     Raises:
-        RecipeError: transformers refuses a value or a combination.
+        RecipeError: transformers refuses a value or a combination, or the optimizer, the schedule
+            or the reports that they ask for cannot be had.
     """
     import torch
 
@@ -143,10 +150,60 @@ def arguments(
     steps = math.ceil(math.ceil(inputs / batch) / values["gradient_accumulation_steps"])
     steps = max(values.get("max_steps", 0), 0) or math.ceil(steps * values["num_train_epochs"])
     values.setdefault("logging_steps", max(1, steps // LINES))
+    with _refused(recipe.where("training")):
+        made = TrainingArguments(**values)
+    _check_parts(recipe, made, max(1, steps))
+    return made
+
+
+def _check_parts(recipe: Recipe, made: TrainingArguments, steps: int) -> None:
+    """Make what the Trainer makes of the arguments, some of it after hours, for one weight."""
+    import torch
+
+    with _refused(recipe.where("training", "report_to")):
+        for callback in get_reporting_integration_callbacks(made.report_to):
+            callback()
+    if made.deepspeed or made.optim_target_modules is not None:
+        return  # made of the model's modules
+    model = torch.nn.Linear(1, 1)
+    with _refused(recipe.where("training", "optim")):
+        cls, options = Plain.get_optimizer_cls_and_kwargs(made, model)
+        optimizer = cls(model.parameters(), **options)
+    with _refused(recipe.where("training", "lr_scheduler_type")):
+        warmup = made.get_warmup_steps(steps)
+        schedule = get_scheduler(
+            made.lr_scheduler_type, optimizer, warmup, steps, made.lr_scheduler_kwargs
+        )
+        for factor in getattr(schedule, "lr_lambdas", ()):
+            for step in (warmup, (warmup + steps) // 2, steps):
+                if not math.isfinite(factor(step)):
+                    raise ValueError(f"no finite learning rate at step {step:,}")
+
+
+@contextmanager
+def _refused(where: str) -> Iterator[None]:
+    """Whatever a library raises here is about the recipe, as one line of it."""
     try:
-        return TrainingArguments(**values)
-    except (ValueError, TypeError, ImportError) as error:
-        raise RecipeError(f"{recipe.where('training')}: {first_line(error)}") from error
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # KeyError, AttributeError, OSError ... by version and value
+        plain = isinstance(error, ValueError | TypeError | ImportError | RuntimeError)
+        kind = "" if plain else f"{type(error).__name__}: "
+        raise RecipeError(f"{where}: {kind}{first_line(error)}") from error
+
+
+def _check_backend(recipe: Recipe) -> None:
+    """Raise RecipeError for a backend that does not run on the device of the training."""
+    import torch
+
+    if recipe.model.attention != "triton" or os.environ.get("TRITON_INTERPRET") == "1":
+        return
+    if not torch.cuda.is_available() or recipe.training.get("use_cpu"):
+        raise RecipeError(
+            f"{recipe.where('model', 'attention')}: triton runs on CUDA, the training on cpu; "
+            "model.attention=blocked runs there"
+        )
 
 
 def _multiplies_bfloat16(training: dict[str, Any]) -> bool:

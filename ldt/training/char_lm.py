@@ -16,11 +16,13 @@ from transformers import set_seed
 from ldt import files
 from ldt.data.characters import Alphabet, Overlapping, Stretches, part_texts
 from ldt.data.collate import Collator
+from ldt.data.options import LONGEST
 from ldt.errors import ModelError, RecipeError, plain
 from ldt.model import LdtCausalConfig, LdtForCausalLM
 from ldt.model.char_lm.config import check_causal, reaches, read_causal_config
 from ldt.model.config import layer_windows
 from ldt.model.loading import read_tokenizer
+from ldt.model.skeleton import require_memory
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.char_lm import Phase, character_lm_metrics
 from ldt.training import run_folder
@@ -157,6 +159,7 @@ class CharacterTraining(Job[Inputs]):
         else:
             config = _config(self.recipe)
             config.vocab_size = len(alphabet)
+            require_memory(LdtForCausalLM, config, self.recipe.where("model", "config"))
             model = LdtForCausalLM(config)
         if model.config.vocab_size != len(alphabet):
             raise ModelError(
@@ -233,6 +236,9 @@ def phases(recipe: Recipe) -> list[Recipe]:
         length = phase.length or factor * length
         window = phase.window or _times(factor, window)
         rate = phase.learning_rate or rate / factor
+        if length > LONGEST:
+            place = recipe.where("task", "phases", number)
+            raise RecipeError(f"{place}: inputs of {length:,}, at most {LONGEST:,} are possible")
         if phase.steps:
             training = _without(training, "num_train_epochs") | {"max_steps": phase.steps}
         if phase.epochs:

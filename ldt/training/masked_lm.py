@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
+from ldt import files
 from ldt.data.collate import Collator
 from ldt.data.corpus import Source, sources, split
 from ldt.data.lm_inputs import PACKINGS, Frame, Items, Stream
@@ -20,6 +21,7 @@ from ldt.data.token_store import TokenStore, build
 from ldt.errors import DataError, RecipeError
 from ldt.model import LdtConfig, load, load_tokenizer, usable_length
 from ldt.model.loading import find_folder, read_config, read_weights
+from ldt.model.skeleton import require_memory
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.masked_lm import masked_lm_metrics
 from ldt.training.evaluation import BySum
@@ -91,28 +93,31 @@ class Pretraining(Job[CorpusInputs]):
     def open(self, training, scratch):
         """Tokenize the corpus, unless it is a stream, and hash the tokens."""
         data, most = self.recipe.data, None
+        if not files.existing(Path(data.cache)).is_dir():
+            where = self.recipe.where("data", "cache")
+            raise RecipeError(f"{where}: {data.cache} is a file or lies in one, not a folder")
         if scratch:
             data, most = data.model_copy(update={"cache": str(scratch / "tokens")}), DRY
-        files = {
+        texts = {
             name: sources(getattr(data, name), data.format)
             for name in ("train", "eval")
             if getattr(data, name) is not None
         }
         if self.config is None:
             recipe = replace(self.recipe, data=data)
-            tokenizer = new_tokenizer(recipe, files["train"], training["seed"])
+            tokenizer = new_tokenizer(recipe, texts["train"], training["seed"])
             config = new_config(recipe, tokenizer)
         else:
             tokenizer, config = load_tokenizer(self.folder, self.config), self.config
         stores = {
             name: build(parts, data, tokenizer, most)
-            for name, parts in files.items()
+            for name, parts in texts.items()
             if not (name == "train" and data.streaming)
         }
         hashes = {name: store.digest() for name, store in stores.items()}
         if data.streaming:
-            hashes["train"] = " ".join(source.key() for source in files["train"])
-        return CorpusInputs(training, hashes, data, files, tokenizer, config, stores)
+            hashes["train"] = " ".join(source.key() for source in texts["train"])
+        return CorpusInputs(training, hashes, data, texts, tokenizer, config, stores)
 
     def prepare(self, inputs, checkpoint):
         task, seed = self.recipe.task, inputs.training["seed"]
@@ -210,6 +215,7 @@ class Pretraining(Job[CorpusInputs]):
         if checkpoint or self.folder:
             model = load(checkpoint or self.folder, head, **config_changes(self.recipe))
         else:
+            require_memory(head, config, self.recipe.where("model", "config"))
             model = head(config)
             begin_with_sines(model)
             copy_local_to_global(model)

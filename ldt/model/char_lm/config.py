@@ -6,6 +6,7 @@ from transformers import PreTrainedConfig
 from ldt.attention import RELATIVE
 from ldt.errors import ModelError
 from ldt.model.config import check_layers, layer_dilations, layer_windows
+from ldt.model.config_file import make_config, read_values
 from ldt.model.loading import find_folder
 
 
@@ -77,14 +78,11 @@ def read_causal_config(path, **changes):
         ModelError: there is none, or it is of another kind of model.
     """
     folder = find_folder(path)
-    try:
-        values = PreTrainedConfig.get_config_dict(folder)[0]
-    except OSError as error:
-        raise ModelError(f"{folder}: no config.json that can be read") from error
+    values = read_values(folder)
     kind = values.get("model_type")
     if kind != LdtCausalConfig.model_type:
         raise ModelError(f"{folder} is a {kind} model, no character model")
-    return LdtCausalConfig.from_dict(values | changes)
+    return make_config(LdtCausalConfig, values | changes, folder)[0]
 
 
 def reaches(config):

@@ -1,5 +1,6 @@
 """Longformer's character language model: causal windows, relative positions, pre-LN."""
 
+from dataclasses import fields
 from operator import sub
 
 import torch
@@ -15,12 +16,18 @@ from ldt.attention import sliding_window_attention
 from ldt.attention.matmul import Linear
 from ldt.errors import ModelError
 from ldt.model.char_lm.cache import KVCache, cached_attention
-from ldt.model.char_lm.config import LdtCausalConfig, check_causal, reaches
+from ldt.model.char_lm.config import (
+    LdtCausalConfig,
+    check_causal,
+    reaches,
+    read_causal_config,
+)
 from ldt.model.char_lm.recurrence import Recurrence
 from ldt.model.config import layer_dilations, layer_windows
 from ldt.model.heads.losses import cross_entropy
-from ldt.model.loading import find_folder, quiet, weight_files
+from ldt.model.loading import find_folder, quiet, read_weights
 from ldt.model.packing import pack
+from ldt.model.skeleton import check_finite, check_shapes
 
 
 def sinusoids(distances, width):
@@ -209,14 +216,32 @@ class LdtForCausalLM(PreTrainedModel):
         """
         with_info = kwargs.pop("output_loading_info", False)
         folder = find_folder(pretrained_model_name_or_path)
-        weight_files(folder)
+        config = kwargs.pop("config", None)
+        if config is None:
+            names = {field.name for field in fields(LdtCausalConfig)} - {"dtype"}
+            changes = {name: kwargs.pop(name) for name in names & kwargs.keys()}
+            config = read_causal_config(folder, **changes)
+        try:
+            check_causal(config)
+        except ValueError as error:
+            raise ModelError(f"{folder}: {error}") from error
+        weights = read_weights(folder)
+        check_shapes(folder, cls, config, args, weights, new_head=False)
         with quiet():
             model, info = super().from_pretrained(
-                folder, *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
+                None,
+                *args,
+                config=config,
+                state_dict=weights,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                **kwargs,
             )
         for fault in ("missing", "unexpected", "mismatched"):
             if keys := info[f"{fault}_keys"]:
                 raise ModelError(f"{folder}: {fault} weights: {', '.join(map(str, keys))}")
+        check_finite(folder, model)
+        model.name_or_path = model.config.name_or_path = str(folder)
         return (model, info) if with_info else model
 
     def _init_weights(self, module):
