@@ -122,7 +122,7 @@ def load(
     _check_data(data, task, problems)
     if command is not None:
         _check_command(root, task, command, problems)
-        _check_model(model, task, problems)
+        _check_model(root, problems)
         _check_training(training, problems)
     problems.stop()
     model, data = _with_paths(model, "model", path), _with_paths(data, "data", path, search)
@@ -258,18 +258,21 @@ def _check_command(root, task, command, problems):
             problems.add((section, key), f"missing, {what}")
 
 
-def _check_model(model, task, problems):
+def _check_model(root, problems):
     """Check the name of the backend, and ``model.config`` by the fields of the task's config."""
-    config = getattr(model, "config", None)
-    if task is None or not hasattr(task, "config_fields"):
+    task, values = _task_class(root), root.get("model")
+    if task is None or not isinstance(values, dict):
         return
-    if model.attention != "auto" or config is not None:
-        fields = task.config_fields()
+    backend, config = values.get("attention"), values.get("config")
+    if isinstance(backend, str) and backend != "auto":
+        fields = task.model_construct().config_fields()
         names = get_args(fields.model_fields["attention_backend"].annotation)
-        if model.attention not in names:
-            what = f"expected one of {', '.join(names)}, got {shown(model.attention)}"
+        if backend not in names:
+            what = f"expected one of {', '.join(names)}, got {shown(backend)}"
             problems.add(("model", "attention"), what)
-        _by_name(fields, config or {}, ("model", "config"), problems)
+    if isinstance(config, dict) and "config" in MODELS[task.kind].model_fields:
+        fields = task.model_construct().config_fields()
+        _by_name(fields, config, ("model", "config"), problems)
 
 
 def _check_training(training, problems):
