@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from transformers import Trainer as Plain
 from transformers import TrainingArguments, get_scheduler
@@ -167,12 +167,12 @@ def _check_parts(recipe: Recipe, made: TrainingArguments, steps: int) -> None:
         return  # made of the model's modules
     model = torch.nn.Linear(1, 1)
     with _refused(recipe.where("training", "optim")):
-        cls, options = Plain.get_optimizer_cls_and_kwargs(made, model)
+        cls, options = Plain.get_optimizer_cls_and_kwargs(made, cast(Any, model))
         optimizer = cls(model.parameters(), **options)
     with _refused(recipe.where("training", "lr_scheduler_type")):
         warmup = made.get_warmup_steps(steps)
         schedule = get_scheduler(
-            made.lr_scheduler_type, optimizer, warmup, steps, made.lr_scheduler_kwargs
+            made.lr_scheduler_type, optimizer, warmup, steps, cast(Any, made.lr_scheduler_kwargs)
         )
         for factor in getattr(schedule, "lr_lambdas", ()):
             for step in (warmup, (warmup + steps) // 2, steps):

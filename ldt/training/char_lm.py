@@ -289,7 +289,7 @@ def _config(recipe: Recipe) -> LdtCausalConfig:
     check_keys(recipe, LdtCausalConfig, ELSEWHERE)
     try:
         return LdtCausalConfig(**{"attention_window": WINDOW} | model.config | changes)
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # the config classes have kinds of their own
         what = str(error).strip().splitlines()[-1].strip()
         raise RecipeError(f"{recipe.where('model', 'config')}: {what}") from error
 

@@ -162,7 +162,7 @@ def new_config(recipe: Recipe, tokenizer) -> LdtConfig:
     try:
         config = LdtConfig(**values | chosen | config_changes(recipe))
         check_config(config)
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # the config classes have kinds of their own
         raise RecipeError(f"{recipe.where('model', 'config')}: {_line(error)}") from error
     return config
 

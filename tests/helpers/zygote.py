@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -220,7 +221,8 @@ def _watch(fault, log, root):
             if not path.startswith(root + os.sep):
                 return
             count += 1
-            os.write(log, f"{event} {path[len(root) + 1 :]}\n".encode(errors="replace"))
+            with suppress(OSError):  # a limit on files is one on this log, too
+                os.write(log, f"{event} {path[len(root) + 1 :]}\n".encode(errors="replace"))
             if count == fault.at:
                 if fault.run:
                     exec(fault.run, {"path": path})

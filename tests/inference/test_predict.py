@@ -375,7 +375,7 @@ def test_interrupted_runs_end_in_the_bytes_of_an_uninterrupted_one(
     assert target.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
-def test_no_room_for_a_single_input_is_told_with_what_was_asked_for(fine_tuned, tmp_path, monkeypatch):
+def test_no_room_for_a_single_input_says_what_was_asked_for(fine_tuned, tmp_path, monkeypatch):
     def forward(self, *inputs, **options):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 

@@ -1,0 +1,82 @@
+"""Trainings on disks that are full, limited or refuse: exit 6 and a line, or a sound run."""
+
+import errno
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from faults import sample
+from zygote import Fault
+
+COMMANDS = {"ft": "finetune", "mlm": "pretrain", "ch": "pretrain"}
+SIZES = (1, 100, 1_000, 4_000, 16_000, 40_000, 64_000, 100_000, 200_000, 600_000, 10**6, 10**7)
+LIMITS = [(name, size) for name in COMMANDS for size in SIZES]
+REFUSED = [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS]
+EVENTS = [(name, at, code) for name in COMMANDS for at in range(1, 90) for code in REFUSED]
+
+
+def check(outcome, home, size=10**9):
+    """A run that ended well is what it says; any other ended with a line, if that has room."""
+    assert not outcome.bug, outcome.err
+    run = home / "runs/r"
+    if outcome.code == 0:
+        assert_named_weights(run)
+    else:
+        errors = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
+        assert len(errors) == 1 or len(outcome.err) >= size, outcome.err
+        record = run / "run.json"
+        assert not record.exists() or not json.loads(record.read_text())["finished"]
+    assert not [path for path in home.rglob("*") if ".tmp-" in path.name]
+
+
+def assert_named_weights(run):
+    """The weights are those that metrics.json names."""
+    assert json.loads((run / "run.json").read_text())["finished"]
+    named = json.loads((run / "metrics.json").read_text())["weights"]
+    assert set(named) == {"model.safetensors"}
+    for name, value in named.items():
+        assert hashlib.sha256((run / name).read_bytes()).hexdigest() == value
+
+
+def again(ldt, home, name):
+    """Without the fault the run is resumed, begun again, or finished already."""
+    outcome = ldt(COMMANDS[name], f"{name}.yaml", "--resume", cwd=home)
+    if outcome.code == 2 and "without --resume one starts" in outcome.err:
+        outcome = ldt(COMMANDS[name], f"{name}.yaml", cwd=home)
+    assert outcome.code == 0, outcome.err
+    assert_named_weights(home / "runs/r")
+
+
+@pytest.mark.parametrize(("name", "size"), sample(LIMITS, 4))
+def test_a_limit_on_files_costs_no_truth(name, size, ldt, home):
+    outcome = ldt(COMMANDS[name], f"{name}.yaml", cwd=home, fault=Fault(file_size=size))
+    check(outcome, home, size)
+    assert outcome.code in (0, 6)
+    again(ldt, home, name)
+
+
+@pytest.mark.parametrize(("name", "at", "code"), sample(EVENTS, 4))
+def test_a_disk_that_refuses_once_costs_no_truth(name, at, code, ldt, home):
+    outcome = ldt(COMMANDS[name], f"{name}.yaml", cwd=home, fault=Fault(at=at, errno=code))
+    check(outcome, home)
+    assert outcome.code in (0, 2, 6)
+    again(ldt, home, name)
+
+
+MEMORY = [(name, mib << 20) for name in COMMANDS for mib in (1, 4, 16, 32, 64, 128, 256, 512)]
+
+
+@pytest.mark.parametrize(("name", "size"), sample(MEMORY, 3))
+def test_little_memory_is_a_line(name, size, ldt, home):
+    outcome = ldt(COMMANDS[name], f"{name}.yaml", cwd=home, fault=Fault(memory=size))
+    check(outcome, home)
+    assert outcome.code in (0, 6)
+    again(ldt, home, name)
+
+
+def test_a_cache_that_cannot_be_written_is_a_line(ldt, home):
+    Path(home, ".ldt").write_text("")
+    outcome = ldt("pretrain", "mlm.yaml", cwd=home)
+    assert outcome.code == 3
+    assert "data: cache: .ldt/tokens is a file or lies in one" in outcome.err
