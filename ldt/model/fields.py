@@ -16,8 +16,6 @@ from pydantic import (
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from ldt.attention import BACKENDS, POOLINGS
-
 
 def _even(number: int) -> int:
     if number % 2:
@@ -59,12 +57,10 @@ TYPES: dict[str, Any] = {
     "memory_length": _Tokens,
     "attention_window": _Window | list[_Window],
     "attention_dilation": _Gap | list[_Gap | list[_Gap]],
-    "attention_backend": Literal[("auto", *BACKENDS)],
     "evidence_weights": dict[str, _Weight],
     "no_answer_threshold": float | None,
     "pooling_layers": list[Annotated[int, Field(le=1000)]],
     "pooling_window": Annotated[int, Field(le=1 << 25)],
-    "pooling": Literal[tuple(POOLINGS)],
     "pooling_size": _Gap,
     "pooling_stride": _Gap,
 }
@@ -78,11 +74,15 @@ def fields_of(config_class: type) -> type[BaseModel]:
 
     The others, which transformers' every config has, are about outputs and files.
     """
+    from ldt.attention import BACKENDS, POOLINGS  # here, or configs stand a floor higher
+
+    tables = {"attention_backend": ("auto", *BACKENDS), "pooling": tuple(POOLINGS)}
+    types = TYPES | {name: Literal[names] for name, names in tables.items()}
     common = {field.name for field in dataclasses.fields(PreTrainedConfig)}
     fields: dict[str, Any] = {
-        field.name: (TYPES.get(field.name, field.type), None)
+        field.name: (types.get(field.name, field.type), None)
         for field in dataclasses.fields(config_class)
-        if field.name in TYPES or field.name not in common
+        if field.name in types or field.name not in common
     }
     config = ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=())
     return create_model(config_class.__name__, __config__=config, **fields)
