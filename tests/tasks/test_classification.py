@@ -136,8 +136,6 @@ def test_a_missing_label_field_is_a_data_error():
         ({"problem": "regression", "merge": "logsumexp"}, "label", "task.merge: logsumexp of numb"),
         ({"problem": "single_label"}, ["a"], "data.label: several fields, task.problem is single"),
         ({"labels": ["b"]}, ["a"], "task.labels: data.label names the classes already"),
-        ({}, ["a", "a"], "data.label: a class stands twice in 'a', 'a'"),
-        ({"labels": ["x", "x"]}, "label", "task.labels: a class stands twice in 'x', 'x'"),
     ],
 )
 def test_keys_that_do_not_go_together_are_recipe_errors(fields, label, message):

@@ -114,7 +114,7 @@ def test_a_phase_says_what_differs_and_the_rest_goes_on(recipe):
         (["task.eval_step=32"], "32 of inputs of 32; it must be smaller"),
         (["model.config.memory_length=9"], "memory_length must be 0 or at least 16"),
         (["model.config.hidden=9"], "unknown key, did you mean 'hidden_act'"),
-        (["model.config.attention_window=9"], r"is set by model\.window"),
+        (["model.config.attention_window=8"], r"is set by model\.window"),
         (["model.config=null"], "model: path, a folder of a character model, or config"),
     ],
 )
