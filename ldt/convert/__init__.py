@@ -257,8 +257,8 @@ def _check_tokenizer(tokenizer, folder, config):
 
 def _check_target(target, place, folder, overwrite):
     """Refuse a target that is in use, before anything is loaded."""
-    here = folder.resolve()
-    if place.resolve() in (here, *here.parents):
+    here = Path(os.path.realpath(folder))
+    if Path(os.path.realpath(place)) in (here, *here.parents):
         raise UserError(f"{target} is or holds the source; name another target")
     if place.exists() or place.is_symlink():
         if not overwrite:

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import torch
 import transformers
-from transformers import AutoConfig, LongformerConfig, PreTrainedConfig, PreTrainedModel
+from transformers import LongformerConfig, PreTrainedConfig, PreTrainedModel
 
-from ldt.errors import ModelError, listed
+from ldt.errors import ModelError, first_line, listed
 from ldt.model.config import layer_windows, usable_length
+from ldt.model.config_file import make_config, read_values
 from ldt.model.loading import TOKENIZERS, WEIGHTS, find_folder, read_config, read_weights
+from ldt.model.skeleton import check_finite, skeleton
 
 KINDS = {  # model_type -> how transformers' classes of it begin
     "bert": "Bert",
@@ -123,16 +125,11 @@ def source_config(folder):
     Raises:
         ModelError: config.json is broken or of a model that cannot be made long.
     """
-    try:
-        keys, _ = PreTrainedConfig.get_config_dict(str(folder), local_files_only=True)
-    except (OSError, ValueError, TypeError, RecursionError) as error:  # TypeError: a list
-        raise ModelError(f"{folder / 'config.json'}: not a table of keys and values") from error
-    if not isinstance(keys, dict):
-        raise ModelError(f"{folder / 'config.json'}: not a table of keys and values")
+    keys = read_values(folder)
     kind = keys.get("model_type")
     if keys.get("attention_mode") and kind in (None, "", "roberta"):
         kind = "longformer"  # the authors' own files
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ModelError(
             f"{folder}: a {kind or 'nameless'} model cannot be converted, only "
             f"{', '.join(KINDS)} can"
@@ -159,13 +156,8 @@ def source_config(folder):
             **{field: getattr(ours, field) for field in (*FIELDS, *_LONGFORMER_FIELDS)}
         )
     else:
-        try:
-            config = AutoConfig.from_pretrained(
-                str(folder), local_files_only=True, trust_remote_code=False
-            )
-        except Exception as error:  # transformers' strict dataclasses raise their own
-            line = str(error).strip().splitlines()[-1].strip()
-            raise ModelError(f"{folder / 'config.json'}: {line}") from error
+        config_class = getattr(transformers, f"{KINDS[kind]}Config")
+        config, _ = make_config(config_class, keys, folder)
     if config.pad_token_id is None or not 0 <= config.pad_token_id < config.vocab_size:
         raise ModelError(
             f"{folder / 'config.json'}: pad_token_id must be an id of the {config.vocab_size} in "
@@ -178,7 +170,7 @@ def read_source(folder):
     """The `Source` in a folder.
 
     Raises:
-        ModelError: weights are missing, damaged, of the wrong shape or without a place.
+        ModelError: weights are missing, damaged, not finite, of the wrong shape or without a place.
     """
     kind, config = source_config(folder)
     windows = []
@@ -201,17 +193,23 @@ def read_source(folder):
     head, head_note = _mlm_head(kind, config, weights)
     own_head = {n: w for n, w in weights.items() if n.startswith(("lm_head.", _BERT_HEAD))}
     if head:
-        model = _build(KINDS[kind] + "ForMaskedLM", config, folder)
-        prefix = model.base_model_prefix + "."
+        cls, options = getattr(transformers, KINDS[kind] + "ForMaskedLM"), {}
+        prefix = cls.base_model_prefix + "."
         state = {prefix + n: w for n, w in encoder.items()} | own_head
-        optional = {n for n in model.state_dict() if ".decoder." in n}  # tied
     else:
         encoder |= pooler
-        model = _build(KINDS[kind] + "Model", config, folder, add_pooling_layer=bool(pooler))
-        prefix, state, optional = "", encoder, set()
-    _check_shapes(folder, state, model.state_dict(), optional, prefix)
+        cls = getattr(transformers, KINDS[kind] + "Model")
+        options = {"add_pooling_layer": bool(pooler)}
+        prefix, state = "", encoder
+    try:
+        expected = skeleton(cls, config, **options).state_dict()
+    except (ValueError, KeyError, RuntimeError, AssertionError) as error:
+        raise ModelError(f"{folder / 'config.json'}: {first_line(error)}") from error
+    _check_shapes(folder, state, expected, prefix)
+    model = cls(config, **options).float()
     model.load_state_dict(state, strict=False)
     model.tie_weights()
+    check_finite(folder, model)
     return Source(
         folder=folder,
         kind=kind,
@@ -224,14 +222,6 @@ def read_source(folder):
         left_out=sorted({_part(n) for n in weights.keys() - encoder.keys() - own_head.keys()}),
         windows=windows,
     )
-
-
-def _build(name, config, folder, **options):
-    try:
-        return getattr(transformers, name)(config, **options).float()
-    except (ValueError, KeyError, RuntimeError, AssertionError) as error:
-        line = str(error).strip().splitlines()[0]
-        raise ModelError(f"{folder / 'config.json'}: {line}") from error
 
 
 def _mlm_head(kind, config, weights):
@@ -259,9 +249,10 @@ def _mlm_head(kind, config, weights):
     return {f"lm_head.{part}": weights[own + theirs] for part, theirs in parts.items()}, "kept"
 
 
-def _check_shapes(folder, weights, expected, optional, prefix):
+def _check_shapes(folder, weights, expected, prefix):
     """Refuse weights that are missing, misshapen, or of the encoder without a place in it."""
-    missing = sorted(expected.keys() - weights.keys() - optional)
+    tied = {name for name in expected if ".decoder." in name}
+    missing = sorted(expected.keys() - weights.keys() - tied)
     if missing:
         raise ModelError(f"{folder}: weights are missing: {listed(missing, _LISTED, str)}")
     inside = (prefix + "embeddings.", prefix + "encoder.")

@@ -39,13 +39,15 @@ class Alphabet:
             vocabulary: ``characters`` or ``bytes``.
 
         Raises:
-            DataError: characters of a text that is not UTF-8.
+            DataError: characters of a text that is not UTF-8, or that has none.
         """
         if vocabulary == "bytes":
             return cls(None)
         found = set()
         for points in _code_points(raw, name):
             found.update(np.unique(points).tolist())
+        if not found:
+            raise DataError(f"{name}: empty, there is no text in it")
         return cls("".join(map(chr, sorted(found))))
 
     @classmethod
@@ -62,7 +64,7 @@ class Alphabet:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         of_bytes = backend is not None and isinstance(backend.decoder, decoders.ByteLevel)
         alphabet = cls(None if of_bytes else "".join(sorted(entries, key=entries.get)))
-        if len(alphabet) != len(tokenizer):
+        if not 0 < len(alphabet) == len(tokenizer):
             raise ModelError(f"{name}: the tokenizer is none of characters or bytes")
         return alphabet
 

@@ -20,6 +20,11 @@ for _name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT"):
     _FLAGS |= getattr(os, _name, 0)  # not every system has each
 
 
+def real(folder: Path) -> Path:
+    """The path with its links followed; one that leads back to itself stays as it is."""
+    return Path(os.path.realpath(folder))
+
+
 def inside(folder: Path, name: str, where: str) -> Path:
     """Return the path of the file ``name`` in ``folder``, whether or not it is there.
 
@@ -31,8 +36,8 @@ def inside(folder: Path, name: str, where: str) -> Path:
         DataError: it lies outside, by "..", as an absolute path or through a link.
     """
     try:
-        path = (folder / name).resolve()
-    except (ValueError, RuntimeError, OSError):  # a NUL in it, a link to itself
+        path = real(folder / name)
+    except ValueError:  # a NUL in it
         raise DataError(f"{where}: {name!r}: no name of a file") from None
     if not path.is_relative_to(folder):
         raise DataError(f"{where}: {name!r}: a page outside of {folder} is not read")

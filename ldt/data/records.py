@@ -8,6 +8,7 @@ Ids are not compared here, which would take memory per record: see ``ldt.trainin
 """
 
 import csv
+import dataclasses
 import difflib
 import io
 import itertools
@@ -15,7 +16,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ldt.data import streams
@@ -30,17 +30,19 @@ _KEPT_OF_LONG_LINE = 1024
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class Example:
     """One record of the user's data.
 
     ``where`` ("train.jsonl:17") opens every message about it; ``id`` is the number of its line (of
-    its row in Parquet, of the item in a JSON array) where the record has none.
+    its row in Parquet, of the item in a JSON array) where the record has none. ``folder`` is that
+    of the file, none for a stream: files that a record names lie in it.
     """
 
     fields: dict[str, Any]
     id: str | int
     where: str
+    folder: str | None = dataclasses.field(default=None, compare=False)
 
 
 def read(
@@ -80,7 +82,8 @@ def read(
         yield from reader.table(_hub_rows(source), "cannot be read (offline, or no such set?)")
         return
     with streams.opened(source) as file:
-        reader = _Reader(file, id_field, on_error, max_line_bytes)
+        folder = None if source == "-" else os.path.dirname(os.path.abspath(source))
+        reader = _Reader(file, id_field, on_error, max_line_bytes, folder)
         if file.compression == "parquet" and source == "-":
             raise DataError("stdin: Parquet is read from its end; save it to a file first")
         elif file.compression == "parquet":
@@ -154,9 +157,17 @@ class Line(NamedTuple):
 class _Reader:
     """One open source, and what its messages need."""
 
-    def __init__(self, file: streams.Opened, id_field: str, on_error: OnError | None, limit: int):
+    def __init__(
+        self,
+        file: streams.Opened,
+        id_field: str,
+        on_error: OnError | None,
+        limit: int,
+        folder: str | None = None,
+    ):
         self.file = file
         self.name = file.name
+        self.folder = folder
         self.id_field = id_field
         self.on_error = on_error
         self.limit = limit
@@ -179,7 +190,7 @@ class _Reader:
             what = f"field {self.id_field!r} is {kind(found)}, expected text or a whole number"
             self.reject(where, what, raw)
             return
-        yield Example(value, found, where)
+        yield Example(value, found, where, self.folder)
 
     def records(self, format: str | None) -> Iterator[Example]:
         lines = self.lines()

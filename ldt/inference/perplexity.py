@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from rich.table import Table
-from transformers import PreTrainedConfig
 
 from ldt.data.characters import Alphabet, Overlapping, part_texts, read_text
 from ldt.data.collate import Collator
@@ -25,6 +24,7 @@ from ldt.model import (
     load_tokenizer,
     usable_length,
 )
+from ldt.model.config_file import read_values
 from ldt.model.loading import find_folder, read_tokenizer
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import RECIPE
@@ -106,13 +106,9 @@ def is_character_model(folder: str) -> bool:
     """True if a folder or hub id holds a character model.
 
     Raises:
-        ModelError: there is no such folder.
+        ModelError: there is no such folder, or no config.json in it.
     """
-    try:
-        config = PreTrainedConfig.get_config_dict(find_folder(folder))[0]
-    except OSError:
-        return False
-    return config.get("model_type") == LdtCausalConfig.model_type
+    return read_values(find_folder(folder)).get("model_type") == LdtCausalConfig.model_type
 
 
 def _of_masked_words(folder, names, lengths, text, seed, device):

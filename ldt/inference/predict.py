@@ -179,7 +179,7 @@ def find_model(model: str | None) -> Path:
         other = "--model FOLDER names another" if model is None else "--model takes its folder"
         raise ModelError(f"{folder}: no model there; ldt finetune RECIPE makes one, {other}")
     if model is None:
-        log.info("model: %s -> %s", folder, os.path.relpath(folder.resolve()))
+        log.info("model: %s -> %s", folder, os.path.relpath(os.path.realpath(folder)))
     return folder
 
 

@@ -147,7 +147,7 @@ class _Documents:
     def __init__(self, folder: Path):
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; --evidence has wikipedia/ and web/ in it")
-        self.folder = folder.resolve()
+        self.folder = pages.real(folder)
         self.absent: list[str] = []
 
     def find(self, question: Example) -> tuple[int | None, float | str | None]:

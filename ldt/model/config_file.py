@@ -5,7 +5,7 @@ import json
 
 from huggingface_hub.errors import StrictDataclassError
 
-from ldt.errors import ModelError, first_line
+from ldt.errors import ModelError, first_line, shown
 from ldt.model.fields import check_values
 
 MAX_BYTES = 64 << 20  # of a JSON file
@@ -13,6 +13,7 @@ MOST_LABELS = 1_000_000
 # Keys that would have transformers look for code or for another arithmetic. ldt has its own.
 _ELSEWHERE = ("auto_map", "attn_implementation", "experts_implementation", "quantization_config")
 _BESIDES = ("model_type", "num_labels", "output_attentions")  # known, and no fields
+_DTYPES = ("auto", "float16", "bfloat16", "float32", "float64")
 
 
 def read_json(file):
@@ -35,13 +36,21 @@ def read_values(folder):
     """The keys and values of a folder's config.json.
 
     Raises:
-        ModelError: it is missing, damaged, or no table of keys and values.
+        ModelError: it is missing, damaged, no table of keys and values, or has a value that every
+            class of transformers would take, to its harm.
     """
     file = folder / "config.json"
     if not file.is_file():
         raise ModelError(
             f"{folder}: no config.json; ldt convert SOURCE {folder} makes a model there"
         )
+    values = read_table(file)
+    _check_common(values, file)
+    return values
+
+
+def read_table(file):
+    """The keys and values in a file; ModelError if it is no table of them."""
     values = read_json(file)
     if not isinstance(values, dict):
         raise ModelError(f"{file}: not a table of keys and values")
@@ -68,12 +77,6 @@ def make_config(config_class, values, folder, **kwargs):
         or key in _BESIDES
         or not (key.startswith("_") or key in _ELSEWHERE or hasattr(config_class, key))
     }
-    labels = known.get("num_labels", 0)
-    if not isinstance(labels, int) or not 0 <= labels <= MOST_LABELS:
-        raise ModelError(f"{where}: num_labels must be a number up to {MOST_LABELS:,}")
-    architectures = known.get("architectures") or []
-    if not isinstance(architectures, list) or not all(isinstance(n, str) for n in architectures):
-        raise ModelError(f"{where}: architectures must be a list of names")
     try:
         config, unused = config_class.from_dict(known, return_unused_kwargs=True, **kwargs)
         check_values(config_class, vars(config))
@@ -82,3 +85,23 @@ def make_config(config_class, values, folder, **kwargs):
         # Of a check of a field the last line says why.
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
         raise ModelError(f"{where}: {reason}") from error
+
+
+def _check_common(values, where):
+    """Raise ModelError for keys of every config that transformers takes without a look."""
+    labels = values.get("num_labels", 0)
+    if not isinstance(labels, int) or not 0 <= labels <= MOST_LABELS:
+        raise ModelError(f"{where}: num_labels must be a number up to {MOST_LABELS:,}")
+    names = values.get("id2label") or {}
+    numbers = {str(number) for number in range(len(names))}
+    if not isinstance(names, dict) or {str(number) for number in names} != numbers:
+        raise ModelError(f"{where}: id2label must name the labels 0, 1, 2 ..., got {shown(names)}")
+    if not all(isinstance(name, str | int) for name in names.values()):
+        raise ModelError(f"{where}: id2label must have text as names")
+    architectures = values.get("architectures") or []
+    if not isinstance(architectures, list) or not all(isinstance(n, str) for n in architectures):
+        raise ModelError(f"{where}: architectures must be a list of names")
+    for key in ("dtype", "torch_dtype"):
+        name = values.get(key)
+        if name is not None and str(name).removeprefix("torch.") not in _DTYPES:
+            raise ModelError(f"{where}: {key} must be one of {', '.join(_DTYPES)}, got {name!r}")

@@ -17,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from ldt.errors import ModelError, first_line, listed
 from ldt.model.config import LdtConfig, plain_longformer, usable_length
-from ldt.model.config_file import make_config, read_json, read_values
+from ldt.model.config_file import make_config, read_json, read_table, read_values
 from ldt.model.encoders import ENCODERS, encoder_class
 from ldt.model.skeleton import check_finite, check_shapes
 
@@ -30,12 +30,8 @@ WEIGHTS = (  # the first of them that is there counts
     "pytorch_model.bin.index.json",
 )
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "sentencepiece.bpe.model")
-_BESIDE_TOKENIZERS = (
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "merges.txt",
-)
+_TOKENIZER_TABLES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_BESIDE_TOKENIZERS = (*_TOKENIZER_TABLES, "merges.txt")
 _AUTHORS_PREFIX = "roberta."  # of the encoder in the files of Longformer's authors
 _OLD_BUFFER = "embeddings.position_ids"
 _HUB_OPTIONS = (
@@ -136,7 +132,7 @@ def load_tokenizer(path, config):
 
 
 def read_tokenizer(folder, **kwargs):
-    """The tokenizer of a folder as it is; only local files are read, and no code.
+    """The tokenizer of a folder, or a hub id, as it is; no code of it is run.
 
     Args:
         kwargs: of `AutoTokenizer.from_pretrained`.
@@ -144,11 +140,17 @@ def read_tokenizer(folder, **kwargs):
     Raises:
         ModelError: it cannot be read.
     """
+    folder = find_folder(folder)
+    if "config" not in kwargs and (folder / "config.json").is_file():
+        read_values(folder)  # transformers reads it, and takes any number of labels
     try:
         return AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False, **kwargs
         )
     except Exception as error:  # the tokenizers library raises plain Exceptions
+        for file in ("tokenizer.json", *_TOKENIZER_TABLES):
+            if (folder / file).is_file():
+                read_table(folder / file)
         why = first_line(error)
         raise ModelError(f"{folder}: the tokenizer cannot be read: {why}") from error
 
@@ -181,9 +183,10 @@ def find_folder(path, **options):
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder / options.get("subfolder", "")
-    if folder.exists():
+    if os.path.lexists(folder):
+        what = "is a file" if folder.exists() else "is a link to nothing"
         raise ModelError(
-            f"{path} is a file; a model is a folder with config.json, weights and tokenizer"
+            f"{path} {what}; a model is a folder with config.json, weights and tokenizer"
         )
     name = str(path)
     if not _HUB_ID.fullmatch(name) or ("/" in name and folder.parent.is_dir()):

@@ -10,10 +10,10 @@ from ldt.errors import ModelError, ResourceError, listed
 TRAINED = 4  # times its weights: they, their gradients and the two moments of Adam
 
 
-def skeleton(cls, config, *args):
+def skeleton(cls, config, *args, **kwargs):
     """The model of a class on torch's meta device; draws no random number."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"), no_init_weights():
-        return cls(config, *args)
+        return cls(config, *args, **kwargs)
 
 
 def require_memory(cls, config, where):

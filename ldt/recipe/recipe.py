@@ -160,7 +160,7 @@ def _read(path):
     except OSError as error:
         names = list(shipped())
         with suppress(OSError):
-            names += [file.name for file in path.parent.iterdir()]
+            names += [file.name for file in path.parent.iterdir() if file.is_file()]
         raise UserError(f"{path}: {error.strerror}{did_you_mean(path.name, names)}") from None
 
 

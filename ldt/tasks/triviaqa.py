@@ -19,13 +19,17 @@ if TYPE_CHECKING:
     from ldt.data.options import DataSection
 
 
+_NAMES = "; data.evidence, or --evidence of ldt predict, names the folder of the documents"
+
+
 class TriviaQA(SpanTask):
     """The answer to a question, from one of its documents.
 
     An example is a question and one document: ``question``; ``context``, or ``context_file``, the
-    path of a text file that is read when it is needed (inside of ``data.evidence`` where that is
-    set); ``answers``, all names of the answer, or one as text; where a question has several
-    documents ``question_id``; ``verified`` (true or false) for metrics of these questions alone.
+    path of a text file that is read when it is needed (below ``data.evidence``, or the folder of
+    the questions where that is not set); ``answers``, all names of the answer, or one as text;
+    where a question has several documents ``question_id``; ``verified`` (true or false) for metrics
+    of these questions alone.
 
     Every mention of a name in the document is a right answer (`ldt.tasks.text.mentions`). All
     chunks of a document share one loss.
@@ -77,10 +81,7 @@ class TriviaQA(SpanTask):
         try:
             context = context_of(source)
         except DataError as error:
-            raise DataError(
-                f"{example.where}: {error}; data.evidence, or --evidence of ldt predict, names the "
-                "folder of the documents"
-            ) from None
+            raise DataError(f"{example.where}: {error}{_NAMES}") from None
         spans = None
         if config is not None:
             places = mentions(context, self._answers(example, data))
@@ -202,11 +203,17 @@ class TriviaQA(SpanTask):
         name = _optional(example, self.path("context_file", data))
         if name is None or _optional(example, self.path("context", data)) is not None:
             return text(example, self.path("context", data))
+        if isinstance(name, Path):  # of a format that has looked where it is
+            return name
         if not isinstance(name, str):
             raise DataError(f"{example.where}: context_file is {kind(name)}, expected a path")
-        if data.evidence is None:
-            return Path(name)
-        return evidence.inside(Path(data.evidence).resolve(), name, example.where)
+        folder = data.evidence or example.folder
+        if folder is None:
+            raise DataError(f"{example.where}: context_file {name!r} is not read{_NAMES}")
+        try:
+            return evidence.inside(evidence.real(Path(folder)), name, example.where)
+        except DataError as error:
+            raise DataError(f"{error}{_NAMES}") from None
 
 
 def _optional(example: Example, path: str) -> Any:

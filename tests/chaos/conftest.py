@@ -1,9 +1,12 @@
 """A folder with models, documents, recipes and a run, for commands that suffer faults."""
 
+import random
 import shutil
+import time
+from pathlib import Path
 
 import pytest
-from faults import contracts, lines
+from faults import ALL, MINUTES, SEED, contracts, lines
 from zygote import Zygote
 
 FINETUNE = """\
@@ -37,6 +40,24 @@ training:
 """
 
 
+HERE = str(Path(__file__).parent)
+BEGAN = time.monotonic()
+
+
+def pytest_collection_modifyitems(items):
+    """Mix the cases of all classes, so that a run that is not to the end has tried each."""
+    if ALL:
+        places = [place for place, item in enumerate(items) if str(item.path).startswith(HERE)]
+        mixed = random.Random(SEED).sample([items[place] for place in places], len(places))
+        for place, item in zip(places, mixed, strict=True):
+            items[place] = item
+
+
+def pytest_runtest_setup(item):
+    if time.monotonic() - BEGAN > 60 * MINUTES:
+        pytest.skip("the time of LDT_CHAOS is over")
+
+
 @pytest.fixture(scope="session")
 def ldt():
     """Runs a command with a fault, see `zygote.Zygote`."""
@@ -46,7 +67,7 @@ def ldt():
 
 @pytest.fixture(scope="session")
 def made(ldt, tmp_path_factory):
-    """A folder with a short and a long model, text, documents, recipes and a finished run.
+    """A folder with a short and a long model, text, documents, recipes and finished runs.
 
     Not to be changed; `home` is a copy.
     """
@@ -64,9 +85,12 @@ def made(ldt, tmp_path_factory):
     for command in (
         "convert short long --max-length 512 --window 16",
         "finetune ft.yaml training.output_dir=runs/done",
+        "pretrain mlm.yaml training.output_dir=masked training.max_steps=1",
+        "pretrain ch.yaml training.output_dir=characters training.max_steps=1",
     ):
         outcome = ldt(*command.split(), cwd=folder)
         assert outcome.code == 0, outcome.err
+    shutil.rmtree(folder / ".ldt")
     return folder
 
 

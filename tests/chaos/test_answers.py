@@ -35,12 +35,10 @@ PREDICT = COMMANDS["predict"].split()
 
 
 @pytest.fixture(scope="module")
-def full(ldt, made, tmp_path_factory):
+def full(made, tmp_path_factory):
     """A folder as `made`, with all that the commands need."""
     folder = tmp_path_factory.mktemp("full") / "home"
     shutil.copytree(made, folder, symlinks=True)
-    command = "pretrain ch.yaml training.output_dir=characters training.max_steps=1"
-    assert ldt(*command.split(), cwd=folder).code == 0
     lines(folder / "bad.jsonl", contracts(4, seed=2))
     with open(folder / "bad.jsonl", "a") as file:
         file.write("nonsense\n")

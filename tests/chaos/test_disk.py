@@ -3,6 +3,8 @@
 import errno
 import hashlib
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,70 @@ def test_a_disk_that_refuses_once_costs_no_truth(name, at, code, ldt, home):
     check(outcome, home)
     assert outcome.code in (0, 2, 6)
     again(ldt, home, name)
+
+
+@pytest.fixture
+def disk(home):
+    """Mounts a disk of some KiB of its own as the folder ``disk``."""
+    place = home / "disk"
+    place.mkdir()
+    mounted = []
+
+    def mount(size):
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(place)]
+        if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("only root, and not in every container, mounts a disk")
+        mounted.append(place)
+        return place
+
+    yield mount
+    for each in mounted:
+        subprocess.run(["umount", "-l", str(each)], check=True)
+
+
+KIBS = (4, 16, 64, 128, 256, 400, 600, 800, 1200, 1600, 2048, 4096)
+FULL = [(name, size) for name in COMMANDS for size in KIBS]
+
+
+@pytest.mark.parametrize(("name", "size"), sample(FULL, 3))
+def test_a_disk_that_is_full_costs_no_truth(name, size, ldt, home, disk):
+    place = disk(size)
+    command = [COMMANDS[name], f"{name}.yaml", "training.output_dir=disk/r"]
+    command += ["data.cache=disk/cache"] * (name == "mlm")
+    outcome = ldt(*command, cwd=home)
+    assert not outcome.bug, outcome.err
+    assert outcome.code in (0, 6), outcome.err
+    if outcome.code == 0:
+        assert_named_weights(place / "r")
+    else:
+        assert outcome.err.splitlines()[-1].startswith("error: ")
+    assert not [path for path in home.rglob("*") if ".tmp-" in path.name]
+    subprocess.run(["mount", "-o", "remount,size=99m", str(place)], check=True)
+    outcome = ldt(*command, "--resume", cwd=home)
+    if outcome.code == 2 and "without --resume one starts" in outcome.err:
+        outcome = ldt(*command, cwd=home)
+    assert outcome.code == 0, outcome.err
+    assert_named_weights(place / "r")
+
+
+@pytest.mark.parametrize("size", sample((4, 16, 64, 300, 500), 1))
+@pytest.mark.parametrize(
+    "command",
+    [
+        "predict new.jsonl --model runs/done --output disk/a.jsonl",
+        "convert short disk/long --max-length 512 --window 16",
+    ],
+)
+def test_a_result_on_a_disk_that_is_full_is_whole_or_not_there(command, size, ldt, home, disk):
+    place = disk(size)
+    (place / "other").write_bytes(bytes(4096 * max(0, size // 4 - 1)))
+    outcome = ldt(*command.split(), cwd=home)
+    assert outcome.code == 6, outcome.err
+    assert outcome.err.splitlines()[-1].startswith("error: ")
+    assert [path.name for path in place.iterdir()] == ["other"]
+    (place / "other").unlink()
+    subprocess.run(["mount", "-o", "remount,size=99m", str(place)], check=True)
+    assert ldt(*command.split(), cwd=home).code == 0
 
 
 MEMORY = [(name, mib << 20) for name in COMMANDS for mib in (1, 4, 16, 32, 64, 128, 256, 512)]

@@ -175,9 +175,9 @@ def _no_tokenizer(folder):
         (_config(position_embedding_type="relative_key"), "must be absolute .* got relative_key"),
         (_config(model_type="deberta-v2"), "a deberta-v2 model cannot be converted, only bert, "),
         (_config(model_type=None), "a nameless model cannot be converted"),
-        (lambda folder: (folder / "config.json").write_text("{"), "config.json: not a table"),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json: not JSON"),
         (lambda folder: (folder / "config.json").write_text("[1]"), "config.json: not a table"),
-        (lambda folder: (folder / "tokenizer.json").write_text("{"), "tokenizer cannot be read"),
+        (lambda folder: (folder / "tokenizer.json").write_text("{"), "tokenizer.json: not JSON"),
         (_spoil, "not finite"),
     ],
 )

@@ -1,7 +1,7 @@
 """Which cases of a class of faults are tried, and small files to try them on.
 
-Every run tries a sample; ``LDT_CHAOS=all`` tries every case, in an order that ``LDT_CHAOS_SEED``
-gives.
+Every run tries a sample. ``LDT_CHAOS=all`` tries every case, in an order that ``LDT_CHAOS_SEED``
+gives; ``LDT_CHAOS=60`` does so for 60 minutes.
 """
 
 import json
@@ -10,7 +10,9 @@ import random
 from pathlib import Path
 
 SEED = int(os.environ.get("LDT_CHAOS_SEED", "0"))
-ALL = os.environ.get("LDT_CHAOS") == "all"
+_LONG = os.environ.get("LDT_CHAOS", "")
+ALL = bool(_LONG)
+MINUTES = float(_LONG) if _LONG not in ("", "all") else float("inf")
 
 
 def sample(cases, most):

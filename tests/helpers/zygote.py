@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -88,13 +89,14 @@ class Zygote:
         self.process.wait()
 
     def __call__(
-        self, *arguments, cwd=".", fault=None, stdin=None, env=None, limit=LIMIT
+        self, *arguments, cwd=".", fault=None, stdin=None, terminal=False, env=None, limit=LIMIT
     ) -> Outcome:
         """Run ``ldt ARGUMENTS`` in a folder.
 
         Args:
             fault: a `Fault`, or None.
             stdin: text for its standard input; None is the null device.
+            terminal: whether it writes to one; all that comes there is `Outcome.out`.
             env: variables to set.
             limit: seconds after which it is killed, and `Outcome.code` is None.
         """
@@ -103,6 +105,7 @@ class Zygote:
             "cwd": str(Path(cwd).absolute()),
             "fault": asdict(fault or Fault()),
             "stdin": stdin,
+            "terminal": terminal,
             "env": env or {},
             "limit": limit,
         }
@@ -138,9 +141,13 @@ def _run(request):
             with open(path, "w") as file:
                 file.write((request["stdin"] or "") if name == "in" else "")
         began = time.monotonic()
+        screen = _Screen() if request["terminal"] else None
         child = os.fork()
         if not child:
-            _child(request, names)
+            try:
+                _child(request, names, screen)
+            finally:
+                os._exit(98)  # not into the code of the parent
         fault = request["fault"]
         code, sent = "late", not fault["after"]
         while (seconds := time.monotonic() - began) < request["limit"]:
@@ -156,24 +163,51 @@ def _run(request):
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             code = None
+        if screen:
+            screen.close()
         texts = {}
         for name in ("out", "err", "events"):
-            with open(names[name], errors="replace") as file:
+            if screen and name != "events":
+                texts[name] = screen.text if name == "out" else ""
+                continue
+            with open(names[name], errors="replace", newline="") as file:
                 texts[name] = file.read()
         texts["events"] = texts["events"].splitlines()
         return {"code": code, "seconds": seconds, **texts}
 
 
-def _child(request, names):
+class _Screen:
+    """A terminal in place of the files for both outputs, and what was written there."""
+
+    def __init__(self):
+        master, self.handle = os.openpty()
+        self._parts = []
+        self._reader = threading.Thread(target=self._read, args=[master])
+        self._reader.start()
+
+    def _read(self, master):
+        with suppress(OSError):  # EIO: the last process has let go of it
+            while part := os.read(master, 1 << 16):
+                self._parts.append(part)
+        os.close(master)
+
+    def close(self):
+        os.close(self.handle)
+        self._reader.join()
+        self.text = b"".join(self._parts).decode(errors="surrogateescape")
+
+
+def _child(request, names, screen):
     """Run the command in this forked process, which does not come back."""
     os.chdir(request["cwd"])
     os.environ.update(request["env"])
     source = os.devnull if request["stdin"] is None else names["in"]
-    new = os.O_WRONLY
-    for number, (name, flags) in enumerate(
-        [(source, os.O_RDONLY), (names["out"], new), (names["err"], new)]
-    ):
-        os.dup2(os.open(name, flags), number)
+    os.dup2(os.open(source, os.O_RDONLY), 0)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(screen.handle if screen else os.open(names[name], os.O_WRONLY), number)
+    # The streams of the parent think that they can seek.
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", closefd=False, buffering=1)
     fault = Fault(**request["fault"])
     _watch(fault, os.open(names["events"], os.O_WRONLY), request["cwd"])
     if fault.file_size:

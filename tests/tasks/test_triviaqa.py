@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -140,7 +141,7 @@ def test_a_context_file_is_read_raw_when_it_is_needed(tiny, tmp_path):
     text = "\ufeffParty\r\nof\rYork 🎉\n"
     path = tmp_path / "e.txt"
     path.write_bytes(text.encode() + b"\xff York")
-    item = example(None, context_file=str(path))
+    item = example(None, context_file=path)
     (feature,) = encode(tiny, item)
     assert feature["context"] == path  # not its text
     assert said(feature) == ["York", "York"]
@@ -158,7 +159,8 @@ def test_a_context_file_is_read_raw_when_it_is_needed(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"context_file": "gone.txt"}, "f:d: gone.txt: No such file or directory; data.evidence"),
+        ({"context_file": Path("gone.txt")}, "f:d: gone.txt: No such file or directory; data.evi"),
+        ({"context_file": "page.txt"}, "f:d: context_file 'page.txt' is not read; data.evidence"),
         ({"context_file": 3}, "f:d: context_file is a number, expected a path"),
         ({"context_file": None}, "f:d: no field 'context'"),
         ({"context": "York", "answers": []}, "f:d: 'answers' is empty, expected a list of all"),
@@ -174,15 +176,22 @@ def test_what_an_example_lacks_is_told(tiny, fields, message):
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("name", ["../secret.txt", "/etc/passwd", "link.txt"])
-def test_no_file_outside_of_the_evidence_is_read(tiny, tmp_path, name):
+def test_no_file_outside_of_the_evidence_or_the_questions_folder_is_read(
+    tiny, tmp_path, name, named
+):
     (tmp_path / "secret.txt").write_text("York")
     folder = tmp_path / "evidence"
     folder.mkdir()
     (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
-    data = DataSection(evidence=str(folder))
-    with pytest.raises(DataError, match="f:d: .*: a page outside of"):
-        encode(tiny, example(None, context_file=name), data=data)
+    (folder / "page.txt").write_text("York")
+    data = DataSection(evidence=str(folder) if named else None)
+    item = replace(example(None, context_file=name), folder=str(folder))
+    with pytest.raises(DataError, match="f:d: .*: a page outside of .*; data.evidence, or"):
+        encode(tiny, item, data=data)
+    item.fields["context_file"] = "page.txt"
+    assert encode(tiny, item, data=data)[0]["context"] == folder / "page.txt"
 
 
 # training sets

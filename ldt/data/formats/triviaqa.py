@@ -67,7 +67,7 @@ def read(file: JsonFile, data) -> Iterator[Example]:
             f"{file.name}: {shown(file.value)}, expected an object with Data, a list of questions"
         )
     domain = domain_of(file, data.domain, "data.domain=")
-    folder = _evidence(file.name, data.evidence).resolve()
+    folder = evidence.real(_evidence(file.name, data.evidence))
     without = 0
     for item, id, where, pages, verified in _questions(file):
         fields = {"question": take(item, "Question", str, where)}
@@ -80,7 +80,7 @@ def read(file: JsonFile, data) -> Iterator[Example]:
             pair = f"{id}--{page.filename}"
             path = evidence.inside(folder, page.path, where)
             key = id if domain == "wikipedia" else pair
-            more: dict[str, Any] = {"question_id": key, "context_file": str(path)}
+            more: dict[str, Any] = {"question_id": key, "context_file": path}
             if verified is not None:
                 more["verified"] = bool(verified and (domain == "wikipedia" or page.verified))
             yield Example(fields | more, pair, f"{file.name}: {pair}")

@@ -46,7 +46,7 @@ def test_each_question_and_page_is_an_example(written, tmp_path):
     assert examples[1].fields == {
         "question": "q1?",
         "question_id": "q1",
-        "context_file": str(tmp_path / "evidence/wikipedia/é b/c.txt"),
+        "context_file": tmp_path / "evidence/wikipedia/é b/c.txt",
         "answers": ["foo bar", "The Foo"],
     }
     assert examples[1].where == f"{file}: q1--é b/c.txt"
@@ -66,8 +66,8 @@ def test_the_web_domain_asks_of_each_page_by_itself(written, tmp_path):
     pages = [(e.fields["question_id"], e.fields["context_file"]) for e in read(file, DATA)]
     folder = tmp_path / "evidence"
     assert pages == [
-        ("q1--a.txt", str(folder / "wikipedia/a.txt")),
-        ("q1--1/1_2.txt", str(folder / "web/1/1_2.txt")),
+        ("q1--a.txt", folder / "wikipedia/a.txt"),
+        ("q1--1/1_2.txt", folder / "web/1/1_2.txt"),
     ]
 
 
@@ -109,10 +109,10 @@ def test_the_evidence_is_beside_the_folder_the_file_or_where_it_is_said(written,
     other.mkdir()
     said = DATA.model_copy(update={"evidence": str(other)})
     path = next(read(written(question()), said)).fields["context_file"]
-    assert path == str(other / "wikipedia/a.txt")
+    assert path == other / "wikipedia/a.txt"
     beside = written(question(), place="")
     path = next(read(beside, DATA)).fields["context_file"]
-    assert path == str(tmp_path / "evidence/wikipedia/a.txt")
+    assert path == tmp_path / "evidence/wikipedia/a.txt"
     (tmp_path / "evidence").rmdir()
     with pytest.raises(UserError, match="no folder evidence beside it; data.evidence, or --evid"):
         list(read(beside, DATA))
