@@ -3,7 +3,8 @@
 import random
 import shutil
 import time
-from pathlib import Path
+from collections import defaultdict
+from itertools import zip_longest
 
 import pytest
 from faults import ALL, MINUTES, SEED, contracts, lines
@@ -40,17 +41,19 @@ training:
 """
 
 
-HERE = str(Path(__file__).parent)
 BEGAN = time.monotonic()
 
 
 def pytest_collection_modifyitems(items):
-    """Mix the cases of all classes, so that a run that is not to the end has tried each."""
-    if ALL:
-        places = [place for place, item in enumerate(items) if str(item.path).startswith(HERE)]
-        mixed = random.Random(SEED).sample([items[place] for place in places], len(places))
-        for place, item in zip(places, mixed, strict=True):
-            items[place] = item
+    """Take the cases of the classes in turn: a run that is not to the end has tried all."""
+    if not ALL:
+        return
+    classes = defaultdict(list)
+    for item in items:
+        classes[item.path, item.originalname].append(item)
+    for cases in classes.values():
+        random.Random(SEED).shuffle(cases)
+    items[:] = [case for turn in zip_longest(*classes.values()) for case in turn if case]
 
 
 def pytest_runtest_setup(item):
