@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import logging
@@ -175,10 +176,27 @@ def is_write_error(error: Exception) -> bool:
     return any(text in str(error) for text in _TORCH_WRITE)
 
 
+def unwritten(error: Exception) -> str:
+    """The words of a message about an exception of saving."""
+    if any(text in str(error) for text in _TORCH_WRITE):
+        return "the disk did not take all of a file"
+    return str(error) or repr(error)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove temporary files and folders of killed processes. Call it under the folder's lock."""
     for path in folder.iterdir():
         if _LEFTOVER.fullmatch(path.name):
+            remove(path)
+
+
+def remove_abandoned(target: Path) -> None:
+    """Remove what processes left beside ``target`` that were killed while they made it."""
+    import psutil
+
+    for path in target.parent.glob(f"{glob.escape(target.name)}.tmp-*"):
+        maker = path.name.rpartition("-")[2]
+        if maker.isdecimal() and (int(maker) == os.getpid() or not psutil.pid_exists(int(maker))):
             remove(path)
 
 

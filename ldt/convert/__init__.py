@@ -1,6 +1,5 @@
 """Turn a short-input encoder into a long-input one, and prove that it still computes the same."""
 
-import glob
 import json
 import os
 import shutil
@@ -16,7 +15,7 @@ from ldt.convert.proof import prove
 from ldt.convert.report import Report, shown_path
 from ldt.convert.source import find_source, read_source
 from ldt.errors import ModelError, ResourceError, UserError, refusal
-from ldt.files import new_folder
+from ldt.files import new_folder, remove_abandoned
 from ldt.inference.masked_text import MaskedText, score, scorer, texts
 from ldt.model import LdtForMaskedLM, load, load_tokenizer, usable_length
 from ldt.model.config import upper_middle_layers
@@ -274,11 +273,8 @@ def _check_target(target, place, folder, overwrite):
 
 def _remove_leftovers(place):
     """Remove the temporary folders of conversions to this target that were killed."""
-    leftovers = [place.with_name(f"{place.name}.partial")]  # of versions before new_folder
-    if place.parent.is_dir():
-        leftovers += place.parent.glob(f"{glob.escape(place.name)}.tmp-*")
-    for folder in leftovers:
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(place.with_name(f"{place.name}.partial"), ignore_errors=True)  # of old versions
+    remove_abandoned(place)
 
 
 @contextmanager

@@ -109,7 +109,10 @@ def _sound(folder: Path, vocabulary: int) -> tuple[list[dict], str | None]:
         try:
             sound.append(_checked(place, vocabulary))
         except (OSError, ValueError, EOFError, RecursionError) as error:
-            return sound, f"{place.name}: {first_line(error)}"
+            what = first_line(error)
+            if isinstance(error, FileNotFoundError):
+                what = f"{Path(error.filename).name} is missing"
+            return sound, f"{place.name}: {what}"
     return sound, None
 
 
@@ -133,9 +136,12 @@ def _checked(place: Path, vocabulary: int) -> dict:
     dtype = token_type(vocabulary)
     if shard["type"] != dtype.str:
         raise ValueError(f"shard.json has the type {shard['type'][:20]!r}, expected {dtype.str!r}")
-    documents = np.load(place / "documents.npy", allow_pickle=False)
+    try:
+        documents = np.load(place / "documents.npy", allow_pickle=False)
+    except ValueError:  # whose words are about loading pickles
+        documents = None
     if not isinstance(documents, np.ndarray) or documents.dtype != DOCUMENT:
-        raise ValueError("documents.npy holds something else")
+        raise ValueError("documents.npy is damaged, or holds something else")
     counts = documents["tokens"]
     if documents.shape != (shard["documents"],) or (counts < 0).any():
         raise ValueError("documents.npy does not have the documents of shard.json")

@@ -20,8 +20,8 @@ from filelock import FileLock, Timeout
 
 from ldt.data.records import Example
 from ldt.errors import DataError, UserError, escaped, plural, refusal
-from ldt.files import check_target, flush, write_whole
-from ldt.inference.result_file import remove_leftovers, require_place, resolved
+from ldt.files import check_target, flush, remove_abandoned, write_whole
+from ldt.inference.result_file import require_place, resolved
 
 BLOCK = 1 << 16
 DIGITS = 6
@@ -126,7 +126,7 @@ class AnswerFile:
 
     def _note(self) -> None:
         """Write down what decides the answers."""
-        remove_leftovers(self.run)
+        remove_abandoned(self.run)
         try:
             write_whole(self.run, json_line(self._made_by).decode())
         except IsADirectoryError:

@@ -1,13 +1,12 @@
 """Files that a command writes at its end: refused before its work, and whole or not there."""
 
-import glob
 import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from ldt.errors import UserError, refusal
-from ldt.files import check_target, temporary, write_whole
+from ldt.files import check_target, remove_abandoned, temporary, write_whole
 
 BLOCK = 4096  # bytes that a disk with any room takes
 
@@ -64,7 +63,7 @@ def require_place(target: Path) -> None:
     """
     probe = temporary(target)
     try:
-        remove_leftovers(target)
+        remove_abandoned(target)
         handle = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.write(handle, bytes(BLOCK))
@@ -73,15 +72,6 @@ def require_place(target: Path) -> None:
     finally:
         with suppress(OSError):
             probe.unlink(missing_ok=True)
-
-
-def remove_leftovers(target: Path) -> None:
-    """Remove what processes left beside ``target`` that were killed while they wrote it."""
-    for path in target.parent.glob(f"{glob.escape(target.name)}.tmp-*"):
-        number = path.name.rpartition("-")[2]
-        if number.isdecimal() and not (int(number) != os.getpid() and _lives(int(number))):
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
 
 
 def resolved(target: Path) -> Path:
@@ -96,12 +86,6 @@ def resolved(target: Path) -> Path:
     if path.is_symlink():
         raise UserError(f"{target}: a link that leads back to itself; name another file")
     return path
-
-
-def _lives(process: int) -> bool:
-    import psutil
-
-    return psutil.pid_exists(process)
 
 
 def _is_stream(path: Path) -> bool:

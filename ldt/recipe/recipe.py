@@ -204,8 +204,11 @@ def _validate(
         else:
             values[key] = value or {}
     model, data = _sections(root)
+    unknown = _task_class(root) is None and "name" in values.get("task", {})
 
     def valid(cls, section):
+        if unknown:
+            return None  # what its sections may hold is not known either
         return _section(cls, values.get(section, {}), section, root, problems)
 
     return (

@@ -328,7 +328,7 @@ def _save(job: Job, prepared: Prepared, trainer: Trainer, run: Path, results: di
         if not files.is_write_error(error):
             raise
         raise ResourceError(
-            f"{run}: the trained model cannot be saved: {error}; "
+            f"{run}: the trained model cannot be saved: {files.unwritten(error)}; "
             "free some disk space, then --resume goes on from the last checkpoint"
         ) from error
     finally:

@@ -14,7 +14,6 @@ import platform
 import secrets
 import shutil
 from collections.abc import Iterable
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -276,8 +275,7 @@ def point_latest(run: Path) -> None:
     link = files.temporary(LATEST)
     try:
         LATEST.parent.mkdir(exist_ok=True)
-        with suppress(FileNotFoundError):
-            link.unlink()
+        files.remove_abandoned(LATEST)
         link.symlink_to(os.path.relpath(run, LATEST.parent), target_is_directory=True)
         link.replace(LATEST)
     except OSError as error:  # such as a file system without links

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import pickle
 import shutil
 import time
 from pathlib import Path
@@ -136,15 +137,19 @@ class Trainer(transformers.Trainer):
                 ) from error
             if resume and not self._stepping and not isinstance(error, UserError | FolderLost):
                 # Whatever a checkpoint holds that nobody wrote there: no code of it is run.
+                foreign = isinstance(error, pickle.UnpicklingError)
+                why = "a file of it holds more than tensors" if foreign else first_line(error)
                 raise ModelError(
-                    f"{resume}: cannot be resumed: {first_line(error)}; without this folder "
-                    "--resume goes on from the checkpoint before it"
+                    f"{resume}: cannot be resumed: {why}; without this folder --resume goes on "
+                    "from the checkpoint before it"
                 ) from error
             raise
         finally:
             self.progress.close()
         if self.weights_step is None:
             self.weights_step = self.state.global_step
+        if self.lost_best and self.lost_best.step == self.weights_step:
+            self.lost_best = None  # no checkpoint has them, but the model does
 
     # -- resuming
 
@@ -194,6 +199,8 @@ class Trainer(transformers.Trainer):
 
     def _load_best_model(self) -> None:
         assert self.state.best_model_checkpoint is not None  # or it is not called
+        if self.lost_best and self.lost_best.step == self.state.global_step:
+            return  # the model holds better weights than any checkpoint
         best = Path(self.state.best_model_checkpoint)
         problem = checkpoints.problem(best)
         if problem:
@@ -242,7 +249,7 @@ class Trainer(transformers.Trainer):
             if self.args.should_save:
                 shutil.rmtree(folder, ignore_errors=True)
         # All processes go on alike; a best checkpoint that was not saved is none.
-        said = broadcast_object_list([failure and (str(failure) or repr(failure))])[0]
+        said = broadcast_object_list([failure and files.unwritten(failure)])[0]
         if said:
             self.check_folder()
             if self.state.best_global_step == step:

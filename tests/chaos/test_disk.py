@@ -41,11 +41,12 @@ def assert_named_weights(run):
         assert hashlib.sha256((run / name).read_bytes()).hexdigest() == value
 
 
-def again(ldt, home, name):
+def again(ldt, home, name, *overrides):
     """Without the fault the run is resumed, begun again, or finished already."""
-    outcome = ldt(COMMANDS[name], f"{name}.yaml", "--resume", cwd=home)
+    command = (COMMANDS[name], f"{name}.yaml", *overrides)
+    outcome = ldt(*command, "--resume", cwd=home)
     if outcome.code == 2 and "without --resume one starts" in outcome.err:
-        outcome = ldt(COMMANDS[name], f"{name}.yaml", cwd=home)
+        outcome = ldt(*command, cwd=home)
     assert outcome.code == 0, outcome.err
     assert_named_weights(home / "runs/r")
 
@@ -64,6 +65,31 @@ def test_a_disk_that_refuses_once_costs_no_truth(name, at, code, ldt, home):
     check(outcome, home)
     assert outcome.code in (0, 2, 6)
     again(ldt, home, name)
+
+
+def test_best_weights_that_only_the_model_holds_are_kept(ldt, home):
+    # Files may have the size of the weights, not that of the optimizer's state.
+    outcome = ldt("finetune", "ft.yaml", cwd=home, fault=Fault(file_size=620_000))
+    assert outcome.code == 0, outcome.err
+    assert "CHECKPOINT NOT SAVED at step 4: the disk did not take all of a file." in outcome.err
+    assert not list((home / "runs/r").glob("checkpoint-*"))
+    assert json.loads((home / "runs/r/metrics.json").read_text())["step_of_weights"] == 4
+    assert_named_weights(home / "runs/r")
+
+
+def test_best_weights_that_are_lost_are_said(ldt, home):
+    # The loss falls, so by this measure the weights of step 2 are the best.
+    falling = ("training.metric_for_best_model=loss", "training.greater_is_better=true")
+    command = ("finetune", "ft.yaml", *falling)
+    whole = ldt(*command, "training.output_dir=runs/whole", cwd=home)
+    assert json.loads((home / "runs/whole/metrics.json").read_text())["step_of_weights"] == 2
+    at = next(n for n, event in enumerate(whole.events, 1) if "checkpoint-2.tmp" in event)
+    outcome = ldt(*command, cwd=home, fault=Fault(at=at, errno=errno.ENOSPC))
+    assert outcome.code == 6
+    last = outcome.err.splitlines()[-1]
+    assert last.startswith("error: runs/r: the best weights, of step 2, could not be kept")
+    assert "the model there is that of step 4; free some disk space, then --resume" in last
+    again(ldt, home, "ft", *falling)
 
 
 @pytest.fixture

@@ -50,9 +50,11 @@ def squad(home):
 
 
 def labels(home):
-    gold = [{"id": str(n), "text": "x", "label": "ab"[n % 2] + HARM} for n in range(6)]
-    lines(home / "gold.jsonl", gold)
-    lines(home / "pred.jsonl", [{"id": row["id"], "label": gold[0]["label"]} for row in gold])
+    harm = HARM.replace(" ", "")
+    gold = [f"word B-{kind}{harm}\nword O\n\n" for kind in "ab"]
+    (home / "gold.conll").write_text("".join(gold))
+    pred = {"1": [[f"B-a{harm}", "O"]], "2": [[f"B-c{harm}", "O"]], harm: [["O"]]}
+    (home / "pred.json").write_text(json.dumps(pred))
 
 
 def recipe(text):
@@ -73,7 +75,7 @@ def characters(home):
 
 
 NAME = "new" + HARM + ".jsonl"
-EVALUATE = ("evaluate", "--format", "classification", "--gold", "gold.jsonl", "--pred")
+EVALUATE = ("evaluate", "--format", "conll", "--gold", "gold.conll", "--pred", "pred.json")
 CASES = {
     "labels of a training": (classes, ("finetune", "ft.yaml")),
     "labels of a dry run": (classes, ("finetune", "ft.yaml", "--dry-run")),
@@ -94,8 +96,8 @@ CASES = {
         squad,
         ("evaluate", "--format", "squad", "--gold", "gold.json", "--pred", "pred.json"),
     ),
-    "groups": (labels, (*EVALUATE, "pred.jsonl")),
-    "groups as JSON": (labels, (*EVALUATE, "pred.jsonl", "--json", "-")),
+    "groups": (labels, EVALUATE),
+    "groups as JSON": (labels, (*EVALUATE, "--json", "-")),
     "keys of a recipe": (
         recipe(f"task: {{name: classification, {json.dumps(HARM)}: 1}}\ndata: {{train: x}}\n"),
         ("finetune", "bad.yaml"),

@@ -306,7 +306,7 @@ def test_neither_the_source_nor_another_folder_is_overwritten(make, tmp_path):
 
 def test_what_a_killed_conversion_left_is_cleared(make, tmp_path):
     folder = make()
-    for name in ("long.partial", "long.tmp-1"):
+    for name in ("long.partial", "long.tmp-999999999"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_text("half")
     convert(folder, tmp_path / "long", **SMALL)
