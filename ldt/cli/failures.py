@@ -24,8 +24,8 @@ OTHER_PROCESS = (
 )
 
 LESS_MEMORY = (
-    "a smaller data.max_length or training.per_device_train_batch_size (finetune) "
-    "or --batch-tokens (predict) needs less"
+    "free some, or let ulimit -v allow more; a smaller data.max_length or "
+    "training.per_device_train_batch_size (finetune) or --batch-tokens (predict) needs less"
 )
 NO_THREAD = "the system starts no more threads; a higher ulimit -u, or more memory, allows them"
 NOT_WRITTEN = "the disk did not take a file that was written; free space on it, or use another"

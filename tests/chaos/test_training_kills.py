@@ -1,12 +1,13 @@
 """Trainings that are killed at any of their file events lose nothing that was saved."""
 
 import json
+import random
 import shutil
 import signal
 from pathlib import Path
 
 import pytest
-from faults import sample
+from faults import SEED, sample
 from zygote import Fault
 
 COMMANDS = {"ft": "finetune", "mlm": "pretrain", "ch": "pretrain"}
@@ -42,6 +43,23 @@ def leftovers(home):
 
 
 KILLS = [(name, at) for name in COMMANDS for at in range(1, MOST_EVENTS)]
+
+
+MOMENTS = [random.Random(SEED + number).uniform(0.05, 1.5) for number in range(30)]
+
+
+@pytest.mark.parametrize("moment", sample(MOMENTS, 1))
+def test_a_training_that_was_killed_at_any_moment_comes_to_the_same_weights(
+    moment, ldt, home, wanted
+):
+    weights, metrics, _ = wanted["ft"]
+    ldt(*command("ft"), cwd=home, fault=Fault(after=moment, number=signal.SIGKILL))
+    outcome = ldt(*command("ft"), "--resume", cwd=home)
+    if outcome.code == 2 and "without --resume one starts" in outcome.err:
+        outcome = ldt(*command("ft"), cwd=home)
+    assert outcome.code == 0, outcome.err
+    assert result(home) == (weights, metrics)
+    assert not leftovers(home / "runs")
 
 
 @pytest.mark.parametrize(("name", "at"), sample(KILLS, 5))
