@@ -51,8 +51,9 @@ def write_whole(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    except BaseException:
+        remove(unfinished)
+        raise
 
 
 @contextmanager

@@ -242,7 +242,7 @@ def finish(
     """Move the files of a model from a temporary folder into the run folder.
 
     Args:
-        folder: beside or in the run folder; removed.
+        folder: beside or in the run folder; empty then.
         also: names of its files that go last, since their presence says that all is there.
         finished: False for a run that is to be resumed all the same.
 
@@ -260,7 +260,6 @@ def finish(
         (folder / name).replace(run / name)
     files.flush(run)
     _write(run, record | {"files": names, "finished": finished})
-    folder.rmdir()
 
 
 def _write(run: Path, record: dict[str, Any]) -> None:
@@ -279,4 +278,5 @@ def point_latest(run: Path) -> None:
         link.symlink_to(os.path.relpath(run, LATEST.parent), target_is_directory=True)
         link.replace(LATEST)
     except OSError as error:  # such as a file system without links
+        files.remove(link)
         log.warning("%s: not linked to %s: %s", LATEST, run, error.strerror)
