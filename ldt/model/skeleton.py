@@ -1,7 +1,6 @@
 """A model without memory: its shapes, before anything is allocated that a config asks for."""
 
-import os
-
+import psutil
 import torch
 from transformers.initialization import no_init_weights
 
@@ -24,7 +23,7 @@ def require_memory(cls, config, where):
     """
     size = 4 * sum(weight.numel() for weight in skeleton(cls, config).parameters())
     size *= 1 if torch.cuda.is_available() else TRAINED
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = psutil.virtual_memory().total
     if size > memory:
         raise ResourceError(
             f"{where}: the model needs {size / 2**30:,.0f} GiB of memory, this machine has "
