@@ -45,6 +45,8 @@ FIXED = {
     "restore_callback_states_from_checkpoint": True,
     "average_tokens_across_devices": True,
     "batch_eval_metrics": False,
+    "prediction_loss_only": False,
+    "neftune_noise_alpha": None,  # for embeddings of padded rows, and ours are packed
 }
 
 
