@@ -16,6 +16,7 @@ from transformers.integrations import get_reporting_integration_callbacks
 from ldt.attention.matmul import has_bfloat16
 from ldt.data.options import CorpusSection
 from ldt.errors import RecipeError, first_line
+from ldt.recipe.problems import shown
 from ldt.recipe.recipe import Recipe, check_training
 from ldt.recipe.training import OWN_TRAINING_KEYS
 
@@ -64,7 +65,9 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     _check_backend(recipe)
     for key, value in _fixed(recipe).items():
         if recipe.training.get(key, value) != value:
-            raise RecipeError(f"{recipe.where('training', key)}: is always {value!r}; leave it out")
+            raise RecipeError(
+                f"{recipe.where('training', key)}: is always {shown(value)}; leave it out"
+            )
     values = DEFAULTS | recipe.training
     if values.get("bf16") == "auto":
         values["bf16"] = _multiplies_bfloat16(values)
