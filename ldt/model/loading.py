@@ -78,7 +78,7 @@ def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **
         kwargs.pop(key, None)
     new = "anything" if kwargs.pop("ignore_mismatched_sizes", False) else "nothing"
     # Not the config's: it would keep "auto" as the name of a type.
-    dtype = {"dtype": kwargs.pop(key) for key in ("torch_dtype", "dtype") if key in kwargs}
+    dtype = {key: kwargs.pop(key) for key in ("torch_dtype", "dtype") if key in kwargs}
     options = {key: kwargs.pop(key) for key in _HUB_OPTIONS if key in kwargs}
     folder = find_folder(path, **options)
     if isinstance(config, str | os.PathLike):
