@@ -3,17 +3,18 @@
 The paper's "chunks" made exact: a block of queries meets the slab of keys that its windows reach,
 with the global keys of the document in front, in three steps (scores, softmax in place, values) on
 scratch memory that every block uses again. The backward pass computes the probabilities anew, so
-nothing but q, k and v is kept for it.
+nothing but q, k and v is kept for it. Blocks of half precision are computed in float32.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from ldt.attention.dropout import dropout_mask, kept, token_codes
 from ldt.attention.layout import Layout, per_head
-from ldt.attention.matmul import fast_matmul, linear
+from ldt.attention.matmul import fast_matmul, linear, wide
 
 BLOCK = 128  # queries at a time; 96 to 192 are equally fast, below that the loop shows
 ALIGN = 16  # global keys in front of a slab are padded to this many: unaligned rows are slow
@@ -111,13 +112,19 @@ def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):
 
 
 def folded_rows(q, x, key, value, layout, dropout, seed):
-    width = x.shape[1]
+    """`global_attention` without projections of the document.
+
+    What is folded is as wide as the document's tokens, of which a head reads a few dims: in half
+    precision the rounding of all the others would drown these. So it is float32.
+    """
+    dtype, width = q.dtype, x.shape[1]
     heads, dim = q.shape[1:]
-    folded = torch.einsum("ghd,hdw->ghw", q * dim**-0.5, key[0].view(heads, dim, width))
-    context, weight = [], []
-    for start, stop, rows in _spans(layout):
-        tokens = x[start:stop]
-        scores = folded[rows].flatten(0, 1) @ tokens.T  # [g * heads, length]
+
+    def span(folded, tokens, start, rows):
+        """[g * heads, length] probabilities, times the tokens; and their sums [g * heads]."""
+        tokens = wide(tokens)
+        scores = folded @ tokens.T
+        stop = start + len(tokens)
         if layout.key_padding_mask is not None:
             scores = scores.masked_fill(
                 ~layout.key_padding_mask[start:stop], torch.finfo(scores.dtype).min
@@ -127,10 +134,23 @@ def folded_rows(q, x, key, value, layout, dropout, seed):
             token = torch.arange(start, stop, device=x.device)
             mask = dropout_mask(layout, heads, layout.global_index[rows], token, dropout, seed)
             probs = probs * mask.transpose(0, 1).flatten(0, 1) / (1 - dropout)
-        context.append((probs @ tokens).view(-1, heads, width))
-        weight.append(probs.sum(-1).view(-1, heads))
-    out = torch.einsum("ghw,hdw->ghd", torch.cat(context), value[0].view(heads, dim, width))
-    return out + torch.cat(weight)[..., None] * value[1].view(heads, dim)
+        return probs @ tokens, probs.sum(-1)
+
+    if x.dtype != wide(x).dtype and torch.is_grad_enabled():  # or it would keep wide tokens
+        span = partial(checkpoint, span, use_reentrant=False, preserve_rng_state=False)
+    with fast_matmul(q):
+        folded = torch.einsum(
+            "ghd,hdw->ghw", wide(q) * dim**-0.5, wide(key[0]).view(heads, dim, width)
+        )
+        spans = [
+            span(folded[rows].flatten(0, 1), x[start:stop], start, rows)
+            for start, stop, rows in _spans(layout)
+        ]
+        context, weight = map(torch.cat, zip(*spans, strict=True))
+        context = context.view(-1, heads, width)
+        out = torch.einsum("ghw,hdw->ghd", context, wide(value[0]).view(heads, dim, width))
+        out = out + weight.view(-1, heads, 1) * wide(value[1]).view(heads, dim)
+    return out.to(dtype)
 
 
 def plain_rows(q, x, key, value, layout, dropout, seed):
@@ -266,14 +286,15 @@ class Blocked(torch.autograd.Function):
         blocks, _, drop = ctx.rest
         work = _Work(q, k, v, *ctx.rest, query, table)
         dq, dk, dv = q.new_zeros(q.shape), _Sum(k), _Sum(v)
-        dquery, dtable = (x if x is None else x.new_zeros(x.shape) for x in (query, table))
+        dquery = None if query is None else query.new_zeros(query.shape)
+        dtable = None if table is None else torch.zeros_like(work.table)
         with fast_matmul(q):
             for block in blocks:
                 probs = work.probs(block)  # [heads, b, keys]
                 up = grad[block.rows]
                 if block.muted is not None:
                     up = up.index_fill(0, block.muted, 0)
-                up = up.transpose(0, 1)  # [heads, b, dim]
+                up = wide(up.transpose(0, 1))  # [heads, b, dim]
                 if drop:
                     up = up / (1 - drop.probability)
                 part = torch.bmm(up, work.values(block).transpose(1, 2), out=work.second(probs))
@@ -284,23 +305,27 @@ class Blocked(torch.autograd.Function):
                     dropped = mask.mul_(probs)
                 dv.add(block, torch.bmm(dropped.transpose(1, 2), up))
                 torch._softmax_backward_data(part, probs, -1, probs.dtype, grad_input=part)
-                queries = q[block.rows].transpose(0, 1) * work.scale
+                queries = wide(q[block.rows].transpose(0, 1)) * work.scale
                 dk.add(block, torch.bmm(part.transpose(1, 2), queries))
                 rows = torch.bmm(part, work.keys(block)).mul_(work.scale)
                 dq[block.rows] = rows.transpose(0, 1)
                 if table is not None:
                     far = work.by_offset(part, block).mul_(work.scale)  # [heads, b, offsets]
-                    dquery[block.rows] = torch.bmm(far, table).transpose(0, 1)
-                    dtable += torch.bmm(far.transpose(1, 2), query[block.rows].transpose(0, 1))
+                    dquery[block.rows] = torch.bmm(far, work.table).transpose(0, 1)
+                    queries = wide(query[block.rows].transpose(0, 1))
+                    dtable += torch.bmm(far.transpose(1, 2), queries)
+            if table is not None:
+                dtable = dtable.to(table.dtype)
         return dq, dk.total(), dv.total(), None, None, None, dquery, dtable
 
 
 class _Sum:
-    """Sum of the blocks' gradients of their keys; apart, and in float32 at least, those of a
-    document's global keys, which every block adds to."""
+    """Sum of the blocks' gradients of their keys, in float32 at least; apart those of a document's
+    global keys, which every block adds to."""
 
     def __init__(self, like):
-        self._keys = like.new_zeros(like.shape)
+        self._dtype = like.dtype
+        self._keys = torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
         self._extra = {}  # id of a block's extra -> the tokens, and their sum
 
     def add(self, block, part):
@@ -309,8 +334,7 @@ class _Sum:
         if block.extra is not None:
             x = len(block.extra)
             if id(block.extra) not in self._extra:
-                wide = torch.promote_types(part.dtype, torch.float32)
-                self._extra[id(block.extra)] = block.extra, part[:x].to(wide, copy=True)
+                self._extra[id(block.extra)] = block.extra, part[:x].clone()
             else:
                 self._extra[id(block.extra)][1].add_(part[:x])
         self._keys[block.keys] += part[x:]
@@ -319,8 +343,8 @@ class _Sum:
         """[tokens, heads, dim]."""
         if self._extra:
             tokens, sums = map(torch.cat, zip(*self._extra.values(), strict=True))
-            self._keys.index_add_(0, tokens, sums.to(self._keys.dtype))
-        return self._keys
+            self._keys.index_add_(0, tokens, sums)
+        return self._keys.to(self._dtype)
 
 
 class _Work:
@@ -328,11 +352,12 @@ class _Work:
 
     def __init__(self, q, k, v, blocks, reach, drop, query=None, table=None):
         self.q, self.k, self.v, self.reach, self.drop = q, k, v, reach, drop
-        self.query, self.table = query, table
+        self.query, self.table = query, None if table is None else wide(table)
         self.scale = q.shape[-1] ** -0.5
         largest = max((b * n for b, n in (block.shape for block in blocks)), default=0)
-        self.scratch = q.new_empty(2, q.shape[1] * largest)
-        self.low = torch.finfo(q.dtype).min
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        self.scratch = q.new_empty(2, q.shape[1] * largest, dtype=dtype)
+        self.low = torch.finfo(dtype).min
         if drop:
             self.codes = torch.empty_like(self.scratch, dtype=torch.int32)
             self.mask = torch.empty_like(self.scratch[0])
@@ -342,8 +367,8 @@ class _Work:
         """[heads, keys, dim] of the block's keys."""
         slab = x[block.keys].transpose(0, 1)
         if block.extra is None:
-            return slab.contiguous()
-        return torch.cat([x[block.extra].transpose(0, 1), slab], 1)
+            return wide(slab).contiguous()
+        return torch.cat([wide(x[block.extra].transpose(0, 1)), wide(slab)], 1)
 
     def keys(self, block):
         return self.gather(self.k, block)
@@ -357,7 +382,7 @@ class _Work:
 
     def probs(self, block):
         """[heads, b, keys] softmax of the block's scores, in scratch memory."""
-        queries = self.q[block.rows].transpose(0, 1).contiguous()
+        queries = wide(self.q[block.rows].transpose(0, 1)).contiguous()
         keys = self.keys(block)
         heads, (b, n) = queries.shape[0], block.shape
         scores = self.scratch[0, : heads * b * n].view(heads, b, n)
@@ -377,7 +402,7 @@ class _Work:
 
     def by_key(self, block, keys):
         """[heads, b, keys], what the distances add to the scores of a block."""
-        queries = self.query[block.rows].transpose(0, 1)
+        queries = wide(self.query[block.rows].transpose(0, 1))
         far = torch.bmm(queries, self.table.transpose(1, 2)).mul_(self.scale)
         slab, view = _skewed(far.shape, far)
         view.copy_(far)

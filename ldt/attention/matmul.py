@@ -17,8 +17,12 @@ EXACT = 4.0  # largest error of oneDNN, in errors of the default library
 _chosen: dict[str, bool] = {}  # kind of product -> True for oneDNN, without a probe
 
 
+@contextmanager
 def fast_matmul(x):
-    """Context in which batched matrix products of tensors like ``x`` run on the faster library.
+    """Context in which batched products of ``wide(x)`` are just that, on the faster library.
+
+    Autocast would round their factors. Of bfloat16 nothing is lost where oneDNN takes a CPU's
+    instructions for it, whose sums are float32.
 
     MKL, torch's default in float32, holds its AVX-512 code back on CPUs of other makers; oneDNN
     does not. On those `linear` takes oneDNN; for batched products, and on other CPUs, a probe at
@@ -27,7 +31,18 @@ def fast_matmul(x):
     The libraries add in different orders, so bit-identical runs need the same choice: `chosen`.
     The switch is a process-wide torch setting, restored at exit; other threads may briefly see it.
     """
-    return onednn() if _applies(x) and _pays("bmm") else nullcontext()
+    on_cpu, autocast = x.device.type == "cpu", nullcontext()
+    if torch.is_autocast_enabled(x.device.type):
+        autocast = torch.autocast(x.device.type, enabled=False)
+    pays = x.dtype == torch.bfloat16 or (x.dtype != torch.float64 and _pays("bmm"))
+    with autocast, onednn() if on_cpu and pays else nullcontext():
+        yield
+
+
+def wide(x):
+    """``x`` in float32 at least, contiguous where it is cast."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    return x if x.dtype == dtype else x.to(dtype, memory_format=torch.contiguous_format)
 
 
 def linear(x, weight, bias):

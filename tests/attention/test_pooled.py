@@ -11,7 +11,7 @@ import torch
 from cells import cells_by_hand, pool_weight, pooled
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from patterns import batches, dropouts, same
+from patterns import batches, dropouts, further, same
 
 from ldt.attention import POOLINGS, Layout
 from ldt.attention.pooled import POOLED, blocked, pooled_attention, poolings, reference
@@ -170,18 +170,15 @@ def test_a_document_alone_is_what_it_is_in_a_batch_and_behind_padding(pooling):
 def test_low_precision_is_about_as_close_as_the_dense_definition(dtype, pooling):
     docs = Layout(torch.tensor([0, 300]), None, torch.arange(300) < 3)
 
-    def run(module, dtype):
-        generator = torch.Generator().manual_seed(0)
-        return pooled(module, docs, generator, pooling, 5, 4, dtype, dim=16, window=64)
+    def run(module, dtype, rounded):
+        generator, how = torch.Generator().manual_seed(0), {"dim": 16, "window": 64}
+        found = pooled(module, docs, generator, pooling, 5, 4, dtype, rounded=rounded, **how)
+        assert all(x.dtype == dtype for x in found)
+        return found
 
-    exact = run(reference, torch.float64)
-    dense, ours = run(reference, dtype), run(blocked, dtype)
-    for true, a, b in zip(exact, ours, dense, strict=True):
-        assert a.dtype == dtype
-        error, allowed = ((x.double() - true).abs().max() for x in (a, b))
-        if pooling == "max" and dtype != torch.float32:  # values that are equal after rounding
-            continue
-        assert error <= 2 * allowed + torch.finfo(dtype).eps * true.abs().max()
+    # Keys and values of cells are rounded between the two functions.
+    names = "out", "keys", "values", "dq", "dk", "dv", "dw"
+    assert not further(names, run, reference, blocked, dtype, factor=4)
 
 
 def test_memory_for_probabilities_does_not_grow_with_the_length():
@@ -251,7 +248,7 @@ FAULTS = {
         "return *_Weighted.apply(shares.squeeze(0), cells, k), "
         "*_Weighted.apply(shares.squeeze(0).flip(-1), cells, v)",
     ),
-    "the gradient of the weights is lost": ("if share_grad is not None", "if False"),
+    "the gradient of the weights is lost": ("place += ", "place + "),
     "only the last place sends its gradient": (
         "token_grad[places].addcmul_(up, part)",
         "token_grad[places] = up * part",

@@ -26,7 +26,7 @@ def cells_by_hand(layout, size, stride):
     return found
 
 
-def pool_weight(pooling, size, heads, dim, generator, dtype=torch.float64):
+def pool_weight(pooling, size, heads, dim, generator, dtype=torch.float64, rounded=torch.float64):
     """A random weight of a pooling, None for those that have none.
 
     Its numbers are of variance 1 / dim, so that products with a token are of about 1, as scores
@@ -38,17 +38,29 @@ def pool_weight(pooling, size, heads, dim, generator, dtype=torch.float64):
     return (
         None
         if initial is None
-        else rand(*initial.shape, generator=generator, dtype=dtype, scale=dim**-0.5)
+        else rand(
+            *initial.shape, generator=generator, dtype=dtype, scale=dim**-0.5, rounded=rounded
+        )
     )
 
 
 def pooled(
-    module, layout, generator, pooling, size, stride, dtype=torch.float64, heads=2, dim=4, **how
+    module,
+    layout,
+    generator,
+    pooling,
+    size,
+    stride,
+    dtype=torch.float64,
+    heads=2,
+    dim=4,
+    rounded=torch.float64,
+    **how,
 ):
     """Output of a module's two functions together, and all gradients."""
-    shape = layout.total_tokens, heads, dim
-    q, k, v, up = (rand(*shape, generator=generator, dtype=dtype) for _ in range(4))
-    weight = pool_weight(pooling, size, heads, dim, generator, dtype)
+    shape, kind = (layout.total_tokens, heads, dim), {"dtype": dtype, "rounded": rounded}
+    q, k, v, up = (rand(*shape, generator=generator, **kind) for _ in range(4))
+    weight = pool_weight(pooling, size, heads, dim, generator, **kind)
     cells = Cells(layout, size, stride)
     keys, values = module.pool(pooling, k, v, weight, cells)
     out = module.cell_attention(q, keys, values, cells, **how)

@@ -62,11 +62,13 @@ def rows(capability):
         per, width = (heads, heads * dim) if folded else (1, dim)
 
         def call(dtype=dtype, shape=(heads // per, width), per=per, where=where, dropout=dropout):
-            q = torch.empty(len(where.global_index) * per, *shape, dtype=dtype)
+            # What is folded is float32.
+            kind = dtype if per == 1 else torch.float32
+            q = torch.empty(len(where.global_index) * per, *shape, dtype=kind)
             k = torch.empty(1024, *shape, dtype=dtype)
             work = rows.Call(q, k, k if per == 1 else None, where, per, 1.0, dropout, 0)
             out, weight, lse = work.forward()
-            work.backward(q, weight, out, weight, lse)
+            work.backward(out, weight, out, weight, lse)
 
         yield label, call
 

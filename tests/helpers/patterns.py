@@ -56,10 +56,10 @@ def offsets(arguments):
     return sides * (arguments["window"] // 2) + 1
 
 
-def rand(*shape, generator, dtype=torch.float64, scale=1.0):
-    """Normals that ask for a gradient, the same numbers in every dtype."""
+def rand(*shape, generator, dtype=torch.float64, scale=1.0, rounded=torch.float64):
+    """Normals that ask for a gradient, the same numbers in every dtype that holds ``rounded``."""
     x = torch.randn(*shape, dtype=torch.float64, generator=generator) * scale
-    return x.to(dtype).requires_grad_()
+    return x.to(rounded).to(dtype).requires_grad_()
 
 
 def band(
@@ -70,32 +70,39 @@ def band(
     heads=HEADS,
     dim=DIM,
     relative=False,
+    rounded=torch.float64,
     **arguments,
 ):
     """Output and all gradients of a module's sliding windows on inputs of this generator."""
-    shape = layout.total_tokens, heads, dim
-    q, k, v, up = (rand(*shape, generator=generator, dtype=dtype) for _ in range(4))
+    shape, kind = (layout.total_tokens, heads, dim), {"dtype": dtype, "rounded": rounded}
+    q, k, v, up = (rand(*shape, generator=generator, **kind) for _ in range(4))
     leaves = q, k, v
     if relative:
-        query = rand(*shape, generator=generator, dtype=dtype)
-        table = rand(heads, offsets(arguments), dim, generator=generator, dtype=dtype)
+        query = rand(*shape, generator=generator, **kind)
+        table = rand(heads, offsets(arguments), dim, generator=generator, **kind)
         arguments["relative"] = query, table
         leaves += query, table
     out = module.sliding_window_attention(q, k, v, layout, **arguments)
     return out, *torch.autograd.grad(out, leaves, up)
 
 
-def rows(run, layout, generator, dtype=torch.float64, heads=HEADS, dim=DIM, **arguments):
+def rows(
+    run,
+    layout,
+    generator,
+    dtype=torch.float64,
+    heads=HEADS,
+    dim=DIM,
+    rounded=torch.float64,
+    **arguments,
+):
     """Output and all gradients of a global_attention function on inputs of this generator."""
     count, width = len(layout.global_index), heads * dim
-    q, up = (rand(count, heads, dim, generator=generator, dtype=dtype) for _ in range(2))
-    x = rand(layout.total_tokens, width, generator=generator, dtype=dtype)
+    kind = {"generator": generator, "dtype": dtype, "rounded": rounded}
+    q, up = (rand(count, heads, dim, **kind) for _ in range(2))
+    x = rand(layout.total_tokens, width, **kind)
     key, value = (
-        (
-            rand(width, width, generator=generator, dtype=dtype, scale=width**-0.5),
-            rand(width, generator=generator, dtype=dtype),
-        )
-        for _ in range(2)
+        (rand(width, width, scale=width**-0.5, **kind), rand(width, **kind)) for _ in range(2)
     )
     out = run(q, x, key, value, layout, **arguments)
     leaves = (q, x, key[0], *value)  # the key bias cancels in the softmax
@@ -110,44 +117,60 @@ def same(ours, theirs, tolerance=1e-11):
     )
 
 
-def as_close(module, layout, dtype, seed=0, **arguments):
-    """Check that a module's band in ``dtype`` is at most twice as far from float64 as the
-    definition.
+def as_close(module, layout, dtype, seed=0, factor=2, **arguments):
+    """Check that a module's band in ``dtype`` is about as far from float64 as the definition.
 
     Returns:
         The (name, error, allowed) of every tensor that is further off; empty when all is well.
     """
     from ldt.attention import reference
 
-    def run(module, dtype):
+    def run(module, dtype, rounded):
         generator = torch.Generator().manual_seed(seed)
-        return band(module, layout, generator, dtype, **arguments)
+        return band(module, layout, generator, dtype, rounded=rounded, **arguments)
 
     names = "out", "dq", "dk", "dv"
-    exact, dense, ours = run(reference, torch.float64), run(reference, dtype), run(module, dtype)
-    return _further(names, exact, dense, ours, dtype)
+    return further(names, run, reference, module, dtype, factor)
 
 
-def rows_as_close(run, layout, dtype, seed=0, **arguments):
+def rows_as_close(run, layout, dtype, seed=0, factor=2, **arguments):
     """`as_close` of a global_attention function."""
     from ldt.attention import reference
 
-    def found(run, dtype):
+    def found(run, dtype, rounded):
         generator = torch.Generator().manual_seed(seed)
-        return rows(run, layout, generator, dtype, **arguments)
+        return rows(run, layout, generator, dtype, rounded=rounded, **arguments)
 
     names = "out", "dq", "dx", "dwk", "dwv", "dbv"
-    definition = reference.global_attention
-    exact, dense = found(definition, torch.float64), found(definition, dtype)
-    return _further(names, exact, dense, found(run, dtype), dtype, least=2e-6)
+    return further(names, found, reference.global_attention, run, dtype, factor, least=2e-6)
 
 
-def _further(names, exact, dense, ours, dtype, least=0.0):
-    """(name, error, allowed) of what is further off; ``least`` is what sums in float32 cost."""
+def further(names, run, definition, ours, dtype, factor=2, least=0.0):
+    """What of ``ours`` is further from float64 than the definition on the same numbers.
+
+    The definition is computed in float32 at least, and its results alone are rounded to ``dtype``.
+
+    Args:
+        names: of the tensors, and of some that may be missing at the end.
+        run: gives them for an implementation, a dtype, and the dtype that inputs are rounded to.
+        definition, ours: implementations.
+        factor: how often the error of the definition is allowed. Half precision that rounds
+            between two products needs more than 2.
+        least: what sums in float32 cost.
+
+    Returns:
+        (name, error, allowed) of each that is.
+    """
+    exact = run(definition, torch.float64, dtype)
+    dense = run(definition, torch.promote_types(dtype, torch.float32), dtype)
     found = []
-    for name, true, a, b in zip(names, exact, ours, dense, strict=True):
-        error, allowed = (((x.double() - true).abs().max().item()) for x in (a, b))
-        allowed = 2 * allowed + torch.finfo(dtype).eps * true.abs().max().item() + least
+    tensors = zip(exact, run(ours, dtype, dtype), dense, strict=True)
+    for name, (true, a, b) in zip(names, tensors, strict=False):
+        error, allowed = ((x.to(dtype).double() - true).abs().max().item() for x in (a, b))
+        allowed *= factor
+        if dtype == torch.float32:  # sums in another order
+            allowed += torch.finfo(dtype).eps * true.abs().max().item()
+        allowed += least
         if not error <= allowed:
             found.append((name, error, allowed))
     return found

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from ldt.attention.blocked import BLOCK, Block, Blocked, Dropout, true_places
+from ldt.attention.matmul import wide
 from ldt.attention.pooled.cells import Cells
 from ldt.attention.pooled.poolings import POOLINGS
 
@@ -27,8 +28,9 @@ def pool(pooling: str, k, v, weight, cells: Cells):
 def cell_attention(q, k, v, cells: Cells, *, window, dropout=0.0, seed=0):
     """`reference.cell_attention`, a block of queries and the cells they reach at a time."""
     layout = cells.layout
-    key = ("cell blocks", cells.size, cells.stride, window, q.dtype)
-    blocks = layout.cached(key, lambda: list(_blocks(cells, window, q.dtype)))
+    dtype = wide(q[:0]).dtype
+    key = ("cell blocks", cells.size, cells.stride, window, dtype)
+    blocks = layout.cached(key, lambda: list(_blocks(cells, window, dtype)))
     drop = None
     if dropout:
         rows = torch.arange(layout.total_tokens, device=q.device)
@@ -81,8 +83,7 @@ class _Weighted(torch.autograd.Function):
         or 1, dim or 1, size]. A place behind the document's end adds nothing."""
         ctx.save_for_backward(weight, *tokens)
         ctx.cells = cells
-        wide = torch.promote_types(tokens[0].dtype, torch.float32)
-        sums = [x.new_zeros(cells.count, *x.shape[1:], dtype=wide) for x in tokens]
+        sums = [wide(x[:0]).new_zeros(cells.count, *x.shape[1:]) for x in tokens]
         for offset, lane in enumerate(cells.lanes):
             for rows, places in lane:
                 part = _part(weight, rows, offset)
@@ -94,7 +95,7 @@ class _Weighted(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads):
         weight, *tokens = ctx.saved_tensors
-        share_grad = torch.zeros_like(weight) if ctx.needs_input_grad[0] else None
+        share_grad = torch.zeros_like(wide(weight)) if ctx.needs_input_grad[0] else None
         token_grads = [torch.zeros_like(x) for x in tokens]
         for offset, lane in enumerate(ctx.cells.lanes):
             for rows, places in lane:
@@ -104,7 +105,9 @@ class _Weighted(torch.autograd.Function):
                     token_grad[places].addcmul_(up, part)
                     if share_grad is not None:
                         place = _part(share_grad, rows, offset)
-                        place += (x[places] * up).sum_to_size(part.shape)
+                        place += (wide(x[places]) * up).sum_to_size(part.shape)
+        if share_grad is not None:
+            share_grad = share_grad.to(weight.dtype)
         return share_grad, None, *token_grads
 
 

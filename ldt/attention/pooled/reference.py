@@ -33,7 +33,8 @@ def pool(pooling: str, k, v, weight, cells: Cells):
     keys, values = (x[token].masked_fill(outside, 0) for x in (k, v))  # [cells, size, heads, dim]
     if POOLINGS[pooling].maximum:
         low = torch.finfo(k.dtype).min
-        largest = (x.masked_fill(outside, low).amax(1) for x in (keys, values))
+        # Not amax, which shares a gradient among equals: the first of them gets it.
+        largest = (x.masked_fill(outside, low).max(1).values for x in (keys, values))
         return tuple(x.masked_fill(~cells.valid[:, None, None], 0) for x in largest)
     if cells.layout.key_padding_mask is not None:
         k, v = (x.masked_fill(~cells.layout.key_padding_mask[:, None, None], 0) for x in (k, v))

@@ -49,16 +49,21 @@ def folds(q, x, layout):
 
 
 def folded_rows(q, x, key, value, layout, *, dropout=0.0, seed=0):
-    """`global_attention` in O(globals * heads * length * width): the document is not projected."""
+    """`global_attention` in O(globals * heads * length * width): the document is not projected.
+
+    What is folded is float32; see `blocked.folded_rows`.
+    """
     heads, dim = q.shape[1:]
     width = x.shape[1]
-    folded = torch.einsum("ghd,hdw->ghw", q * dim**-0.5, key[0].view(heads, dim, width))
-    folded, x = folded.reshape(-1, 1, width), x.to(folded.dtype)  # they differ under autocast
-    check(folded[..., :0], x[:, :0])  # of any width
-    context, weight = _Rows.apply(folded, x[:, None], None, layout, heads, 1.0, dropout, seed)
-    context = context.view(-1, heads, width)
-    out = torch.einsum("ghw,hdw->ghd", context, value[0].view(heads, dim, width))
-    return _biased(out, value[1], weight)
+    x = x.to(q.dtype)  # they differ under autocast
+    check(q[..., :0], x[:, :0])  # of any width
+    with torch.autocast(x.device.type, enabled=False):
+        weights = (w.float().view(heads, dim, width) for w in (key[0], value[0]))
+        folded = torch.einsum("ghd,hdw->ghw", q.float() * dim**-0.5, next(weights))
+        rows = folded.reshape(-1, 1, width), x[:, None], None
+        context, weight = _Rows.apply(*rows, layout, heads, 1.0, dropout, seed)
+        out = torch.einsum("ghw,hdw->ghd", context.view(-1, heads, width), next(weights))
+        return _biased(out, value[1], weight).to(q.dtype)
 
 
 def plain_rows(q, x, key, value, layout, *, dropout=0.0, seed=0):
@@ -104,8 +109,7 @@ def tiles(width, itemsize, rows):
             return Tiles(Tile(16, 16, 8, 2), Tile(16, 16, 8, 1), 32)
         return Tiles(Tile(32 if many else 16, 32, 8, 1), Tile(16, 32, 8, 2), 32)
     if width > HEAD:
-        columns = 16 if many and width > 768 else 32
-        return Tiles(Tile(32 if many else 16, columns, 8, 2), Tile(16, 32, 8, 2), 128)
+        return Tiles(Tile(16, 32, 8, 2), Tile(16, 32, 8, 1 if width > 768 else 2), 128)
     if many:
         return Tiles(Tile(64, 64, 8, 2), Tile(32, 64, 8, 2), 128)
     return Tiles(Tile(16, 64, 4, 2), Tile(16, 64, 4, 2), 128)
@@ -114,8 +118,9 @@ def tiles(width, itemsize, rows):
 class _Rows(torch.autograd.Function):
     """Softmax attention of rows q [rows, heads, width] over k, v [total, heads, width].
 
-    v None stands for k. Returns the output and [rows, heads] float32, the sums of the rows'
-    probabilities after dropout; None without.
+    q may be float32 where k is of half precision, v None stands for k. Returns the output, in q's
+    dtype, and [rows, heads] float32, the sums of the rows' probabilities after dropout; None
+    without.
     """
 
     @staticmethod
@@ -134,17 +139,27 @@ class _Rows(torch.autograd.Function):
         return dq, dk, dv, None, None, None, None, None
 
 
+def split(q, dtype):
+    """``q`` as the sum of two tensors of another dtype, the second one None where it is q's."""
+    if q.dtype == dtype:
+        return _rows(q), None
+    high = q.contiguous().to(dtype)
+    return high, (q - high).to(dtype)
+
+
 class Call:
     """One pass: what its kernels share."""
 
     def __init__(self, q, k, v, layout, per, scale, dropout, seed):
-        self.q, self.k, self.v = q, k, v = _rows(q), _rows(k), None if v is None else _rows(v)
         self.count, self.heads, self.width = q.shape
+        self.dtype = q.dtype
+        self.q, self.low = split(q, k.dtype)
+        self.k, self.v = _rows(k), None if v is None else _rows(v)
         self.layout, self.scale, self.dropout = layout, scale, dropout
         keep = layout.key_padding_mask
         self.key_padding_mask = None if keep is None else keep.view(torch.uint8)
         rows = self.count / (len(layout.cu_seqlens) - 1)
-        self.tiles = cut = tiles(self.width, q.itemsize, rows)
+        self.tiles = cut = tiles(self.width, k.itemsize, rows)
         shape = {"rows": cut.rows.rows, "columns": cut.blocks.columns}
         shape |= {"per": per, "heads": self.heads}
         key = "rows", *shape.values()
@@ -158,7 +173,7 @@ class Call:
         part = self.parts(self.width)
         q, k, v = self.q, self.k, self.v
         attend[self.grid(self.plan.items)](
-            *(q, k, v, self.key_padding_mask, *self.codes, self.layout.global_index),
+            *(q, self.low, k, v, self.key_padding_mask, *self.codes, self.layout.global_index),
             *(self.plan.items, part, stats, *self.strides(q, k, k if v is None else v)),
             *(self.layout.total_tokens, self.scale, least(self.dropout)),
             **self.sizes,
@@ -171,13 +186,13 @@ class Call:
         return out, None if weight is None else weight.T, lse
 
     def backward(self, grad, weight_grad, out, weight, lse):
-        grad, q, k, v = _rows(grad), self.q, self.k, self.v
         delta = (grad * out).sum(2)
+        grad, q, k, v = _rows(grad.to(self.k.dtype)), self.q, self.k, self.v
         if weight is not None:
             delta += weight_grad * weight
             weight_grad = weight_grad.T.contiguous()
         shared = (
-            *(q, k, v, grad, lse, delta.T.contiguous(), weight_grad),
+            *(q, self.low, k, v, grad, lse, delta.T.contiguous(), weight_grad),
             *(self.key_padding_mask, *self.codes, self.layout.global_index),
         )
         rest = (
@@ -189,7 +204,7 @@ class Call:
         pull[self.grid(self.plan.items)](
             *shared, self.plan.items, part, *rest, **self.sizes, **self.tiles.rows.launch
         )
-        dq = q.new_zeros(q.shape)
+        dq = q.new_zeros(q.shape, dtype=self.dtype)
         self.merge(part, None, dq, None, None, self.scale)
         dk = k.new_empty(k.shape)
         dv = None if v is None else v.new_empty(v.shape)

@@ -13,6 +13,7 @@ from ldt.attention.triton.tiles import cast, dot
 @triton.jit
 def _scores(
     q_ptr,
+    low_ptr,
     grad_ptr,
     k_ptr,
     v_ptr,
@@ -36,6 +37,9 @@ def _scores(
         q = _load(q_ptr, row, q_row, in_rows, c, WIDTH, CHUNK)
         k = _load(k_ptr, key, k_row, in_keys, c, WIDTH, CHUNK)
         scores = dot(q, tl.trans(k), scores)
+        if low_ptr is not None:
+            low = _load(low_ptr, row, q_row, in_rows, c, WIDTH, CHUNK)
+            scores = dot(low, tl.trans(k), scores)
         up = _load(grad_ptr, row, grad_row, in_rows, c, WIDTH, CHUNK)
         v = k
         if v_ptr is not None:
@@ -67,6 +71,7 @@ def _gradients(
 @triton.jit(do_not_specialize=["rows", "total", "least"])
 def pull(
     q_ptr,  # [rows, heads, WIDTH]
+    low_ptr,  # [rows, heads, WIDTH], to be added to q, strides of q; None: nothing
     k_ptr,  # [total, heads, WIDTH]
     v_ptr,  # [total, heads, WIDTH]; None: the keys
     grad_ptr,  # [rows, heads, WIDTH], of the output
@@ -107,6 +112,8 @@ def pull(
     if tl.load(item_ptr + item * 4) >= tl.load(item_ptr + item * 4 + 1):
         return
     q_ptr += head.to(tl.int64) * q_head
+    if low_ptr is not None:
+        low_ptr += head.to(tl.int64) * q_head
     k_ptr += head.to(tl.int64) * k_head
     grad_ptr += head.to(tl.int64) * grad_head
     if v_ptr is not None:
@@ -118,7 +125,7 @@ def pull(
         key = start + tl.arange(0, COLUMNS)
         in_keys = key < end
         scores, grads, _, _, keys = _scores(
-            q_ptr, grad_ptr, k_ptr, v_ptr, row, q_row, grad_row, in_rows,
+            q_ptr, low_ptr, grad_ptr, k_ptr, v_ptr, row, q_row, grad_row, in_rows,
             key, k_row, v_row, in_keys, WIDTH, CHUNK,
         )  # fmt: skip
         _, grads = _gradients(
@@ -139,6 +146,7 @@ def pull(
 @triton.jit(do_not_specialize=["rows", "total", "least"])
 def push(
     q_ptr,  # [rows, heads, WIDTH]
+    low_ptr,  # [rows, heads, WIDTH], to be added to q, strides of q; None: nothing
     k_ptr,  # [total, heads, WIDTH]
     v_ptr,  # [total, heads, WIDTH]; None: the keys
     grad_ptr,  # [rows, heads, WIDTH], of the output
@@ -179,6 +187,8 @@ def push(
     if begin >= end:
         return
     q_ptr += head.to(tl.int64) * q_head
+    if low_ptr is not None:
+        low_ptr += head.to(tl.int64) * q_head
     k_ptr += head.to(tl.int64) * k_head
     grad_ptr += head.to(tl.int64) * grad_head
     if v_ptr is not None:
@@ -194,7 +204,7 @@ def push(
         lse = tl.load(lse_ptr + head * rows + row, mask=in_rows, other=float("inf"))
         delta = tl.load(delta_ptr + head * rows + row, mask=in_rows, other=0.0)
         scores, grads, queries, ups, _ = _scores(
-            q_ptr, grad_ptr, k_ptr, v_ptr, row, q_row, grad_row, in_rows,
+            q_ptr, low_ptr, grad_ptr, k_ptr, v_ptr, row, q_row, grad_row, in_rows,
             key, k_row, v_row, in_keys, WIDTH, CHUNK,
         )  # fmt: skip
         probs, grads = _gradients(

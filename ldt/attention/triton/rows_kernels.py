@@ -68,6 +68,7 @@ def _kept(
 @triton.jit(do_not_specialize=["total", "least"])
 def attend(
     q_ptr,  # [rows, heads, WIDTH]
+    low_ptr,  # [rows, heads, WIDTH], to be added to q, strides of q; None: nothing
     k_ptr,  # [total, heads, WIDTH]
     v_ptr,  # [total, heads, WIDTH]; None: the keys
     keep_ptr,  # [total] uint8, 0 at holes; None: no holes
@@ -101,6 +102,8 @@ def attend(
     if tl.load(item_ptr + item * 4) >= tl.load(item_ptr + item * 4 + 1):
         return
     q_ptr += head.to(tl.int64) * q_head
+    if low_ptr is not None:
+        low_ptr += head.to(tl.int64) * q_head
     k_ptr += head.to(tl.int64) * k_head
     if v_ptr is not None:
         v_ptr += head.to(tl.int64) * v_head
@@ -117,6 +120,9 @@ def attend(
             q = _load(q_ptr, row, q_row, in_rows, c, WIDTH, CHUNK)
             k = _load(k_ptr, key, k_row, in_keys, c, WIDTH, CHUNK)
             scores = dot(q, tl.trans(k), scores)
+            if low_ptr is not None:
+                low = _load(low_ptr, row, q_row, in_rows, c, WIDTH, CHUNK)
+                scores = dot(low, tl.trans(k), scores)
             if v_ptr is None:
                 values = values + (k,)
             else:
