@@ -54,14 +54,22 @@ def foldable(module):
     """(weight, bias) of a module where a product with them is all that calling it does, so that it
     may be folded into other products; else the module, which must be called.
 
-    Calling does more with hooks, adapters, parametrizations, quantised weights or a ``forward`` of
-    the instance, and a layer without a bias has nothing to give here.
+    A layer without a bias has nothing to give here.
     """
-    whole = type(module) in (Linear, nn.Linear) and module.bias is not None
-    if not whole or "forward" in module.__dict__ or _hooked(module):
+    if not is_plain(module) or module.bias is None:
         return module
-    weights = module.weight, module.bias
-    return module if any(map(is_traceable_wrapper_subclass, weights)) else weights
+    return module.weight, module.bias
+
+
+def is_plain(module):
+    """True where calling a module is a product with its weight, and its bias, alone.
+
+    Calling does more with hooks, adapters, parametrizations, quantised weights or a ``forward`` of
+    the instance.
+    """
+    if type(module) not in (Linear, nn.Linear) or "forward" in module.__dict__ or _hooked(module):
+        return False
+    return not is_traceable_wrapper_subclass(module.weight)
 
 
 def project(projection, x):
