@@ -85,6 +85,7 @@ def load(folder, config, build):
         model.resize_token_embeddings(size, mean_resizing=False)
     model, whole = merge(model, folder)
     check_finite(folder, model)
+    info["unexpected_keys"] = set()  # the base's, such as an older head's
     info["missing_keys"] = set(info["missing_keys"]) - whole
     info["mismatched_keys"] = {key for key in info["mismatched_keys"] if key[0] not in whole}
     return model, info

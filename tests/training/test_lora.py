@@ -12,7 +12,7 @@ import peft
 import pytest
 import recipe_data
 import torch
-from longformers import ldt_config
+from longformers import ldt_config, reconfigured
 from safetensors.torch import load_file
 from training_runs import assert_same_run, train
 
@@ -206,8 +206,14 @@ def test_tokens_of_a_task_are_trained_saved_and_read(recipe, place):
     assert Path("a.jsonl").read_text() == Path("b.jsonl").read_text()
 
 
-def test_two_processes_train_an_adapter_as_one(recipe, place):
+def test_two_processes_train_an_adapter_as_one(recipe, place, tiny_longformer):
+    base = reconfigured(
+        Path(shutil.copytree(tiny_longformer, "base")),
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
     plain = "training.lora={r: 4}", "training.optim=sgd", "training.learning_rate=0.1"
+    plain = *plain, f"model.path={base}"
     train(recipe(*plain, "training.output_dir=runs/one", "training.gradient_accumulation_steps=4"))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
