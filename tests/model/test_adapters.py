@@ -231,9 +231,10 @@ def test_a_backward_hook_on_a_global_projection_runs():
     assert len(seen) == 6
 
 
+@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", GLOBAL)
-def test_a_layer_of_another_kind_is_called(name):
-    """Without a bias, as 4- and 8-bit layers may be, or with a forward of its own."""
+def test_a_layer_of_another_kind_is_called(name, bias):
+    """With a forward of its own, as 4- and 8-bit layers have, and maybe without a bias."""
 
     class Other(nn.Linear):
         def forward(self, x):
@@ -241,13 +242,14 @@ def test_a_layer_of_another_kind_is_called(name):
 
     model = ldt_model("Model").double()
     for attention in attentions(model):
-        other = Other(16, 16, bias=False, dtype=torch.float64)
+        other = Other(16, 16, bias=bias, dtype=torch.float64)
         setattr(attention, name, other)
     expected = copy.deepcopy(model)
     for attention in attentions(expected):
         linear = nn.Linear(16, 16, dtype=torch.float64)
         linear.weight.data = 3 * getattr(attention, name).weight.detach()
-        linear.bias.data.zero_()
+        given = getattr(attention, name).bias
+        linear.bias.data = torch.zeros_like(linear.bias) if given is None else 3 * given.detach()
         setattr(attention, name, linear)
     inputs = batch(30, "mixed", "some")
     found, wanted = model(**inputs)[0], expected(**inputs)[0]
