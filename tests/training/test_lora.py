@@ -22,6 +22,7 @@ from ldt.model import LdtForSequenceClassification, load
 from ldt.model.adapters import PROJECTIONS
 from ldt.recipe import recipe as recipes
 from ldt.tasks import TASKS
+from ldt.training import run_folder
 from ldt.training.arguments import settings
 from ldt.training.lora import adapt
 
@@ -166,15 +167,16 @@ def test_all_linear_layers_of_the_encoder_but_not_of_the_head(recipe):
     assert all(".encoder.layer." in name for name in layers)
 
 
+@pytest.mark.parametrize("targets", ["all-linear", ["query", "dense"]], ids=str)
 @pytest.mark.parametrize("cls", HEADS, ids=lambda cls: cls.__name__)
-def test_of_every_head_all_is_trained_and_of_the_encoder_only_adapters(cls, recipe):
+def test_of_every_head_all_is_trained_and_of_the_encoder_only_adapters(cls, targets, recipe):
     model = cls(ldt_config())
     before = {name for name, _ in model.named_parameters()}
     encoder = {
         f"{model.base_model_prefix}.{name}" for name, _ in model.base_model.named_parameters()
     }
     pooler = {name for name in encoder if ".pooler." in name}
-    lora = {"r": 2, "alpha": 4.0, "dropout": 0.0, "targets": "all-linear"}
+    lora = {"r": 2, "alpha": 4.0, "dropout": 0.0, "targets": targets}
     adapted = adapt(model, recipe(), lora, [])
     trained = {
         name.removeprefix("base_model.model.").replace("modules_to_save.default.", "")
@@ -271,3 +273,14 @@ def test_an_adapter_without_its_base_says_so(recipe, tiny_longformer, tmp_path):
     with pytest.raises(ModelError, match=r"adapter_config.json: the adapter's base is not there: "):
         predict("dev.jsonl", model="runs/r/adapter", output="x.jsonl")
     assert answers("runs/r", "y.jsonl")
+
+
+def test_a_folder_takes_the_place_of_the_one_of_before(tmp_path):
+    run_folder.begin(tmp_path, {}, "", {}, {}, False)
+    for text in ("one", "two"):
+        folder = tmp_path / "new"
+        (folder / "adapter").mkdir(parents=True)
+        (folder / "adapter" / "file").write_text(text)
+        run_folder.finish(tmp_path, folder, ())
+        assert (tmp_path / "adapter" / "file").read_text() == text
+        folder.rmdir()
