@@ -57,15 +57,13 @@ def adapt(model: PreTrainedModel, recipe: Recipe, lora: dict[str, Any], new: Seq
     import peft  # takes a second
 
     where = recipe.where("training", "lora")
-    heads = head_modules(model)
     _check_targets(model, lora["targets"], where)
     config = peft.LoraConfig(
         r=lora["r"],
         lora_alpha=lora["alpha"],
         lora_dropout=lora["dropout"],
         target_modules=lora["targets"],
-        exclude_modules=rf"({'|'.join(heads)})(\..*)?",
-        modules_to_save=heads,
+        modules_to_save=head_modules(model),  # in them peft adapts nothing
         trainable_token_indices={"word_embeddings": list(new)} if new else None,
     )
     try:
