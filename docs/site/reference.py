@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Annotated, Literal, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
 from pydantic_core import PydanticUndefined
 
 # Meanings of fields that all tasks have.
@@ -22,6 +22,7 @@ COMMON = {
 # Meanings of the training keys that transformers.TrainingArguments does not have.
 OWN_TRAINING = {
     "early_stopping_patience": "Evaluations without a gain after which training ends.",
+    "lora": "A LoRA adapter that is trained in place of the encoder's weights, see below.",
     "early_stopping_threshold": "Least difference of the metric that counts as a gain.",
 }
 
@@ -180,6 +181,8 @@ def recipe_page():
         [f"`{key}`", type_name(kind), OWN_TRAINING[key]] for key, kind in OWN_TRAINING_KEYS.items()
     ]
     lines += [*table(["key", "type", "meaning"], rows), ""]
+    inner = create_model("Own", **{key: (kind, None) for key, kind in OWN_TRAINING_KEYS.items()})
+    lines += [part for cls in nested(inner) for part in nested_section(cls)]
     lines += ["ldt's trainer relies on these; a recipe cannot set them to something else:", ""]
     lines += table(["key", "value"], [[f"`{key}`", in_yaml(value)] for key, value in FIXED.items()])
     return "\n".join(lines) + "\n"

@@ -10,7 +10,7 @@ import torch
 
 from ldt.attention import blocked, loop, ops, reference, triton
 from ldt.attention.layout import Layout, per_head
-from ldt.attention.matmul import linear
+from ldt.attention.matmul import project
 from ldt.attention.pooled import POOLED, POOLINGS, pooled_attention
 from ldt.attention.probabilities import band_probabilities, global_probabilities
 
@@ -29,8 +29,9 @@ __all__ = [
     "sliding_window_attention",
 ]
 
-# Each has sliding_window_attention and global_attention as reference.py defines them; relative
-# positions where the former has the argument ``relative``. The second level's are in `POOLED`.
+# Each has sliding_window_attention, global_attention and projected_global_attention as reference.py
+# defines them; relative positions where the first has the argument ``relative``. The second level's
+# are in `POOLED`.
 BACKENDS: dict[str, ModuleType] = {
     "reference": reference,
     "loop": loop,
@@ -97,12 +98,15 @@ def sliding_window_attention(
 def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0, backend="auto"):
     """Attention of each global token to all tokens of its document, by projections of its own.
 
-    Shapes and source are those of `ldt.attention.reference.global_attention`; ``backend`` is a
-    name in `BACKENDS`, or "auto", which takes what `choose` says.
+    Shapes and source are those of `ldt.attention.reference.global_attention`; ``key`` and ``value``
+    may also be functions, which are then called; ``backend`` is a name in `BACKENDS`, or "auto",
+    which takes what `choose` says.
     """
-    return _module(backend, q).global_attention(
-        q, x, key, value, layout, dropout=dropout, seed=seed
-    )
+    module, arguments = _module(backend, q), {"dropout": dropout, "seed": seed}
+    if not callable(key) and not callable(value):
+        return module.global_attention(q, x, key, value, layout, **arguments)
+    k, v = (project(part, x).unflatten(1, q.shape[1:]) for part in (key, value))
+    return module.projected_global_attention(q, k, v, layout, **arguments)
 
 
 def fill_global_rows(out, x, query, key, value, layout, *, dropout=0.0, seed=0, backend="auto"):
@@ -111,8 +115,9 @@ def fill_global_rows(out, x, query, key, value, layout, *, dropout=0.0, seed=0, 
     Args:
         out: [total, heads, dim] of `sliding_window_attention`.
         x: [total, width], the layer's input.
-        query, key, value: (weight [heads * dim, width], bias [heads * dim]) of the global
-            projections.
+        query, key, value: the global projections, each as (weight [heads * dim, width], bias
+            [heads * dim]), or as a function [tokens, width] -> [tokens, heads * dim], such as a
+            module with an adapter, which is then called.
         layout: of the packed tokens.
         dropout, seed, backend: as in `sliding_window_attention`.
 
@@ -120,11 +125,16 @@ def fill_global_rows(out, x, query, key, value, layout, *, dropout=0.0, seed=0, 
         [total, heads, dim].
     """
     if torch.compiler.is_compiling():
-        return ops.fill_global_rows(out, x, query, key, value, layout, dropout, seed, backend)
+        projections = query, key, value
+        if not any(map(callable, projections)):
+            return ops.fill_global_rows(out, x, *projections, layout, dropout, seed, backend)
+        # Of all tokens: which of them are global only the operator knows.
+        heads = (project(part, x).unflatten(1, out.shape[1:]) for part in projections)
+        return ops.fill_projected_rows(out, *heads, layout, dropout, seed, backend)
     index = layout.global_index
     if not len(index):
         return out.clone()
-    q = linear(x.index_select(0, index), *query).unflatten(1, out.shape[1:])
+    q = project(query, x.index_select(0, index)).unflatten(1, out.shape[1:])
     rows = global_attention(q, x, key, value, layout, dropout=dropout, seed=seed, backend=backend)
     return out.index_copy(0, index, rows.to(out.dtype))
 

@@ -156,6 +156,11 @@ def folded_rows(q, x, key, value, layout, dropout, seed):
 def plain_rows(q, x, key, value, layout, dropout, seed):
     k = linear(x, *key).view(-1, *q.shape[1:])
     v = linear(x, *value).view(-1, *q.shape[1:])
+    return projected_global_attention(q, k, v, layout, dropout=dropout, seed=seed)
+
+
+def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0):
+    """`reference.projected_global_attention` in O(length) memory: the rows go in blocks."""
     blocks = []
     for start, stop, rows in _spans(layout):
         hidden = (

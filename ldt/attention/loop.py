@@ -24,6 +24,11 @@ def sliding_window_attention(
 def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):
     """`reference.global_attention`, one key of every document after the other."""
     k, v = (torch.nn.functional.linear(x, *part).view(-1, *q.shape[1:]) for part in (key, value))
+    return projected_global_attention(q, k, v, layout, dropout=dropout, seed=seed)
+
+
+def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0):
+    """`reference.projected_global_attention`, one key of every document after the other."""
     return _attend(q, k, v, _Rows(layout), dropout, seed)
 
 

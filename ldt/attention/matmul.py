@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 SPEEDUP = 1.3  # that oneDNN must reach: more than noise makes of equal speeds
 EXACT = 4.0  # largest error of oneDNN, in errors of the default library
@@ -61,6 +63,44 @@ class Linear(nn.Linear):
 
     def forward(self, x):
         return linear(x, self.weight, self.bias)
+
+
+def foldable(module):
+    """(weight, bias) of a module where a product with them is all that calling it does, so that it
+    may be folded into other products; else the module, which must be called.
+
+    A layer without a bias has nothing to give here.
+    """
+    if not is_plain(module) or module.bias is None:
+        return module
+    return module.weight, module.bias
+
+
+def is_plain(module):
+    """True where calling a module is a product with its weight, and its bias, alone.
+
+    Calling does more with hooks, adapters, parametrizations, quantised weights or a ``forward`` of
+    the instance.
+    """
+    if type(module) not in (Linear, nn.Linear) or "forward" in module.__dict__ or _hooked(module):
+        return False
+    return not is_traceable_wrapper_subclass(module.weight)
+
+
+def project(projection, x):
+    """``x`` [..., in] through a projection: a function, or the (weight, bias) of `foldable`."""
+    return projection(x) if callable(projection) else linear(x, *projection)
+
+
+def _hooked(module):
+    """True if torch runs more than ``forward`` when the module is called: its own test."""
+    own = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return any(own) or _has_any_global_hook()
 
 
 class _Linear(torch.autograd.Function):

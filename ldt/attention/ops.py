@@ -17,6 +17,7 @@ _REST = "float dropout, Tensor? seed, str backend"
 _BAND = f"Tensor q, Tensor k, Tensor v, {_DOCUMENTS}, int window, int[] dilation, bool causal"
 _WEIGHTS = "Tensor wq, Tensor bq, Tensor wk, Tensor bk, Tensor wv, Tensor bv"
 _ROWS = f"Tensor out, Tensor x, {_WEIGHTS}, {_DOCUMENTS}"
+_PROJECTED = f"Tensor out, Tensor q, Tensor k, Tensor v, {_DOCUMENTS}"
 _POOLED = (
     f"Tensor q, Tensor k, Tensor v, Tensor weight, {_DOCUMENTS}, "
     "str pooling, int size, int stride, int window"
@@ -43,6 +44,17 @@ def fill_global_rows(out, x, query, key, value, layout, dropout, seed, backend):
     """`ldt.attention.fill_global_rows` as one operator."""
     return torch.ops.ldt.fill_global_rows(
         out, x, *query, *key, *value, *_where(layout), dropout, _tensor(seed), backend
+    )
+
+
+def fill_projected_rows(out, q, k, v, layout, dropout, seed, backend):
+    """`ldt.attention.fill_global_rows` of projections that were called, as one operator.
+
+    Args:
+        q, k, v: [total, heads, dim], the global projections of all tokens.
+    """
+    return torch.ops.ldt.fill_projected_rows(
+        out, q, k, v, *_where(layout), dropout, _tensor(seed), backend
     )
 
 
@@ -99,6 +111,22 @@ def _run_rows(out, x, wq, bq, wk, bk, wv, bv, cu_seqlens, keep, is_global, globa
         (wk, bk),
         (wv, bv),
         _documents(len(x), cu_seqlens, keep, is_global, globals),
+        dropout=dropout,
+        seed=0 if seed is None else seed,
+        backend=backend,
+    )
+
+
+def _run_projected(out, q, k, v, cu_seqlens, keep, is_global, globals, dropout, seed, backend):
+    from ldt import attention
+
+    return attention.fill_global_rows(
+        out,
+        q,
+        lambda rows: rows.flatten(1),
+        lambda _: k.flatten(1),
+        lambda _: v.flatten(1),
+        _documents(len(q), cu_seqlens, keep, is_global, globals),
         dropout=dropout,
         seed=0 if seed is None else seed,
         backend=backend,
@@ -179,6 +207,7 @@ def _register(name, schema, run, count):
 
 _register("band", _BAND, _run_band, 3)
 _register("fill_global_rows", _ROWS, _run_rows, 8)
+_register("fill_projected_rows", _PROJECTED, _run_projected, 4)
 _register("pooled", _POOLED, _run_pooled, 4)
 
 library.define("ldt::count_globals", "(Tensor is_global) -> Tensor", tags=_TAGS)

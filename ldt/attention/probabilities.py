@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 
 from ldt.attention.layout import Layout, per_head
+from ldt.attention.matmul import project
 
 BLOCK = 128
 
@@ -67,13 +68,13 @@ def global_probabilities(q, x, key, layout: Layout):
     Args:
         q: [globals, heads, dim], query_global of the global tokens.
         x: [total, width], the layer's input.
-        key: (weight, bias) of key_global.
+        key: key_global, a function or its (weight, bias), see `ldt.attention.matmul.project`.
         layout: of the packed tokens.
 
     Returns:
         [globals, heads, length of the longest document]; zeros at padding and past its end.
     """
-    k = torch.nn.functional.linear(x, *key).view(-1, *q.shape[1:])
+    k = project(key, x).view(-1, *q.shape[1:])
     borders, rows = layout.cu_seqlens_host, layout.cu_globals_host
     longest = max(b - a for a, b in pairwise(borders))
     out = q.new_zeros(*q.shape[:2], longest)

@@ -93,8 +93,22 @@ def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):
     shape = (-1, *q.shape[1:])
     k = torch.nn.functional.linear(x, *key).view(shape)
     v = torch.nn.functional.linear(x, *value).view(shape)
+    return projected_global_attention(q, k, v, layout, dropout=dropout, seed=seed)
+
+
+def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0):
+    """`global_attention` where keys and values are made already.
+
+    Args:
+        q: [globals, heads, dim], query_global of the tokens at ``layout.global_index``.
+        k, v: [total, heads, dim], key_global and value_global of all tokens.
+        layout, dropout, seed: as in `sliding_window_attention`.
+
+    Returns:
+        [globals, heads, dim].
+    """
     index = layout.global_index
-    everything = torch.ones(1, len(index), len(x), dtype=torch.bool, device=x.device)
+    everything = torch.ones(1, len(index), len(k), dtype=torch.bool, device=k.device)
     return _attend(q, index, k, v, layout, everything, dropout, seed)
 
 

@@ -45,8 +45,15 @@ from ldt.recipe.recipe import RECIPE, Recipe
 log = logging.getLogger("ldt")
 
 LATEST = "runs/latest"
-_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
-_DECISIVE = ("config.json", "tokenizer*", "vocab*", "*.safetensors", "*.bin")  # for the answers
+_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "adapter_model.*")
+_DECISIVE = (
+    "config.json",
+    "adapter_config.json",
+    "tokenizer*",
+    "vocab*",
+    "*.safetensors",
+    "*.bin",
+)  # for the answers
 
 
 def predict(

@@ -9,6 +9,7 @@ from transformers.activations import ACT2FN
 
 from ldt.attention import BACKENDS, POOLINGS, per_head, pooled
 from ldt.errors import ModelError
+from ldt.model.adapters import offer_targets
 from ldt.model.fields import check_values
 
 # Keys of the authors' files that mean nothing once their values are known to be the plain ones.
@@ -89,6 +90,11 @@ class LdtConfig(LongformerConfig):
         """
         if self.pooling not in POOLINGS:
             raise ValueError(f"pooling must be {', '.join(POOLINGS)}, got {self.pooling!r}")
+
+    def to_dict(self):
+        """As in transformers; peft, which asks for it first, learns what to adapt by default."""
+        offer_targets(self.model_type)
+        return super().to_dict()
 
     @classmethod
     def from_dict(cls, config_dict, **kwargs):

@@ -13,7 +13,7 @@ from ldt.attention import (
     global_probabilities,
     sliding_window_attention,
 )
-from ldt.attention.matmul import Linear
+from ldt.attention.matmul import Linear, foldable
 from ldt.model.config import layer_dilations, layer_windows
 from ldt.model.pooling import SecondLevel
 from ldt.model.recompute import cast_once, layer_norm, recomputed
@@ -116,10 +116,9 @@ class SelfAttention(nn.Module):
         out = sliding_window_attention(*heads, layout, **self.pattern, **options)
         unused = _parameters(*self._global())
         if layout.is_global is not None:
-            weights = map(_weights, self._global())
-            out = fill_global_rows(out, cast(), *weights, layout, **options)
-            # Folding leaves the key's bias out: it adds the same to all scores of a row.
-            unused = [self.key_global.bias]
+            query, key, value = map(foldable, self._global())
+            out = fill_global_rows(out, cast(), query, key, value, layout, **options)
+            unused = _left_out(key)
         if self.pooled is not None:
             out = self.pooled(out, x, layout, self._local(), **self._options(x))
         return attach_unused_parameters(out.flatten(1), *unused)
@@ -130,15 +129,16 @@ class SelfAttention(nn.Module):
         if layout.is_global is None:
             return local, None
         q = self._split(self.query_global(x.index_select(0, layout.global_index)))
-        return local, global_probabilities(q, x, _weights(self.key_global), layout)
+        return local, global_probabilities(q, x, self.key_global, layout)
 
     def global_attention(self, x, layout):
         """[globals, width], the rows of `forward` at the global tokens alone."""
         query, key, value = self._global()
         q = self._split(query(x.index_select(0, layout.global_index)))
-        rows = global_attention(q, x, _weights(key), _weights(value), layout, **self._options(x))
+        key, value = foldable(key), foldable(value)
+        rows = global_attention(q, x, key, value, layout, **self._options(x))
         unused = _parameters(*self._local(), *filter(None, [self.pooled]))
-        return attach_unused_parameters(rows.flatten(1), key.bias, *unused)
+        return attach_unused_parameters(rows.flatten(1), *_left_out(key), *unused)
 
     def _options(self, x):
         dropout = self.dropout if self.training else 0.0
@@ -156,8 +156,10 @@ class SelfAttention(nn.Module):
         return x.unflatten(1, (self.heads, -1))
 
 
-def _weights(project):
-    return project.weight, project.bias
+def _left_out(key):
+    """What folding leaves out of a key projection: the bias, which adds the same to all scores of a
+    row."""
+    return [] if callable(key) else [key[1]]
 
 
 def _parameters(*modules):

@@ -16,6 +16,7 @@ from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from ldt.errors import ModelError, ShapeError, first_line, listed
+from ldt.model import adapters
 from ldt.model.config import LdtConfig, plain_longformer, usable_length
 from ldt.model.config_file import make_config, read_json, read_table, read_values
 from ldt.model.encoders import ENCODERS, encoder_class
@@ -84,7 +85,7 @@ def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **
     if isinstance(config, str | os.PathLike):
         config = read_config(find_folder(config, **options))
     elif config is None:
-        config, kwargs = _from_dict(read_values(folder), folder, **kwargs)
+        config, kwargs = _from_dict(adapters.values(folder), folder, **kwargs)
     elif config.model_type not in ENCODERS:
         config = LdtConfig.from_dict(config.to_dict())
     model, info = _load(cls, folder, config, args, kwargs | dtype, new)
@@ -102,7 +103,7 @@ def load_tokenizer(path, config):
         ModelError: there is none, or it does not fit the model: more tokens than the embedding has
             rows, no token for padding, start, end or mask, or another padding id.
     """
-    folder = find_folder(path)
+    folder = adapters.holder(find_folder(path), TOKENIZERS)
     _need_tokenizer(folder)
     tokenizer = read_tokenizer(folder, config=config)
     if not tokenizer.is_fast:
@@ -165,8 +166,8 @@ def check_folder(path):
     """
     folder = find_folder(path)
     read_config(folder)
-    weight_files(folder)
-    _need_tokenizer(folder)
+    weight_files(adapters.base_of(folder) if adapters.is_adapter(folder) else folder)
+    _need_tokenizer(adapters.holder(folder, TOKENIZERS))
     return folder
 
 
@@ -204,7 +205,7 @@ def read_config(folder, **changes):
             go together.
         TypeError: a change that is no field of the config.
     """
-    values = read_values(folder)
+    values = adapters.values(folder)
     config_class = _config_class(values)
     known = {field.name for field in dataclasses.fields(config_class)}
     unknown = changes.keys() - known - {"num_labels", "output_attentions"}
@@ -291,7 +292,29 @@ def _load(cls, folder, config, args, kwargs, new):
         new: what may have other shapes than in the file, and is made anew then: ``nothing``, the
             ``head``, ``anything``.
     """
+    model, info = _build(cls, folder, config, args, kwargs, new)
+    model._weight_conversions = None  # save under today's names, whatever the file's were
+    model.name_or_path = model.config.name_or_path = str(folder)
+    model.new_weights = tuple(
+        sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])})
+    )
+    if model.new_weights:
+        log.warning("%s: new and to be trained: %s", folder, _names(model.new_weights))
+    if config.tie_word_embeddings:
+        for target, origin in (model._tied_weights_keys or {}).items():
+            if model.get_parameter(target) is not model.get_parameter(origin):
+                log.warning("%s: %s differs from %s and stays apart", folder, target, origin)
+    unused = sorted(info["unexpected_keys"])
+    if unused:
+        log.info("%s: not used: %s", folder, _names(unused))
+    return model, info
+
+
+def _build(cls, folder, config, args, kwargs, new="head"):
+    """`_load` without a word about what is new or not used."""
     _check(config, folder)
+    if adapters.is_adapter(folder):
+        return adapters.load(folder, config, partial(_build, cls, args=args, kwargs=kwargs))
     if new == "nothing" and _kind(cls.__name__) not in map(_kind, config.architectures or ()):
         new = "head"  # for another task than the file's
     state_dict = read_weights(folder)
@@ -311,20 +334,6 @@ def _load(cls, folder, config, args, kwargs, new):
         )
     _check_keys(folder, model, state_dict, info, new)
     check_finite(folder, model)
-    model._weight_conversions = None  # save under today's names, whatever the file's were
-    model.name_or_path = model.config.name_or_path = str(folder)
-    model.new_weights = tuple(
-        sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])})
-    )
-    if model.new_weights:
-        log.warning("%s: new and to be trained: %s", folder, _names(model.new_weights))
-    if config.tie_word_embeddings:
-        for target, origin in (model._tied_weights_keys or {}).items():
-            if model.get_parameter(target) is not model.get_parameter(origin):
-                log.warning("%s: %s differs from %s and stays apart", folder, target, origin)
-    unused = sorted(info["unexpected_keys"])
-    if unused:
-        log.info("%s: not used: %s", folder, _names(unused))
     return model, info
 
 

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from ldt.attention.matmul import has_bfloat16, largest_int8
-from ldt.model.layers import LdtLayer, Linear
+from ldt.attention.matmul import has_bfloat16, is_plain, largest_int8
+from ldt.model.layers import LdtLayer
 
 PRECISIONS = ("fp32", "bf16", "int8")
 
@@ -79,5 +79,5 @@ def _int8_linears(layer):
     modules = layer.attention.self, layer.attention.output, layer.intermediate, layer.output
     for module in modules:
         for name, child in module.named_children():
-            if isinstance(child, Linear) and not name.endswith("_global"):
+            if is_plain(child) and not name.endswith("_global"):
                 yield module, name, Int8Linear(child)

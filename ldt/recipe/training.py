@@ -8,9 +8,29 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from ldt.data.options import MOST, Count, Epochs, PathText
+from ldt.data.options import MOST, Count, Epochs, Names, PathText, Section
+
+
+class Lora(Section):
+    """A LoRA adapter that is trained in place of the encoder's weights, with the head; takes
+    ``pip install 'ldt-toolkit[lora]'``.
+
+    Args:
+        r: rank of the two matrices that a layer gets.
+        alpha: their product is multiplied by ``alpha / r``.
+        dropout: share of a layer's input that the adapter does not see in training.
+        targets: names of the layers that get one; or ``all-linear``, every linear layer of the
+            encoder. None: all projections of the attention, local and global.
+    """
+
+    r: int = Field(default=8, ge=1, le=1 << 16)
+    alpha: float = Field(default=16.0, gt=0, le=1e6)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    targets: Literal["all-linear"] | Names | None = None
+
 
 OWN_TRAINING_KEYS: dict[str, Any] = {
+    "lora": Lora | None,
     "early_stopping_patience": Count | None,
     "early_stopping_threshold": Annotated[float, Field(ge=0)],
 }

@@ -20,6 +20,7 @@ from ldt.errors import RecipeError, UserError, first_line
 from ldt.recipe.problems import shown
 from ldt.recipe.recipe import Recipe, check_training
 from ldt.recipe.training import OWN_TRAINING_KEYS
+from ldt.training import lora
 
 DOCUMENTS_A_STEP = 8  # where the recipe does not say how many batches make a step
 LINES = 50  # of progress in a run, where the recipe does not say how often
@@ -73,6 +74,8 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     values = DEFAULTS | recipe.training
     if values.get("bf16") == "auto":
         values["bf16"] = _multiplies_bfloat16(values)
+    if values.get("lora") is not None:
+        values["lora"] = lora.filled(recipe, values)
     _fill_steps(recipe, values)
     if recipe.data.eval or recipe.data.eval_fraction:
         _fill_evaluation(recipe, values)

@@ -17,7 +17,7 @@ from ldt.errors import ModelError
 
 log = logging.getLogger("ldt")
 
-# What a run cannot go on without: one file at least whose name starts so.
+# What a run cannot go on without: one file at least whose name starts so, or so after "adapter_".
 NEEDED = ("model", "optimizer", "scheduler", "rng_state", "run_state", "trainer_state.json")
 _NAME = re.compile(r"checkpoint-(\d+)")
 
@@ -43,7 +43,7 @@ def problem(folder: Path, *, hashes: bool = True) -> str | None:
     """
     fault = files.damage(folder, hashes=False)
     if fault is None:
-        names = [path.name for path in folder.rglob("*")]
+        names = [path.name.removeprefix("adapter_") for path in folder.rglob("*")]
         for start in NEEDED:
             if not any(name.startswith(start) for name in names):
                 return f"no {start} was saved in it"

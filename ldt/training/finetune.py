@@ -24,6 +24,7 @@ from ldt.model.loading import find_folder, read_config
 from ldt.model.vocabulary import add_tokens, draw_embeddings
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Task
+from ldt.training import lora
 from ldt.training.evaluation import ByExample
 from ldt.training.job import (
     Inputs,
@@ -76,7 +77,9 @@ class Finetuning(Job[Inputs]):
         # The task learns its labels from the documents, and the config takes them from it.
         attention = config_changes(self.recipe)
         changes = task.learn(train, data) | attention
-        folder = find_folder(checkpoint or self.recipe.model.path)
+        adapter = inputs.training.get("lora")
+        # A checkpoint of an adapter has no base; the Trainer reads it.
+        folder = find_folder((None if adapter else checkpoint) or self.recipe.model.path)
         config = read_config(folder, **changes)
         max_length = longest_input(self.recipe, usable_length(config))
         if data.eval or data.eval_fraction:
@@ -91,6 +94,10 @@ class Finetuning(Job[Inputs]):
         set_seed(seed)
         model = load(folder, task.head(), **changes)
         draw_embeddings(model, new_tokens)
+        facts: dict[str, Any] = {"parameters": model.num_parameters()}
+        if adapter:
+            model = lora.adapt(model, self.recipe, adapter, new_tokens)
+            facts["lora"] = adapter
         reports = {
             name: length_report(features, max_length=max_length, window=max(layer_windows(config)))
             for name, features in encoded.features.items()
@@ -116,7 +123,8 @@ class Finetuning(Job[Inputs]):
                 "base_model": self.recipe.model.path,
                 "max_length": max_length,
                 "data": self._facts(reports, labels, inputs.hashes),
-            },
+            }
+            | facts,
             notices=self._notices(encoded, reports, labels, tokenizer),
             finish=partial(_settle, task, model.config),
         )
@@ -154,10 +162,13 @@ class Finetuning(Job[Inputs]):
     def plan(self, prepared, args):
         # Groups of inputs and documents encoded anew are items of their own; else inputs are.
         items = "inputs" if isinstance(prepared.train_items, Features) else "documents"
+        trained = ""
+        if "lora" in prepared.facts:
+            trained = f"{prepared.model.num_parameters(only_trainable=True):,} of them trained, "
         return training_plan(
             args,
             f"{len(prepared.train_items):,} {items}, {inputs_a_step(args)} a step",
-            f"{prepared.model.num_parameters():,} parameters, "
+            f"{prepared.facts['parameters']:,} parameters, {trained}"
             f"inputs of up to {prepared.max_length:,} tokens",
         )
 

@@ -24,7 +24,7 @@ from ldt import files
 from ldt.attention import matmul
 from ldt.errors import ResourceError, UserError
 from ldt.recipe.recipe import Recipe, dump
-from ldt.training import TrainingResult, checkpoints, run_folder
+from ldt.training import TrainingResult, checkpoints, lora, run_folder
 from ldt.training.arguments import arguments, settings
 from ldt.training.evaluation import Measured, MetricsByStep, check_metric
 from ldt.training.job import Job, Prepared
@@ -313,8 +313,11 @@ def _save(job: Job, prepared: Prepared, trainer: Trainer, run: Path, results: di
     trainer.check_folder()
     folder, lost = files.temporary(run / "model"), trainer.lost_best
     try:
-        trainer.save_model(str(folder), _internal_call=True)
+        adapted = lora.is_adapted(trainer.model)
+        trainer.save_model(str(folder / lora.FOLDER if adapted else folder), _internal_call=True)
         if _writes():
+            if adapted:
+                lora.merge(run, folder, prepared.tokenizer, job.recipe.task.head())
             weights = {path.name: files.digest(path) for path in folder.glob("*.safetensors")}
             prepared.tokenizer.save_pretrained(folder)
             if results:

@@ -61,7 +61,10 @@ _A_STEP = (
     "processes",
 )
 FREE_STARTS = ("dataloader_num_workers", "dataloader_p")  # prefetch, pin, persistent
-_OURS = (RECIPE, RESULTS, CARD, LOG, "config.json", "*.safetensors", "tokenizer*", "checkpoint-*")
+_OURS = (
+    *(RECIPE, RESULTS, CARD, LOG, "config.json", "*.safetensors", "tokenizer*"),
+    *("adapter", "checkpoint-*"),
+)
 
 
 def place(recipe: Recipe) -> Path:
@@ -233,7 +236,15 @@ def clear(run: Path, record: dict[str, Any]) -> None:
         shutil.rmtree(path)
     for name in [*record.get("files", []), RESULTS, LOG, RECIPE, RUN]:
         if Path(name).name == name:
-            (run / name).unlink(missing_ok=True)
+            _unlink(run / name)
+
+
+def _unlink(path: Path) -> None:
+    """Remove a file, or a folder such as that of an adapter, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def finish(
@@ -251,12 +262,14 @@ def finish(
     """
     also = list(also)
     names = sorted(path.name for path in folder.iterdir() if path.name not in also) + also
-    for name in names:
-        files.flush(folder / name)
+    for path in folder.rglob("*"):
+        files.flush(path)
     record = read_run(run)
     assert record is not None  # `begin` wrote it
     _write(run, record | {"files": names})
     for name in names:
+        if (folder / name).is_dir():
+            _unlink(run / name)  # a folder takes the place of an empty one only
         (folder / name).replace(run / name)
     files.flush(run)
     _write(run, record | {"files": names, "finished": finished})

@@ -27,7 +27,7 @@ from transformers.utils import logging as transformers_logging
 
 from ldt import files
 from ldt.errors import ModelError, ResourceError, TrainingDiverged, UserError, first_line
-from ldt.training import checkpoints
+from ldt.training import checkpoints, lora
 from ldt.training.flow import Flow, NamingDocuments
 from ldt.training.progress import METRICS, ProgressReport, cut_log
 from ldt.training.rescue import FolderLost, Held
@@ -279,7 +279,10 @@ class Trainer(transformers.Trainer):
         shown = transformers_logging.is_progress_bar_enabled()
         transformers_logging.disable_progress_bar()
         try:
-            super().save_model(output_dir, _internal_call)
+            if not lora.is_adapted(self.model):
+                super().save_model(output_dir, _internal_call)
+            elif self.args.should_save:
+                lora.save(self.model, Path(output_dir or self.folder))
         finally:
             if shown:
                 transformers_logging.enable_progress_bar()

@@ -31,6 +31,17 @@ def global_attention(q, x, key, value, layout, **arguments):
     return rows.global_attention(q, x, key, value, layout, **arguments)
 
 
+def projected_global_attention(q, k, v, layout, **arguments):
+    """`reference.projected_global_attention`, forward and backward in fused kernels.
+
+    Raises:
+        ValueError: tensors that no kernel takes, and the backend that does.
+    """
+    from ldt.attention.triton import rows
+
+    return rows.projected_global_attention(q, k, v, layout, **arguments)
+
+
 def pool(pooling, k, v, weight, cells):
     """`pooled.reference.pool`, keys and values in one pass, forward and backward.
 

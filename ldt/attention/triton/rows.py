@@ -69,9 +69,22 @@ def folded_rows(q, x, key, value, layout, *, dropout=0.0, seed=0):
 def plain_rows(q, x, key, value, layout, *, dropout=0.0, seed=0):
     """`global_attention` with keys and values of the whole document: O(length * width**2)."""
     k, v = (F.linear(x, weight).view(-1, *q.shape[1:]) for weight, _ in (key, value))
-    check(q, k, v)
-    out, weight = _Rows.apply(q, k, v, layout, 1, q.shape[2] ** -0.5, dropout, seed)
+    out, weight = _attend(q, k, v, layout, dropout, seed)
     return _biased(out, value[1], weight)
+
+
+def projected_global_attention(q, k, v, layout, *, dropout=0.0, seed=0):
+    """`reference.projected_global_attention`, keys and values [total, heads, dim].
+
+    Raises:
+        ValueError: tensors that are not on CUDA, of float64 or of several dtypes.
+    """
+    return _attend(q, k, v, layout, dropout, seed)[0]
+
+
+def _attend(q, k, v, layout, dropout, seed):
+    check(q, k, v)
+    return _Rows.apply(q, k, v, layout, 1, q.shape[2] ** -0.5, dropout, seed)
 
 
 def _biased(out, bias, weight):

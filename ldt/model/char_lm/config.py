@@ -5,6 +5,7 @@ from transformers import PreTrainedConfig
 
 from ldt.attention import RELATIVE
 from ldt.errors import ModelError
+from ldt.model.adapters import offer_targets
 from ldt.model.config import check_layers, layer_dilations, layer_windows
 from ldt.model.config_file import make_config, read_values
 from ldt.model.loading import find_folder
@@ -54,6 +55,11 @@ class LdtCausalConfig(PreTrainedConfig):
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
+
+    def to_dict(self):
+        """As `ldt.model.config.LdtConfig.to_dict`."""
+        offer_targets(self.model_type)
+        return super().to_dict()
 
 
 def check_causal(config):

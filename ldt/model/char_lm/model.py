@@ -13,7 +13,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
 from ldt.attention import sliding_window_attention
-from ldt.attention.matmul import Linear
+from ldt.attention.matmul import Linear, is_plain
 from ldt.errors import ModelError
 from ldt.model.char_lm.cache import KVCache, cached_attention
 from ldt.model.char_lm.config import (
@@ -123,7 +123,7 @@ class RelativeAttention(nn.Module):
 
     def table(self, half, dtype):
         """[heads, half + 1, dim]: W r for each place of the window, the farthest first."""
-        weight = self.position.weight
+        weight = self._position_weight()
         places = torch.arange(half, -1, -1, device=weight.device)
         waves = {
             gap: sinusoids(gap * places, weight.shape[1]).to(dtype) for gap in set(self.dilation)
@@ -131,6 +131,13 @@ class RelativeAttention(nn.Module):
         rows = weight.to(dtype).unflatten(0, (self.heads, -1))  # [heads, dim, width]
         pairs = zip(self.dilation, rows, strict=True)
         return torch.stack([waves[gap] @ row.T for gap, row in pairs])
+
+    def _position_weight(self):
+        """[heads * dim, width], W, with what hangs on it."""
+        if is_plain(self.position):
+            return self.position.weight
+        bias = self.content_bias
+        return self.position(torch.eye(bias.numel(), dtype=bias.dtype, device=bias.device)).T
 
     def _queries(self, q):
         """Queries for keys, and queries for distances."""

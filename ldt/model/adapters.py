@@ -1,0 +1,132 @@
+"""LoRA adapters: what peft adapts by default, and folders of an adapter, which a base completes."""
+
+import sys
+import warnings
+
+from ldt.errors import ModelError, first_line, listed
+from ldt.model.config_file import read_table, read_values
+from ldt.model.skeleton import check_finite
+
+CONFIG = "adapter_config.json"
+WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+PROJECTIONS = ("query", "key", "value", "query_global", "key_global", "value_global")
+_WHOLE = ("model*.safetensors*", "pytorch_model*.bin*")
+_PREFIX = "base_model.model."  # of every tensor in an adapter's file
+
+
+def offer_targets(model_type):
+    """Tell peft, if it is imported, which modules of ldt's encoders to adapt by default.
+
+    ``peft.get_peft_model`` looks a model without ``target_modules`` up in a table by its type; the
+    table is the only way to say it, and peft need not be imported for those who do not use it.
+    """
+    constants = sys.modules.get("peft.utils.constants")
+    if constants is not None:
+        table = constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+        table.setdefault(model_type, list(PROJECTIONS))
+
+
+def is_adapter(folder):
+    """True for a folder with an adapter and no weights that it might be merged into already.
+
+    It may lack the config and the tokenizer, which are those of its base then.
+    """
+    whole = any(any(folder.glob(pattern)) for pattern in _WHOLE)
+    return (folder / CONFIG).is_file() and not whole
+
+
+def base_of(folder):
+    """The folder of the model that an adapter was trained on.
+
+    Raises:
+        ModelError: adapter_config.json does not name it, or it is not there.
+    """
+    from ldt.model.loading import find_folder
+
+    file = folder / CONFIG
+    name = read_table(file).get("base_model_name_or_path")
+    if not isinstance(name, str) or not name:
+        raise ModelError(f"{file}: no base_model_name_or_path, which names the adapter's base")
+    try:
+        return find_folder(name)
+    except ModelError as error:
+        raise ModelError(f"{file}: the adapter's base is not there: {error}") from error
+
+
+def holder(folder, names):
+    """The folder with one of the files ``names``: this one, or the base of the adapter in it."""
+    if is_adapter(folder) and not any((folder / name).is_file() for name in names):
+        return holder(base_of(folder), names)
+    return folder
+
+
+def values(folder):
+    """`read_values` of a folder, or of the base of the adapter in it."""
+    return read_values(holder(folder, ("config.json",)))
+
+
+def load(folder, config, build):
+    """The base of an adapter with the adapter merged into it, and what transformers tells of it.
+
+    Args:
+        folder: of the adapter.
+        config: of the model; of the base but for the size of the vocabulary.
+        build: makes a model and its loading info of a folder and a config.
+
+    Raises:
+        ModelError: the base or the adapter cannot be used.
+    """
+    from ldt.model.loading import read_config
+
+    base, size = base_of(folder), config.vocab_size
+    config.vocab_size = read_config(base).vocab_size
+    model, info = build(folder=base, config=config)
+    if size != model.config.vocab_size:  # by tokens of the task, whose rows the adapter has
+        model.resize_token_embeddings(size, mean_resizing=False)
+    model, whole = merge(model, folder)
+    check_finite(folder, model)
+    info["unexpected_keys"] = set()  # the base's, such as an older head's
+    info["missing_keys"] = set(info["missing_keys"]) - whole
+    info["mismatched_keys"] = {key for key in info["mismatched_keys"] if key[0] not in whole}
+    return model, info
+
+
+def merge(model, folder):
+    """A base model with an adapter merged into its weights, all of them to be trained again.
+
+    Args:
+        model: the base; is changed.
+        folder: of the adapter.
+
+    Returns:
+        (model, names of the tensors that the adapter brought whole, such as those of a head).
+
+    Raises:
+        ModelError: peft is not installed, or the adapter is damaged or of another model.
+    """
+    try:
+        import peft
+    except ImportError as error:
+        raise ModelError(
+            f"{folder}: is an adapter, which takes peft: pip install 'ldt-toolkit[lora]'"
+        ) from error
+    theirs = {name.removeprefix(_PREFIX) for name in model.state_dict()}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of missing tensors, which are an error below
+            there = set(peft.load_peft_weights(str(folder), device="cpu"))
+            adapted = peft.PeftModel.from_pretrained(
+                model, str(folder), torch_device=str(model.device)
+            )
+            needed = set(peft.get_peft_model_state_dict(adapted, save_embedding_layers=False))
+            merged = adapted.merge_and_unload(safe_merge=True)
+    except Exception as error:  # of a damaged file any
+        raise ModelError(f"{folder}: the adapter cannot be read: {first_line(error)}") from error
+    whole = {name.removeprefix(_PREFIX) for name in there} & theirs
+    for what, names in (
+        ("lacks weights", needed - there),
+        ("has weights without a place", there - needed - {_PREFIX + name for name in whole}),
+    ):
+        if names:
+            raise ModelError(f"{folder}: the adapter {what}: {listed(sorted(names), 4, show=str)}")
+    return merged.requires_grad_(True), whole

@@ -1,0 +1,134 @@
+"""Training of a LoRA adapter (Hu et al. 2021, arXiv:2106.09685) and of the head, by peft."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from ldt.errors import RecipeError, did_you_mean, first_line
+from ldt.model import load
+from ldt.model.adapters import PROJECTIONS
+from ldt.recipe.recipe import RECIPE, Recipe
+from ldt.recipe.training import Lora
+
+FOLDER = "adapter"  # of the adapter alone, in the run folder
+
+
+def filled(recipe: Recipe, training: dict[str, Any]) -> dict[str, Any]:
+    """``training.lora`` with its defaults.
+
+    Args:
+        recipe: for its task and for messages.
+        training: the training section, with the key.
+
+    Raises:
+        RecipeError: peft is not installed, or the training cannot have adapters.
+    """
+    where = recipe.where("training", "lora")
+    if recipe.task.kind != "examples":
+        raise RecipeError(f"{where}: is for ldt finetune; {recipe.task.name} trains all weights")
+    for key in ("fsdp", "deepspeed"):
+        if training.get(key):
+            raise RecipeError(f"{where}: does not go with training.{key}; leave one of them out")
+    if not find_spec("peft"):
+        raise RecipeError(f"{where}: needs peft: pip install 'ldt-toolkit[lora]'")
+    values = Lora.model_validate(training["lora"]).model_dump()
+    return values | {"targets": values["targets"] or list(PROJECTIONS)}
+
+
+def adapt(model: PreTrainedModel, recipe: Recipe, lora: dict[str, Any], new: Sequence[int]) -> Any:
+    """The model as peft's, of which the adapter, the head and the rows of new tokens are trained.
+
+    Args:
+        model: is changed.
+        recipe: its ``model.path`` is the base that the adapter names.
+        lora: of the training section, `filled`.
+        new: ids of tokens that the base does not have.
+
+    Raises:
+        RecipeError: a target that is no linear layer of the encoder.
+    """
+    import peft  # takes a second
+
+    where = recipe.where("training", "lora")
+    _check_targets(model, lora["targets"], where)
+    config = peft.LoraConfig(
+        r=lora["r"],
+        lora_alpha=lora["alpha"],
+        lora_dropout=lora["dropout"],
+        target_modules=lora["targets"],
+        modules_to_save=head_modules(model),  # in them peft adapts nothing
+        trainable_token_indices={"word_embeddings": list(new)} if new else None,
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the library about transformers' newer names
+            adapted = peft.get_peft_model(model, config)
+    except ValueError as error:
+        raise RecipeError(f"{where}: {first_line(error)}") from error
+    base = Path(recipe.model.path).expanduser()
+    name = str(base.resolve()) if base.is_dir() else recipe.model.path
+    adapted.peft_config["default"].base_model_name_or_path = name
+    return adapted
+
+
+def head_modules(model: PreTrainedModel) -> list[str]:
+    """Names of the modules that make up the head: all beside the encoder, and its pooler."""
+    encoder = model.base_model
+    names = [
+        name
+        for name, child in model.named_children()
+        if child is not encoder and any(True for _ in child.parameters())
+    ]
+    if getattr(encoder, "pooler", None) is not None:
+        names.append(f"{model.base_model_prefix}.pooler")
+    return names
+
+
+def _check_targets(model: PreTrainedModel, targets: str | list[str], where: str) -> None:
+    from torch import nn
+
+    if isinstance(targets, str):
+        return
+    layers = [name for name, x in model.base_model.named_modules() if isinstance(x, nn.Linear)]
+    for target in targets:
+        if not any(f".{name}".endswith(f".{target}") for name in layers):
+            known = sorted({name.rpartition(".")[2] for name in layers})
+            near = did_you_mean(target, known) or f", expected some of {', '.join(known)}"
+            raise RecipeError(f"{where}: targets: the encoder has no layer {target!r}{near}")
+
+
+def is_adapted(model: Any) -> bool:
+    """True for a model that `adapt` gave."""
+    return hasattr(model, "peft_config")
+
+
+def save(model: Any, folder: Path) -> None:
+    """Write the adapter, with the head and the config of the whole model beside it."""
+    base = model.get_base_model()
+    # Never whole embeddings, which peft would look for a reason for on the hub.
+    model.save_pretrained(folder, save_embedding_layers=False)
+    (folder / "README.md").unlink(missing_ok=True)  # with gaps for a person to fill
+    base.config.architectures = [type(base).__name__]
+    base.config.save_pretrained(folder)
+
+
+def merge(run: Path, folder: Path, tokenizer: Any, head: type[PreTrainedModel]) -> None:
+    """Write the merged model into ``folder``, read from the adapter in it as anybody reads it.
+
+    Args:
+        run: the run folder, whose recipe goes to the adapter: it can be used without the run.
+        folder: with the adapter in `FOLDER`.
+        tokenizer: of the model.
+        head: class of the model.
+    """
+    adapter = folder / FOLDER
+    tokenizer.save_pretrained(adapter)
+    shutil.copyfile(run / RECIPE, adapter / RECIPE)
+    load(adapter, head).save_pretrained(folder)
