@@ -5,16 +5,17 @@ import types
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from patterns import as_close, band, batches, dropouts, patterns, rows, same
+from properties import cases
 
 from ldt import attention
 from ldt.attention import Layout, blocked, loop, reference
 
 
 @pytest.mark.parametrize("module", [blocked, loop])
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(batch=patterns())
 def test_band_equals_the_definition_with_all_gradients(module, batch):
     layout, generator, arguments = batch
@@ -23,7 +24,7 @@ def test_band_equals_the_definition_with_all_gradients(module, batch):
     assert same(band(module, layout, generator.set_state(state), **arguments), expected)
 
 
-@settings(max_examples=40, deadline=None)
+@cases(40)
 @given(batch=patterns(longest=300))
 def test_relative_positions_equal_the_definition_with_all_gradients(batch):
     layout, generator, arguments = batch
@@ -33,7 +34,7 @@ def test_relative_positions_equal_the_definition_with_all_gradients(batch):
     assert same(ours, expected)
 
 
-@settings(max_examples=40, deadline=None)
+@cases(40)
 @given(batches(), dropouts, st.integers(0, 2**31))
 def test_global_rows_folded_and_plain_equal_the_definition(batch, dropout, seed):
     layout, generator = batch

@@ -1,7 +1,8 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import cases
 
 from ldt.model.packing import pack
 
@@ -36,7 +37,7 @@ def test_with_holes_only_packing_moves_nothing_but_keeps_the_holes():
     assert packing.unpack(packing.pack(x), -1).tolist() == [[1, -1, 1], [1, 1, 1]]
 
 
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(st.integers(1, 5), st.integers(1, 9), st.integers(0, 2**31), st.sampled_from([0.2, 0.8, 1]))
 def test_unpacking_gives_back_real_tokens_and_the_fill_elsewhere(b, n, seed, share):
     generator = torch.Generator().manual_seed(seed)

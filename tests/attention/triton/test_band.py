@@ -9,9 +9,10 @@ from pathlib import Path
 import patterns
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from patterns import band, same
+from properties import cases
 
 pytest.importorskip("triton")
 
@@ -76,7 +77,7 @@ def pack(lengths, globals=(), holes=()):
     return Layout(torch.tensor([0, *lengths]).cumsum(0), *masks)
 
 
-@settings(max_examples=6, deadline=None, derandomize=True, phases=[Phase.generate])
+@cases(6, shrink=False)
 @given(
     patterns.patterns().filter(lambda pattern: pattern[0].total_tokens <= 350),
     st.sampled_from([torch.float32, torch.bfloat16]),

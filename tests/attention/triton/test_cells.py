@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from patterns import _further as further
 from patterns import batches, dropouts, rand, same
+from properties import cases
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 pytest.importorskip("triton")
@@ -87,13 +88,7 @@ def off(layout, size, stride, dtype=torch.float32, **how):
     return further(NAMES, exact, dense, run(OnDevice(), dtype), dtype, least=ROUNDING)
 
 
-@settings(
-    max_examples=8,
-    deadline=None,
-    derandomize=True,
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@cases(8, shrink=False)
 @given(
     batches(longest=300).filter(lambda batch: batch[0].total_tokens <= 400),
     st.sampled_from([(5, 4), (4, 4), (2, 3), (1, 1), (6, 2), (9, 16)]),

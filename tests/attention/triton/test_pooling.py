@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from cells import pool_weight
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from patterns import _further as further
 from patterns import batches, rand, same
+from properties import cases
 
 pytest.importorskip("triton")
 
@@ -64,7 +65,7 @@ def off(pooling, docs, size, stride, dtype=torch.float32, **how):
     return further(names, exact, dense, ours, dtype, least=ROUNDING)
 
 
-@settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])
+@cases(5, shrink=False)
 @given(
     batches(globals=False, longest=120).filter(lambda batch: batch[0].total_tokens <= 150),
     st.sampled_from(list(POOLINGS)),

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from patterns import batches, dropouts, rows, rows_as_close
+from properties import cases
 
 pytest.importorskip("triton")
 
@@ -17,7 +18,6 @@ from ldt.attention.triton import rows as kernels
 from ldt.attention.triton import rows_backward, rows_kernels, rows_plan
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-GENERATE = {"deadline": None, "derandomize": True, "phases": [Phase.generate]}  # too slow to shrink
 FORMS = [kernels.folded_rows, kernels.plain_rows]
 
 
@@ -28,7 +28,7 @@ def pack(lengths, globals, holes=()):
     return Layout(torch.tensor([0, *lengths]).cumsum(0), keep if holes else None, is_global)
 
 
-@settings(max_examples=5, **GENERATE)
+@cases(5, shrink=False)
 @given(
     batches().filter(lambda b: b[0].total_tokens <= 200 and 0 < len(b[0].global_index) <= 40),
     st.sampled_from([(2, 4), (1, 24)]),
@@ -78,7 +78,7 @@ def test_long_pieces_meet_their_tokens_in_several_steps(monkeypatch):
         assert not rows_as_close(run, layout, torch.float32)
 
 
-@settings(max_examples=6, **GENERATE)
+@cases(6, shrink=False)
 @given(batches(), st.integers(1, 3), st.sampled_from([1, 3, 40]))
 def test_a_plan_pairs_every_row_with_every_token_of_its_document_once(batch, per, programs):
     layout, _ = batch

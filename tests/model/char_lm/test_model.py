@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import cases
 from torch.nn.functional import gelu, layer_norm
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -157,7 +158,7 @@ def test_a_text_is_not_changed_by_its_batch_nor_by_padding():
         assert not out[row, ~real].any()
 
 
-@settings(max_examples=30, deadline=None)
+@cases(30)
 @given(st.data())
 def test_a_character_changes_no_earlier_logit(data):
     draw = data.draw
