@@ -129,15 +129,14 @@ def test_tokens_may_lie_more_than_2_31_numbers_apart(backend):
 
 
 def test_cells_may_lie_more_than_2_31_numbers_apart():
-    x = torch.randn(3, 25, 2, 16, generator=torch.Generator().manual_seed(0)).half()
-    where = Cells(Layout(torch.tensor([0, 9, 24])), 2, 1)
+    where = Cells(Layout(torch.tensor([0, 24])), 2, 1)
+    x = torch.randn(3, where.count, 2, 16, generator=torch.Generator().manual_seed(0)).half()
     found = []
     for stride in (32, 2**27 - 8):
-        q, k, v = (far_apart(part[:24], stride).requires_grad_() for part in x)
-        pooled = pooling.pool("max", k, v, None, where)
-        keys, values = (far_apart(part, stride).requires_grad_() for part in x)
-        out = cells.cell_attention(q, keys, values, where, window=6)
-        found.append((*pooled, *torch.autograd.grad(pooled, (k, v), pooled)))
-        found[-1] += out, *torch.autograd.grad(out, (q, keys, values), q.detach())
-    assert where.count == 25
+        q, k, v = (far_apart(part, stride).requires_grad_() for part in x)
+        pooled = pooling.pool("max", k[:24], v[:24], None, where)
+        out = cells.cell_attention(q[:24], k, v, where, window=6)
+        grads = torch.autograd.grad(pooled, (k, v), pooled)
+        grads += torch.autograd.grad(out, (q, k, v), q[:24].detach())
+        found.append((*pooled, out, *grads))
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
