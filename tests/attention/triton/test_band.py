@@ -189,6 +189,42 @@ def test_a_long_document_meets_its_global_keys_in_pieces(monkeypatch):
         assert as_close(layout, torch.float32, window=16)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "globals", "expected"),
+    [
+        (100, 1, 100),  # one for each PIECE tokens, here 1
+        (300, 1, 256),  # at most
+        (300, 60, 128),  # 4 tiles of global keys in 8 heads: PROGRAMS / 32
+    ],
+)
+def test_global_keys_meet_a_document_in_a_bounded_number_of_pieces(
+    tokens, globals, expected, monkeypatch
+):
+    """Each costs memory for all global keys, so a document of any length has as many at most."""
+
+    class Launched(Exception):
+        """With the grid of the kernel."""
+
+    class Kernel:
+        def __getitem__(self, grid):
+            raise Launched(grid)
+
+    class Nothing:
+        def __getitem__(self, grid):
+            return lambda *args, **how: None
+
+    assert (band_backward.PIECES, band_backward.PROGRAMS) == (256, 4096)
+    monkeypatch.setattr(band_backward, "PIECE", 1)
+    for name, kernel in (("_queries", Nothing()), ("_keys", Nothing()), ("_globals", Kernel())):
+        monkeypatch.setattr(band_backward, name, kernel)
+    layout, x = pack([tokens], range(globals)), torch.randn(tokens, 8, 16)
+    pattern = kernels.Band(2, False, (1,) * 8, 0.0)
+    lse = torch.zeros(8, tokens)
+    with pytest.raises(Launched) as launched:
+        band_backward.backward(x, x, x, x, x, lse, kernels.Tables.of(layout), pattern)
+    assert launched.value.args[0][1:] == (8, expected)
+
+
 def test_what_kernels_cannot_do_is_refused_with_what_can(monkeypatch):
     layout, q = pack([4]), torch.randn(4, 1, 16)
     for x, message in (

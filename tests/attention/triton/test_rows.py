@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from patterns import batches, dropouts, rows, rows_as_close
 from properties import cases
@@ -49,6 +49,7 @@ SHAPES = {
     "the only kept token is the global one": ([30, 5], [12, 31], [*range(12), *range(13, 30)]),
     "a document in several pieces, its first one all holes": ([200, 3], [130], range(70)),
     "none is global": ([20, 5], []),
+    "more documents than the plan looks at together": ([2, 3] * 35, [0, 60, 85, 86, 120, 174]),
 }
 
 
@@ -78,7 +79,15 @@ def test_long_pieces_meet_their_tokens_in_several_steps(monkeypatch):
         assert not rows_as_close(run, layout, torch.float32)
 
 
+def many_documents():
+    """100 documents of 1 to 7 tokens, every third without a global token."""
+    lengths = torch.arange(100) % 7 + 1
+    first = lengths.cumsum(0) - lengths
+    return pack(lengths.tolist(), first[torch.arange(100) % 3 > 0].tolist())
+
+
 @cases(6, shrink=False)
+@example((many_documents(), None), 3, 3)
 @given(batches(), st.integers(1, 3), st.sampled_from([1, 3, 40]))
 def test_a_plan_pairs_every_row_with_every_token_of_its_document_once(batch, per, programs):
     layout, _ = batch
