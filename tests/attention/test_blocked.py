@@ -78,6 +78,19 @@ def test_many_global_rows_in_a_long_document_go_in_pieces(monkeypatch):
     assert same(ours, expected)
 
 
+@pytest.mark.parametrize(("elements", "most"), [(1000, 1000), (10, 300)])
+def test_the_scores_of_global_rows_have_a_bound(elements, most, monkeypatch):
+    """Of a document in 2 heads and 150 tokens one row has 300 scores, which are the least."""
+    found = []
+    monkeypatch.setattr(blocked, "ROW_ELEMENTS", elements)
+    monkeypatch.setattr(blocked.Blocked, "apply", lambda q, k, v, blocks, *_: found.extend(blocks))
+    layout = Layout(torch.tensor([0, 150]), None, torch.ones(150, dtype=torch.bool))
+    x, projection = torch.randn(150, 8), (torch.randn(8, 8), torch.randn(8))
+    blocked.plain_rows(x.view(150, 2, 4), x, projection, projection, layout, 0.0, 0)
+    assert sum(block.shape[0] for block in found) == 150
+    assert max(2 * queries * keys for queries, keys in (block.shape for block in found)) <= most
+
+
 @pytest.mark.parametrize("module", [blocked, loop])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_low_precision_is_about_as_close_as_the_dense_definition(dtype, module):

@@ -309,11 +309,12 @@ def test_half_precision_trains(pooling):
         assert all(p.grad.isfinite().all() for p in made.parameters())
     made = model(pooling=pooling, pooling_gate=True).train()
     inputs = batch(21, "mixed", "some")
+    dense = twin(made, attention_backend="reference").train()
     exact = state(made, inputs)
     with torch.autocast("cpu", torch.bfloat16):
-        found = state(made, inputs)
+        found, allowed = (state(each, inputs) for each in (made, dense))
     found.float().sum().backward()
-    assert (found - exact).abs().mean() < 0.05
+    assert (found - exact).norm() <= 1.5 * (allowed - exact).norm()
     assert all(p.grad.isfinite().all() for p in made.parameters())
 
 

@@ -88,6 +88,8 @@ def many_documents():
 
 @cases(6, shrink=False)
 @example((many_documents(), None), 3, 3)
+@example((pack([2] * 40 + [500] + [2] * 30, range(0, 90, 8)), None), 1, 2)
+@example((pack([400] + [2] * 70, [3, 9, 399, 420, 500]), None), 1, 3)
 @given(batches(), st.integers(1, 3), st.sampled_from([1, 3, 40]))
 def test_a_plan_pairs_every_row_with_every_token_of_its_document_once(batch, per, programs):
     layout, _ = batch
@@ -98,6 +100,7 @@ def test_a_plan_pairs_every_row_with_every_token_of_its_document_once(batch, per
     finally:
         rows_plan.PROGRAMS = before
     count = len(layout.global_index) * per
+    assert len(plan.items) <= len(plan.tiles) + programs
     own = layout.document_of[layout.global_index].repeat_interleave(per)
     expected = (own[:, None] == layout.document_of).int()
     found = torch.zeros_like(expected)
@@ -206,10 +209,10 @@ def test_autocast_computes_in_the_lower_precision(run):
         return run(q, x, (key.weight, key.bias), (value.weight, value.bias), layout)
 
     with torch.autocast("cpu", torch.bfloat16):
-        out = rows_of(x, run)
+        out, dense = rows_of(x, run), rows_of(x, reference.global_attention)
     assert out.dtype == torch.bfloat16
-    expected = rows_of(x, reference.global_attention)
-    torch.testing.assert_close(out.float(), expected, atol=0.02, rtol=0.02)
+    exact = rows_of(x, reference.global_attention)
+    assert (out - exact).norm() <= 1.5 * (dense - exact).norm()
 
 
 @pytest.mark.parametrize("run", [kernels.global_attention, *FORMS])

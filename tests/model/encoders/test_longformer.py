@@ -271,11 +271,15 @@ def test_autocast_trains_in_half_precision(library, monkeypatch):
     matmul._pays.cache_clear()
     model = ldt_model("ForMaskedLM").train()
     inputs = batch(21, "mixed", "some")
-    exact = model(**inputs, labels=inputs["input_ids"]).loss
+    dense = type(model)(ldt_config(attention_backend="reference")).train()
+    dense.load_state_dict(model.state_dict())
+    exact = model(**inputs, labels=inputs["input_ids"])
     with torch.autocast("cpu", torch.bfloat16):
-        loss = model(**inputs, labels=inputs["input_ids"]).loss
-    loss.backward()
-    assert loss.item() == pytest.approx(exact.item(), rel=0.05)
+        found, allowed = (m(**inputs, labels=inputs["input_ids"]) for m in (model, dense))
+    found.loss.backward()
+    off, allowed = ((out.logits - exact.logits).norm() for out in (found, allowed))
+    assert off <= 1.2 * allowed
+    assert found.loss.item() == pytest.approx(exact.loss.item(), rel=2e-3)
     assert all(gradient.isfinite().all() for gradient in gradients(model).values())
     matmul._pays.cache_clear()
 
