@@ -42,12 +42,30 @@ def pool_weight(pooling, size, heads, dim, generator, dtype=torch.float64):
     )
 
 
+def steps(tokens, *shape, generator, dtype):
+    """[tokens, ...] of small numbers, the same in every dtype; no two of 16 neighbours are equal,
+    so that their maximum is at one place."""
+    first = torch.randint(16, (1, *shape), generator=generator)
+    place = 5 * torch.arange(tokens).view(-1, *[1] * len(shape))
+    return ((place + first) % 16 / 4 - 2).to(dtype).requires_grad_()
+
+
 def pooled(
-    module, layout, generator, pooling, size, stride, dtype=torch.float64, heads=2, dim=4, **how
+    module,
+    layout,
+    generator,
+    pooling,
+    size,
+    stride,
+    dtype=torch.float64,
+    heads=2,
+    dim=4,
+    draw=rand,
+    **how,
 ):
-    """Output of a module's two functions together, and all gradients."""
+    """Output of a module's two functions together, and all gradients; ``draw`` gives q, k, v."""
     shape = layout.total_tokens, heads, dim
-    q, k, v, up = (rand(*shape, generator=generator, dtype=dtype) for _ in range(4))
+    q, k, v, up = (draw(*shape, generator=generator, dtype=dtype) for _ in range(4))
     weight = pool_weight(pooling, size, heads, dim, generator, dtype)
     cells = Cells(layout, size, stride)
     keys, values = module.pool(pooling, k, v, weight, cells)
