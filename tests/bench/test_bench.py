@@ -356,7 +356,8 @@ class Gpu:
     for."""
 
     def __init__(self, monkeypatch):
-        self.now, self.queued, self.taken, self.peak = 0.0, 0.0, 1000, 5000
+        self.now, self.queued, self.mib = 0.0, 0.0, 0
+        self.taken, self.peak = 1000, 5000  # bytes
         for name in ("synchronize", "memory_allocated", "max_memory_allocated"):
             monkeypatch.setattr(torch.cuda, name, getattr(self, name))
         monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self.reset)
@@ -365,13 +366,13 @@ class Gpu:
     def launch(self, seconds, mib=0):
         self.now += 0.001  # of the host
         self.queued += seconds
-        self.mib = mib
+        self.mib = max(self.mib, mib)
 
     def synchronize(self):
         self.now += self.queued
         if self.queued:
             self.peak = max(self.peak, self.taken + self.mib * 2**20)
-        self.queued = 0.0
+        self.queued, self.mib = 0.0, 0
 
     def reset(self):
         self.peak = self.taken
