@@ -129,6 +129,17 @@ def test_the_default_tiles_are_as_close_as_the_definition(dtype):
     assert as_close(layout, dtype, dim=40, **arguments)
 
 
+@pytest.mark.parametrize(
+    ("capability", "generation"),
+    [((8, 0), 8), ((8, 9), 8), ((9, 0), 9), ((10, 0), 9), ((12, 0), 9)],
+)
+def test_a_gpu_gets_the_tiles_of_its_generation_or_the_latest(capability, generation, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert band_tiles._generation(torch.device("cuda", 1)) == generation
+    tables = band_tiles.FORWARD, band_tiles.QUERIES, band_tiles.KEYS, band_tiles.GLOBAL_KEYS
+    assert all((generation, size, 64) in table for table in tables for size in (2, 4))
+
+
 @pytest.mark.parametrize("seed", [0, -(2**40) - 1, 2**31, torch.tensor(-(2**33) - 5)])
 def test_dropout_takes_what_the_definition_takes(seed):
     layout = pack([60, 5, 1])

@@ -144,6 +144,27 @@ def test_gradients_of_a_weight_are_sums_of_parts_of_many_cells(pooling, monkeypa
     assert not off(pooling, layout([130, 9], [9]), 5, 4)
 
 
+@pytest.mark.parametrize(("pooling", "kernel"), [("ldconv", "scores"), ("conv", "filters")])
+def test_the_sums_of_a_weight_have_a_bound(pooling, kernel, monkeypatch):
+    """Each is as large as the weight, so a batch of any length has as many at most."""
+    grids = {}
+
+    class Launched:
+        def __init__(self, name):
+            self.name = name
+
+        def __getitem__(self, grid):
+            grids[self.name] = grid[0]
+            return lambda *args, **how: None
+
+    assert kernels.PARTS == 128
+    for name in ("collect", "scores", "filters", "spread"):
+        monkeypatch.setattr(kernels, name, Launched(name))
+    for tokens, most in ((40, 2), (10_000, 128), (50_000, 128)):
+        run(on_device, pooling, layout([tokens]), 2, 2)
+        assert most / 2 <= grids[kernel] <= most
+
+
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_what_stands_at_holes_and_around_views_is_not_read(pooling):
     docs, generator = layout([30, 20], [0, 11, 12, 49]), torch.Generator().manual_seed(0)
