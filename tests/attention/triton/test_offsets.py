@@ -52,10 +52,10 @@ def random(*shape):
     return x.requires_grad_()
 
 
-def layout():
-    """Two documents with a hole and global tokens."""
+def layout(every=5):
+    """Two documents with a hole, one in ``every`` tokens global."""
     place = torch.arange(TOKENS)
-    return Layout(torch.tensor([0, 50, TOKENS]), place != 7, place % 5 == 0)
+    return Layout(torch.tensor([0, 50, TOKENS]), place != 7, place % every == 0)
 
 
 def run_band():
@@ -64,8 +64,8 @@ def run_band():
     return band.sliding_window_attention(x, x, x, layout(), **how), x
 
 
-def run_rows(form):
-    where, width = layout(), HEADS * DIM
+def run_rows(form, every):
+    where, width = layout(every), HEADS * DIM
     x, weight = random(TOKENS, width), random(width, width)
     q = random(len(where.global_index), HEADS, DIM)
     projection = weight, random(width)
@@ -86,8 +86,8 @@ def run_pool(name):
 
 CALLS = {
     "band": (run_band, ()),
-    "rows, folded": (run_rows, (rows.folded_rows,)),
-    "rows, plain": (run_rows, (rows.plain_rows,)),
+    "rows, folded": (run_rows, (rows.folded_rows, 5)),
+    "rows, plain": (run_rows, (rows.plain_rows, 3)),
     "cells": (run_cells, ()),
     **{f"pool, {name}": (run_pool, (name,)) for name in pooling.FUSED},
 }
