@@ -6,6 +6,9 @@ from hypothesis import strategies as st
 from ldt.attention import Layout
 
 HEADS, DIM = 2, 4
+# What sums in float32 of some hundred numbers of about 1 are off in any order. Where they cancel,
+# the definition may be off by less by chance; factors rounded to TF32 are off by 100 times more.
+SUMS = 64 * torch.finfo(torch.float32).eps
 
 windows = st.sampled_from([2, 4, 6, 32, 126, 130, 256, 512])
 dilations = st.one_of(st.just(1), st.sampled_from([2, 3, (1, 2), (4, 1), (5, 7)]))
@@ -139,7 +142,7 @@ def rows_as_close(run, layout, dtype, seed=0, **arguments):
     names = "out", "dq", "dx", "dwk", "dwv", "dbv"
     definition = reference.global_attention
     exact, dense = found(definition, torch.float64), found(definition, dtype)
-    return _further(names, exact, dense, found(run, dtype), dtype, least=2e-6)
+    return _further(names, exact, dense, found(run, dtype), dtype, least=SUMS)
 
 
 def _further(names, exact, dense, ours, dtype, least=0.0):

@@ -23,7 +23,6 @@ from ldt.attention.triton import band_backward, band_tiles, dropout, tiles
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-ROUNDING = 16 * torch.finfo(torch.float32).eps
 MODULES = ["band_pattern", "band_backward", "band"]  # each imports those before it
 
 
@@ -66,7 +65,7 @@ def tiled(rows, columns):
 def as_close(layout, dtype, seed=0, **arguments):
     """`patterns.as_close` of the kernels, but for what summing in another order makes of a zero."""
     found = patterns.as_close(OnDevice(), layout, dtype, seed, **arguments)
-    return not [name for name, error, allowed in found if not error <= allowed + ROUNDING]
+    return not [name for name, error, allowed in found if not error <= allowed + patterns.SUMS]
 
 
 def pack(lengths, globals=(), holes=()):
