@@ -6,7 +6,7 @@ READY := $(VENV)/ready
 WEIGHTS := $(VENV)/weights
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 
-.PHONY: help setup demo test chaos check docs bench gpu clean
+.PHONY: help setup demo test nightly chaos check docs bench gpu clean
 .DEFAULT_GOAL := help
 
 help: ## This list
@@ -19,6 +19,9 @@ demo: $(READY) $(WEIGHTS) ## Long documents at 512 tokens and at full length, ab
 
 test: $(READY) $(WEIGHTS) ## All tests, no GPU and no network needed; ARGS="-k predict" selects
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+
+nightly: $(READY) ## Property tests on fresh cases, ten times as many, and larger sizes; half an hour
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m nightly $(ARGS)
 
 chaos: export LDT_CHAOS ?= 60
 chaos: export LDT_CHAOS_SEED ?= $(shell date +%s)

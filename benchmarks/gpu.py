@@ -159,9 +159,7 @@ def attention_row(length, kind, rate, sizes):
         dilated = operations.Given(sizes.setting(dilation=gap), length, kind == "training")
         runs[f"band, dilation {gap}"] = band(dilated, fastest, kind)
     seconds = medians(runs, sizes.rounds, sizes.device)
-    window = given.setting.window
-    keys = sum(min(length, i + window // 2 + 1) - max(0, i - window // 2) for i in range(length))
-    flops = 4 * sizes.width * keys * (3.5 if kind == "training" else 1)
+    flops = band_flops(length, given.setting.window, sizes.width, kind)
     return {
         "tokens": length,
         "pass": kind,
@@ -170,6 +168,12 @@ def attention_row(length, kind, rate, sizes):
         "share_of_matmul_rate": flops / seconds["band, dilation 1"] / rate,
         "matmul_tflops": rate / 1e12,
     }
+
+
+def band_flops(length, window, width, kind):
+    """FLOP of a band: two products forward; five more backward, which computes scores anew."""
+    keys = sum(min(length, i + window // 2 + 1) - max(0, i - window // 2) for i in range(length))
+    return 4 * width * keys * (3.5 if kind == "training" else 1)
 
 
 def band(given, backend, kind):

@@ -9,14 +9,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models; more threads only 
 
 import ipaddress
 import logging
+import random
 import socket
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-pytest_plugins = ["pretraining"]
+pytest_plugins = ["pretraining", "properties"]
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
@@ -63,6 +65,14 @@ def logger_as_before():
     yield
     log.handlers[:], level, log.propagate = before
     log.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def random_numbers_of_its_own():
+    """A test draws the same numbers whatever has run in its process before."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 @pytest.fixture

@@ -1,12 +1,17 @@
 """The suite's own ground: sockets are shut, the shared models are what the tests take them for."""
 
+import importlib.util
 import os
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import properties
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 
 def test_the_network_is_out_of_reach():
@@ -47,3 +52,81 @@ def test_the_tiny_longformer_reads_text(tiny_longformer):
     assert batch.input_ids.shape[1] < len("The other party agrees.")
     out = LongformerModel.from_pretrained(tiny_longformer).eval()(**batch)
     assert torch.isfinite(out.last_hidden_state).all()
+
+
+def test_a_property_has_the_same_cases_whatever_else_its_process_has_loaded(tmp_path):
+    found = []
+
+    @properties.cases(100)
+    @given(st.integers(0, 2**31))
+    def draw(number):
+        found.append((number, torch.rand(()).item()))
+
+    def drawn():
+        found.clear()
+        draw()
+        return list(found)
+
+    first = drawn()
+    (tmp_path / "another.py").write_text("NUMBERS = " + repr(list(range(1000, 2**31, 2**24))))
+    spec = importlib.util.spec_from_file_location("another", tmp_path / "another.py")
+    sys.modules["another"] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(sys.modules["another"])
+        torch.rand(5)
+        assert drawn() == first
+    finally:
+        del sys.modules["another"]
+
+
+def test_properties_run_at_night_with_fresh_seeds_and_more_cases():
+    class Item:
+        def __init__(self, obj):
+            self.obj, self.marks = obj, []
+            self.add_marker = self.marks.append
+
+    def config(expression):
+        return SimpleNamespace(option=SimpleNamespace(markexpr=expression))
+
+    drawn = {}
+    before = settings.get_current_profile_name()
+    try:
+        for expression in ("not nightly", "nightly"):
+            properties.pytest_configure(config(expression))
+
+            @properties.cases(7)
+            @given(st.integers(0, 2**62))
+            def draw(number):
+                drawn[expression][-1].append(number)  # noqa: B023
+
+            drawn[expression] = []
+            for _ in range(2):
+                drawn[expression].append([])
+                draw()
+            items = [Item(draw), Item(print), SimpleNamespace()]
+            properties.pytest_collection_modifyitems(config(expression), items)
+            assert items[0].marks == (["nightly"] if expression == "nightly" else [])
+            assert not items[1].marks
+    finally:
+        settings.load_profile(before)
+    usual, fresh = drawn.values()
+    assert [len(numbers) for numbers in usual + fresh] == [7, 7, 70, 70]
+    assert usual[0] == usual[1]
+    assert fresh[0] != fresh[1]
+
+
+def test_a_case_that_failed_at_night_is_tried_by_day():
+    tried = []
+
+    @properties.cases(1, shrink=False)
+    @example(-1)
+    @given(st.integers(0, 5))
+    def draw(number):
+        tried.append(number)
+
+    draw()
+    assert tried[0] == -1
+
+
+def test_the_nightly_tests_are_left_out_of_the_usual_run(pytestconfig):
+    assert pytestconfig.getini("addopts")[-2:] == ["-m", "not nightly"]

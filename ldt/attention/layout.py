@@ -15,6 +15,11 @@ def places(mask, count=None):
     """
     if count is None or mask.device.type == "cpu":
         return mask.nonzero().squeeze(1)
+    return placed(mask, count)
+
+
+def placed(mask, count):
+    """`places` of a known count, which waits for no device."""
     place = torch.arange(len(mask), device=mask.device)
     slot = torch.where(mask, mask.cumsum(0) - 1, count)
     return place.new_full((count + 1,), len(mask)).scatter_(0, slot, place)[:-1]

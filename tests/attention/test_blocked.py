@@ -5,16 +5,17 @@ import types
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from patterns import as_close, band, batches, dropouts, patterns, rows, same
+from properties import cases
 
 from ldt import attention
 from ldt.attention import Layout, blocked, loop, reference
 
 
 @pytest.mark.parametrize("module", [blocked, loop])
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(batch=patterns())
 def test_band_equals_the_definition_with_all_gradients(module, batch):
     layout, generator, arguments = batch
@@ -23,7 +24,7 @@ def test_band_equals_the_definition_with_all_gradients(module, batch):
     assert same(band(module, layout, generator.set_state(state), **arguments), expected)
 
 
-@settings(max_examples=40, deadline=None)
+@cases(40)
 @given(batch=patterns(longest=300))
 def test_relative_positions_equal_the_definition_with_all_gradients(batch):
     layout, generator, arguments = batch
@@ -33,7 +34,7 @@ def test_relative_positions_equal_the_definition_with_all_gradients(batch):
     assert same(ours, expected)
 
 
-@settings(max_examples=40, deadline=None)
+@cases(40)
 @given(batches(), dropouts, st.integers(0, 2**31))
 def test_global_rows_folded_and_plain_equal_the_definition(batch, dropout, seed):
     layout, generator = batch
@@ -75,6 +76,19 @@ def test_many_global_rows_in_a_long_document_go_in_pieces(monkeypatch):
     ours = rows(blocked.plain_rows, layout, torch.Generator().manual_seed(1), **settings)
     expected = rows(reference.global_attention, layout, torch.Generator().manual_seed(1))
     assert same(ours, expected)
+
+
+@pytest.mark.parametrize(("elements", "most"), [(1000, 1000), (10, 300)])
+def test_the_scores_of_global_rows_have_a_bound(elements, most, monkeypatch):
+    """Of a document in 2 heads and 150 tokens one row has 300 scores, which are the least."""
+    found = []
+    monkeypatch.setattr(blocked, "ROW_ELEMENTS", elements)
+    monkeypatch.setattr(blocked.Blocked, "apply", lambda q, k, v, blocks, *_: found.extend(blocks))
+    layout = Layout(torch.tensor([0, 150]), None, torch.ones(150, dtype=torch.bool))
+    x, projection = torch.randn(150, 8), (torch.randn(8, 8), torch.randn(8))
+    blocked.plain_rows(x.view(150, 2, 4), x, projection, projection, layout, 0.0, 0)
+    assert sum(block.shape[0] for block in found) == 150
+    assert max(2 * queries * keys for queries, keys in (block.shape for block in found)) <= most
 
 
 @pytest.mark.parametrize("module", [blocked, loop])

@@ -9,9 +9,10 @@ import weakref
 import pytest
 import torch
 from cells import cells_by_hand, pool_weight, pooled
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from patterns import batches, dropouts, further, same
+from properties import cases
 
 from ldt.attention import POOLINGS, Layout
 from ldt.attention.pooled import POOLED, blocked, pooled_attention, poolings, reference
@@ -104,7 +105,7 @@ def test_what_stands_at_holes_reaches_nothing():
                 assert torch.equal(a, b), (name, pooling)
 
 
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(
     batches(longest=400),
     st.sampled_from(list(POOLINGS)),

@@ -335,22 +335,6 @@ def test_what_has_taken_too_long_is_not_run_again():
     assert row.rounds == 1
 
 
-def test_all_run_in_turn_after_a_round_to_warm_up(monkeypatch):
-    monkeypatch.setattr(measure, "SAMPLE", 0.0)
-    calls = []
-    runs = {name: lambda n=name: calls.append(n) for name in "ab"}
-    assert set(measure.medians(runs, 2)) == {"a", "b"}
-    assert "".join(calls) == "ababab"
-
-
-def test_a_short_call_is_repeated(monkeypatch):
-    monkeypatch.setattr(measure, "SAMPLE", 0.05)
-    calls = []
-    seconds = measure.seconds_of(lambda: (calls.append(0), time.sleep(0.01)))
-    assert 4 <= len(calls) <= 6
-    assert 0.01 <= seconds < 0.05
-
-
 def test_peak_memory_is_that_of_the_call_alone(processes):
     setting = Setting(window=64, threads=1)
     small, large = (processes.peak_mib("reference", n, "forward", setting) for n in (256, 768))

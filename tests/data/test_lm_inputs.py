@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ldt.data import lm_inputs as module
@@ -48,7 +48,6 @@ DOCUMENTS = st.lists(st.lists(st.integers(5, 99), max_size=30), min_size=1, max_
 
 
 @given(DOCUMENTS, st.integers(8, 20))
-@settings(deadline=None)
 def test_full_windows_are_the_documents_end_to_end(documents, length):
     found = items(documents, length)
     rows = [item[0]["input_ids"].tolist() for item in found]
@@ -60,7 +59,6 @@ def test_full_windows_are_the_documents_end_to_end(documents, length):
 
 
 @given(DOCUMENTS, st.integers(8, 20))
-@settings(deadline=None)
 def test_whole_documents_fill_an_input_and_stay_apart(documents, length):
     found = items(documents, length, "document")
     rows = [row["input_ids"].tolist() for item in found for row in item]

@@ -4,8 +4,9 @@ import random
 import tracemalloc
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from properties import cases
 from reads import LINES, error, records
 
 from ldt.data.records import Example, field, kind, read, text
@@ -143,7 +144,7 @@ def test_reading_takes_the_memory_of_one_record(file):
     assert peak < 3_000_000  # of 30 million bytes
 
 
-@settings(max_examples=400, deadline=None)
+@cases(400)
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=8), st.booleans())
 @example([(0, ord("["))], False)
 @example([(0, 0x1F), (1, 0x8B)], False)

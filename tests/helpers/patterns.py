@@ -6,6 +6,9 @@ from hypothesis import strategies as st
 from ldt.attention import Layout
 
 HEADS, DIM = 2, 4
+# What sums in float32 of some hundred numbers of about 1 are off in any order. Where they cancel,
+# the definition may be off by less by chance; factors rounded to TF32 are off by 100 times more.
+SUMS = 64 * torch.finfo(torch.float32).eps
 
 windows = st.sampled_from([2, 4, 6, 32, 126, 130, 256, 512])
 dilations = st.one_of(st.just(1), st.sampled_from([2, 3, (1, 2), (4, 1), (5, 7)]))
@@ -142,7 +145,7 @@ def rows_as_close(run, layout, dtype, seed=0, factor=2, **arguments):
         return rows(run, layout, generator, dtype, rounded=rounded, **arguments)
 
     names = "out", "dq", "dx", "dwk", "dwv", "dbv"
-    return further(names, found, reference.global_attention, run, dtype, factor, least=2e-6)
+    return further(names, found, reference.global_attention, run, dtype, factor, least=SUMS)
 
 
 def further(names, run, definition, ours, dtype, factor=2, least=0.0):

@@ -1,7 +1,8 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import cases
 
 from ldt.model.packing import pack
 
@@ -36,7 +37,21 @@ def test_with_holes_only_packing_moves_nothing_but_keeps_the_holes():
     assert packing.unpack(packing.pack(x), -1).tolist() == [[1, -1, 1], [1, 1, 1]]
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [["1" * 5000, "1" * 5000], ["1" * 4999 + "0", "0" + "1" * 4999]])
+def test_a_mean_in_half_precision_is_that_of_float64_rounded_once(rows, dtype):
+    """A sum of 5,000 in bfloat16 stands still long before its end."""
+    packing = pack((2, 5000), mask_of(*rows))
+    x = torch.randn(packing.layout.total_tokens, 3).add(1).to(dtype)
+    found = packing.reduce(x, "mean")
+    exact = packing.reduce(x.double(), "mean")
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, exact.to(dtype), rtol=torch.finfo(dtype).eps, atol=0)
+    real = packing.unpack(x)[0].double()[mask_of(rows[0])[0].bool()]
+    torch.testing.assert_close(exact[0], real.mean(0))
+
+
+@cases(60)
 @given(st.integers(1, 5), st.integers(1, 9), st.integers(0, 2**31), st.sampled_from([0.2, 0.8, 1]))
 def test_unpacking_gives_back_real_tokens_and_the_fill_elsewhere(b, n, seed, share):
     generator = torch.Generator().manual_seed(seed)

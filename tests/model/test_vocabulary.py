@@ -27,7 +27,7 @@ def test_new_embeddings_are_drawn_like_the_old_ones_which_stay(tiny_longformer):
     assert model.config.vocab_size == len(after) == ids[-1] + 1
     new = after[len(before) :]
     assert abs(new.mean() - before.mean()) < 5 * before.std() / new.numel() ** 0.5
-    assert abs(new.std() / before.std() - 1) < 0.05
+    assert abs(new.std() / before.std() - 1) < 5 / (2 * new.numel()) ** 0.5
     draw_embeddings(model, [3])  # a row that is there already
     assert len(model.get_input_embeddings().weight) == len(after)
     assert not torch.equal(model.get_input_embeddings().weight[3], before[3])

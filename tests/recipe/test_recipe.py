@@ -5,8 +5,9 @@ from types import ModuleType
 from typing import ClassVar, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import cases
 from pydantic import BaseModel, ConfigDict
 
 from ldt.errors import RecipeError, UserError
@@ -303,7 +304,7 @@ def test_load_gives_back_what_dump_wrote(folder):
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
-@settings(max_examples=100, deadline=None)
+@cases(100)
 @given(
     labels=st.lists(text) | st.none(),
     field=text,
@@ -332,7 +333,7 @@ fragments = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@cases(300)
 @given(
     start=st.integers(0, len(GOOD)),
     end=st.integers(0, len(GOOD)),

@@ -2,8 +2,9 @@ import math
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import cases
 
 from ldt.recipe.yaml import MAX_DEPTH, MAX_NODES, dump, parse
 
@@ -149,7 +150,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@cases(300)
 @given(values)
 def test_parse_gives_back_what_dump_wrote(value):
     tree = parse(dump(value))
@@ -168,7 +169,7 @@ pieces = st.sampled_from(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@cases(500)
 @given(st.lists(pieces | st.text(max_size=3)).map("".join) | st.binary())
 def test_no_text_makes_parse_raise(text):
     tree = parse(text)

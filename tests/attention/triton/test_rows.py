@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from patterns import batches, dropouts, rows, rows_as_close
+from properties import cases
 from torch.nn import functional as F
 
 pytest.importorskip("triton")
@@ -18,8 +19,14 @@ from ldt.attention.triton import rows as kernels
 from ldt.attention.triton import rows_backward, rows_kernels, rows_plan
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-GENERATE = {"deadline": None, "derandomize": True, "phases": [Phase.generate]}  # too slow to shrink
 FORMS = [kernels.folded_rows, kernels.plain_rows]
+
+
+# Of a case that was once further off than the definition, which was nearly exact there.
+FEW_OF_127 = [
+    *(1, 4, 6, 7, 12, 13, 18, 22, 25, 27, 28, 36, 41, 54, 56, 60, 63, 65),
+    *(70, 71, 76, 79, 81, 82, 85, 89, 90, 96, 100, 104, 110, 111, 113, 114, 120, 125),
+]
 
 
 def pack(lengths, globals, holes=()):
@@ -29,7 +36,8 @@ def pack(lengths, globals, holes=()):
     return Layout(torch.tensor([0, *lengths]).cumsum(0), keep if holes else None, is_global)
 
 
-@settings(max_examples=5, **GENERATE)
+@cases(5, shrink=False)
+@example((pack([127], FEW_OF_127), None), (2, 4), 0.0, torch.float32, 788968692)
 @given(
     batches().filter(lambda b: b[0].total_tokens <= 200 and 0 < len(b[0].global_index) <= 40),
     st.sampled_from([(2, 4), (1, 24)]),
@@ -51,6 +59,7 @@ SHAPES = {
     "the only kept token is the global one": ([30, 5], [12, 31], [*range(12), *range(13, 30)]),
     "a document in several pieces, its first one all holes": ([200, 3], [130], range(70)),
     "none is global": ([20, 5], []),
+    "more documents than the plan looks at together": ([2, 3] * 35, [0, 60, 85, 86, 120, 174]),
 }
 
 
@@ -88,7 +97,17 @@ def test_long_pieces_meet_their_tokens_in_several_steps(monkeypatch):
         assert not rows_as_close(run, layout, torch.float32)
 
 
-@settings(max_examples=6, **GENERATE)
+def many_documents():
+    """100 documents of 1 to 7 tokens, every third without a global token."""
+    lengths = torch.arange(100) % 7 + 1
+    first = lengths.cumsum(0) - lengths
+    return pack(lengths.tolist(), first[torch.arange(100) % 3 > 0].tolist())
+
+
+@cases(6, shrink=False)
+@example((many_documents(), None), 3, 3)
+@example((pack([2] * 40 + [500] + [2] * 30, range(0, 90, 8)), None), 1, 2)
+@example((pack([400] + [2] * 70, [3, 9, 399, 420, 500]), None), 1, 3)
 @given(batches(), st.integers(1, 3), st.sampled_from([1, 3, 40]))
 def test_a_plan_pairs_every_row_with_every_token_of_its_document_once(batch, per, programs):
     layout, _ = batch
@@ -99,6 +118,7 @@ def test_a_plan_pairs_every_row_with_every_token_of_its_document_once(batch, per
     finally:
         rows_plan.PROGRAMS = before
     count = len(layout.global_index) * per
+    assert len(plan.items) <= len(plan.tiles) + programs
     own = layout.document_of[layout.global_index].repeat_interleave(per)
     expected = (own[:, None] == layout.document_of).int()
     found = torch.zeros_like(expected)
@@ -216,10 +236,10 @@ def test_autocast_computes_in_the_lower_precision(run):
         return run(q, x, (key.weight, key.bias), (value.weight, value.bias), layout)
 
     with torch.autocast("cpu", torch.bfloat16):
-        out = rows_of(x, run)
+        out, dense = rows_of(x, run), rows_of(x, reference.global_attention)
     assert out.dtype == torch.bfloat16
-    expected = rows_of(x, reference.global_attention)
-    torch.testing.assert_close(out.float(), expected, atol=0.02, rtol=0.02)
+    exact = rows_of(x, reference.global_attention)
+    assert (out - exact).norm() <= 1.5 * (dense - exact).norm()
 
 
 @pytest.mark.parametrize("run", [kernels.global_attention, *FORMS])

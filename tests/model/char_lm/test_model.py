@@ -4,11 +4,13 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import cases
 from torch.nn.functional import gelu, layer_norm
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from ldt.attention import Layout
 from ldt.errors import ModelError
 from ldt.model import LdtCausalConfig, LdtForCausalLM
 
@@ -157,7 +159,7 @@ def test_a_text_is_not_changed_by_its_batch_nor_by_padding():
         assert not out[row, ~real].any()
 
 
-@settings(max_examples=30, deadline=None)
+@cases(30)
 @given(st.data())
 def test_a_character_changes_no_earlier_logit(data):
     draw = data.draw
@@ -249,6 +251,16 @@ def test_a_label_behind_padding_does_not_count():
     nats = [-logits[0, t - 1, text[0, t]] for t in (2, 5, 6, 7)]
     loss = model(text, attention_mask=mask, labels=text).loss
     torch.testing.assert_close(loss, torch.stack(nats).mean())
+
+
+def test_every_part_of_a_layer_drops_before_its_residual():
+    """Where dropout takes everything, the residual is left."""
+    model = character_model(hidden_dropout_prob=1.0).train()
+    x, calls = torch.randn(9, model.config.hidden_size, dtype=torch.float64), []
+    for layer in model.layers:
+        layer.dropout.register_forward_hook(lambda *_: calls.append(0))
+        assert torch.equal(layer(x, Layout(torch.tensor([0, 9])))[0], x)
+    assert len(calls) == 3 * len(model.layers)  # the output, the activation, the wide part
 
 
 def test_gradient_checkpointing_changes_nothing():

@@ -1,0 +1,125 @@
+"""What the GPU suite holds for right, and how it counts."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+from ldt.attention import BACKENDS, reference
+
+
+@pytest.fixture
+def suite(monkeypatch):
+    """The modules gpu and gpu_correctness of the benchmarks."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    import gpu
+    import gpu_correctness
+
+    yield gpu, gpu_correctness
+    for name in ("gpu", "gpu_correctness", "gpu_pooling"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_error_is_measured_by_twice_that_of_the_definition(suite, dtype):
+    exact = [torch.full((5,), 4.0, dtype=torch.float64) for _ in range(4)]
+    dense = [x + 0.25 for x in exact]
+    allowed = 2 * 0.25 + torch.finfo(dtype).eps * 4  # and a rounding of the largest number
+    for share in (0.5, 0.99, 1.01, 2.0):
+        ours = [x.clone() for x in exact]
+        ours[2][3] -= share * allowed
+        found = suite[1].compare("band", exact, dense, ours, dtype)
+        assert found == pytest.approx({"out": 0, "dq": 0, "dk": share, "dv": 0})
+
+
+def test_no_error_is_allowed_where_all_is_zero(suite):
+    zeros = [torch.zeros(3, dtype=torch.float64)]
+    assert suite[1].compare("rows-0.01", zeros, zeros, zeros, torch.float32) == {"out": 0}
+    found = suite[1].compare("rows-0.01", zeros, zeros, [zeros[0] + 1e-30], torch.float32)
+    assert found["out"] == 1.0
+
+
+class Off:
+    """A backend that is off by some of what the definition itself is off."""
+
+    def __init__(self, times):
+        self.times = times
+
+    def sliding_window_attention(self, q, k, v, layout, **arguments):
+        out = reference.sliding_window_attention(q, k, v, layout, **arguments)
+        wide = (x.double() for x in (q, k, v))
+        exact = reference.sliding_window_attention(*wide, layout, **arguments)
+        error = (out - exact).abs().max() + torch.finfo(q.dtype).eps / 2 * exact.abs().max()
+        return out + (self.times * error).to(out).detach()
+
+
+@pytest.mark.parametrize(("times", "right"), [(0.0, True), (0.5, True), (4.0, False), (9.0, False)])
+def test_a_backend_that_is_off_is_called_wrong(suite, times, right):
+    gpu, checks = suite
+    layout = checks.layout((40, 9), "cpu")
+    run = {"band": lambda module, dtype: checks.band(module, layout, 16, dtype, {"window": 8})}
+    dtypes = (torch.float32, torch.bfloat16)
+    rows = checks.checked(run, reference, {"blocked": Off(times)}, {}, "cpu", dtypes)
+    assert [row["ok"] for row in rows] == [right] * 2
+    assert gpu.wrong({"correctness": rows}) == ([] if right else rows)
+
+
+def test_a_kernel_that_gives_other_bits_the_second_time_is_called_wrong(suite):
+    turns = iter(range(100))
+
+    class Turns:
+        def sliding_window_attention(self, q, *args, **arguments):
+            out = reference.sliding_window_attention(q, *args, **arguments)
+            return out * (1 + next(turns) % 2 * 2**-23)
+
+    layout = suite[1].layout((40,), "cpu")
+    run = {"band": lambda module, dtype: suite[1].band(module, layout, 16, dtype, {"window": 8})}
+    how = {}, "cuda", (torch.float32,)
+    for name, right in (("triton", False), ("blocked", True)):
+        (row,) = suite[1].checked(run, reference, {name: Turns()}, *how)
+        assert (row["ok"], row["same_bits_twice"]) == (right, False)
+
+
+def test_flop_of_a_band_are_those_of_the_pairs_in_reach(suite):
+    full = (1, 2, 40, 64), (1, 2, 40, 64), (1, 2, 40, 64)
+    forward, backward = sdpa_flop_count(*full), sdpa_backward_flop_count(full[0], *full)
+    place = torch.arange(40)
+    for window in (80, 8, 2):
+        near = (place[:, None] - place).abs() <= window // 2
+        share = near.double().mean().item()
+        count = suite[0].band_flops
+        assert count(40, window, 128, "forward") == pytest.approx(share * forward)
+        assert count(40, window, 128, "training") == pytest.approx(share * (forward + backward))
+
+
+def test_the_rate_of_a_matrix_product_counts_each_sum_and_product(suite, monkeypatch):
+    gpu = suite[0]
+
+    def medians(runs, rounds, device):
+        with FlopCounterMode(display=False) as counter:
+            runs["mm"]()
+        assert counter.get_total_flops() > 0
+        flops.append(counter.get_total_flops())
+        return {"mm": 0.5}
+
+    flops = []
+    monkeypatch.setattr(gpu, "medians", medians)
+    assert gpu.matmul_rate(gpu.TINY) == flops[0] / 0.5
+
+
+@pytest.mark.parametrize("kind", ["forward", "training"])
+def test_the_share_of_the_rate_is_that_of_the_band_alone(suite, kind, monkeypatch):
+    gpu = suite[0]
+    monkeypatch.delitem(BACKENDS, "triton")
+
+    def medians(runs, rounds, device):
+        return {name: 2.0 if name == "band, dilation 1" else 0.1 for name in runs}
+
+    monkeypatch.setattr(gpu, "medians", medians)
+    sizes = replace(gpu.TINY, longest_dense=0)
+    row = gpu.attention_row(30, kind, 1e6, sizes)
+    flops = gpu.band_flops(30, 512, sizes.width, kind)
+    assert row["share_of_matmul_rate"] == pytest.approx(flops / 2.0 / 1e6)
