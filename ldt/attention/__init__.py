@@ -82,7 +82,8 @@ def sliding_window_attention(
             f"attention_dilation must be a number >= 1 or one for each of the {q.shape[1]} heads, "
             f"got {dilation}"
         )
-    if causal and layout.is_global is not None:
+    compiling = torch.compiler.is_compiling()  # how many are global only the operator knows then
+    if causal and layout.is_global is not None and not compiling:
         raise ValueError(
             "causal attention has no global tokens: every token would see the future through them"
         )
@@ -90,7 +91,7 @@ def sliding_window_attention(
     if relative is not None:
         _check_relative(relative, q, window, causal)
         return _with_relative(backend)(q, k, v, layout, **arguments, seed=seed, relative=relative)
-    if torch.compiler.is_compiling():
+    if compiling:
         return ops.band(q, k, v, layout, window, dilations, causal, dropout, seed, backend)
     return _module(backend, q).sliding_window_attention(q, k, v, layout, **arguments, seed=seed)
 

@@ -1,7 +1,8 @@
 """The attention as operators of torch.library, for torch.compile and torch.export.
 
 A compiler sees a call with tensors in and out, of shapes that it knows; the pattern, the layout and
-the backend stay inside. The backward operators compute the forward pass anew.
+the backend stay inside. The backward operators compute the forward pass anew, where gradients need
+its output.
 
 Names of operators and of their arguments are kept for good: programs that torch.export has saved
 hold both.
@@ -10,6 +11,7 @@ hold both.
 import torch
 from torch import library
 
+from ldt.attention.blocked import unread
 from ldt.attention.layout import Layout
 
 _DOCUMENTS = "Tensor cu_seqlens, Tensor? keep, Tensor? is_global, Tensor? globals"
@@ -43,7 +45,7 @@ def band(q, k, v, layout, window, dilation, causal, dropout, seed, backend):
 def fill_global_rows(out, x, query, key, value, layout, dropout, seed, backend):
     """`ldt.attention.fill_global_rows` as one operator."""
     return torch.ops.ldt.fill_global_rows(
-        out, x, *query, *key, *value, *_where(layout), dropout, _tensor(seed), backend
+        out, x.to(out.dtype), *query, *key, *value, *_where(layout), dropout, _tensor(seed), backend
     )
 
 
@@ -72,6 +74,7 @@ def _where(layout):
 
 def _documents(total, cu_seqlens, keep, is_global, globals):
     globals = None if globals is None else int(globals)
+    is_global = None if globals == 0 else is_global
     return Layout(cu_seqlens, keep, is_global, total_tokens=total, num_global=globals)
 
 
@@ -104,17 +107,19 @@ def _run_rows(out, x, wq, bq, wk, bk, wv, bv, cu_seqlens, keep, is_global, globa
     from ldt import attention
 
     dropout, seed, backend = rest
-    return attention.fill_global_rows(
-        out,
-        x,
-        (wq, bq),
-        (wk, bk),
-        (wv, bv),
-        _documents(len(x), cu_seqlens, keep, is_global, globals),
-        dropout=dropout,
-        seed=0 if seed is None else seed,
-        backend=backend,
-    )
+    # Graphs run without the autocast that they were traced under.
+    with torch.autocast(x.device.type, x.dtype, enabled=x.dtype != wq.dtype):
+        return attention.fill_global_rows(
+            out,
+            x,
+            (wq, bq),
+            (wk, bk),
+            (wv, bv),
+            _documents(len(x), cu_seqlens, keep, is_global, globals),
+            dropout=dropout,
+            seed=0 if seed is None else seed,
+            backend=backend,
+        )
 
 
 def _run_projected(out, q, k, v, cu_seqlens, keep, is_global, globals, dropout, seed, backend):
@@ -159,7 +164,7 @@ def _gradients(run, count):
     """The backward operator of ``run``, whose first ``count`` arguments have gradients."""
 
     def backward(grad, *arguments):
-        with torch.enable_grad():
+        with torch.enable_grad(), unread():
             leaves = [x.detach().requires_grad_() for x in arguments[:count]]
             out = run(*leaves, *arguments[count:])
         grads = torch.autograd.grad(out, leaves, grad, allow_unused=True)

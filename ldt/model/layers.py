@@ -115,7 +115,7 @@ class SelfAttention(nn.Module):
         heads = (self._split(project(cast())) for project in self._local())
         out = sliding_window_attention(*heads, layout, **self.pattern, **options)
         unused = _parameters(*self._global())
-        if layout.is_global is not None:
+        if layout.is_global is not None and not self.pattern["causal"]:
             query, key, value = map(foldable, self._global())
             out = fill_global_rows(out, cast(), query, key, value, layout, **options)
             unused = _left_out(key)

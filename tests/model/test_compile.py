@@ -4,7 +4,7 @@ import pytest
 import torch
 from longformers import HEADS, batch, ldt_model
 
-from ldt.attention import Layout, layout, sliding_window_attention
+from ldt.attention import Layout, blocked, layout, sliding_window_attention
 from ldt.model.packing import pack
 
 LABELS = {
@@ -94,6 +94,48 @@ def test_dropout_is_drawn_anew_in_every_compiled_step():
     fast, inputs = compiled(model), batch(21)
     first, second = (fast(**inputs).last_hidden_state for _ in range(2))
     assert not torch.allclose(first, second)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_is_that_of_eager(dtype):
+    model = ldt_model("ForSequenceClassification").train()
+    inputs = batch(21, "mixed", "some") | LABELS["ForSequenceClassification"]
+    parameters = list(model.parameters())
+
+    def run(model):
+        with torch.autocast("cpu", dtype):
+            output = model(**inputs)
+        gradients = torch.autograd.grad(output.loss, parameters, allow_unused=True)
+        return output.logits, *(g for g in gradients if g is not None and g.any())
+
+    torch.testing.assert_close(run(compiled(model)), run(model), rtol=1e-5, atol=1e-6)
+
+
+def test_a_causal_encoder_compiles_and_exports():
+    model = ldt_model("Model", causal=True).double()
+    inputs = batch(21, "right", "none")
+    expected = model(**inputs).last_hidden_state
+    fast, program = compiled(model), torch.export.export(model, (), inputs)
+    close(fast(**inputs).last_hidden_state, expected)
+    close(program.module()(**inputs).last_hidden_state, expected)
+    inputs["global_attention_mask"][0, 3] = 1
+    for run in (model, fast, program.module()):
+        with pytest.raises(ValueError, match="causal attention has no global tokens"):
+            run(**inputs)
+
+
+@pytest.mark.parametrize("changes", [{}, {"pooling_layers": [0, 1], "pooling_window": 16}])
+def test_the_backward_pass_repeats_no_attention(changes, monkeypatch):
+    passes, real = [], blocked._Work.__init__
+    monkeypatch.setattr(
+        blocked._Work, "__init__", lambda *arguments: passes.append(1) or real(*arguments)
+    )
+    model = ldt_model("Model", attention_window=8, **changes)
+    levels = 4 if changes else 2  # in two layers
+    fast = compiled(model)(**batch(21, "right", "none")).last_hidden_state
+    assert len(passes) == levels
+    fast.sum().backward()
+    assert len(passes) == 2 * levels
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
