@@ -97,6 +97,23 @@ class Layout:
         padding = ~self.key_padding_mask
         return padding if self.is_global is None else padding | self.is_global
 
+    def to(self, device, non_blocking: bool = False) -> "Layout":
+        """The layout with its tensors on a device, once for this batch; what the host knows goes
+        along. The layers of a model that lies on several devices ask for it, by accelerate's hooks.
+        """
+        device = torch.device(device)
+        if device == self.cu_seqlens.device:
+            return self
+        return self.cached(("to", device), lambda: self._moved(device, non_blocking))
+
+    def _moved(self, device, non_blocking):
+        masks = self.cu_seqlens, self.key_padding_mask, self.is_global
+        there = (x if x is None else x.to(device, non_blocking=non_blocking) for x in masks)
+        moved = Layout(*there, self.total_tokens, self.num_global)
+        known = "cu_seqlens_host", "cu_globals_host"
+        moved.__dict__.update({name: vars(self)[name] for name in known if name in vars(self)})
+        return moved
+
     @cached_property
     def _cache(self) -> dict[Hashable, Any]:
         return {}

@@ -120,7 +120,9 @@ class SelfAttention(nn.Module):
             out = fill_global_rows(out, cast(), query, key, value, layout, **options)
             unused = _left_out(key)
         if self.pooled is not None:
-            out = self.pooled(out, x, layout, self._local(), **self._options(x))
+            # Not the modules themselves: accelerate's hooks move what they are given.
+            local = [project.__call__ for project in self._local()]
+            out = self.pooled(out, x, layout, local, **self._options(x))
         return attach_unused_parameters(out.flatten(1), *unused)
 
     def _probabilities(self, x, layout):

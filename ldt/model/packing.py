@@ -31,6 +31,13 @@ class Packing:
     index: torch.Tensor | None = None
     first_is_global: bool = False
 
+    def to(self, device):
+        """The packing with its tensors on a device, such as that of a layer's output."""
+        if device == self.layout.cu_seqlens.device:
+            return self
+        index = self.index if self.index is None else self.index.to(device)
+        return replace(self, layout=self.layout.to(device), index=index)
+
     def pack(self, x):
         """[b, n, ...] -> [total, ...]."""
         return _at(x.flatten(0, 1), self.index)

@@ -139,7 +139,7 @@ class LdtModel(LdtPreTrainedModel):
             _default(output_hidden_states, self.config.output_hidden_states),
             first_only=read != "all",
         )
-        return self.pooler(x) if read == "pooled" else x, packing, rest
+        return self.pooler(x) if read == "pooled" else x, packing.to(x.device), rest
 
     def _words(self, input_ids, inputs_embeds):
         """Ids [b, n] or embeddings [b, n, d], whichever of the two was given."""
@@ -181,15 +181,18 @@ class LdtModel(LdtPreTrainedModel):
                 if hidden is not None:
                     hidden.append(x)
                 if output_attentions:
-                    probs.append(packing.unpack(local).transpose(1, 2))
+                    there = packing.to(x.device)
+                    probs.append(there.unpack(local).transpose(1, 2))
                     if everywhere is not None:
-                        global_probs.append(packing.unpack_global_probabilities(everywhere))
+                        global_probs.append(there.unpack_global_probabilities(everywhere))
             if short:
                 x, *_ = layers[-1](x, packing.first_layout(), globals_only=True)
         if first_only and not short:
-            x = packing.first(x)
+            x = packing.to(x.device).first(x)
+        if hidden is not None:
+            hidden = tuple(packing.to(state.device).unpack(state) for state in hidden)
         return x, {
-            "hidden_states": tuple(map(packing.unpack, hidden)) if hidden is not None else None,
+            "hidden_states": hidden,
             "attentions": tuple(probs) if output_attentions else None,
             "global_attentions": tuple(global_probs) if global_probs else None,
         }
