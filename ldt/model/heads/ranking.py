@@ -11,7 +11,12 @@ from transformers.utils import can_return_tuple
 from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
-from ldt.model.heads.by_document import micro_batched, same_document, takes_documents
+from ldt.model.heads.by_document import (
+    micro_batched,
+    rows_of_documents,
+    same_document,
+    takes_documents,
+)
 from ldt.model.heads.default_globals import after_first, before_first, separators, words_of
 from ldt.model.heads.losses import cross_entropy
 from ldt.model.outputs import LdtHeadOutput
@@ -58,7 +63,7 @@ class LdtForCandidateRanking(Head):
                 `LdtModel.forward`.
             positions: [b, candidates] int64, the token of each candidate; -100 where a row has
                 fewer. A column is the same candidate in all rows of a question.
-            example_ids: [b] int64, which question each row is of, from 0 on; None: each its own.
+            example_ids: [b] int64, which question each row is of, any numbers; None: each its own.
             labels: [b] int64, the column of the right candidate, alike in the rows of a question;
                 -100: none is right, and the question has no part in the loss.
 
@@ -147,7 +152,7 @@ class LdtForMultipleChoice(Head):
             labels: [b] int64, the right choices; packed: [rows] int64, the right choice of the
                 question that the row is of, -100 for none.
             choices: packed: [rows] int64, which choice each row has, from 0 on.
-            example_ids: packed: [rows] int64, which question each row is of, from 0 on.
+            example_ids: packed: [rows] int64, which question each row is of, any numbers.
 
         Returns:
             `LdtHeadOutput`, or the tuple of what is not None in it.
@@ -222,9 +227,7 @@ def _merged_loss(logits, there, example_ids, labels, merge):
     """
     if example_ids is None:
         example_ids = torch.arange(len(logits))
-    example_ids = example_ids.to(logits.device)
-    number = torch.arange(int(example_ids.max()) + 1, device=logits.device)
-    member = number[:, None] == example_ids  # [questions, rows]
+    member = rows_of_documents(example_ids.to(logits.device))
     count = member.to(logits.dtype) @ there.to(logits.dtype)
     merged = member.to(logits.dtype) @ logits.masked_fill(~there, 0)
     if merge == "mean":

@@ -9,7 +9,12 @@ from transformers.utils import can_return_tuple
 from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
-from ldt.model.heads.by_document import micro_batched, same_document, takes_documents
+from ldt.model.heads.by_document import (
+    micro_batched,
+    rows_of_documents,
+    same_document,
+    takes_documents,
+)
 from ldt.model.heads.default_globals import before_first
 from ldt.model.outputs import LdtQuestionAnsweringOutput
 
@@ -57,7 +62,7 @@ class LdtForQuestionAnswering(Head):
         Args:
             start_positions, end_positions: [b] int64; or [b, spans], all right ones, -100 where
                 a row has fewer.
-            example_ids: [b] int64 from 0, the document of each row; None: each is one of its own.
+            example_ids: [b] int64, the document of each row, any numbers; None: each its own.
                 Where rows share one, they are run one by one, so that memory does not grow with
                 their number; hidden states and attentions are then not given.
 
@@ -107,7 +112,7 @@ def span_loss(logits, positions, real, example_ids=None):
         logits: [b, n], in any precision.
         positions: [b] or [b, spans] int64; those outside of a row's real tokens are ignored.
         real: [b, n] bool, False at padding, which does not compete.
-        example_ids: [b] int64 from 0, the document of each row; None: each is one of its own.
+        example_ids: [b] int64, the document of each row, any numbers; None: each is one of its own.
 
     Returns:
         A scalar, at least 0. Documents without a right position have no gradient.
@@ -127,8 +132,7 @@ def span_loss(logits, positions, real, example_ids=None):
     total = logits.masked_fill(~real, least).logsumexp(1)
     some = gold.any(1)
     if example_ids is not None:
-        number = torch.arange(len(logits), device=logits.device)
-        mine = number[:, None] == example_ids.to(logits.device)
+        mine = rows_of_documents(example_ids.to(logits.device))
         right, total = (torch.where(mine, side, least).logsumexp(1) for side in (right, total))
         some = (mine & some).any(1)
     return (total - right).masked_fill(~some, 0).sum() / some.sum().clamp(min=1)
