@@ -137,7 +137,9 @@ def arguments(
     """
     import torch
 
-    values = {key: value for key, value in training.items() if key not in OWN_TRAINING_KEYS}
+    values = {
+        _new_name(key): value for key, value in training.items() if key not in OWN_TRAINING_KEYS
+    }
     values |= _fixed(recipe) | {"output_dir": str(run)}
     values.setdefault("use_cpu", not torch.cuda.is_available())
     values.setdefault("ddp_find_unused_parameters", False)  # ldt's models leave none unused
@@ -154,6 +156,12 @@ def arguments(
         made = TrainingArguments(**values)
     _check_parts(recipe, made, max(1, steps))
     return made
+
+
+def _new_name(key: str) -> str:
+    """The key by which TrainingArguments takes a setting without a warning of its old name."""
+    new = key.replace("gradient_checkpointing", "activation_checkpointing")
+    return new if hasattr(TrainingArguments, new) else key
 
 
 def _check_parts(recipe: Recipe, made: TrainingArguments, steps: int) -> None:
