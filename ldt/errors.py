@@ -48,6 +48,10 @@ class ModelError(UserError):
     exit_code = EXIT_MODEL
 
 
+class ShapeError(ModelError, RuntimeError):
+    """Weights of another shape than the model's; transformers raises a RuntimeError there."""
+
+
 class ResourceError(UserError):
     """Too little memory or disk."""
 

@@ -79,7 +79,10 @@ def new_folder(target: Path) -> Iterator[Path]:
 def remove(path: Path) -> None:
     """Remove a file, a link or a folder with all that is in it, as far as that is possible."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        for _ in range(2):  # a disk of the network may hold on to names at first
+            shutil.rmtree(path, ignore_errors=True)
+            if not path.exists():
+                break
     else:
         with suppress(OSError):
             path.unlink()

@@ -51,7 +51,8 @@ class LdtConfig(LongformerConfig):
         pooling_window: tokens in reach of the second level on both sides together, the paper's 512.
             The paper's 128 of the first level is `attention_window`.
         pooling: what makes a cell's key and value of those of its tokens: a name in
-            `ldt.attention.POOLINGS`.
+            `ldt.attention.POOLINGS`. ``ldconv`` weighs keys as it does values, by weights made of
+            values; ``ldconv_separate`` makes those of keys of keys.
         pooling_size: tokens in a cell, the paper's kernel.
         pooling_stride: tokens from the start of a cell to that of the next.
         pooling_input: what the second level reads: ``first_level``, the output of the first; or

@@ -5,7 +5,7 @@ import logging
 import os
 import pickle
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
-from ldt.errors import ModelError, first_line, listed
+from ldt.errors import ModelError, ShapeError, first_line, listed
 from ldt.model.config import LdtConfig, plain_longformer, usable_length
 from ldt.model.config_file import make_config, read_json, read_table, read_values
 from ldt.model.encoders import ENCODERS, encoder_class
@@ -62,8 +62,8 @@ def load(path, cls, **config_changes):
     dtype = config_changes.pop("dtype", torch.float32)
     folder = find_folder(path)
     config = read_config(folder, **config_changes)
-    new_head = bool({"num_labels", "id2label"} & config_changes.keys())
-    return _load(cls, folder, config, (), {"dtype": dtype}, new_head)[0]
+    new = "head" if {"num_labels", "id2label"} & config_changes.keys() else "nothing"
+    return _load(cls, folder, config, (), {"dtype": dtype}, new)[0]
 
 
 def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **kwargs):
@@ -76,7 +76,9 @@ def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **
         return PreTrainedModel.from_pretrained.__func__(cls, None, *args, **kwargs)
     for key in ("trust_remote_code", "use_safetensors", "weights_only"):
         kwargs.pop(key, None)
-    new_head = kwargs.pop("ignore_mismatched_sizes", False)
+    new = "anything" if kwargs.pop("ignore_mismatched_sizes", False) else "nothing"
+    # Not the config's: it would keep "auto" as the name of a type.
+    dtype = {key: kwargs.pop(key) for key in ("torch_dtype", "dtype") if key in kwargs}
     options = {key: kwargs.pop(key) for key in _HUB_OPTIONS if key in kwargs}
     folder = find_folder(path, **options)
     if isinstance(config, str | os.PathLike):
@@ -85,7 +87,7 @@ def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **
         config, kwargs = _from_dict(read_values(folder), folder, **kwargs)
     elif config.model_type not in ENCODERS:
         config = LdtConfig.from_dict(config.to_dict())
-    model, info = _load(cls, folder, config, args, kwargs, new_head)
+    model, info = _load(cls, folder, config, args, kwargs | dtype, new)
     return (model, info) if output_loading_info else model
 
 
@@ -282,15 +284,21 @@ def _read(file):
     return tensors
 
 
-def _load(cls, folder, config, args, kwargs, new_head):
-    """A model and transformers' loading info, after the check that nothing of it is amiss."""
+def _load(cls, folder, config, args, kwargs, new):
+    """A model and transformers' loading info, after the check that nothing of it is amiss.
+
+    Args:
+        new: what may have other shapes than in the file, and is made anew then: ``nothing``, the
+            ``head``, ``anything``.
+    """
     _check(config, folder)
-    # A head's own shapes may differ from the file's only where the head is another one.
-    same_class = _kind(cls.__name__) in map(_kind, config.architectures or ())
+    if new == "nothing" and _kind(cls.__name__) not in map(_kind, config.architectures or ()):
+        new = "head"  # for another task than the file's
     state_dict = read_weights(folder)
-    check_shapes(folder, cls, config, args, state_dict, new_head or not same_class)
+    if new != "anything":
+        check_shapes(folder, cls, config, args, state_dict, new == "head")
     # transformers lets weights that are missing or misshapen pass; `_check_keys` does not.
-    with quiet():
+    with quiet() if new != "anything" else nullcontext():
         model, info = PreTrainedModel.from_pretrained.__func__(
             cls,
             None,
@@ -301,7 +309,7 @@ def _load(cls, folder, config, args, kwargs, new_head):
             output_loading_info=True,
             **kwargs,
         )
-    _check_keys(folder, model, state_dict, info, new_head or not same_class)
+    _check_keys(folder, model, state_dict, info, new)
     check_finite(folder, model)
     model._weight_conversions = None  # save under today's names, whatever the file's were
     model.name_or_path = model.config.name_or_path = str(folder)
@@ -327,8 +335,8 @@ def _check(config, folder):
         raise ModelError(f"{folder}: {error}") from error
 
 
-def _check_keys(folder, model, state_dict, info, new_head):
-    """Raise a ModelError if weights of the encoder, or of a head that is not new, are amiss."""
+def _check_keys(folder, model, state_dict, info, new):
+    """Raise a ModelError if weights are amiss that need not be made anew, see `_load`."""
     prefix = f"{model.base_model_prefix}."
     children = (name for name, _ in model.base_model.named_children())
     # A pooler is part of a head: short encoders come without, and other heads need none.
@@ -357,10 +365,10 @@ def _check_keys(folder, model, state_dict, info, new_head):
     other = [
         f"{key} is {list(shape)}, by config.json {list(expected)}"
         for key, shape, expected in sorted(info["mismatched_keys"])
-        if in_encoder(key) or not new_head
+        if new == "nothing" or (new == "head" and in_encoder(key))
     ]
     if other:
-        raise ModelError(f"{folder}: weights of another shape: {_names(other)}")
+        raise ShapeError(f"{folder}: weights of another shape: {_names(other)}")
 
 
 def _kind(name):

@@ -1,11 +1,10 @@
 """A model without memory: its shapes, before anything is allocated that a config asks for."""
 
-import os
-
+import psutil
 import torch
 from transformers.initialization import no_init_weights
 
-from ldt.errors import ModelError, ResourceError, listed
+from ldt.errors import ModelError, ResourceError, ShapeError, listed
 
 TRAINED = 4  # times its weights: they, their gradients and the two moments of Adam
 
@@ -24,7 +23,7 @@ def require_memory(cls, config, where):
     """
     size = 4 * sum(weight.numel() for weight in skeleton(cls, config).parameters())
     size *= 1 if torch.cuda.is_available() else TRAINED
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = psutil.virtual_memory().total
     if size > memory:
         raise ResourceError(
             f"{where}: the model needs {size / 2**30:,.0f} GiB of memory, this machine has "
@@ -33,7 +32,7 @@ def require_memory(cls, config, where):
 
 
 def check_shapes(folder, cls, config, args, state_dict, new_head):
-    """Raise ModelError for weights of another shape than those that a config describes.
+    """Raise ShapeError for weights of another shape than those that a config describes.
 
     What does not fit would be made anew, as large as the config says.
 
@@ -55,7 +54,7 @@ def check_shapes(folder, cls, config, args, state_dict, new_head):
         if not new_head or name.removeprefix(prefix).startswith(inside):
             other.append(f"{name} is {list(tensor.shape)}, by config.json {list(expected.shape)}")
     if other:
-        raise ModelError(
+        raise ShapeError(
             f"{folder}: weights of another shape: {listed(sorted(other), most=4, show=str)}"
         )
 

@@ -12,10 +12,12 @@ from typing import Any, cast
 from transformers import Trainer as Plain
 from transformers import TrainingArguments, get_scheduler
 from transformers.integrations import get_reporting_integration_callbacks
+from transformers.training_args import ParallelMode
 
 from ldt.attention.matmul import has_bfloat16
 from ldt.data.options import CorpusSection
-from ldt.errors import RecipeError, first_line
+from ldt.errors import RecipeError, UserError, first_line
+from ldt.recipe.problems import shown
 from ldt.recipe.recipe import Recipe, check_training
 from ldt.recipe.training import OWN_TRAINING_KEYS
 
@@ -45,6 +47,9 @@ FIXED = {
     "restore_callback_states_from_checkpoint": True,
     "average_tokens_across_devices": True,
     "batch_eval_metrics": False,
+    "prediction_loss_only": False,
+    "use_liger_kernel": False,  # which has none for this encoder
+    "neftune_noise_alpha": None,  # for embeddings of padded rows, and ours are packed
 }
 
 
@@ -62,7 +67,9 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     _check_backend(recipe)
     for key, value in _fixed(recipe).items():
         if recipe.training.get(key, value) != value:
-            raise RecipeError(f"{recipe.where('training', key)}: is always {value!r}; leave it out")
+            raise RecipeError(
+                f"{recipe.where('training', key)}: is always {shown(value)}; leave it out"
+            )
     values = DEFAULTS | recipe.training
     if values.get("bf16") == "auto":
         values["bf16"] = _multiplies_bfloat16(values)
@@ -174,6 +181,21 @@ def _check_parts(recipe: Recipe, made: TrainingArguments, steps: int) -> None:
     if made.deepspeed or made.optim_target_modules is not None:
         return  # made of the model's modules
     model = torch.nn.Linear(1, 1)
+    if made.fsdp and made.parallel_mode != ParallelMode.DISTRIBUTED:
+        raise RecipeError(
+            f"{recipe.where('training', 'fsdp')}: shards a model over several processes; "
+            "torchrun --nproc-per-node 2 -m ldt finetune RECIPE starts two"
+        )
+    with _refused(recipe.where("training", "dataloader_persistent_workers")):
+        torch.utils.data.DataLoader(
+            cast(Any, [0]),
+            num_workers=made.dataloader_num_workers,
+            persistent_workers=made.dataloader_persistent_workers,
+        )
+    if made.torch_compile:
+        with _refused(recipe.where("training", "torch_compile")):
+            backend = made.torch_compile_backend or "inductor"
+            torch.compile(model, backend=backend, mode=made.torch_compile_mode)
     with _refused(recipe.where("training", "optim")):
         cls, options = Plain.get_optimizer_cls_and_kwargs(made, cast(Any, model))
         optimizer = cls(model.parameters(), **options)
@@ -193,7 +215,7 @@ def _refused(where: str) -> Iterator[None]:
     """Whatever a library raises here is about the recipe, as one line of it."""
     try:
         yield
-    except MemoryError:
+    except (UserError, MemoryError):
         raise
     except Exception as error:  # KeyError, AttributeError, OSError ... by version and value
         plain = isinstance(error, ValueError | TypeError | ImportError | RuntimeError)

@@ -44,16 +44,20 @@ def pooled_by_hand(pooling, k, v, weight, cell, size, h):
             sum(w[h, :, p] * x[i, h] for i, p in zip(tokens, places, strict=True))
             for x, w in zip((k, v), weight, strict=True)
         )
-    shares = [1.0] * len(tokens)
-    centre = start + (size - 1) // 2
-    if pooling == "ldconv" and centre in tokens:
-        shares = [math.exp(weight[h, p] @ v[centre, h]) for p in places]
-    pairs = list(zip(shares, tokens, strict=True))
-    return tuple(sum(s * x[i, h] for s, i in pairs) / sum(shares) for x in (k, v))
+    centre, found = start + (size - 1) // 2, []
+    for number, x in enumerate((k, v)):
+        shares = [1.0] * len(tokens)
+        if pooling == "ldconv" and centre in tokens:
+            shares = [math.exp(weight[h, p] @ v[centre, h]) for p in places]
+        if pooling == "ldconv_separate" and centre in tokens:
+            shares = [math.exp(weight[number, h, p] @ x[centre, h]) for p in places]
+        pairs = zip(shares, tokens, strict=True)
+        found.append(sum(s * x[i, h] for s, i in pairs) / sum(shares))
+    return tuple(found)
 
 
 @pytest.mark.parametrize(("size", "stride"), SIZES)
-@pytest.mark.parametrize("pooling", ["ldconv", "mean", "max", "conv"])
+@pytest.mark.parametrize("pooling", ["ldconv", "ldconv_separate", "mean", "max", "conv"])
 def test_pooling_and_attention_are_what_the_docstrings_say(pooling, size, stride):
     docs, window = layout(), 8
     q, k, v = torch.randn(3, docs.total_tokens, HEADS, DIM, dtype=torch.float64)
@@ -206,7 +210,7 @@ def test_numbers_and_names_without_a_meaning_are_refused():
     x, docs = torch.randn(4, 1, 4), Layout(torch.tensor([0, 4]))
     right = {"pooling": "mean", "size": 5, "stride": 4, "window": 8}
     for wrong, message in (
-        ({"pooling": "sum"}, "pooling must be ldconv, mean, max, conv, got 'sum'"),
+        ({"pooling": "sum"}, "pooling must be ldconv, .*, max, conv, got 'sum'"),
         ({"size": 0}, "pooling_size must be at least 1, got 0"),
         ({"stride": 0}, "pooling_stride must be at least 1, got 0"),
         ({"window": 7}, "pooling_window must be even and at least 2, got 7"),

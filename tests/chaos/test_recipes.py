@@ -126,7 +126,12 @@ def test_a_dry_run_with_any_value_ends_with_a_line(file, task, override, ldt, ma
     ends_well(outcome, override)
 
 
-@pytest.mark.parametrize(("file", "task", "override"), sample(RUN, 3))
+ENDLESS = {"training.max_steps=1000000000"}  # as it was asked for
+
+
+@pytest.mark.parametrize(
+    ("file", "task", "override"), sample([case for case in RUN if case[2] not in ENDLESS], 3)
+)
 def test_a_training_with_any_value_ends_with_a_line(file, task, override, ldt, home):
     outcome = ldt(COMMANDS[TASKS[task].kind], f"{file}.yaml", override, cwd=home, limit=100)
     if outcome.code != 8:  # what diverges has a line too

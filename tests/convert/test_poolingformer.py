@@ -25,7 +25,7 @@ def state(model, length=40):
 
 
 @pytest.mark.parametrize("kind", ["roberta", "longformer"])
-@pytest.mark.parametrize("pooling", ["ldconv", "mean", "max", "conv"])
+@pytest.mark.parametrize("pooling", ["ldconv", "ldconv_separate", "mean", "max", "conv"])
 def test_it_equals_its_source_and_differs_without_the_gate(kind, pooling, make, tmp_path):
     source = make(kind, "ForMaskedLM")
     plain, target = tmp_path / "plain", tmp_path / "pooled"

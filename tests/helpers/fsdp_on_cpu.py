@@ -3,7 +3,7 @@
 from accelerate import state
 from accelerate.utils import DistributedType
 
-from ldt.cli import main
+from ldt.__main__ import main
 
 _begin = state.PartialState.__init__
 

@@ -10,73 +10,18 @@ import time
 from io import BytesIO, TextIOWrapper
 from itertools import count, cycle
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import psutil
 import pytest
-import torch
+from classified import LABELS, RECIPE, lines_of, read, write
 
 from ldt.attention import matmul
-from ldt.errors import DataError, ModelError, RecipeError, ResourceError, UserError
+from ldt.errors import DataError, ModelError, RecipeError, UserError
 from ldt.inference import predict as module
 from ldt.inference import stream
 from ldt.inference.predict import predict
 from ldt.inference.predictor import EncoderPredictor
-from ldt.model import LdtForSequenceClassification, LdtModel, load, load_tokenizer
-
-LABELS = ["yes", "no", "007"]
-WORDS = "the party of this agreement ends and other first part".split()
-RECIPE = """
-task: {name: classification}
-model: {path: somewhere}
-data: {train: train.jsonl, text: body.text, id: name, max_length: 64}
-"""
-
-
-@pytest.fixture(scope="module")
-def fine_tuned(tiny_longformer, tmp_path_factory):
-    """A run folder whose classifier answers differently for different texts."""
-    torch.manual_seed(0)
-    names = dict(enumerate(LABELS))
-    model = load(
-        tiny_longformer,
-        LdtForSequenceClassification,
-        id2label=names,
-        label2id={name: number for number, name in names.items()},
-        problem_type="single_label_classification",
-    )
-    for weight in model.parameters():
-        if weight.dim() == 2:
-            torch.nn.init.normal_(weight, std=0.7)
-    folder = tmp_path_factory.mktemp("run")
-    model.save_pretrained(folder)
-    load_tokenizer(tiny_longformer, model.config).save_pretrained(folder)
-    (folder / "recipe.yaml").write_text(RECIPE)
-    return folder
-
-
-def lines_of(count, seed=0, longest=150):
-    """JSONL lines of documents of mixed length and words, every tenth of them empty."""
-    random = Random(seed)
-    texts = [
-        " ".join(random.choices(random.sample(WORDS, 2), k=random.randint(1, longest)))
-        for _ in range(count)
-    ]
-    texts[::10] = [""] * len(texts[::10])
-    return [
-        json.dumps({"name": f"doc-{number}", "body": {"text": text}})
-        for number, text in enumerate(texts)
-    ]
-
-
-def write(path, lines):
-    path.write_text("\n".join(lines) + "\n")
-    return str(path)
-
-
-def read(path):
-    return [json.loads(line) for line in Path(path).read_bytes().splitlines()]
 
 
 def answer(source, folder, tmp_path, **options):
@@ -84,13 +29,6 @@ def answer(source, folder, tmp_path, **options):
     target = tmp_path / "answers.jsonl"
     code = predict(source, model=str(folder), output=str(target), **options)
     return code, read(target)
-
-
-@pytest.fixture
-def log(caplog):
-    """What was told; ``log.messages`` in the order of telling."""
-    caplog.set_level(logging.INFO, "ldt")
-    return caplog
 
 
 def test_each_document_gets_its_label_scores_and_windows(fine_tuned, tmp_path, log):
@@ -373,16 +311,6 @@ def test_interrupted_runs_end_in_the_bytes_of_an_uninterrupted_one(
         assert code == codes[stop]
         assert "with --resume" in log.messages[-1]
     assert target.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-
-
-def test_no_room_for_a_single_input_says_what_was_asked_for(fine_tuned, tmp_path, monkeypatch):
-    def forward(self, *inputs, **options):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-
-    monkeypatch.setattr(LdtModel, "forward", forward)
-    source = write(tmp_path / "docs.jsonl", lines_of(3))
-    with pytest.raises(ResourceError, match=r"cpu with 1 window .* GiB; a shorter data.max_length"):
-        predict(source, model=str(fine_tuned), device="cpu")
 
 
 def command(*arguments, **options):

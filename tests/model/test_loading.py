@@ -252,6 +252,36 @@ def test_other_labels_make_a_new_head_and_the_rest_is_kept(tmp_path, caplog):
         load(tmp_path, LdtForSequenceClassification)
 
 
+def test_shapes_that_differ_are_an_error_of_transformers_kind_unless_they_are_to_be_new(tmp_path):
+    longformer("ForSequenceClassification").save_pretrained(tmp_path)
+    cls = LdtForSequenceClassification
+    with pytest.raises(RuntimeError, match="another shape: classifier.out_proj"):
+        cls.from_pretrained(tmp_path, num_labels=7)
+    model, info = cls.from_pretrained(
+        tmp_path, num_labels=7, ignore_mismatched_sizes=True, output_loading_info=True
+    )
+    names = {name for name, *_ in info["mismatched_keys"]}
+    assert names == {"classifier.out_proj.bias", "classifier.out_proj.weight"}
+    assert model(torch.ones(1, 2).long()).logits.shape == (1, 7)
+
+    reconfigured(tmp_path, vocab_size=9)
+    with pytest.raises(RuntimeError, match="another shape: .*word_embeddings"):
+        cls.from_pretrained(tmp_path)
+    model = cls.from_pretrained(tmp_path, ignore_mismatched_sizes=True)
+    assert model.new_weights == ("longformer.embeddings.word_embeddings.weight",)
+    assert model.get_input_embeddings().weight.shape == (9, 16)
+
+
+@pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
+def test_an_automatic_type_is_that_of_the_config_or_else_of_the_weights(name, folder):
+    for kind in (torch.bfloat16, torch.float32):
+        LdtModel.from_pretrained(folder, dtype=kind).save_pretrained(folder)
+        assert LdtModel.from_pretrained(folder, **{name: "auto"}).dtype == kind
+        reconfigured(folder, dtype=None)
+        assert LdtModel.from_pretrained(folder, **{name: "auto"}).dtype == kind
+        assert load(folder, LdtModel).dtype == torch.float32
+
+
 def test_a_head_of_another_kind_with_the_same_name_is_new(tmp_path):
     longformer("ForTokenClassification").save_pretrained(tmp_path)
     model = load(tmp_path, LdtForMultipleChoice)

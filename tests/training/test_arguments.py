@@ -32,7 +32,7 @@ def test_settings_fit_to_what_the_recipe_sets(recipe, given, found):
 @pytest.mark.parametrize(
     ("training", "without", "what"),
     [
-        ({"remove_unused_columns": True}, False, "is always False; leave it out"),
+        ({"remove_unused_columns": True}, False, "is always false; leave it out"),
         ({"eval_strategy": "epoch"}, True, "needs data.eval or data.eval_fraction"),
         ({"early_stopping_patience": 1}, True, "needs data.eval or data.eval_fraction"),
         (

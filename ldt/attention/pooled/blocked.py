@@ -18,7 +18,7 @@ def pool(pooling: str, k, v, weight, cells: Cells):
         return _max(k, padding, cells), _max(v, padding, cells)
     if padding is not None:
         k, v = k.masked_fill(padding, 0), v.masked_fill(padding, 0)
-    shares = POOLINGS[pooling].shares(v, weight, cells)
+    shares = POOLINGS[pooling].shares(k, v, weight, cells)
     if len(shares) == 1:  # keys and values alike: one pass over the weights sums both
         return _Weighted.apply(shares.squeeze(0), cells, k, v)
     return *_Weighted.apply(shares[0], cells, k), *_Weighted.apply(shares[1], cells, v)

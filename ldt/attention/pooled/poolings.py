@@ -27,12 +27,12 @@ class Pooling:
         return None
 
     def shares(
-        self, values: torch.Tensor, weight: torch.Tensor | None, cells: Cells
+        self, keys: torch.Tensor, values: torch.Tensor, weight: torch.Tensor | None, cells: Cells
     ) -> torch.Tensor:
-        """Weights of the places of every cell, differentiable in ``values`` and ``weight``.
+        """Weights of the places of every cell, differentiable in all that they are made of.
 
         Args:
-            values: [total, heads, dim], zeros at padding.
+            keys, values: [total, heads, dim], zeros at padding.
             weight: of the shape of `initial`, in any dtype.
             cells: where the cells lie.
 
@@ -56,7 +56,7 @@ class DynamicConvolution(Pooling):
     def initial(self, heads, dim, size):
         return torch.zeros(heads, size, dim)  # equal scores: the mean
 
-    def shares(self, values, weight, cells):
+    def shares(self, keys, values, weight, cells):
         wide = torch.promote_types(values.dtype, torch.float32)
         token, there = cells.tokens((cells.size - 1) // 2)
         centre = values.index_select(0, token).masked_fill(~there[:, None, None], 0)
@@ -66,10 +66,25 @@ class DynamicConvolution(Pooling):
         return scores.softmax(-1)[None, :, :, None]
 
 
+class SeparateDynamicConvolution(DynamicConvolution):
+    """`DynamicConvolution` of keys by weights made of keys, and of values by those of values.
+
+    The other reading of the paper, with two generators: its weight is [2, heads, size, dim].
+    """
+
+    def initial(self, heads, dim, size):
+        return torch.zeros(2, heads, size, dim)
+
+    def shares(self, keys, values, weight, cells):
+        of = super().shares
+        pairs = zip((keys, values), weight, strict=True)
+        return torch.cat([of(x, x, one, cells) for x, one in pairs])
+
+
 class Mean(Pooling):
     """The mean of the kept tokens of a cell."""
 
-    def shares(self, values, weight, cells):
+    def shares(self, keys, values, weight, cells):
         inside = cells.inside[:, None]  # [cells, 1, size]
         wide = torch.promote_types(values.dtype, torch.float32)
         share = inside.to(wide) / inside.sum(-1, keepdim=True).clamp(min=1)
@@ -88,12 +103,13 @@ class Convolution(Pooling):
     def initial(self, heads, dim, size):
         return torch.full((2, heads, dim, size), 1 / size)  # the mean of a full cell
 
-    def shares(self, values, weight, cells):
+    def shares(self, keys, values, weight, cells):
         return weight.unsqueeze(1)
 
 
 POOLINGS: dict[str, Pooling] = {
     "ldconv": DynamicConvolution(),
+    "ldconv_separate": SeparateDynamicConvolution(),
     "mean": Mean(),
     "max": Maximum(),
     "conv": Convolution(),

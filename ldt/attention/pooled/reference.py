@@ -36,8 +36,8 @@ def pool(pooling: str, k, v, weight, cells: Cells):
         largest = (x.masked_fill(outside, low).amax(1) for x in (keys, values))
         return tuple(x.masked_fill(~cells.valid[:, None, None], 0) for x in largest)
     if cells.layout.key_padding_mask is not None:
-        v = v.masked_fill(~cells.layout.key_padding_mask[:, None, None], 0)
-    shares = POOLINGS[pooling].shares(v, weight, cells).to(k.dtype)
+        k, v = (x.masked_fill(~cells.layout.key_padding_mask[:, None, None], 0) for x in (k, v))
+    shares = POOLINGS[pooling].shares(k, v, weight, cells).to(k.dtype)
     shares = shares.movedim(-1, 2)  # [1 or 2, cells or 1, size, heads or 1, dim or 1]
     return (keys * shares[0]).sum(1), (values * shares[-1]).sum(1)
 

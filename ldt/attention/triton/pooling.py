@@ -17,7 +17,7 @@ from ldt.attention.triton.tiles import OPTIONS, check, padded, rows
 
 # Poolings whose shares the kernels compute themselves, which saves memory; those of others, and
 # their sums, go the way of the backend `blocked`, which runs on any device.
-FUSED = ("ldconv", "mean", "max", "conv")
+FUSED = ("ldconv", "ldconv_separate", "mean", "max", "conv")
 PARTS = 128  # sums, at most, that the gradient of a weight is split into
 
 
@@ -37,7 +37,11 @@ def pool(pooling, k, v, weight, cells):
         return blocked.pool(pooling, k, v, weight, cells)
     if pooling == "conv":
         weight = weight.transpose(2, 3)  # [2, heads, size, dim]; of ldconv: [heads, size, dim]
-    return _Pool.apply(k, v, weight, pooling, Tables.of(cells))
+    tables = Tables.of(cells)
+    if pooling == "ldconv_separate":
+        pairs = zip((k, v), weight, strict=True)
+        return tuple(_Pool.apply(x, x, one, "ldconv", tables)[0] for x, one in pairs)
+    return _Pool.apply(k, v, weight, pooling, tables)
 
 
 @dataclass(frozen=True, slots=True)

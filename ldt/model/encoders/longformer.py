@@ -27,7 +27,7 @@ class LdtModel(LdtPreTrainedModel):
       padding);
     - a 2 in ``global_attention_mask`` counts as 1; a 2 in ``attention_mask`` is a real token with
       global attention, whatever the other mask says;
-    - with ``inputs_embeds``, positions count the real tokens, as they do with ``input_ids``;
+    - with ``inputs_embeds``, positions count as with the ids that they are of;
     - ``global_attentions`` are n long, and ``attentions`` are those before dropout;
     - every parameter gets a gradient, of zero where a batch does not use it;
     - an input that is empty or too long for the position table raises ValueError.
@@ -157,7 +157,7 @@ class LdtModel(LdtPreTrainedModel):
         """[total, d], the embeddings of packed tokens."""
         shape = tuple(words.shape[:2])
         if position_ids is None:
-            position_ids = self.position_ids_of(input_ids, packing)
+            position_ids = self.position_ids_of(words)
         if token_type_ids is None:
             token_type_ids = torch.zeros(shape, dtype=torch.long, device=words.device)
         self._check_ids(input_ids, position_ids, token_type_ids, shape)
@@ -194,14 +194,18 @@ class LdtModel(LdtPreTrainedModel):
             "global_attentions": tuple(global_probs) if global_probs else None,
         }
 
-    def position_ids_of(self, input_ids, packing):
+    def position_ids_of(self, words):
         """[b, n] int64, pad_token_id + 1 at the first token that counts, + 2 at the second, …
 
-        Ids other than pad_token_id count, whatever the attention mask says, as in transformers.
-        Without ids the real tokens of the mask count. All others get pad_token_id.
+        Ids other than pad_token_id count, whatever the attention mask says, as in transformers;
+        likewise embeddings [b, n, d] other than that of pad_token_id, or of zeros, which pad too.
+        All others get pad_token_id.
         """
         pad = self.config.pad_token_id
-        counted = packing.real() if input_ids is None else input_ids != pad
+        counted = words != pad
+        if words.dim() == 3:
+            padding = self.embeddings.word_embeddings.weight[pad].to(words.dtype)
+            counted = (words != padding).any(-1) & words.any(-1)
         return counted.cumsum(1) * counted + pad
 
     def _check_ids(self, input_ids, position_ids, token_type_ids, shape):

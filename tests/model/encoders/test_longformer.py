@@ -125,9 +125,13 @@ def test_none_means_zeros(left_out):
     assert torch.equal(model(**inputs | {left_out: None}).last_hidden_state, expected)
 
 
-def test_embeddings_give_what_their_ids_give_under_any_padding():
+@pytest.mark.parametrize("masked", ["padding", "words"])
+def test_embeddings_give_what_their_ids_give_under_any_mask(masked):
     model = ldt_model("Model")
     inputs = batch(21, "mixed", "some")
+    if masked == "words":
+        inputs["attention_mask"] = torch.randint(0, 2, (len(inputs["input_ids"]), 21))
+        inputs["attention_mask"][0] = 0
     expected = model(**inputs).last_hidden_state
     ids = inputs.pop("input_ids")
     found = model(**inputs, inputs_embeds=model.get_input_embeddings()(ids)).last_hidden_state
@@ -144,7 +148,7 @@ def test_an_input_that_is_too_long_is_a_clear_error():
     with pytest.raises(ValueError, match=message):
         model(torch.full((2, 70), 5))
     with pytest.raises(ValueError, match=message):
-        model(inputs_embeds=torch.zeros(2, 70, 16))
+        model(inputs_embeds=torch.ones(2, 70, 16))
 
 
 @pytest.mark.parametrize(
