@@ -53,7 +53,8 @@ class Trainer(WholeSteps):
        A step whose gradient is not finite is skipped; more than 10 in a row end the run.
     4. SIGINT and SIGTERM finish the step, save a checkpoint and raise `Interrupted`; a second one
        raises it at once.
-    5. The loss of a step is the mean over its items (`WholeSteps`).
+    5. The loss of a step is the mean over its items, and an evaluation has each input once
+       (`WholeSteps`).
 
     Args:
         tokenizer: saved in every checkpoint, which makes it a model folder.
@@ -371,10 +372,6 @@ class Trainer(WholeSteps):
         if not torch.isfinite(loss).all():
             self._diverged(f"the loss is {loss.mean().item()}", documents)
         return loss
-
-    def prediction_step(self, model, inputs, *args, **kwargs):
-        del inputs["document"], inputs["rows"]
-        return super().prediction_step(model, inputs, *args, **kwargs)
 
     def _get_grad_norm(self, model, grad_norm=None):
         norm = super()._get_grad_norm(model, grad_norm)
