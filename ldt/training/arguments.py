@@ -164,9 +164,7 @@ def arguments(
     import torch
 
     values = {
-        _newest_name(key): value
-        for key, value in training.items()
-        if key not in OWN_TRAINING_KEYS
+        _newest_name(key): value for key, value in training.items() if key not in OWN_TRAINING_KEYS
     }
     values |= _fixed(recipe) | {"output_dir": str(run)}
     values.setdefault("use_cpu", not torch.cuda.is_available())
