@@ -79,10 +79,7 @@ class WholeSteps(transformers.Trainer):
     def _items(self, batch: dict) -> torch.Tensor:
         """What the loss of a batch is a mean over, nothing without a document; int64."""
         assert self._loss_items is not None  # or it is not called
-        if self.label_smoother is not None and "labels" in batch:
-            items = (batch["labels"] != -100).sum()  # as it counts itself
-        else:
-            items = self._loss_items(**batch)
+        items = self._loss_items(**batch)
         return items if len(batch["document"]) else torch.zeros_like(items)
 
     # -- evaluation
