@@ -335,13 +335,15 @@ def test_an_evaluation_has_each_row_of_each_input(tmp_path, task, size):
     assert_evaluated(task, evaluated(tmp_path, task, size))
 
 
-def test_the_loss_of_an_evaluation_is_the_mean_over_its_inputs(tmp_path):
-    model, items = made_of("classification, regression")
-    collate = Collator(1, type(model))
-    with torch.no_grad():
-        losses = [model(**collate([item])).loss.item() for item in items]
-    found = evaluated(tmp_path, "classification, regression", 4)[2]
-    assert found == pytest.approx(sum(losses) / INPUTS)
+@pytest.mark.parametrize("task", ["classification, regression", *OF_ROWS])
+def test_the_loss_of_an_evaluation_weighs_batches_by_their_inputs(tmp_path, task):
+    model, items = made_of(task)
+    total = 0
+    for start in range(0, INPUTS, 4):
+        batch = items[start : start + 4]
+        with torch.no_grad():
+            total += model(**Collator(1, type(model))(batch)).loss.item() * len(batch)
+    assert evaluated(tmp_path, task, 4)[2] == pytest.approx(total / INPUTS)
 
 
 def test_an_evaluation_drops_no_batch(tmp_path):
