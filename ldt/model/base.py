@@ -37,8 +37,8 @@ class LdtPreTrainedModel(PreTrainedModel):
     config: LdtConfig
     base_model_prefix = "longformer"
     supports_gradient_checkpointing = True
-    # Said here, since the Trainer would guess yes from ``**kwargs``, and no longer divide the loss
-    # by the number of accumulated batches.
+    # transformers' Trainer counts labels, which are not the items of every loss; ldt's Trainer asks
+    # the head (`Head.loss_items`).
     accepts_loss_kwargs = False
 
     # Names of the tensors that loading had to make anew, such as those of a new head.

@@ -35,6 +35,12 @@ OWN_TRAINING_KEYS: dict[str, Any] = {
     "early_stopping_threshold": Annotated[float, Field(ge=0)],
 }
 
+# What transformers calls two keys from 5.2x on, beside the names that it had and ldt keeps.
+NEW_NAMES = {
+    "activation_checkpointing": "gradient_checkpointing",
+    "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
+}
+
 _Batch = Annotated[int, Field(ge=1, le=1 << 20)]
 _Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # what numpy takes
 _Steps = Annotated[float, Field(ge=0, le=MOST)]  # below 1: a share of all steps
@@ -103,6 +109,7 @@ def training_section() -> type[BaseModel]:
 
         names = tuple(backend.value.lower() for backend in DynamoBackend)
         types["torch_compile_backend"] = Literal[names] | None
+    types |= {new: types[old] for new, old in NEW_NAMES.items()}
     types |= {name: hint for name, hint in TYPES.items() if name in types} | OWN_TRAINING_KEYS
     config = ConfigDict(
         extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, protected_namespaces=()

@@ -19,7 +19,7 @@ from ldt.data.options import CorpusSection
 from ldt.errors import RecipeError, UserError, first_line
 from ldt.recipe.problems import shown
 from ldt.recipe.recipe import Recipe, check_training
-from ldt.recipe.training import OWN_TRAINING_KEYS
+from ldt.recipe.training import NEW_NAMES, OWN_TRAINING_KEYS
 from ldt.training import lora
 
 DOCUMENTS_A_STEP = 8  # where the recipe does not say how many batches make a step
@@ -71,7 +71,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
             raise RecipeError(
                 f"{recipe.where('training', key)}: is always {shown(value)}; leave it out"
             )
-    values = DEFAULTS | recipe.training
+    values = DEFAULTS | _by_one_name(recipe)
     if values.get("bf16") == "auto":
         values["bf16"] = _multiplies_bfloat16(values)
     if values.get("lora") is not None:
@@ -88,6 +88,25 @@ def settings(recipe: Recipe) -> dict[str, Any]:
             )
         del values[key]
     values.setdefault("save_strategy", "epoch")
+    return values
+
+
+def _by_one_name(recipe: Recipe) -> dict[str, Any]:
+    """The training section, in which no key has two names.
+
+    Raises:
+        RecipeError: both names are there, with values that differ.
+    """
+    values = dict(recipe.training)
+    for new, old in NEW_NAMES.items():
+        if new not in values:
+            continue
+        value = values.pop(new)
+        if values.setdefault(old, value) != value:
+            raise RecipeError(
+                f"{recipe.where('training', new)}: is {shown(value)}, and {old}, the older name "
+                f"of it, is {shown(values[old])}; leave one of them out"
+            )
     return values
 
 
@@ -147,7 +166,9 @@ def arguments(
     """
     import torch
 
-    values = {key: value for key, value in training.items() if key not in OWN_TRAINING_KEYS}
+    values = {
+        _newest_name(key): value for key, value in training.items() if key not in OWN_TRAINING_KEYS
+    }
     values |= _fixed(recipe) | {"output_dir": str(run)}
     values.setdefault("use_cpu", not torch.cuda.is_available())
     values.setdefault("ddp_find_unused_parameters", False)  # ldt's models leave none unused
@@ -163,7 +184,24 @@ def arguments(
     with _refused(recipe.where("training")):
         made = TrainingArguments(**values)
     _check_parts(recipe, made, max(1, steps))
+    _check_loader(recipe, made)
     return made
+
+
+def _newest_name(key: str) -> str:
+    """The key by which TrainingArguments takes a setting without a warning of its old name."""
+    new = next((new for new, old in NEW_NAMES.items() if old == key), key)
+    return new if new in TrainingArguments.__dataclass_fields__ else key
+
+
+def _check_loader(recipe: Recipe, made: TrainingArguments) -> None:
+    """Raise RecipeError where several processes would not take equally many whole inputs."""
+    for key, needed in (("dispatch_batches", False), ("even_batches", True)):
+        if getattr(made.accelerator_config, key, None) not in (None, needed):
+            raise RecipeError(
+                f"{recipe.where('training', 'accelerator_config')}: {key} is always "
+                f"{shown(needed)}; leave it out"
+            )
 
 
 def _check_parts(recipe: Recipe, made: TrainingArguments, steps: int) -> None:

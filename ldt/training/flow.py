@@ -11,15 +11,20 @@ from ldt.training.signals import Interrupted
 
 
 class NamingDocuments:
-    """A collator whose batches name their documents; the model never sees the names."""
+    """A collator whose batches have two more keys, which the model never sees.
+
+    ``document`` [inputs] int64: the number of each one's document; ``rows`` [inputs] int64: how
+    many rows of the batch each input is.
+    """
 
     def __init__(self, collator):
         self.collator = collator
 
     def __call__(self, features):
-        first = [item[0] if isinstance(item, list) else item for item in features]
-        documents = torch.tensor([feature["document"] for feature in first])
-        return {**self.collator(features), "document": documents}
+        parts = [item if isinstance(item, list) else [item] for item in features]
+        documents = torch.tensor([part[0]["document"] for part in parts])
+        rows = torch.tensor([len(part) for part in parts])
+        return {**self.collator(features), "document": documents, "rows": rows}
 
 
 class Flow(TrainerCallback):

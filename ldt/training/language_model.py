@@ -42,8 +42,7 @@ class LanguageModelTrainer(Trainer):
 
         Their sums give the exact mean; the logits of an evaluation set would not fit into memory.
         """
-        inputs.pop("document")
-        inputs = self.on_device(inputs)
+        inputs = self.on_device(self._without_names(inputs))
         with torch.no_grad(), self.compute_loss_context_manager():
             logits = model(**inputs, at_labels=True).logits
         labels = inputs["labels"]

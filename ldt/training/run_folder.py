@@ -1,7 +1,8 @@
 """Run folders: the run that a folder holds, leave to use it, and its files.
 
 ``run.json`` says what the run is (`identity`), with which versions it began, which files its model
-consists of, and whether it is finished. A folder without it was not made by ldt and is left alone.
+consists of, which loss it trains by, and whether it is finished. A folder without it was not made
+by ldt and is left alone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 from ldt import __version__, files
 from ldt.data.options import CorpusSection
 from ldt.errors import ModelError, UserError
+from ldt.recipe import yaml
 from ldt.recipe.recipe import RECIPE, Recipe
 from ldt.training import checkpoints
 from ldt.training.progress import METRICS as LOG
@@ -31,6 +33,7 @@ RUN = "run.json"
 RESULTS = "metrics.json"
 CARD = "README.md"
 LATEST = Path("runs/latest")
+LOSS = "mean over the items of a step"  # in run.json, as the loss that a run trains by
 MOST_DIFFERENCES = 20
 
 # Keys that change nothing in what is learned, of the training section where none is named; a
@@ -162,6 +165,7 @@ def check_use(run: Path, wanted: dict, *, resume: bool, overwrite: bool) -> bool
             "--overwrite replaces it, another training.output_dir keeps both"
         )
     if resume:
+        _check_loss(run, record)
         return bool(record.get("finished"))
     if record.get("finished"):
         raise UserError(
@@ -173,6 +177,27 @@ def check_use(run: Path, wanted: dict, *, resume: bool, overwrite: bool) -> bool
     raise UserError(
         f"{run}: holds this run, {state}; --resume goes on with it, --overwrite starts anew"
     )
+
+
+def _check_loss(run: Path, record: dict) -> None:
+    """Raise UserError if a run has steps whose loss was another one than it would be from now on.
+
+    Before run.json said what the loss of a step is, it was the mean over its batches, each with the
+    same weight; of a single batch that is the mean over its items.
+    """
+    if record.get("finished") or record.get("loss") == LOSS or not checkpoints.checkpoints(run):
+        return
+    try:
+        training = yaml.parse((run / RECIPE).read_bytes()).value["training"]
+        batches = training["gradient_accumulation_steps"] * int(record["versions"]["processes"])
+    except (OSError, LookupError, TypeError, ValueError):
+        batches = None  # nobody can tell any more
+    if batches != 1:
+        raise UserError(
+            f"{run}: begun by an older ldt, whose loss gives each batch of a step the same weight; "
+            f"now it is the {LOSS}. The ldt that it began with can resume it, --overwrite trains "
+            "it again"
+        )
 
 
 def _differences(there: dict, here: dict) -> str:
@@ -221,7 +246,7 @@ def begin(
             )
     session = secrets.token_hex(8)
     new = {"identity": wanted, "versions": used, "arithmetic": arithmetic, "files": []}
-    _write(run, (before or new | {"finished": False}) | {"session": session})
+    _write(run, (before or new | {"finished": False}) | {"session": session, "loss": LOSS})
     files.write_whole(run / RECIPE, recipe_text)
     return session
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-import transformers
 from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]  # has no hints
 from accelerate.utils.memory import (  # type: ignore[import-untyped]  # has no hints
     should_reduce_batch_size,
@@ -32,6 +31,7 @@ from ldt.training.flow import Flow, NamingDocuments
 from ldt.training.progress import METRICS, ProgressReport, cut_log
 from ldt.training.rescue import FolderLost, Held
 from ldt.training.signals import StopSignal
+from ldt.training.whole_steps import WholeSteps
 
 log = logging.getLogger("ldt")
 
@@ -40,8 +40,8 @@ MOST_NAMED = 10  # documents in a message
 _SESSION_KEYS = ("train_runtime", "train_samples_per_second", "train_steps_per_second")
 
 
-class Trainer(transformers.Trainer):
-    """A Trainer that replaces four things of transformers' and no more:
+class Trainer(WholeSteps):
+    """A Trainer that replaces five things of transformers' and no more:
 
     1. Checkpoints are atomic (`ldt.training.checkpoints`); a disk that is full costs one
        checkpoint, not the run; the newest ``save_total_limit`` are kept and the best one besides.
@@ -53,6 +53,8 @@ class Trainer(transformers.Trainer):
        A step whose gradient is not finite is skipped; more than 10 in a row end the run.
     4. SIGINT and SIGTERM finish the step, save a checkpoint and raise `Interrupted`; a second one
        raises it at once.
+    5. The loss of a step is the mean over its items, and an evaluation has each input once
+       (`WholeSteps`).
 
     Args:
         tokenizer: saved in every checkpoint, which makes it a model folder.
@@ -367,14 +369,12 @@ class Trainer(transformers.Trainer):
     def training_step(self, model, inputs, num_items_in_batch=None):
         documents = inputs.pop("document").tolist()
         self._batch += documents
+        if not documents:  # an input that counts nothing, so that no process waits for this one
+            num_items_in_batch = torch.full_like(num_items_in_batch, math.inf, dtype=torch.float32)
         loss = super().training_step(model, inputs, num_items_in_batch)
         if not torch.isfinite(loss).all():
             self._diverged(f"the loss is {loss.mean().item()}", documents)
         return loss
-
-    def prediction_step(self, model, inputs, *args, **kwargs):
-        inputs.pop("document")
-        return super().prediction_step(model, inputs, *args, **kwargs)
 
     def _get_grad_norm(self, model, grad_norm=None):
         norm = super()._get_grad_norm(model, grad_norm)

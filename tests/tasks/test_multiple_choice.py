@@ -269,3 +269,27 @@ training:
     assert {line["windows"] for line in lines} == {1}
     with pytest.raises(UserError, match="name the output .jsonl, not .json"):
         predict("all.jsonl", output="found.json")
+
+
+def test_an_evaluation_whose_last_batch_is_not_full(tmp_path, monkeypatch, tiny_longformer):
+    """Of questions on long texts, which are several rows each."""
+    monkeypatch.chdir(tmp_path)
+    with (tmp_path / "all.jsonl").open("w") as file:
+        for number in range(7):
+            choices = ["party", "ends", "ZZ", "other"][: 3 + number % 2]
+            fields = {"question": "x", "context": LONG * (1 + number), "choices": choices}
+            file.write(json.dumps({"id": number, "label": number % 3} | fields) + "\n")
+    (tmp_path / "r.yaml").write_text(
+        f"""
+task: {{name: multiple_choice}}
+model: {{path: {tiny_longformer}}}
+data: {{train: all.jsonl, eval: all.jsonl, max_length: 64, stride: 8}}
+training: {{num_train_epochs: 1, per_device_eval_batch_size: 4, learning_rate: 0.01}}
+"""
+    )
+    metrics = train(recipe.load("r.yaml", command="finetune"))
+    assert predict("all.jsonl", output="found.jsonl") == 0
+    lines = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
+    assert lines[-1]["windows"] > 1
+    right = sum(line["choice"] == number % 3 for number, line in enumerate(lines))
+    assert metrics["eval_accuracy"] == pytest.approx(right / 7 * 100)

@@ -1,10 +1,15 @@
+import dataclasses
+import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from transformers import TrainingArguments
 
 from ldt.errors import RecipeError
-from ldt.training.arguments import settings
+from ldt.recipe.training import training_section
+from ldt.training.arguments import arguments, settings
 
 
 @pytest.mark.parametrize(
@@ -18,6 +23,15 @@ from ldt.training.arguments import settings
         ({"per_device_train_batch_size": 4}, {"gradient_accumulation_steps": 2}),
         ({"per_device_train_batch_size": 16}, {"gradient_accumulation_steps": 1}),
         ({"seed": 3, "learning_rate": 0.5}, {"seed": 3, "learning_rate": 0.5}),
+        ({"activation_checkpointing": True}, {"gradient_checkpointing": True}),
+        (
+            {"gradient_checkpointing": True, "activation_checkpointing": True},
+            {"gradient_checkpointing": True},
+        ),
+        (
+            {"activation_checkpointing_kwargs": {"use_reentrant": False}},
+            {"gradient_checkpointing_kwargs": {"use_reentrant": False}},
+        ),
     ],
 )
 def test_settings_fit_to_what_the_recipe_sets(recipe, given, found):
@@ -41,6 +55,13 @@ def test_settings_fit_to_what_the_recipe_sets(recipe, given, found):
             "needs load_best_model_at_end",
         ),
         ({"learning_rat": 1.0}, False, "did you mean 'learning_rate'"),
+        (
+            {"gradient_checkpointing": True, "activation_checkpointing": False},
+            False,
+            "activation_checkpointing: is false, and gradient_checkpointing, the older name of "
+            "it, is true; leave one of them out",
+        ),
+        ({"activation_checkpointing": "maybe"}, False, "activation_checkpointing: expected"),
     ],
 )
 def test_settings_that_cannot_work_are_named(recipe, training, without, what):
@@ -75,3 +96,38 @@ def test_bf16_auto_is_what_the_device_has_instructions_for(
     assert settings(made)["bf16"] is found
     made = replace(made, training={"bf16": True})
     assert settings(made)["bf16"] is True
+
+
+@dataclasses.dataclass
+class Older(TrainingArguments):
+    """TrainingArguments of transformers 5.17, which has one name for it."""
+
+    def __post_init__(self):
+        self.activation_checkpointing = self.activation_checkpointing_kwargs = None
+        super().__post_init__()
+
+
+for name in ("activation_checkpointing", "activation_checkpointing_kwargs"):
+    Older.__dataclass_fields__.pop(name, None)
+
+
+@pytest.mark.filterwarnings("ignore:.gradient_checkpointing:FutureWarning")
+@pytest.mark.parametrize("name", ["gradient_checkpointing", "activation_checkpointing"])
+@pytest.mark.parametrize("cls", [TrainingArguments, Older])
+def test_recomputing_activations_has_two_names_in_any_transformers(recipe, monkeypatch, name, cls):
+    monkeypatch.setattr("ldt.training.arguments.TrainingArguments", cls)
+    made = recipe(f"training.{name}=true")
+    with warnings.catch_warnings():
+        if cls is TrainingArguments:
+            warnings.simplefilter("error")  # such as that of an older name
+        found = arguments(made, settings(made), Path("runs/r"), 12, None)
+    assert found.gradient_checkpointing is True
+    assert name in training_section().model_fields
+    assert getattr(found, "activation_checkpointing", None) in (None, True)
+
+
+@pytest.mark.parametrize("key", ["dispatch_batches=true", "even_batches=false"])
+def test_processes_always_take_equally_many_whole_inputs(recipe, key):
+    made = recipe(f"training.accelerator_config.{key}")
+    with pytest.raises(RecipeError, match=f"{key.partition('=')[0]} is always"):
+        arguments(made, settings(made), Path("runs/r"), 12, None)

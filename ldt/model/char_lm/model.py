@@ -322,6 +322,12 @@ class LdtForCausalLM(PreTrainedModel):
         states = tuple(map(packing.unpack, hidden)) if output_hidden_states else None
         return CausalLMOutputWithPast(loss, logits, cache, states)
 
+    def loss_items(self, *, labels, input_ids, attention_mask=None, **inputs):
+        """The number of labels that the loss of a batch is a mean over, scalar int64; see
+        `ldt.model.heads.base.Head.loss_items`."""
+        packing = pack(tuple(input_ids.shape), attention_mask, device=input_ids.device)
+        return (self._targets(labels, packing) != -100).sum()
+
     def _hidden_states(self, ids, packing, cache):
         """Embeddings and each layer's output, layers + 1 of [total, width], of packed ids."""
         recurrence, layout = None, packing.layout

@@ -4,6 +4,7 @@ from ldt.model.base import LdtPreTrainedModel
 from ldt.model.encoders import ENCODERS, encoder_class
 from ldt.model.heads.losses import cross_entropy
 from ldt.model.outputs import LdtHeadOutput
+from ldt.model.packing import real_tokens
 
 
 class Head(LdtPreTrainedModel):
@@ -43,6 +44,22 @@ class Head(LdtPreTrainedModel):
         """
         # By way of forward, so that hooks run: sharded training gathers weights in one.
         return self.base_model(*inputs, packed=True, **kwargs)
+
+    def loss_items(self, *, labels, attention_mask=None, **inputs):
+        """The number of items that the loss of a batch is a mean over.
+
+        The sum of these numbers over all batches of an optimizer step, given to each as
+        ``num_items_in_batch``, has their losses add up to the mean over all their items.
+
+        Args:
+            labels, attention_mask, inputs: the batch, as the keywords of `forward`.
+
+        Returns:
+            Scalar int64, here the labels of real tokens; [parts] int64 of a loss with parts, each
+            a mean of its own.
+        """
+        real = real_tokens(tuple(labels.shape), attention_mask, labels.device)
+        return (real & (labels != -100)).sum()
 
     def token_output(self, logits, packing, labels, rest, count=None):
         """`LdtHeadOutput` of packed logits [total, classes] and padded labels [b, n].

@@ -60,3 +60,12 @@ def same_document(example_ids):
         example_ids: [rows] int64, the example of each row; None: each row is one of its own.
     """
     return example_ids is not None and len(example_ids.unique()) < len(example_ids)
+
+
+def rows_of_documents(example_ids):
+    """[documents, rows] bool: the rows of each document, in the order of their ids.
+
+    Args:
+        example_ids: [rows] int64, the document of each row: any whole numbers.
+    """
+    return example_ids.unique()[:, None] == example_ids

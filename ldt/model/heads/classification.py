@@ -11,6 +11,7 @@ from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
 from ldt.model.heads.default_globals import first_real, words_of
+from ldt.model.heads.losses import cross_entropy, exact, mean
 from ldt.model.outputs import LdtHeadOutput
 
 
@@ -57,9 +58,15 @@ class LdtForSequenceClassification(Head):
         token_type_ids=None,
         *,
         labels=None,
+        num_items_in_batch=None,
         **kwargs: Unpack[EncoderInputs],
     ):
-        """`LdtModel.forward` with ``labels`` [b] int64, or [b, num_labels], or [b] numbers.
+        """`LdtModel.forward` and the loss of labelled rows.
+
+        Args:
+            labels: [b] int64, -100 where there is none; or [b, num_labels]; or [b] numbers.
+            num_items_in_batch: `loss_items` of all batches of an optimizer step; the loss is
+                divided by it in place of that of this batch.
 
         Returns:
             `LdtHeadOutput`, or the tuple of what is not None in it.
@@ -77,20 +84,34 @@ class LdtForSequenceClassification(Head):
             **kwargs,
         )
         logits = self.classifier(x if pooling == "cls" else packing.reduce(x, pooling))
-        loss = self._loss(logits, labels.to(logits.device)) if labels is not None else None
+        loss = None
+        if labels is not None:
+            loss = self._loss(logits, labels.to(logits.device), num_items_in_batch)
         return LdtHeadOutput(loss, logits, **rest)
 
-    def _loss(self, logits, labels):
-        problem = self.config.problem_type or self._problem(logits, labels)
-        if problem == "regression":
-            return F.mse_loss(logits.flatten(), labels.flatten().to(logits.dtype))
-        if problem == "single_label_classification":
-            return F.cross_entropy(logits, labels.flatten().long())
-        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+    def loss_items(self, *, labels, **inputs):
+        """Rows that have a class; of regression and of several labels a row, all numbers."""
+        if self._problem(labels) == "single_label_classification":
+            return (labels != -100).sum()
+        return torch.tensor(labels.numel(), device=labels.device)
 
-    def _problem(self, logits, labels):
+    def _loss(self, logits, labels, count):
+        problem = self._problem(labels)
+        if problem == "single_label_classification":
+            return cross_entropy(logits, labels.flatten(), count)
+        logits = exact(logits)
+        labels = labels.to(logits.dtype)
+        if problem == "regression":
+            total = F.mse_loss(logits.flatten(), labels.flatten(), reduction="sum")
+        else:
+            total = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+        return mean(total, self.loss_items(labels=labels), count)
+
+    def _problem(self, labels):
+        if self.config.problem_type:
+            return self.config.problem_type
         if self.num_labels == 1:
             return "regression"
-        if labels.is_floating_point() or labels.shape == logits.shape:
+        if labels.is_floating_point() or labels.shape == (len(labels), self.num_labels):
             return "multi_label_classification"
         return "single_label_classification"

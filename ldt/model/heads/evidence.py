@@ -13,8 +13,8 @@ from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
 from ldt.model.heads.classification import ClassificationHead
-from ldt.model.heads.losses import cross_entropy
-from ldt.model.heads.spans import span_loss
+from ldt.model.heads.losses import counts, cross_entropy, exact, mean
+from ldt.model.heads.spans import span_items, span_loss
 from ldt.model.packing import check_positions
 
 
@@ -93,6 +93,7 @@ class LdtForEvidenceAnswering(Head):
         labels=None,
         paragraph_labels=None,
         sentence_labels=None,
+        num_items_in_batch=None,
         **kwargs: Unpack[EncoderInputs],
     ):
         """Answer each row.
@@ -106,6 +107,8 @@ class LdtForEvidenceAnswering(Head):
                 has fewer.
             labels: [b] int64, the kind of the answer, -100 for none.
             paragraph_labels, sentence_labels: [b, k] int64, 1 of evidence, else 0; -100 for none.
+            num_items_in_batch: `loss_items` of all batches of an optimizer step; the loss is
+                divided by it in place of that of this batch.
 
         Returns:
             `LdtEvidenceOutput`, or the tuple of what is not None in it. The loss is None unless
@@ -130,23 +133,41 @@ class LdtForEvidenceAnswering(Head):
         paragraphs, sentences = (head(x, at) for head, at in zip(heads, places, strict=True))
         loss, golds = None, (start_positions, end_positions, paragraph_labels, sentence_labels)
         if labels is not None and all(gold is not None for gold in golds):
-            sides = (start, start_positions), (end, end_positions)
+            starts, ends, types, *evidence = counts(num_items_in_batch, 5)
+            start_loss = span_loss(start, start_positions, real, count=starts)
+            end_loss = span_loss(end, end_positions, real, count=ends)
             losses = {
-                "span": sum(span_loss(*side, real) for side in sides) / 2,
-                "type": cross_entropy(kind, labels.to(kind.device)),
-                "paragraphs": _evidence_loss(paragraphs, paragraph_labels, places[0]),
-                "sentences": _evidence_loss(sentences, sentence_labels, places[1]),
+                "span": (start_loss + end_loss) / 2,
+                "type": cross_entropy(kind, labels.to(kind.device), types),
+                "paragraphs": _evidence_loss(paragraphs, paragraph_labels, places[0], evidence[0]),
+                "sentences": _evidence_loss(sentences, sentence_labels, places[1], evidence[1]),
             }
             weights = self.config.evidence_weights
             loss = sum(weights.get(name, 1) * value for name, value in losses.items())
         return LdtEvidenceOutput(loss, start, end, kind, paragraphs, sentences, **rest)
 
+    def loss_items(self, *, labels, input_ids, attention_mask=None, **inputs):
+        """[5] int64: rows with a right start, a right end and a kind; labels of paragraphs and of
+        sentences."""
+        sides = inputs["start_positions"], inputs["end_positions"]
+        evidence = [
+            _known(inputs[f"{part}_labels"], inputs[f"{part}_positions"]).sum()
+            for part in ("paragraph", "sentence")
+        ]
+        others = torch.stack([(labels != -100).sum(), *evidence])
+        return torch.cat([span_items(sides, input_ids.shape, attention_mask), others])
 
-def _evidence_loss(logits, labels, positions):
+
+def _known(labels, positions):
+    """[b, k] bool: where there is a label and what it is of."""
+    return (labels != -100) & (positions >= 0)
+
+
+def _evidence_loss(logits, labels, positions, count):
     """Binary cross entropy, the mean over the labels other than -100; 0 where there is none."""
-    labels = labels.to(logits.device).masked_fill(positions < 0, -100)
-    known = labels != -100
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).masked_fill(~known, 0)
+    labels = labels.to(logits.device)
+    known = _known(labels, positions)
+    logits = exact(logits).masked_fill(~known, 0)
     gold = labels.masked_fill(~known, 0).to(logits.dtype)
     each = F.binary_cross_entropy_with_logits(logits, gold, reduction="none")
-    return each.masked_fill(~known, 0).sum() / known.sum().clamp(min=1)
+    return mean(each.masked_fill(~known, 0).sum(), known.sum(), count)

@@ -83,9 +83,8 @@ class LdtForMaskedLM(Head):
 
         Args:
             labels: [b, n] int64, -100 where there is none.
-            num_items_in_batch: labels of all batches of an optimizer step; the loss is divided by
-                it in place of the number of labels here, so that the losses of the batches add up
-                to the mean of all.
+            num_items_in_batch: `loss_items` of all batches of an optimizer step; the loss is
+                divided by it in place of that of this batch.
             at_labels: compute the logits only where there is a label, which costs a seventh:
                 ``logits`` are [labels, vocabulary], in the order of the labels.
 

@@ -5,15 +5,19 @@ from typing import Unpack
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from transformers.utils import can_return_tuple
 
 from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
-from ldt.model.heads.by_document import micro_batched, same_document, takes_documents
+from ldt.model.heads.by_document import (
+    micro_batched,
+    rows_of_documents,
+    same_document,
+    takes_documents,
+)
 from ldt.model.heads.default_globals import after_first, before_first, separators, words_of
-from ldt.model.heads.losses import cross_entropy
+from ldt.model.heads.losses import cross_entropy, exact
 from ldt.model.outputs import LdtHeadOutput
 from ldt.model.packing import check_positions
 
@@ -49,6 +53,7 @@ class LdtForCandidateRanking(Head):
         positions=None,
         example_ids=None,
         labels=None,
+        num_items_in_batch=None,
         **kwargs: Unpack[EncoderInputs],
     ):
         """Score the candidates of each row.
@@ -58,9 +63,11 @@ class LdtForCandidateRanking(Head):
                 `LdtModel.forward`.
             positions: [b, candidates] int64, the token of each candidate; -100 where a row has
                 fewer. A column is the same candidate in all rows of a question.
-            example_ids: [b] int64, which question each row is of, from 0 on; None: each its own.
+            example_ids: [b] int64, which question each row is of, any numbers; None: each its own.
             labels: [b] int64, the column of the right candidate, alike in the rows of a question;
                 -100: none is right, and the question has no part in the loss.
+            num_items_in_batch: `loss_items` of all batches of an optimizer step; the loss is
+                divided by it in place of that of this batch.
 
         Returns:
             `LdtHeadOutput` with logits and, of labels, loss, or the tuple of what is not None in
@@ -79,13 +86,17 @@ class LdtForCandidateRanking(Head):
             (logits,), rest = micro_batched(self._logits, *inputs, **kwargs), {}
         else:
             logits, rest = self._logits_and_rest(*inputs, **kwargs)
-        logits = _exact(logits)
+        logits = exact(logits)
         logits = logits.masked_fill(~there, torch.finfo(logits.dtype).min)
         loss = None
         if labels is not None:
-            merge = self.config.window_merge
-            loss = _merged_loss(logits, there, example_ids, labels.to(logits.device), merge)
+            labels, merge = labels.to(logits.device), self.config.window_merge
+            loss = _merged_loss(logits, there, example_ids, labels, merge, num_items_in_batch)
         return LdtHeadOutput(loss, logits, **rest)
+
+    def loss_items(self, *, labels, example_ids=None, **inputs):
+        """Questions that have a label, scalar int64."""
+        return _labelled_questions(labels, example_ids)
 
     def _logits(self, *inputs, **kwargs):
         """A tuple of the logits [b, candidates]."""
@@ -139,6 +150,7 @@ class LdtForMultipleChoice(Head):
         labels=None,
         choices=None,
         example_ids=None,
+        num_items_in_batch=None,
         **kwargs: Unpack[EncoderInputs],
     ):
         """`LdtModel.forward` on inputs [b, choices, n], or on packed ones [rows, n].
@@ -147,7 +159,9 @@ class LdtForMultipleChoice(Head):
             labels: [b] int64, the right choices; packed: [rows] int64, the right choice of the
                 question that the row is of, -100 for none.
             choices: packed: [rows] int64, which choice each row has, from 0 on.
-            example_ids: packed: [rows] int64, which question each row is of, from 0 on.
+            example_ids: packed: [rows] int64, which question each row is of, any numbers.
+            num_items_in_batch: `loss_items` of all batches of an optimizer step; the loss is
+                divided by it in place of that of this batch.
 
         Returns:
             `LdtHeadOutput`, or the tuple of what is not None in it.
@@ -160,7 +174,7 @@ class LdtForMultipleChoice(Head):
         words = words_of(input_ids, kwargs.get("inputs_embeds"))
         inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
         if input_ids is not None and words.dim() == 2:
-            return self._packed(inputs, kwargs, choices, example_ids, labels)
+            return self._packed(inputs, kwargs, choices, example_ids, labels, num_items_in_batch)
         number = words.shape[1]
         # The encoder knows rows of tokens only: a row is a choice.
         flat = {
@@ -170,10 +184,12 @@ class LdtForMultipleChoice(Head):
         rows = (None if value is None else value.flatten(0, 1) for value in inputs)
         logits, rest = self._logits_and_rest(*rows, choices=number, **flat)
         logits = logits.view(-1, number)
-        loss = None if labels is None else F.cross_entropy(logits, labels.to(logits.device))
+        loss = None
+        if labels is not None:
+            loss = cross_entropy(logits, labels.to(logits.device), num_items_in_batch)
         return LdtHeadOutput(loss, logits, **rest)
 
-    def _packed(self, inputs, kwargs, choices, example_ids, labels):
+    def _packed(self, inputs, kwargs, choices, example_ids, labels, count):
         if labels is not None and (choices is None or example_ids is None):
             raise ValueError("packed choices need choices and example_ids [rows] for a loss")
         run = partial(micro_batched, self._logits) if same_document(example_ids) else self._logits
@@ -182,9 +198,14 @@ class LdtForMultipleChoice(Head):
         if labels is not None:
             number = torch.arange(int(choices.max()) + 1, device=logits.device)
             there = choices.to(logits.device)[:, None] == number
-            by_choice = _exact(logits).expand(-1, len(number))
-            loss = _merged_loss(by_choice, there, example_ids, labels.to(logits.device), "mean")
+            by_choice = exact(logits).expand(-1, len(number))
+            labels = labels.to(logits.device)
+            loss = _merged_loss(by_choice, there, example_ids, labels, "mean", count)
         return LdtHeadOutput(loss, logits)
+
+    def loss_items(self, *, labels, example_ids=None, **inputs):
+        """Questions that have a label, scalar int64."""
+        return _labelled_questions(labels, example_ids)
 
     def _logits(self, *inputs, **kwargs):
         """A tuple of the logits [rows, 1]."""
@@ -202,12 +223,7 @@ class LdtForMultipleChoice(Head):
         return self.classifier(self.dropout(pooled)), rest
 
 
-def _exact(x):
-    """``x`` in float32 at least: half precision would tell few logits apart."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _merged_loss(logits, there, example_ids, labels, merge):
+def _merged_loss(logits, there, example_ids, labels, merge, count):
     """Cross entropy of the rows' logits, merged by question.
 
     Args:
@@ -216,18 +232,29 @@ def _merged_loss(logits, there, example_ids, labels, merge):
         example_ids: [rows] int64, the question of each row; None: each row its own.
         labels: [rows] int64, alike in the rows of a question; -100: no part in the loss.
         merge: "mean" or "sum" of the rows.
+        count: divides in place of the number of questions that have a label; None: that number.
 
     Returns:
         Scalar, the mean over the questions that have a label; 0 where none has.
     """
     if example_ids is None:
         example_ids = torch.arange(len(logits))
-    example_ids = example_ids.to(logits.device)
-    number = torch.arange(int(example_ids.max()) + 1, device=logits.device)
-    member = number[:, None] == example_ids  # [questions, rows]
-    count = member.to(logits.dtype) @ there.to(logits.dtype)
+    member = rows_of_documents(example_ids.to(logits.device))
+    rows = member.to(logits.dtype) @ there.to(logits.dtype)  # [questions, candidates]
     merged = member.to(logits.dtype) @ logits.masked_fill(~there, 0)
     if merge == "mean":
-        merged = merged / count.clamp(min=1)
-    merged = merged.masked_fill(count == 0, torch.finfo(merged.dtype).min)
-    return cross_entropy(merged, labels[member.int().argmax(1)])
+        merged = merged / rows.clamp(min=1)
+    merged = merged.masked_fill(rows == 0, torch.finfo(merged.dtype).min)
+    return cross_entropy(merged, labels[_first_rows(member)], count)
+
+
+def _first_rows(member):
+    """[questions] int64: the first row of each, by [questions, rows] bool."""
+    return member.int().argmax(1)
+
+
+def _labelled_questions(labels, example_ids):
+    """Scalar int64: the questions of which `_merged_loss` is the mean."""
+    if example_ids is not None:
+        labels = labels[_first_rows(rows_of_documents(example_ids))]
+    return (labels != -100).sum()

@@ -9,9 +9,16 @@ from transformers.utils import can_return_tuple
 from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
-from ldt.model.heads.by_document import micro_batched, same_document, takes_documents
+from ldt.model.heads.by_document import (
+    micro_batched,
+    rows_of_documents,
+    same_document,
+    takes_documents,
+)
 from ldt.model.heads.default_globals import before_first
+from ldt.model.heads.losses import counts, exact, mean
 from ldt.model.outputs import LdtQuestionAnsweringOutput
+from ldt.model.packing import real_tokens
 
 
 class LdtForQuestionAnswering(Head):
@@ -50,6 +57,7 @@ class LdtForQuestionAnswering(Head):
         start_positions=None,
         end_positions=None,
         example_ids=None,
+        num_items_in_batch=None,
         **kwargs: Unpack[EncoderInputs],
     ):
         """`LdtModel.forward` with the right positions, and which rows are one document.
@@ -57,9 +65,11 @@ class LdtForQuestionAnswering(Head):
         Args:
             start_positions, end_positions: [b] int64; or [b, spans], all right ones, -100 where
                 a row has fewer.
-            example_ids: [b] int64 from 0, the document of each row; None: each is one of its own.
+            example_ids: [b] int64, the document of each row, any numbers; None: each its own.
                 Where rows share one, they are run one by one, so that memory does not grow with
                 their number; hidden states and attentions are then not given.
+            num_items_in_batch: `loss_items` of all batches of an optimizer step; the loss is
+                divided by it in place of that of this batch.
 
         Returns:
             `LdtQuestionAnsweringOutput`, or the tuple of what is not None in it. The loss is the
@@ -80,8 +90,16 @@ class LdtForQuestionAnswering(Head):
         loss = None
         if start_positions is not None and end_positions is not None:
             sides = (start, start_positions), (end, end_positions)
-            loss = sum(span_loss(*side, real, example_ids) for side in sides) / 2
+            parts = zip(sides, counts(num_items_in_batch, 2), strict=True)
+            loss = sum(span_loss(*side, real, example_ids, count) for side, count in parts) / 2
         return LdtQuestionAnsweringOutput(loss, start, end, **rest)
+
+    def loss_items(
+        self, *, start_positions, end_positions, attention_mask=None, example_ids=None, **inputs
+    ):
+        """[2] int64: documents that have a right start, and a right end."""
+        sides = start_positions, end_positions
+        return span_items(sides, inputs["input_ids"].shape, attention_mask, example_ids)
 
     def _sides(self, *inputs, **kwargs):
         """(start logits, end logits, real tokens), all [b, n]."""
@@ -96,7 +114,7 @@ class LdtForQuestionAnswering(Head):
         return (start, end, packing.real()), rest
 
 
-def span_loss(logits, positions, real, example_ids=None):
+def span_loss(logits, positions, real, example_ids=None, count=None):
     """OR loss: how improbable all right positions of a document together are.
 
     The logarithm of the sum of exp(logit) over all tokens of a document, less that over its right
@@ -107,7 +125,9 @@ def span_loss(logits, positions, real, example_ids=None):
         logits: [b, n], in any precision.
         positions: [b] or [b, spans] int64; those outside of a row's real tokens are ignored.
         real: [b, n] bool, False at padding, which does not compete.
-        example_ids: [b] int64 from 0, the document of each row; None: each is one of its own.
+        example_ids: [b] int64, the document of each row, any numbers; None: each is one of its own.
+        count: divides in place of the number of documents with a right position: those of all
+            batches of a step.
 
     Returns:
         A scalar, at least 0. Documents without a right position have no gradient.
@@ -115,20 +135,39 @@ def span_loss(logits, positions, real, example_ids=None):
     Source: Clark & Gardner 2018 (arXiv:1710.10723), section 4, as Beltagy et al. 2020
     (arXiv:2004.05150) use it for TriviaQA.
     """
-    if logits.dtype in (torch.float16, torch.bfloat16):
-        logits = logits.float()  # half precision could not hold the sums
-    length, least = logits.shape[1], torch.finfo(logits.dtype).min
-    positions = positions.to(logits.device).view(len(logits), -1)
-    inside = (positions >= 0) & (positions < length)
-    place = positions.masked_fill(~inside, length)  # one column more, for those that are nowhere
-    gold = real.new_zeros(len(logits), length + 1).scatter(1, place, True)[:, :length] & real
+    logits = exact(logits)
+    least = torch.finfo(logits.dtype).min
+    gold = _right_places(positions.to(logits.device), real)
     # The least number in place of -inf: it counts nothing, and no gradient becomes nan.
     right = logits.masked_fill(~gold, least).logsumexp(1)
     total = logits.masked_fill(~real, least).logsumexp(1)
     some = gold.any(1)
     if example_ids is not None:
-        number = torch.arange(len(logits), device=logits.device)
-        mine = number[:, None] == example_ids.to(logits.device)
+        mine = rows_of_documents(example_ids.to(logits.device))
         right, total = (torch.where(mine, side, least).logsumexp(1) for side in (right, total))
         some = (mine & some).any(1)
-    return (total - right).masked_fill(~some, 0).sum() / some.sum().clamp(min=1)
+    return mean((total - right).masked_fill(~some, 0).sum(), some.sum(), count)
+
+
+def span_items(sides, shape, attention_mask, example_ids=None):
+    """[sides] int64: the documents of which `span_loss` is the mean, for each of the positions.
+
+    Args:
+        sides: positions of starts and of ends, as `span_loss` has them.
+        shape: (b, n) of the batch.
+        attention_mask, example_ids: of the batch, or None.
+    """
+    real = real_tokens(tuple(shape), attention_mask, sides[0].device)
+    found = torch.stack([_right_places(positions, real).any(1) for positions in sides])
+    if example_ids is not None:
+        found = (rows_of_documents(example_ids) & found[:, None]).any(2)
+    return found.sum(1)
+
+
+def _right_places(positions, real):
+    """[b, n] bool: the real tokens that ``positions`` name, [b] or [b, spans]."""
+    rows, length = real.shape
+    positions = positions.view(rows, -1)
+    inside = (positions >= 0) & (positions < length)
+    place = positions.masked_fill(~inside, length)  # one column more, for those that are nowhere
+    return real.new_zeros(rows, length + 1).scatter(1, place, True)[:, :length] & real

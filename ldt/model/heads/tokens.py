@@ -33,13 +33,20 @@ class LdtForTokenClassification(Head):
         token_type_ids=None,
         *,
         labels=None,
+        num_items_in_batch=None,
         **kwargs: Unpack[EncoderInputs],
     ):
-        """`LdtModel.forward` with ``labels`` [b, n] int64, -100 where there is none.
+        """`LdtModel.forward` and the loss of labelled tokens.
+
+        Args:
+            labels: [b, n] int64, -100 where there is none.
+            num_items_in_batch: `loss_items` of all batches of an optimizer step; the loss is
+                divided by it in place of that of this batch.
 
         Returns:
             `LdtHeadOutput`, or the tuple of what is not None in it.
         """
         inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
         x, packing, rest = self.encode(*inputs, **kwargs)
-        return self.token_output(self.classifier(self.dropout(x)), packing, labels, rest)
+        logits = self.classifier(self.dropout(x))
+        return self.token_output(logits, packing, labels, rest, num_items_in_batch)

@@ -96,3 +96,34 @@ def test_the_old_name_of_example_ids_works_and_warns(head):
     assert torch.equal(old, loss)
     assert caught[0].filename == __file__  # shown at the caller's line, not inside of torch
     assert not torch.equal(model(**given, example_ids=torch.arange(4)).loss, loss)
+
+
+@pytest.mark.parametrize("head", GIVEN)
+@pytest.mark.parametrize(
+    ("ids", "from_zero"),
+    [
+        ([5, 5, 5, 5], [0, 0, 0, 0]),
+        ([7, 3, 3, 7], [0, 1, 1, 0]),
+        ([-9, 4, 4, 10**12], [0, 1, 1, 2]),
+    ],
+)
+def test_ids_of_documents_may_be_any_numbers(head, ids, from_zero):
+    torch.manual_seed(0)
+    model = ldt_model(head).double()
+    given = batch(21, globals_="one") | GIVEN[head]
+    if head == "ForMultipleChoice":
+        given["choices"] = torch.tensor([0, 0, 1, 1])
+    if head != "ForQuestionAnswering":
+        given["labels"] = ONE_EXAMPLE
+
+    def loss_and_gradients(example_ids):
+        loss = model(**given, example_ids=torch.tensor(example_ids)).loss
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        return loss, torch.autograd.grad(loss, weights, allow_unused=True)
+
+    loss, gradients = loss_and_gradients(ids)
+    want, others = loss_and_gradients(from_zero)
+    torch.testing.assert_close(loss, want)
+    assert loss > 0
+    for one, other in zip(gradients, others, strict=True):
+        torch.testing.assert_close(one, other)

@@ -198,7 +198,7 @@ def test_question_answering_has_two_labels_and_leaves_the_config_alone():
 
 def test_an_unknown_argument_is_an_error():
     with pytest.raises(TypeError):
-        LdtForSequenceClassification(ldt_config())(torch.ones(1, 2).long(), num_items_in_batch=3)
+        LdtForSequenceClassification(ldt_config())(torch.ones(1, 2).long(), num_items=3)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])

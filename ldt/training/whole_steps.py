@@ -1,0 +1,127 @@
+"""Optimizer steps and evaluations that count each input once, however inputs lie in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from itertools import islice
+from typing import Any, cast
+
+import torch
+import transformers
+from accelerate.utils import recursively_apply  # type: ignore[import-untyped]  # has no hints
+
+
+class WholeSteps(transformers.Trainer):
+    """A Trainer of models that count what their loss is a mean over (``loss_items``).
+
+    The items of a step are counted over its accumulated batches and all processes, and each batch's
+    loss is its sum divided by that count. transformers' gives each batch the same weight, however
+    few items it has, and counts none but ``labels``. Other models are trained as there.
+
+    Several processes take equally many inputs at a time; what accelerate repeats to that end in the
+    last batches of an epoch is left out. In evaluation too, where transformers' takes each row for
+    an input, and loses rows of inputs that have several.
+
+    Batches have the keys of `ldt.training.flow.NamingDocuments`.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self._loss_items = getattr(self.model, "loss_items", None)
+        if self._loss_items is not None:
+            self.model_accepts_loss_kwargs = True
+        self._rows = torch.zeros(1)  # [1] int64, of this process in an evaluation batch
+        self._loss_comes = False  # before the outputs of the batch
+
+    def _without_repeated(self, batch: dict, data: Any) -> dict:
+        """A batch of ``data``; if it is the last one, without what accelerate repeats in it.
+
+        The last batches go on with the first inputs until each process has as many. A process that
+        has no other keeps one, whose ``document`` is left out.
+        """
+        size = len(batch["document"])  # the same in all processes
+        together = size * self.args.world_size
+        if together == size or not self.accelerator.gradient_state.end_of_dataloader:
+            return batch
+        last = len(cast(Sized, data)) % together or together
+        kept = min(max(last - size * self.args.process_index, 0), size)
+        rows = int(batch["rows"][: max(kept, 1)].sum())
+        cut = {name: value[:rows] for name, value in batch.items()}
+        return cut | {name: batch[name][:kept] for name in ("document", "rows")}
+
+    # -- training
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        batches = list(islice(epoch_iterator, num_batches))
+        # Whole batches are left out, or are made by sizes of their own.
+        cut = self.args.dataloader_drop_last or self._strategy == "batch_rebalance"
+        if batches and not cut and self._loss_items is not None:
+            batches[-1] = self._without_repeated(batches[-1], self.train_dataset)
+        for batch in batches:
+            del batch["rows"]
+        if not batches or self._loss_items is None:
+            return batches, self._get_num_items_in_batch(batches, device)
+        return batches, self._items_of(batches, device)
+
+    @property
+    def _strategy(self) -> str:
+        return getattr(self.args, "train_sampling_strategy", "random")
+
+    def _items_of(self, batches: list[dict], device) -> torch.Tensor:
+        """What the loss of a step is a mean over, scalar or [parts] int64, of all processes."""
+        count = torch.stack([self._items(batch) for batch in batches]).sum(0).to(device)
+        if self.args.world_size > 1:
+            count = self.accelerator.reduce(count)
+        if self.args.n_gpu > 1:  # DataParallel gives each device a part
+            count = count.expand(self.args.n_gpu, *count.shape)
+        return count
+
+    def _items(self, batch: dict) -> torch.Tensor:
+        """What the loss of a batch is a mean over, nothing without a document; int64."""
+        assert self._loss_items is not None  # or it is not called
+        items = self._loss_items(**batch)
+        return items if len(batch["document"]) else torch.zeros_like(items)
+
+    # -- evaluation
+
+    def get_eval_dataloader(self, eval_dataset=None):
+        asked, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
+        try:  # that is for training: of an evaluation nothing may be missing
+            return super().get_eval_dataloader(eval_dataset)
+        finally:
+            self.args.dataloader_drop_last = asked
+
+    def _get_num_items_in_batch(self, batch_samples, device):
+        if self._loss_items is not None:
+            return None  # in evaluation each batch has its own mean
+        return super()._get_num_items_in_batch(batch_samples, device)
+
+    def evaluation_loop(self, *args, **kwargs):
+        self.gather_function = self._gathered  # for this loop, then transformers' own again
+        return super().evaluation_loop(*args, **kwargs)
+
+    def _without_names(self, inputs: dict) -> dict:
+        """What the model sees of an evaluation batch; its rows are counted."""
+        inputs = self._without_repeated(inputs, self.eval_dataset)
+        self._rows, self._loss_comes = inputs["rows"].sum()[None], False
+        return {name: inputs[name] for name in inputs if name not in ("document", "rows")}
+
+    def prediction_step(self, model, inputs, *args, **kwargs):
+        inputs = self._without_names(inputs)
+        loss, logits, labels = super().prediction_step(model, inputs, *args, **kwargs)
+        self._loss_comes = loss is not None
+        return loss, logits, labels
+
+    def _gathered(self, values):
+        """Outputs or labels [rows, ...] of all processes, without the rows of repeated inputs."""
+        if self._loss_comes:  # once for each input, and first
+            self._loss_comes = False
+            return self.accelerator.gather_for_metrics(values)
+        counts = self.accelerator.gather(self._rows).tolist()
+
+        def joined(rows):
+            parts = zip(rows.chunk(len(counts)), counts, strict=True)
+            return torch.cat([part[:count] for part, count in parts])
+
+        padded = self.accelerator.pad_across_processes(values)
+        return recursively_apply(joined, self.accelerator.gather(padded))
