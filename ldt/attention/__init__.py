@@ -9,6 +9,7 @@ from types import ModuleType
 import torch
 
 from ldt.attention import blocked, loop, ops, reference, triton
+from ldt.attention.derivatives import refuse_transforms
 from ldt.attention.layout import Layout, per_head
 from ldt.attention.matmul import linear
 from ldt.attention.pooled import POOLED, POOLINGS, pooled_attention
@@ -171,7 +172,9 @@ def _with_relative(backend):
             f"attention backend {backend!r} has no relative positions; auto, "
             f"{', '.join(RELATIVE)} have"
         )
-    module = BACKENDS["blocked" if backend == "auto" else backend]
+    backend = "blocked" if backend == "auto" else backend
+    refuse_transforms(backend)
+    module = BACKENDS[backend]
     return torch.compiler.disable(module.sliding_window_attention)
 
 
@@ -185,4 +188,5 @@ def _module(backend, q):
         backend = choose(q.device, q.dtype, q.shape[-1])[0]
     if backend not in BACKENDS:
         raise ValueError(f"attention backend must be auto, {', '.join(BACKENDS)}, got {backend!r}")
+    refuse_transforms(backend)
     return BACKENDS[backend]

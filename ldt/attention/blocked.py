@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import torch
 
+from ldt.attention.derivatives import first_order
 from ldt.attention.dropout import dropout_mask, kept, token_codes
 from ldt.attention.layout import Layout, per_head
 from ldt.attention.matmul import fast_matmul, linear
@@ -260,7 +261,7 @@ class Blocked(torch.autograd.Function):
         return out.div_(1 - drop.probability) if drop else out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order
     def backward(ctx, grad):
         q, k, v, query, table = ctx.saved_tensors
         blocks, _, drop = ctx.rest

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ldt.attention.derivatives import transformed
+
 SPEEDUP = 1.3  # that oneDNN must reach: more than noise makes of equal speeds
 EXACT = 4.0  # largest error of oneDNN, in errors of the default library
 
@@ -36,7 +38,7 @@ def linear(x, weight, bias):
     Args:
         x: [..., in]. weight: [out, in]. bias: [out].
     """
-    if torch.compiler.is_compiling() or not _applies(x) or not _pays("linear"):
+    if torch.compiler.is_compiling() or transformed() or not _applies(x) or not _pays("linear"):
         return F.linear(x, weight, bias)
     return _Linear.apply(x, weight, bias)
 
@@ -58,7 +60,6 @@ class _Linear(torch.autograd.Function):
             return F.linear(x, weight, bias)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
         x, weight = ctx.saved_tensors
         rows = grad.reshape(-1, grad.shape[-1])
