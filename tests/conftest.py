@@ -73,7 +73,9 @@ def pytest_sessionfinish(session):
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
     stash = node.config.stash
-    stash[_compared] = stash.get(_compared, 0) + getattr(node, "workeroutput", {}).get("compared", 0)
+    stash[_compared] = stash.get(_compared, 0) + getattr(node, "workeroutput", {}).get(
+        "compared", 0
+    )
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -26,7 +26,7 @@ class _Attach(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, *parameters):
         ctx.parameters = [(p.shape, {"dtype": p.dtype, "device": p.device}) for p in parameters]
-        return x.view_as(x)
+        return x.detach()  # not a view, which a hook could not change in place
 
     @staticmethod
     def backward(ctx, grad):

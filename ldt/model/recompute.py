@@ -202,7 +202,7 @@ class _As(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, low):
         ctx.dtype = x.dtype
-        return low.view_as(low)
+        return low.view_as(low)  # it holds on to ``low``, which is known as long as it lives
 
     @staticmethod
     def backward(ctx, grad):
