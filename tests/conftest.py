@@ -5,12 +5,14 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["LDT_CHECK_RECOMPUTE"] = "1"  # what a backward pass computes again is compared
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models; more threads only wait for each other
 
 import ipaddress
 import logging
 import random
 import socket
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,6 +57,32 @@ def pytest_configure():
     for name in ("connect", "connect_ex", "sendto"):
         setattr(socket.socket, name, _guarded(getattr(socket.socket, name)))
     socket.getaddrinfo = _guarded_lookup
+
+
+_compared = pytest.StashKey[int]()
+
+
+def pytest_sessionfinish(session):
+    """Of a worker of xdist, to the one that has the summary."""
+    recompute = sys.modules.get("ldt.model.recompute")
+    count = recompute.comparisons if recompute else 0
+    config = session.config
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["compared"] = count
+    config.stash[_compared] = config.stash.get(_compared, 0) + count
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    stash = node.config.stash
+    stash[_compared] = stash.get(_compared, 0) + getattr(node, "workeroutput", {}).get(
+        "compared", 0
+    )
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    count = config.stash.get(_compared, 0)
+    terminalreporter.write_line(f"{count} tensors computed again, each compared with the first")
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from types import ModuleType
 import torch
 
 from ldt.attention import blocked, loop, ops, reference, triton
+from ldt.attention.derivatives import refuse_transforms
 from ldt.attention.layout import Layout, per_head
 from ldt.attention.matmul import project
 from ldt.attention.pooled import POOLED, POOLINGS, pooled_attention
@@ -182,7 +183,9 @@ def _with_relative(backend):
             f"attention backend {backend!r} has no relative positions; auto, "
             f"{', '.join(RELATIVE)} have"
         )
-    module = BACKENDS["blocked" if backend == "auto" else backend]
+    backend = "blocked" if backend == "auto" else backend
+    refuse_transforms(backend)
+    module = BACKENDS[backend]
     return torch.compiler.disable(module.sliding_window_attention)
 
 
@@ -196,4 +199,5 @@ def _module(backend, q):
         backend = choose(q.device, q.dtype, q.shape[-1])[0]
     if backend not in BACKENDS:
         raise ValueError(f"attention backend must be auto, {', '.join(BACKENDS)}, got {backend!r}")
+    refuse_transforms(backend)
     return BACKENDS[backend]

@@ -14,7 +14,8 @@ from functools import lru_cache, partial
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ldt.attention.dropout import dropout_mask, kept, token_codes
+from ldt.attention.derivatives import first_order
+from ldt.attention.dropout import Dropout, dropout_mask, kept
 from ldt.attention.layout import Layout, per_head
 from ldt.attention.matmul import fast_matmul, linear, wide
 
@@ -247,25 +248,6 @@ def _skewed(shape, like):
     return slab, slab.as_strided(shape, (b * wide, wide + 1, 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Dropout:
-    """The probabilities that are dropped; see `dropout.dropout_mask`."""
-
-    layout: Layout
-    rows: torch.Tensor  # [queries], packed index of each row of q
-    keys: torch.Tensor  # [keys], that of each row of k, or of the token that stands for it
-    heads: torch.Tensor  # [heads], the numbers of the heads of q
-    probability: float
-    seed: int | torch.Tensor
-
-    def codes(self):
-        """Codes of the queries and of the keys."""
-        return (
-            token_codes(self.layout, self.heads, self.rows, self.seed, 1),
-            token_codes(self.layout, self.heads, self.keys, self.seed, 2),
-        )
-
-
 _unread: ContextVar[bool] = ContextVar("_unread", default=False)
 
 
@@ -302,7 +284,7 @@ class Blocked(torch.autograd.Function):
         return out.div_(1 - drop.probability) if drop else out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order
     def backward(ctx, grad):
         q, k, v, query, table = ctx.saved_tensors
         blocks, _, drop = ctx.rest

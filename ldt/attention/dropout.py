@@ -1,6 +1,10 @@
 """Dropout of attention probabilities as a function of where they stand: no state, no storage."""
 
+from dataclasses import dataclass
+
 import torch
+
+from ldt.attention.layout import Layout
 
 _M1, _M2 = 0x7FEB352D, -0x7B935975  # Wellons' lowbias32 multipliers as signed 32-bit integers
 
@@ -71,3 +75,22 @@ def dropout_mask(layout, heads, queries, keys, dropout, seed):
         token_codes(layout, heads, keys, seed, 2),
         dropout,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Dropout:
+    """The probabilities that are dropped; see `dropout_mask`."""
+
+    layout: Layout
+    rows: torch.Tensor  # [queries], packed index of each row of q
+    keys: torch.Tensor  # [keys], that of each row of k, or of the token that stands for it
+    heads: torch.Tensor  # [heads], the numbers of the heads of q
+    probability: float
+    seed: int | torch.Tensor
+
+    def codes(self):
+        """Codes of the queries and of the keys."""
+        return (
+            token_codes(self.layout, self.heads, self.rows, self.seed, 1),
+            token_codes(self.layout, self.heads, self.keys, self.seed, 2),
+        )

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import torch
 
+from ldt.attention.derivatives import first_order
 from ldt.attention.dropout import kept, token_codes
 from ldt.attention.layout import Layout, per_head
 
@@ -112,7 +113,7 @@ class _Loop(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order
     def backward(ctx, grad):
         q, k, v, out, most, weight = ctx.saved_tensors
         pattern, dropout, seed = ctx.rest

@@ -13,6 +13,8 @@ from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from ldt.attention.derivatives import transformed
+
 SPEEDUP = 1.3  # that oneDNN must reach: more than noise makes of equal speeds
 EXACT = 4.0  # largest error of oneDNN, in errors of the default library
 
@@ -53,7 +55,7 @@ def linear(x, weight, bias):
     Args:
         x: [..., in]. weight: [out, in]. bias: [out].
     """
-    if torch.compiler.is_compiling() or not _applies(x) or not _pays("linear"):
+    if torch.compiler.is_compiling() or transformed() or not _applies(x) or not _pays("linear"):
         return F.linear(x, weight, bias)
     return _Linear.apply(x, weight, bias)
 
@@ -82,7 +84,7 @@ def is_plain(module):
     Calling does more with hooks, adapters, parametrizations, quantised weights or a ``forward`` of
     the instance.
     """
-    if type(module) not in (Linear, nn.Linear) or "forward" in module.__dict__ or _hooked(module):
+    if type(module) not in (Linear, nn.Linear) or hooked(module):
         return False
     return not is_traceable_wrapper_subclass(module.weight)
 
@@ -92,15 +94,15 @@ def project(projection, x):
     return projection(x) if callable(projection) else linear(x, *projection)
 
 
-def _hooked(module):
-    """True if torch runs more than ``forward`` when the module is called: its own test."""
+def hooked(module):
+    """True where calling a module runs more than the ``forward`` of its class."""
     own = (
         module._forward_hooks,
         module._forward_pre_hooks,
         module._backward_hooks,
         module._backward_pre_hooks,
     )
-    return any(own) or _has_any_global_hook()
+    return any(own) or _has_any_global_hook() or "forward" in module.__dict__
 
 
 class _Linear(torch.autograd.Function):
@@ -113,7 +115,6 @@ class _Linear(torch.autograd.Function):
             return F.linear(x, weight, bias)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
         x, weight = ctx.saved_tensors
         rows = grad.reshape(-1, grad.shape[-1])

@@ -2,7 +2,6 @@
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -27,7 +26,7 @@ class _Attach(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, *parameters):
         ctx.parameters = [(p.shape, {"dtype": p.dtype, "device": p.device}) for p in parameters]
-        return x.view_as(x)
+        return x.detach()  # not a view, which a hook could not change in place
 
     @staticmethod
     def backward(ctx, grad):
@@ -40,14 +39,21 @@ class _Attach(torch.autograd.Function):
 
 
 def attach_unused_parameters(x, *parameters):
-    """``x`` unchanged; the parameters get a gradient of zero where they would get none.
-
-    Distributed training waits for the gradient of every parameter, also of those that a batch
-    does not use.
-    """
-    if not torch.is_grad_enabled():
+    """``x`` unchanged; the parameters get a gradient of zero where they would get none."""
+    if not parameters or not torch.is_grad_enabled():
         return x
     return _Attach.apply(x, *parameters)
+
+
+def unused_parameters(*modules):
+    """The parameters of modules that a batch does not use, for `attach_unused_parameters`.
+
+    Distributed training waits for the gradient of each. Elsewhere there are none to attach: without
+    a gradient, an optimizer leaves them alone, and does not decay them.
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return []
+    return [p for module in modules for p in module.parameters()]
 
 
 class Embeddings(nn.Module):
@@ -97,24 +103,17 @@ class SelfAttention(nn.Module):
 
     def forward(self, x, layout, output_attentions=False):
         """[total, width] -> the same, and both kinds of probabilities (or None) when asked for,
-        those of the first level.
-
-        Where gradients are wanted, two levels are computed again in the backward pass, so that they
-        keep ``x`` alone and need less memory than one level of a large window.
-        """
-        if self.pooled is not None and torch.is_grad_enabled():
-            out = checkpoint(self._levels, x, layout, use_reentrant=False)
-        else:
-            out = self._levels(x, layout)
+        those of the first level."""
+        out = self._levels(x, layout)
         return out, *(self._probabilities(x, layout) if output_attentions else (None, None))
 
     def _levels(self, x, layout):
         options = self._options(x)
-        cast = cast_once(x)
+        cast = cast_once(x, *self._local(), *self._global())
         # A generator: nothing here holds the projections, whose memory the second level needs.
         heads = (self._split(project(cast())) for project in self._local())
         out = sliding_window_attention(*heads, layout, **self.pattern, **options)
-        unused = _parameters(*self._global())
+        unused = unused_parameters(*self._global())
         if layout.is_global is not None and not self.pattern["causal"]:
             query, key, value = map(foldable, self._global())
             out = fill_global_rows(out, cast(), query, key, value, layout, **options)
@@ -139,7 +138,7 @@ class SelfAttention(nn.Module):
         q = self._split(query(x.index_select(0, layout.global_index)))
         key, value = foldable(key), foldable(value)
         rows = global_attention(q, x, key, value, layout, **self._options(x))
-        unused = _parameters(*self._local(), *filter(None, [self.pooled]))
+        unused = unused_parameters(*self._local(), *filter(None, [self.pooled]))
         return attach_unused_parameters(rows.flatten(1), *_left_out(key), *unused)
 
     def _options(self, x):
@@ -162,10 +161,6 @@ def _left_out(key):
     """What folding leaves out of a key projection: the bias, which adds the same to all scores of a
     row."""
     return [] if callable(key) else [key[1]]
-
-
-def _parameters(*modules):
-    return [p for module in modules for p in module.parameters()]
 
 
 class Residual(nn.Module):
@@ -204,11 +199,15 @@ class Intermediate(nn.Module):
         super().__init__()
         self.dense = Linear(config.hidden_size, config.intermediate_size)
         self.activation = ACT2FN[config.hidden_act]
+        self.known = type(self.activation)  # gives the same numbers each time; others may not
 
     def forward(self, x):
         """[total, width] -> [total, wide width]."""
-        wide = self.dense(cast_once(x)())
-        return recomputed(self.activation(wide), lambda: self.activation(wide.detach()))
+        wide = self.dense(cast_once(x, self.dense)())
+        out, activation = self.activation(wide), self.activation
+        if type(activation) is not self.known:
+            return out
+        return recomputed(out, activation.forward, wide, of=activation)
 
 
 class LdtLayer(GradientCheckpointingLayer):

@@ -1,87 +1,198 @@
-"""Activations that the backward pass recomputes from tensors that are saved anyway."""
+"""Activations that the backward pass recomputes from tensors that are saved anyway.
 
+With the environment variable LDT_CHECK_RECOMPUTE=1 they are kept too, and compared.
+"""
+
+import os
 import weakref
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from typing import NamedTuple
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
-_known = ContextVar("_known", default=None)  # address of a storage -> its tensor, and `_Again`
+from ldt.attention.derivatives import transformed
+from ldt.attention.matmul import hooked
+
+_known = ContextVar("_known", default=None)  # the `_Known` of the pass that runs
+
+comparisons = 0  # that LDT_CHECK_RECOMPUTE has made in this process, none of which failed
+
+
+class _Saved:
+    """A tensor that is kept. Autograd does not look for changes in place where there are hooks."""
+
+    def __init__(self, x):
+        self._x, self._version = x, x._version
+
+    def __call__(self):
+        x = self._x
+        if x._version != self._version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an "
+                f"inplace operation: {x.dtype} {list(x.shape)} is at version {x._version}; "
+                f"expected version {self._version} instead"
+            )
+        return x
 
 
 class _Again:
     """A recomputation, run once for all operations that saved its result."""
 
-    def __init__(self, make):
-        self.make = make
+    def __init__(self, make, sources, device, name):
+        self.make, self.sources, self.name = make, sources, name
         self.keepers = 0
         self._left = 0  # of them that have not asked yet
         self._result = None
+        self._autocast = None
+        if torch.amp.is_autocast_available(device):
+            enabled = torch.is_autocast_enabled(device)
+            self._autocast = device, torch.get_autocast_dtype(device), enabled
 
     def __call__(self):
-        if self._result is None:
-            self._result, self._left = self.make(), self.keepers
         result = self._result
+        if result is None:
+            # As in the forward pass, wherever the backward pass is called.
+            autocast = torch.autocast(*self._autocast) if self._autocast else nullcontext()
+            with torch.no_grad(), autocast:
+                result = self.make(*(source() for source in self.sources))
+            self._result, self._left = result, self.keepers
         self._left -= 1
-        if not self._left:
+        if self._left <= 0:
             self._result = None  # the last one has it: its memory is free once that is done
         return result
 
 
-def recomputing():
+class _View:
+    """A saved view of what is computed again."""
+
+    def __init__(self, again, x):
+        again.keepers += 1
+        self.again = again
+        self._place = x.shape, x.stride(), x.storage_offset()
+
+    def __call__(self):
+        return self.again().as_strided(*self._place)
+
+
+class _Checked:
+    """A `_View` and, in a copy, what it must give. Without a tolerance: the same kernel runs on
+    numbers that are the same, laid out in the same way."""
+
+    def __init__(self, view, x):
+        self._view, self._copy = view, x.clone()
+
+    def __call__(self):
+        global comparisons
+        found = self._view()
+        try:
+            torch.testing.assert_close(found, self._copy, rtol=0, atol=0, equal_nan=True)
+        except AssertionError as err:
+            name = self._view.again.name
+            raise RuntimeError(
+                f"{name}: computed again for the backward pass it is not what it was: {err}"
+            ) from None
+        comparisons += 1
+        return found
+
+
+class _Entry(NamedTuple):
+    whole: weakref.ref  # the tensor
+    version: int  # of it, when it was what ``again`` gives
+    again: _Again
+
+
+class _Known:
+    """The tensors that can be computed again, by storage."""
+
+    def __init__(self, model):
+        self.checks = os.environ.get("LDT_CHECK_RECOMPUTE") == "1"
+        self._entries = {}
+        self._names = {id(m): name for name, m in model.named_modules()} if self.checks else {}
+
+    def add(self, x, make, sources, of):
+        place = x.untyped_storage()._cdata
+        name = of if isinstance(of, str) else self._names.get(id(of), type(of).__name__)
+        again = _Again(make, sources, x.device.type, name)
+        # With x goes what it is made of, and its place may be another tensor's.
+        entries = self._entries
+        whole = weakref.ref(x, lambda _: entries.pop(place, None))
+        entries[place] = _Entry(whole, x._version, again)
+
+    def view(self, x):
+        """A `_View` that gives x, None where it must be kept: it is not known, or its storage has
+        another type, or has been changed since."""
+        entry = None
+        if x.layout == torch.strided:
+            entry = self._entries.get(x.untyped_storage()._cdata)
+        whole = entry and entry.whole()
+        if whole is None or x.dtype != whole.dtype:
+            return None
+        # A view shares the version of the whole; what is taken by ``.data`` begins with its own.
+        if not entry.version == whole._version == x._version:
+            return None
+        return _View(entry.again, x)
+
+    def pack(self, x):
+        """What a saved tensor is packed into; called, it gives the tensor."""
+        view = self.view(x)
+        if view is None:
+            return _Saved(x)
+        return _Checked(view, x) if self.checks else view
+
+    def clear(self):
+        self._entries.clear()
+
+
+def recomputing(model):
     """Context in which operations do not keep what `recomputed` marks for their backward pass.
 
     It does nothing within other hooks for saved tensors, such as those of gradient checkpointing or
     `torch.autograd.graph.save_on_cpu`: only the innermost act, and these would keep what the others
-    mean to drop or move.
+    mean to drop or move. Nor where there can be none, as within `torch.func`.
+
+    Args:
+        model: whose modules have the names that messages of LDT_CHECK_RECOMPUTE give.
     """
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or transformed():
         return nullcontext()
     others = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    return _recomputing() if others is None else nullcontext()
+    return _recomputing(model) if others is None else nullcontext()
 
 
 @contextmanager
-def _recomputing():
-    known = {}
-
-    def pack(saved):
-        entry = known.get(saved.untyped_storage().data_ptr())
-        if entry is None:
-            return saved
-        entry[1].keepers += 1
-        return entry[1], (saved.shape, saved.stride(), saved.storage_offset())
-
-    def unpack(kept):
-        if isinstance(kept, torch.Tensor):
-            return kept
-        again, view = kept
-        return again().as_strided(*view)
-
+def _recomputing(model):
+    known = _Known(model)
     before = _known.set(known)
     try:
-        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        with torch.autograd.graph.saved_tensors_hooks(known.pack, lambda packed: packed()):
             yield
     finally:
         _known.reset(before)
         known.clear()  # the graph holds on to ``pack``, and would to all that it knows
 
 
-def recomputed(x, again):
-    """Return x, and in `recomputing` have the backward pass compute it by ``again()``.
+def recomputed(x, make, *sources, of):
+    """Return x, and in `recomputing` have the backward pass compute it by ``make(*sources)``.
 
-    Operations that would save x or a view of it then save nothing of it.
+    Operations that would save x or a view of it then save nothing of it, unless x was changed in
+    place before: then they keep it, as they keep an x that is not alone in its storage. A change
+    through ``.data``, which autograd itself does not see, goes unseen here too, except with
+    LDT_CHECK_RECOMPUTE.
 
     Args:
-        x: contiguous, with a storage of its own, not changed in place afterwards.
-        again: gives the same numbers from tensors that are kept anyway; it must not hold on to x.
+        x: the result of ``make``.
+        make: gives the same numbers again, whatever the state of torch's generator.
+        sources: tensors that are kept anyway. The backward pass raises RuntimeError where they were
+            changed in place since, as autograd does.
+        of: the module that made x. With a hook it may have made more of it, and x is kept.
     """
     known = _now()
-    if known is not None:
-        place = x.untyped_storage().data_ptr()
-        # With x goes what it is made of, and its place may be another tensor's.
-        known[place] = weakref.ref(x, lambda _: known.pop(place, None)), _Again(again)
+    if known is None or hooked(of) or not _alone(x, sources):
+        return x
+    known.add(x, make, [_Saved(source.detach()) for source in sources], of)
     return x
 
 
@@ -91,50 +202,61 @@ class _As(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, low):
         ctx.dtype = x.dtype
-        return low.view_as(low)
+        return low.view_as(low)  # it holds on to ``low``, which is known as long as it lives
 
     @staticmethod
     def backward(ctx, grad):
         return grad.to(ctx.dtype), None
 
 
-def cast_once(x):
+def cast_once(x, *modules):
     """Function that returns x for a product, under autocast in autocast's dtype.
 
     Autocast itself casts x for each product anew, and each keeps its copy for the backward pass.
     Here they share one, which is computed again where x is. The gradients of what is called for
     each product are added in x's dtype, as there.
+
+    Args:
+        x: [total, width].
+        modules: that make the products. They get x itself where a hook may change it.
     """
     device = x.device.type
     casts = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    if not casts or torch.compiler.is_compiling():
+    if not casts or torch.compiler.is_compiling() or transformed():
         return lambda: x
     dtype = torch.get_autocast_dtype(device)
-    if x.dtype in (dtype, torch.float64):
+    if x.dtype in (dtype, torch.float64) or any(map(hooked, modules)):
         return lambda: x
     low = x.detach().to(dtype)
-    known = (_now() or {}).get(x.untyped_storage().data_ptr())
-    if known is not None:
-        low = recomputed(low, lambda: known[1].make().to(dtype))
+    known = _now()
+    view = known and known.view(x)
+    if view and _alone(low, ()):
+        known.add(low, lambda x: x.to(dtype), [view], f"{view.again.name} in {dtype}")
     return lambda: _As.apply(x, low)
 
 
 def layer_norm(norm, x):
     """``norm(x)`` of a torch.nn.LayerNorm; only x, the sum it normalises, is kept of the two."""
     out = norm(x)
-    if _now() is None:
+    if _now() is None or type(norm) is not nn.LayerNorm:
         return out
-    dtype, shape, eps = out.dtype, norm.normalized_shape, norm.eps
+    shape, eps = norm.normalized_shape, norm.eps
     # Copies: sharded training takes a layer's weights away before the next one's backward pass.
-    weight, bias = norm.weight.detach().clone(), norm.bias.detach().clone()
+    weight, bias = (
+        None if parameter is None else parameter.detach().clone()
+        for parameter in (norm.weight, norm.bias)
+    )
+    return recomputed(out, lambda x: F.layer_norm(x, shape, weight, bias, eps), x, of=norm)
 
-    def again():
-        with torch.no_grad():
-            return F.layer_norm(x.detach().to(dtype), shape, weight, bias, eps)
 
-    return recomputed(out, again)
+def _alone(x, sources):
+    """True where x is all of its storage, which no source has."""
+    storage = x.untyped_storage()
+    others = (source.untyped_storage()._cdata for source in sources)
+    whole = type(x) is torch.Tensor and x.is_contiguous() and storage.nbytes() == x.nbytes
+    return whole and storage._cdata not in others
 
 
 def _now():
-    """Tensors that `recomputing` knows by address, None outside of it."""
+    """The `_Known` of the pass that runs, None outside of `recomputing`."""
     return None if torch.compiler.is_compiling() else _known.get()

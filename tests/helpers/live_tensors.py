@@ -1,5 +1,8 @@
 """The tensors that live at one time while something runs on the CPU, and their bytes."""
 
+import os
+from unittest.mock import patch
+
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -7,12 +10,24 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveTensors(TorchDispatchMode):
-    """Within it, ``peak`` is the most bytes that what was computed there held at a time."""
+    """Within it, ``peak`` is the most bytes that what was computed there held at a time.
+
+    What LDT_CHECK_RECOMPUTE would keep is not: it is off.
+    """
 
     def __init__(self):
         super().__init__()
         self.peak = 0
         self._storages = {}
+        self._unchecked = patch.dict(os.environ, {"LDT_CHECK_RECOMPUTE": "0"})
+
+    def __enter__(self):
+        self._unchecked.start()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self._unchecked.stop()
+        return super().__exit__(*error)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         found = func(*args, **(kwargs or {}))

@@ -138,8 +138,9 @@ def reconfigured(folder, **changes):
 
 
 def gradients(model):
-    """{name: gradient} of the parameters."""
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
+    """{name: gradient} of the parameters that have one."""
+    found = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return {name: gradient for name, gradient in found.items() if gradient is not None}
 
 
 def checkpoint_layers(model):

@@ -5,11 +5,20 @@ import shutil
 import pytest
 import torch
 from longformers import longformer
+from torch import distributed
 
 
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def process_group():
+    """Training among several processes, of which this is the only one."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
 
 
 @pytest.fixture

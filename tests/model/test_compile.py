@@ -83,7 +83,7 @@ def test_a_compiled_loss_and_its_gradients_are_those_of_eager(head):
     (loss, gradients), (expected, others) = run(compiled(model)), run(model)
     close(loss, expected)
     for ours, theirs in zip(gradients, others, strict=True):
-        if ours is None or theirs is None:  # eager gives zeros to what a batch does not use
+        if ours is None or theirs is None:  # a graph gives zeros to what a batch does not use
             assert not (ours if theirs is None else theirs).any()
         else:
             close(ours, theirs)

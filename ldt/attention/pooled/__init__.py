@@ -5,6 +5,7 @@ from types import ModuleType
 import torch
 
 from ldt.attention import ops, triton
+from ldt.attention.derivatives import refuse_transforms
 from ldt.attention.pooled import blocked, reference
 from ldt.attention.pooled.cells import Cells
 from ldt.attention.pooled.poolings import POOLINGS
@@ -91,4 +92,5 @@ def _module(backend, q):
         raise ValueError(
             f"attention backend {backend!r} has no pooled level; auto, {', '.join(POOLED)} have"
         )
+    refuse_transforms(backend)
     return POOLED[backend]

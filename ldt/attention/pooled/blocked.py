@@ -5,7 +5,9 @@ from functools import lru_cache
 import torch
 from torch.nn import functional as F
 
-from ldt.attention.blocked import BLOCK, Block, Blocked, Dropout, true_places
+from ldt.attention.blocked import BLOCK, Block, Blocked, true_places
+from ldt.attention.derivatives import first_order
+from ldt.attention.dropout import Dropout
 from ldt.attention.matmul import wide
 from ldt.attention.pooled.cells import Cells
 from ldt.attention.pooled.poolings import POOLINGS
@@ -92,7 +94,7 @@ class _Weighted(torch.autograd.Function):
         return tuple(total.to(x.dtype) for total, x in zip(sums, tokens, strict=True))
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order
     def backward(ctx, *grads):
         weight, *tokens = ctx.saved_tensors
         share_grad = torch.zeros_like(wide(weight)) if ctx.needs_input_grad[0] else None
@@ -145,7 +147,7 @@ class _Max(torch.autograd.Function):
         return largest
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order
     def backward(ctx, grad):
         (place,) = ctx.saved_tensors
         shape, cells = ctx.rest

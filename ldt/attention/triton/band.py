@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ldt.attention.derivatives import first_order
 from ldt.attention.triton.band_backward import backward
 from ldt.attention.triton.band_pattern import LOG2E, Band, Tables, reach, silent_from, take
 from ldt.attention.triton.band_tiles import FORWARD, GLOBALS, key
@@ -45,7 +46,7 @@ class _Attention(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order
     def backward(ctx, grad):
         q, k, v, out, lse, *codes = ctx.saved_tensors
         return *backward(grad, q, k, v, out, lse, ctx.tables, ctx.band, *codes), *[None] * 4

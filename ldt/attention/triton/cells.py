@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ldt.attention.derivatives import first_order
 from ldt.attention.triton.band import _gather as gather
 from ldt.attention.triton.band_pattern import LOG2E
 from ldt.attention.triton.band_tiles import key
@@ -90,7 +91,7 @@ class _Attention(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order
     def backward(ctx, grad):
         q, k, v, out, lse, *codes = ctx.saved_tensors
         found = backward(grad, q, k, v, out, lse, ctx.tables, ctx.dropout, *codes)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 import triton
 
+from ldt.attention.derivatives import first_order
 from ldt.attention.pooled import blocked
 from ldt.attention.triton.pooling_kernels import collect, filters, scores, spread
 from ldt.attention.triton.tiles import OPTIONS, check, padded, rows
@@ -99,7 +100,7 @@ class _Pool(torch.autograd.Function):
         return keys, values
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order
     def backward(ctx, *grads):
         found = backward(*grads, *ctx.saved_tensors, ctx.pooling, ctx.tables)
         return *found, None, None

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 import triton
 
+from ldt.attention.derivatives import first_order
 from ldt.attention.triton.dropout import least, token_codes
 from ldt.attention.triton.rows_backward import pull, push
 from ldt.attention.triton.rows_kernels import attend, merge
@@ -145,7 +146,7 @@ class _Rows(torch.autograd.Function):
         return out.to(q.dtype), weight
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order
     def backward(ctx, grad, weight_grad):
         q, k, v, *found = ctx.saved_tensors
         dq, dk, dv = Call(q, k, v, *ctx.rest).backward(grad, weight_grad, *found)

@@ -7,7 +7,13 @@ from transformers.utils import can_return_tuple
 
 from ldt.model.base import LdtPreTrainedModel, OutputOptions
 from ldt.model.config import LdtConfig, check_config, usable_length
-from ldt.model.layers import Embeddings, Encoder, Pooler, attach_unused_parameters
+from ldt.model.layers import (
+    Embeddings,
+    Encoder,
+    Pooler,
+    attach_unused_parameters,
+    unused_parameters,
+)
 from ldt.model.outputs import LdtModelOutput
 from ldt.model.packing import pack
 from ldt.model.recompute import recomputing
@@ -29,7 +35,8 @@ class LdtModel(LdtPreTrainedModel):
       global attention, whatever the other mask says;
     - with ``inputs_embeds``, positions count as with the ids that they are of;
     - ``global_attentions`` are n long, and ``attentions`` are those before dropout;
-    - every parameter gets a gradient, of zero where a batch does not use it;
+    - with torch.distributed, parameters that a batch does not use get a gradient of zero; else
+      none, as there;
     - an input that is empty or too long for the position table raises ValueError.
 
     Args:
@@ -102,7 +109,7 @@ class LdtModel(LdtPreTrainedModel):
         pooled = None
         if self.pooler is not None:
             pooled = self.pooler(packing.first(x))
-            x = attach_unused_parameters(x, *self.pooler.parameters())
+            x = attach_unused_parameters(x, *unused_parameters(self.pooler))
         return LdtModelOutput(packing.unpack(x), pooled, **rest)
 
     def encode(
@@ -175,7 +182,7 @@ class LdtModel(LdtPreTrainedModel):
         short = short and hidden is None
         probs, global_probs = [], []
         layout, layers = packing.layout, self.encoder.layer
-        with recomputing():
+        with recomputing(self):
             for layer in layers[: -1 if short else None]:
                 x, local, everywhere = layer(x, layout, output_attentions=output_attentions)
                 if hidden is not None:

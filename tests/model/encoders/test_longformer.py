@@ -45,22 +45,66 @@ def test_windows_that_transformers_cannot_run_equal_the_dense_definition(windows
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("globals_", ["none", "some"])
-def test_every_parameter_gets_a_gradient(head, globals_):
+def test_what_a_batch_does_not_use_gets_no_gradient(head, globals_):
     model = ldt_model(head).train()
     output = model(**inputs_of(head, globals_=globals_))
     output.to_tuple()[0].pow(2).sum().backward()
     if head == "ForQuestionAnswering":  # one of the two outputs is enough
         assert output.end_logits.requires_grad
-    for name, gradient in gradients(model).items():
-        assert gradient is not None, name
-        if "_global." in name and globals_ == "none":
-            assert not gradient.any(), name
+    unused = () if head != "Model" else ("pooler.",)
+    unused += ("_global.",) if globals_ == "none" else ()
+    found = gradients(model)
+    for name, _ in model.named_parameters():
+        assert (name in found) != any(part in name for part in unused), name
+    # The same is added to all scores of a row.
+    assert not any(x.any() for name, x in found.items() if name.endswith("key_global.bias"))
 
 
-def test_the_pooled_answer_alone_gives_every_parameter_a_gradient():
+def test_where_only_global_tokens_are_read_the_last_layer_uses_no_local_projection():
+    model = ldt_model("ForSequenceClassification").train()
+    model(**inputs_of("ForSequenceClassification", globals_="all")).logits.sum().backward()
+    unused = {name for name, _ in model.named_parameters()} - gradients(model).keys()
+    last = "longformer.encoder.layer.1.attention.self."
+    parts = [f"{part}.{x}" for part in ("query", "key", "value") for x in ("weight", "bias")]
+    assert unused == {last + part for part in parts}
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("globals_", ["none", "some", "all"])
+def test_among_several_processes_what_is_unused_gets_a_gradient_of_zero(
+    head, globals_, process_group
+):
+    model = ldt_model(head).train()
+    model(**inputs_of(head, globals_=globals_)).to_tuple()[0].pow(2).sum().backward()
+    found = gradients(model)
+    assert found.keys() == dict(model.named_parameters()).keys()
+    if globals_ == "none":
+        assert not any(x.any() for name, x in found.items() if "_global." in name)
+
+
+def test_the_pooled_answer_alone_gives_what_it_uses_a_gradient(process_group):
     model = ldt_model("Model").train()
     model(**batch(9)).pooler_output.sum().backward()
-    assert all(gradient is not None for gradient in gradients(model).values())
+    assert gradients(model).keys() == dict(model.named_parameters()).keys()
+
+
+def test_adamw_leaves_alone_what_a_batch_does_not_use():
+    model = ldt_model("ForTokenClassification").train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1)
+
+    def step(globals_):
+        optimizer.zero_grad()
+        inputs = batch(20, "mixed", globals_)
+        model(**inputs).logits.pow(2).sum().backward()
+        before = {name: x.detach().clone() for name, x in model.named_parameters()}
+        optimizer.step()
+        return {name for name, x in model.named_parameters() if torch.equal(x, before[name])}
+
+    unused = {name for name, _ in model.named_parameters() if "_global." in name}
+    assert len(unused) == 2 * 6
+    assert step("none") == unused
+    assert not step("some")
+    assert step("none") == unused  # though the optimizer has moments of them now
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -343,15 +387,18 @@ def test_reading_the_last_layer_only_at_the_first_tokens_changes_nothing(
         model.zero_grad()
         logits = model(**inputs).logits
         logits.square().sum().backward()
-        return [logits, *gradients(model).values()]
+        return logits, gradients(model)
 
     short = run()
     monkeypatch.setattr(model.config, "output_hidden_states", True)
     whole = run()
     assert calls[0] == 4
     assert calls[1] > 50
-    for ours, theirs in zip(short, whole, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    close = {"rtol": 1e-10, "atol": 1e-12}
+    torch.testing.assert_close(short[0], whole[0], **close)
+    for name, gradient in whole[1].items():
+        found = short[1].get(name, torch.zeros_like(gradient))
+        torch.testing.assert_close(found, gradient, **close)
 
 
 @pytest.mark.parametrize("globals_", ["none", "some"])
@@ -363,7 +410,8 @@ def test_the_fused_kernels_give_the_encoder_of_the_definition(globals_):
 
     def run(model):
         out = model(**inputs).last_hidden_state
-        return out, *torch.autograd.grad(out.square().sum(), list(model.parameters())[:-2])
+        parameters = list(model.parameters())[:-2]
+        return out, *torch.autograd.grad(out.square().sum(), parameters, materialize_grads=True)
 
     for ours, true in zip(run(fused), run(dense), strict=True):
         torch.testing.assert_close(ours.double(), true, rtol=1e-3, atol=1e-4)

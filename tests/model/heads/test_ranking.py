@@ -1,7 +1,7 @@
 import pytest
 import torch
 from live_tensors import LiveTensors
-from longformers import PAD, SEP, ldt_model
+from longformers import PAD, SEP, gradients, ldt_model
 
 LEAST = torch.finfo(torch.float64).min
 IDS = torch.tensor(
@@ -25,10 +25,11 @@ def ranking(**changes):
 def grads(model, loss):
     model.zero_grad()
     loss.backward()
-    return {name: weight.grad.clone() for name, weight in model.named_parameters()}
+    return {name: gradient.clone() for name, gradient in gradients(model).items()}
 
 
 def assert_same_grads(found, wanted):
+    assert found.keys() == wanted.keys()
     for name in wanted:
         torch.testing.assert_close(found[name], wanted[name], rtol=1e-9, atol=1e-12, msg=name)
 
