@@ -6,15 +6,13 @@ scratch memory that every block uses again. The backward pass computes the proba
 nothing but q, k and v is kept for it. Blocks of half precision are computed in float32.
 """
 
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ldt.attention.derivatives import first_order
+from ldt.attention.derivatives import first_order, is_unread
 from ldt.attention.dropout import Dropout, dropout_mask, kept
 from ldt.attention.layout import Layout, per_head
 from ldt.attention.matmul import fast_matmul, linear, wide
@@ -248,19 +246,6 @@ def _skewed(shape, like):
     return slab, slab.as_strided(shape, (b * wide, wide + 1, 1))
 
 
-_unread: ContextVar[bool] = ContextVar("_unread", default=False)
-
-
-@contextmanager
-def unread():
-    """Context in which outputs are not computed: gradients alone are wanted, and need none."""
-    before = _unread.set(True)
-    try:
-        yield
-    finally:
-        _unread.reset(before)
-
-
 class Blocked(torch.autograd.Function):
     """Softmax attention of every block; zeros in rows of q that no block holds."""
 
@@ -268,7 +253,7 @@ class Blocked(torch.autograd.Function):
     def forward(ctx, q, k, v, blocks, reach, drop, query=None, table=None):
         ctx.save_for_backward(q, k, v, query, table)
         ctx.rest = blocks, reach, drop
-        if _unread.get():
+        if is_unread():
             return q.new_empty(q.shape)
         out = q.new_zeros(q.shape)
         work = _Work(q, k, v, *ctx.rest, query, table)

@@ -1,5 +1,7 @@
-"""Derivatives that the fast backends do not have: of second order, forward, of torch.func."""
+"""Derivatives that the fast backends do not have, and gradients without the output they are of."""
 
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 
 import torch
@@ -52,3 +54,21 @@ class _Last(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         raise NotImplementedError(f"fast attention has no second derivatives; {_WAY_OUT}")
+
+
+_unread: ContextVar[bool] = ContextVar("_unread", default=False)
+
+
+@contextmanager
+def unread():
+    """Context in which outputs are not computed: gradients alone are wanted, and need none."""
+    before = _unread.set(True)
+    try:
+        yield
+    finally:
+        _unread.reset(before)
+
+
+def is_unread():
+    """True within `unread`."""
+    return _unread.get()

@@ -1,10 +1,9 @@
 """Dropout of attention probabilities as a function of where they stand: no state, no storage."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-
-from ldt.attention.layout import Layout
 
 _M1, _M2 = 0x7FEB352D, -0x7B935975  # Wellons' lowbias32 multipliers as signed 32-bit integers
 
@@ -81,7 +80,7 @@ def dropout_mask(layout, heads, queries, keys, dropout, seed):
 class Dropout:
     """The probabilities that are dropped; see `dropout_mask`."""
 
-    layout: Layout
+    layout: Any  # `Layout`
     rows: torch.Tensor  # [queries], packed index of each row of q
     keys: torch.Tensor  # [keys], that of each row of k, or of the token that stands for it
     heads: torch.Tensor  # [heads], the numbers of the heads of q

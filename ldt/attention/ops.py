@@ -11,7 +11,7 @@ hold both.
 import torch
 from torch import library
 
-from ldt.attention.blocked import unread
+from ldt.attention.derivatives import unread
 from ldt.attention.layout import Layout
 
 _DOCUMENTS = "Tensor cu_seqlens, Tensor? keep, Tensor? is_global, Tensor? globals"

@@ -12,7 +12,6 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ldt.errors import RecipeError, did_you_mean, first_line
-from ldt.model import load
 from ldt.model.adapters import PROJECTIONS
 from ldt.recipe.recipe import RECIPE, Recipe
 from ldt.recipe.training import Lora
@@ -131,4 +130,4 @@ def merge(run: Path, folder: Path, tokenizer: Any, head: type[PreTrainedModel]) 
     adapter = folder / FOLDER
     tokenizer.save_pretrained(adapter)
     shutil.copyfile(run / RECIPE, adapter / RECIPE)
-    load(adapter, head).save_pretrained(folder)
+    head.from_pretrained(adapter, dtype="float32").save_pretrained(folder)
