@@ -17,23 +17,27 @@ from ldt.model.config import layer_dilations, layer_windows
 from ldt.model.pooling import SecondLevel
 from ldt.model.recompute import cast_once, layer_norm, recomputed
 
+UNUSED_PASSES = "unused_passes"  # attribute of a parameter: backward passes that gave it zeros
 CHUNK = 1024  # tokens of a part, see `_chunk`; from 256 on each takes the same time
 
 
 class _Attach(torch.autograd.Function):
-    """x, with the parameters in its graph; their gradients are zero."""
+    """x, with the parameters in its graph; their gradients are zero, and they count the passes."""
 
     @staticmethod
     def forward(ctx, x, *parameters):
-        ctx.parameters = [(p.shape, {"dtype": p.dtype, "device": p.device}) for p in parameters]
+        ctx.shapes = [(p.shape, {"dtype": p.dtype, "device": p.device}) for p in parameters]
+        ctx.parameters = () if torch.compiler.is_compiling() else parameters
         return x.detach()  # not a view, which a hook could not change in place
 
     @staticmethod
     def backward(ctx, grad):
+        for parameter in ctx.parameters:
+            setattr(parameter, UNUSED_PASSES, getattr(parameter, UNUSED_PASSES, 0) + 1)
         needed = ctx.needs_input_grad[1:]
         zeros = [
             torch.zeros(shape, **kind) if need else None
-            for need, (shape, kind) in zip(needed, ctx.parameters, strict=True)
+            for need, (shape, kind) in zip(needed, ctx.shapes, strict=True)
         ]
         return grad, *zeros
 

@@ -9,6 +9,29 @@ from typing import Any, cast
 import torch
 import transformers
 from accelerate.utils import recursively_apply  # type: ignore[import-untyped]  # has no hints
+from transformers import TrainerCallback
+
+from ldt.model.layers import UNUSED_PASSES
+
+
+class _UnusedAlone(TrainerCallback):
+    """Parameters that no process has used in a step have no gradient, as in one process.
+
+    DistributedDataParallel waits for one, so that the model gives zeros (`ldt.model.layers`); with
+    these an optimizer would decay them.
+    """
+
+    def __init__(self, trainer):
+        self._trainer = trainer
+
+    def on_pre_optimizer_step(self, args, state, control, *, model, **kwargs):
+        parameters = [p for p in model.parameters() if p.grad is not None]
+        passes = [vars(p).pop(UNUSED_PASSES, 0) for p in parameters]
+        unused = torch.tensor([n >= self._trainer.passes for n in passes], device=args.device)
+        everywhere = self._trainer.accelerator.reduce(unused.int()) == args.world_size
+        for parameter, alone in zip(parameters, everywhere.tolist(), strict=True):
+            if alone:
+                parameter.grad = None
 
 
 class WholeSteps(transformers.Trainer):
@@ -30,6 +53,9 @@ class WholeSteps(transformers.Trainer):
         self._loss_items = getattr(self.model, "loss_items", None)
         if self._loss_items is not None:
             self.model_accepts_loss_kwargs = True
+        if self.args.world_size > 1 and not self.is_fsdp_enabled:  # where gradients are in parts
+            self.add_callback(_UnusedAlone(self))
+        self.passes = 0  # of the model in a step
         self._rows = torch.zeros(1)  # [1] int64, of this process in an evaluation batch
         self._loss_comes = False  # before the outputs of the batch
 
@@ -53,6 +79,7 @@ class WholeSteps(transformers.Trainer):
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         batches = list(islice(epoch_iterator, num_batches))
+        self.passes = len(batches)
         # Whole batches are left out, or are made by sizes of their own.
         cut = self.args.dataloader_drop_last or self._strategy == "batch_rebalance"
         if batches and not cut and self._loss_items is not None:

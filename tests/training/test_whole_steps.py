@@ -127,7 +127,13 @@ class Gradients(TrainerCallback):
         self.steps = []
 
     def on_pre_optimizer_step(self, args, state, control, model, **kwargs):
-        self.steps.append([weight.grad.clone() for weight in model.parameters()])
+        gradients = ((weight, weight.grad) for weight in model.parameters())
+        self.steps.append(
+            [
+                torch.zeros_like(x) if gradient is None else gradient.clone()
+                for x, gradient in gradients
+            ]
+        )
 
 
 class Answers:
