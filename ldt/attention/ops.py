@@ -10,6 +10,7 @@ hold both.
 import torch
 from torch import library
 
+from ldt.attention.derivatives import refuse_second_order
 from ldt.attention.layout import Layout
 
 _DOCUMENTS = "Tensor cu_seqlens, Tensor? keep, Tensor? is_global, Tensor? globals"
@@ -175,6 +176,7 @@ def _register(name, schema, run, count):
     library.register_fake(f"ldt::{name}", shape)
     library.register_fake(f"ldt::{name}_backward", backward_shapes)
     library.register_autograd(f"ldt::{name}", differentiate, setup_context=setup_context)
+    library.register_autograd(f"ldt::{name}_backward", refuse_second_order)
 
 
 _register("band", _BAND, _run_band, 3)
