@@ -28,9 +28,24 @@ def refuse_transforms(name):
         )
 
 
+def refuse_vmap(*inputs):
+    """Raise NotImplementedError where torch.vmap goes over ids or masks."""
+    if transformed() and any(
+        isinstance(x, torch.Tensor) and torch._C._functorch.is_batchedtensor(x) for x in inputs
+    ):
+        raise NotImplementedError(
+            "torch.vmap cannot go over ids and masks, by which a batch is packed; call the model "
+            "on the whole batch"
+        )
+
+
 def first_order(backward):
     """The ``backward`` of an autograd function, whose gradients cannot be differentiated again:
-    that raises NotImplementedError."""
+    that raises NotImplementedError.
+
+    torch's own ``once_differentiable`` raises only where a graph leads to what made the gradients
+    that it was given. Second derivatives by the tensors of the forward pass it leaves out.
+    """
 
     @wraps(backward)
     def once(ctx, *grads):
@@ -38,21 +53,21 @@ def first_order(backward):
             found = backward(ctx, *grads)
         if not torch.is_grad_enabled():
             return found
-        anchor = torch.zeros((), requires_grad=True)
-        return tuple(x if x is None else _Last.apply(x, anchor) for x in found)
+        made_of = *grads, *ctx.saved_tensors
+        return tuple(x if x is None else _Last.apply(x, *made_of) for x in found)
 
     return once
 
 
 class _Last(torch.autograd.Function):
-    """The identity, with no derivative."""
+    """x, made of other tensors in a way that has no derivative."""
 
     @staticmethod
-    def forward(ctx, x, anchor):
+    def forward(ctx, x, *made_of):
         return x.detach()
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx, *grads):
         raise NotImplementedError(f"fast attention has no second derivatives; {_WAY_OUT}")
 
 

@@ -11,7 +11,7 @@ hold both.
 import torch
 from torch import library
 
-from ldt.attention.derivatives import unread
+from ldt.attention.derivatives import first_order, unread
 from ldt.attention.layout import Layout
 
 _DOCUMENTS = "Tensor cu_seqlens, Tensor? keep, Tensor? is_global, Tensor? globals"
@@ -207,7 +207,9 @@ def _register(name, schema, run, count):
     library.impl(f"ldt::{name}_backward", _DEVICES, _gradients(run, count))
     library.register_fake(f"ldt::{name}", shape)
     library.register_fake(f"ldt::{name}_backward", backward_shapes)
-    library.register_autograd(f"ldt::{name}", differentiate, setup_context=setup_context)
+    library.register_autograd(
+        f"ldt::{name}", first_order(differentiate), setup_context=setup_context
+    )
 
 
 _register("band", _BAND, _run_band, 3)

@@ -12,6 +12,7 @@ from ldt.attention import (
     global_probabilities,
     sliding_window_attention,
 )
+from ldt.attention.derivatives import transformed
 from ldt.attention.matmul import Linear, foldable
 from ldt.model.config import layer_dilations, layer_windows
 from ldt.model.pooling import SecondLevel
@@ -44,7 +45,7 @@ class _Attach(torch.autograd.Function):
 
 def attach_unused_parameters(x, *parameters):
     """``x`` unchanged; the parameters get a gradient of zero where they would get none."""
-    if not parameters or not torch.is_grad_enabled():
+    if not parameters or not torch.is_grad_enabled() or transformed():
         return x
     return _Attach.apply(x, *parameters)
 

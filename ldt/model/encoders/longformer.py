@@ -5,6 +5,7 @@ from typing import Unpack
 import torch
 from transformers.utils import can_return_tuple
 
+from ldt.attention.derivatives import refuse_vmap
 from ldt.model.base import LdtPreTrainedModel, OutputOptions
 from ldt.model.config import LdtConfig, check_config, usable_length
 from ldt.model.layers import (
@@ -132,6 +133,7 @@ class LdtModel(LdtPreTrainedModel):
                 first real token of each row and the pooler's output, and leave out what only the
                 others need.
         """
+        refuse_vmap(input_ids, attention_mask, global_attention_mask, token_type_ids, position_ids)
         words = self._words(input_ids, inputs_embeds)
         if packing is None:
             if input_ids is not None:
