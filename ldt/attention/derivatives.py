@@ -71,19 +71,47 @@ class _Last(torch.autograd.Function):
         raise NotImplementedError(f"fast attention has no second derivatives; {_WAY_OUT}")
 
 
-_unread: ContextVar[bool] = ContextVar("_unread", default=False)
+_noted: ContextVar[list | None] = ContextVar("_noted", default=None)
+_known: ContextVar[tuple | None] = ContextVar("_known", default=None)
 
 
 @contextmanager
-def unread():
-    """Context in which outputs are not computed: gradients alone are wanted, and need none."""
-    before = _unread.set(True)
+def noting():
+    """Context that gives a list of the results of what `once` runs in it."""
+    before = _noted.set([])
+    try:
+        yield _noted.get()
+    finally:
+        _noted.reset(before)
+
+
+@contextmanager
+def unread(*known):
+    """Context in which outputs are not computed: gradients alone are wanted.
+
+    Args:
+        known: what `once` returns in it, the result that `noting` gave; nothing where gradients do
+            without.
+    """
+    before = _known.set(known)
     try:
         yield
     finally:
-        _unread.reset(before)
+        _known.reset(before)
 
 
 def is_unread():
     """True within `unread`."""
-    return _unread.get()
+    return _known.get() is not None
+
+
+def once(attend, *arguments):
+    """``attend(*arguments)``, output and log-sum-exp; within `unread` those that it was given."""
+    known = _known.get()
+    if known:
+        return [x.detach() for x in known]
+    found = attend(*arguments)
+    noted = _noted.get()
+    if noted is not None:
+        noted.append(found)
+    return found

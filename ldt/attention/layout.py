@@ -45,6 +45,7 @@ class Layout:
         total_tokens: number of tokens. None: read from ``cu_seqlens``.
         num_global: number of global tokens. None: counted. A tensor [] on the host in graphs of
             torch.compile, which hand it to the operators.
+        number: tensor [] on the host by which the operators of such a graph know the layout.
 
     What is given need not be read from the device, so a forward pass does not wait for it.
     """
@@ -54,6 +55,7 @@ class Layout:
     is_global: torch.Tensor | None = None
     total_tokens: int = None  # type: ignore[assignment]  # None is replaced in __post_init__
     num_global: int | torch.Tensor | None = None
+    number: torch.Tensor | None = None
 
     def __post_init__(self):
         if self.total_tokens is None:

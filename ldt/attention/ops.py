@@ -1,20 +1,27 @@
 """The attention as operators of torch.library, for torch.compile and torch.export.
 
 A compiler sees a call with tensors in and out, of shapes that it knows; the pattern, the layout and
-the backend stay inside. The backward operators compute the forward pass anew, where gradients need
-its output.
+the backend stay inside. Kernels give the log-sum-exp of their rows along, with which the backward
+operators need not compute the forward pass anew; they do where global rows are filled by kernels.
 
-Names of operators and of their arguments are kept for good: programs that torch.export has saved
-hold both.
+Names of operators and of their arguments are kept for good, but those of ``_forward`` and
+``_backward``: programs that torch.export has saved hold both.
 """
+
+import itertools
+import secrets
+from collections import OrderedDict
+from dataclasses import replace
+from threading import Lock
 
 import torch
 from torch import library
 
-from ldt.attention.derivatives import first_order, unread
+from ldt.attention.derivatives import first_order, noting, unread
 from ldt.attention.layout import Layout
 
-_DOCUMENTS = "Tensor cu_seqlens, Tensor? keep, Tensor? is_global, Tensor? globals"
+_LAYOUT = "Tensor cu_seqlens, Tensor? keep, Tensor? is_global, Tensor? globals"
+_DOCUMENTS = f"{_LAYOUT}, Tensor? number"
 _REST = "float dropout, Tensor? seed, str backend"
 _BAND = f"Tensor q, Tensor k, Tensor v, {_DOCUMENTS}, int window, int[] dilation, bool causal"
 _WEIGHTS = "Tensor wq, Tensor bq, Tensor wk, Tensor bk, Tensor wv, Tensor bv"
@@ -37,16 +44,14 @@ def count_globals(is_global):
 
 def band(q, k, v, layout, window, dilation, causal, dropout, seed, backend):
     """`ldt.attention.sliding_window_attention` as one operator."""
-    return torch.ops.ldt.band(
-        q, k, v, *_where(layout), window, list(dilation), causal, dropout, _tensor(seed), backend
-    )
+    pattern = window, list(dilation), causal, dropout, _tensor(seed), backend
+    return torch.ops.ldt.band_forward(q, k, v, *_where(layout), *pattern)[0]
 
 
 def fill_global_rows(out, x, query, key, value, layout, dropout, seed, backend):
     """`ldt.attention.fill_global_rows` as one operator."""
-    return torch.ops.ldt.fill_global_rows(
-        out, x.to(out.dtype), *query, *key, *value, *_where(layout), dropout, _tensor(seed), backend
-    )
+    x, rest = x.to(out.dtype), (*_where(layout), dropout, _tensor(seed), backend)
+    return torch.ops.ldt.fill_global_rows_forward(out, x, *query, *key, *value, *rest)[0]
 
 
 def fill_projected_rows(out, q, k, v, layout, dropout, seed, backend):
@@ -55,24 +60,48 @@ def fill_projected_rows(out, q, k, v, layout, dropout, seed, backend):
     Args:
         q, k, v: [total, heads, dim], the global projections of all tokens.
     """
-    return torch.ops.ldt.fill_projected_rows(
-        out, q, k, v, *_where(layout), dropout, _tensor(seed), backend
-    )
+    rest = *_where(layout), dropout, _tensor(seed), backend
+    return torch.ops.ldt.fill_projected_rows_forward(out, q, k, v, *rest)[0]
 
 
 def pooled(q, k, v, weight, layout, pooling, size, stride, window, dropout, seed, backend):
     """`ldt.attention.pooled.pooled_attention` as one operator."""
     weight = q.new_empty(0) if weight is None else weight
     pattern = pooling, size, stride, window, dropout, _tensor(seed), backend
-    return torch.ops.ldt.pooled(q, k, v, weight, *_where(layout), *pattern)
+    return torch.ops.ldt.pooled_forward(q, k, v, weight, *_where(layout), *pattern)[0]
+
+
+def shared(layout):
+    """The layout with a ``number``, so that the operators of a graph share what they make of it."""
+    return replace(layout, number=torch.ops.ldt.layout(*_where(layout)[:-1], layout.total_tokens))
 
 
 def _where(layout):
     globals = None if layout.is_global is None else _tensor(layout.num_global)
-    return layout.cu_seqlens, layout.key_padding_mask, layout.is_global, globals
+    masks = layout.cu_seqlens, layout.key_padding_mask, layout.is_global
+    return *masks, globals, layout.number
 
 
-def _documents(total, cu_seqlens, keep, is_global, globals):
+_KEPT = 4  # layouts: of a batch, and of what else runs or waits for its backward pass meanwhile
+_layouts: OrderedDict[int, Layout] = OrderedDict()  # by number, the newest last
+_lock = Lock()
+_numbers = itertools.count(secrets.randbits(62))  # that a program saved elsewhere does not hold
+
+
+def _number(cu_seqlens, keep, is_global, globals, total):
+    layout, number = _layout(total, cu_seqlens, keep, is_global, globals), next(_numbers)
+    with _lock:
+        _layouts[number] = layout
+        if len(_layouts) > _KEPT:
+            _layouts.popitem(last=False)
+    return torch.tensor(number)
+
+
+def _layout(total, cu_seqlens, keep, is_global, globals, number=None):
+    with _lock:
+        known = None if number is None else _layouts.get(int(number))
+    if known is not None:
+        return known
     globals = None if globals is None else int(globals)
     is_global = None if globals == 0 else is_global
     return Layout(cu_seqlens, keep, is_global, total_tokens=total, num_global=globals)
@@ -85,15 +114,15 @@ def _tensor(number):
     return torch.full((), number, dtype=torch.long)
 
 
-def _run_band(q, k, v, cu_seqlens, keep, is_global, globals, window, dilation, causal, *rest):
+def _run_band(q, k, v, *rest):
     from ldt import attention
 
-    dropout, seed, backend = rest
+    *layout, window, dilation, causal, dropout, seed, backend = rest
     return attention.sliding_window_attention(
         q,
         k,
         v,
-        _documents(len(q), cu_seqlens, keep, is_global, globals),
+        _layout(len(q), *layout),
         window=window,
         dilation=tuple(dilation),
         causal=causal,
@@ -103,10 +132,10 @@ def _run_band(q, k, v, cu_seqlens, keep, is_global, globals, window, dilation, c
     )
 
 
-def _run_rows(out, x, wq, bq, wk, bk, wv, bv, cu_seqlens, keep, is_global, globals, *rest):
+def _run_rows(out, x, wq, bq, wk, bk, wv, bv, *rest):
     from ldt import attention
 
-    dropout, seed, backend = rest
+    *layout, dropout, seed, backend = rest
     # Graphs run without the autocast that they were traced under.
     with torch.autocast(x.device.type, x.dtype, enabled=x.dtype != wq.dtype):
         return attention.fill_global_rows(
@@ -115,41 +144,40 @@ def _run_rows(out, x, wq, bq, wk, bk, wv, bv, cu_seqlens, keep, is_global, globa
             (wq, bq),
             (wk, bk),
             (wv, bv),
-            _documents(len(x), cu_seqlens, keep, is_global, globals),
+            _layout(len(x), *layout),
             dropout=dropout,
             seed=0 if seed is None else seed,
             backend=backend,
         )
 
 
-def _run_projected(out, q, k, v, cu_seqlens, keep, is_global, globals, dropout, seed, backend):
+def _run_projected(out, q, k, v, *rest):
     from ldt import attention
 
+    *layout, dropout, seed, backend = rest
     return attention.fill_global_rows(
         out,
         q,
         lambda rows: rows.flatten(1),
         lambda _: k.flatten(1),
         lambda _: v.flatten(1),
-        _documents(len(q), cu_seqlens, keep, is_global, globals),
+        _layout(len(q), *layout),
         dropout=dropout,
         seed=0 if seed is None else seed,
         backend=backend,
     )
 
 
-def _run_pooled(
-    q, k, v, weight, cu_seqlens, keep, is_global, globals, pooling, size, stride, *rest
-):
+def _run_pooled(q, k, v, weight, *rest):
     from ldt.attention.pooled import pooled_attention
 
-    window, dropout, seed, backend = rest
+    *layout, pooling, size, stride, window, dropout, seed, backend = rest
     return pooled_attention(
         q,
         k,
         v,
         weight if len(weight) else None,
-        _documents(len(q), cu_seqlens, keep, is_global, globals),
+        _layout(len(q), *layout),
         pooling=pooling,
         size=size,
         stride=stride,
@@ -160,65 +188,110 @@ def _run_pooled(
     )
 
 
-def _gradients(run, count):
-    """The backward operator of ``run``, whose first ``count`` arguments have gradients."""
+def _register(name, schema, run, count):
+    """The operator ``name``, whose first ``count`` arguments have gradients.
 
-    def backward(grad, *arguments):
-        with torch.enable_grad(), unread():
+    ``name``_forward gives the log-sum-exp [heads, total] along, [0] where ``run`` is not one call
+    of a kernel that has it; ``name``_backward takes both, of which gradients need nothing else.
+    """
+    schema = f"{schema}, {_REST}"
+    library.define(f"ldt::{name}_forward", f"({schema}) -> (Tensor, Tensor)", tags=_TAGS)
+    library.define(
+        f"ldt::{name}_backward", f"(Tensor grad, Tensor out, Tensor lse, {schema}) -> Tensor[]",
+        tags=_TAGS,
+    )  # fmt: skip
+    whole = getattr(torch.ops.ldt, f"{name}_forward")
+    slopes = getattr(torch.ops.ldt, f"{name}_backward")
+
+    def forward(*arguments):
+        with torch.no_grad(), noting() as noted:
+            out = run(*arguments).contiguous()
+        lse = noted[0][1] if noted and name in _WITH_LSE else _none(out)
+        return out, lse
+
+    def backward(grad, out, lse, *arguments):
+        known = (out, lse) if len(lse) else ()
+        with torch.enable_grad(), unread(*known):
             leaves = [x.detach().requires_grad_() for x in arguments[:count]]
-            out = run(*leaves, *arguments[count:])
-        grads = torch.autograd.grad(out, leaves, grad, allow_unused=True)
+            found = run(*leaves, *arguments[count:])
+        grads = torch.autograd.grad(found, leaves, grad, allow_unused=True)
         pairs = zip(grads, leaves, strict=True)
         return [torch.zeros_like(x) if g is None else g.contiguous() for g, x in pairs]
 
-    return backward
+    def shapes(*arguments):
+        out = _like(arguments[0])
+        total, heads, dim = out.shape
+        kernel = arguments[-1] == "triton" or (
+            arguments[-1] == "auto" and _choose(out.device, out.dtype, dim) == "triton"
+        )
+        if kernel and name in _WITH_LSE:
+            return out, out.new_empty(heads, total, dtype=torch.float32)
+        return out, _none(out)
 
-
-def _register(name, schema, run, count):
-    """The operator ``name`` and its backward: implementations, shapes, gradients."""
-    library.define(f"ldt::{name}", f"({schema}, {_REST}) -> Tensor", tags=_TAGS)
-    library.define(
-        f"ldt::{name}_backward", f"(Tensor grad, {schema}, {_REST}) -> Tensor[]", tags=_TAGS
-    )
-
-    def forward(*arguments):
-        with torch.no_grad():
-            return run(*arguments).contiguous()
-
-    def shape(*arguments):
-        return torch.empty_like(arguments[0], memory_format=torch.contiguous_format)
-
-    def backward_shapes(grad, *arguments):
-        return [shape(x) for x in arguments[:count]]
+    def backward_shapes(grad, out, lse, *arguments):
+        return [_like(x) for x in arguments[:count]]
 
     def setup_context(ctx, inputs, output):
         ctx.tensors = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
-        ctx.save_for_backward(*(inputs[i] for i in ctx.tensors))
+        out, lse = output
+        # Without the one the other would be kept for nothing.
+        found = (out, lse) if len(lse) else (lse, lse)
+        ctx.mark_non_differentiable(lse)
+        ctx.save_for_backward(*found, *(inputs[i] for i in ctx.tensors))
         ctx.inputs = [None if isinstance(x, torch.Tensor) else x for x in inputs]
 
-    def differentiate(ctx, grad):
-        inputs = list(ctx.inputs)
-        for i, x in zip(ctx.tensors, ctx.saved_tensors, strict=True):
+    def differentiate(ctx, grad, _):
+        inputs, (out, lse, *tensors) = list(ctx.inputs), ctx.saved_tensors
+        for i, x in zip(ctx.tensors, tensors, strict=True):
             inputs[i] = x
-        operator = getattr(torch.ops.ldt, f"{name}_backward")
-        return *operator(grad.contiguous(), *inputs), *[None] * (len(inputs) - count)
+        grads = slopes(grad.contiguous(), out, lse, *inputs)
+        return *grads, *[None] * (len(inputs) - count)
 
-    library.impl(f"ldt::{name}", _DEVICES, forward)
-    library.impl(f"ldt::{name}_backward", _DEVICES, _gradients(run, count))
-    library.register_fake(f"ldt::{name}", shape)
+    library.impl(f"ldt::{name}_forward", _DEVICES, forward)
+    library.impl(f"ldt::{name}_backward", _DEVICES, backward)
+    library.register_fake(f"ldt::{name}_forward", shapes)
     library.register_fake(f"ldt::{name}_backward", backward_shapes)
     library.register_autograd(
-        f"ldt::{name}", first_order(differentiate), setup_context=setup_context
+        f"ldt::{name}_forward", first_order(differentiate), setup_context=setup_context
+    )
+    # As programs know it.
+    library.define(f"ldt::{name}", f"({schema.replace(_DOCUMENTS, _LAYOUT)}) -> Tensor", tags=_TAGS)
+    place = schema[: schema.index(_DOCUMENTS)].count(",") + 4
+    library.impl(
+        f"ldt::{name}",
+        "CompositeImplicitAutograd",
+        lambda *given: whole(*given[:place], None, *given[place:])[0],
     )
 
 
+def _like(x):
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _none(x):
+    return x.new_empty(0, dtype=torch.float32)
+
+
+def _choose(*given):
+    from ldt import attention
+
+    return attention.choose(*given)[0]
+
+
+_WITH_LSE = ("band", "pooled")
 _register("band", _BAND, _run_band, 3)
 _register("fill_global_rows", _ROWS, _run_rows, 8)
 _register("fill_projected_rows", _PROJECTED, _run_projected, 4)
 _register("pooled", _POOLED, _run_pooled, 4)
 
+
+def _host(*_):
+    return torch.empty((), dtype=torch.long, device="cpu")
+
+
 library.define("ldt::count_globals", "(Tensor is_global) -> Tensor", tags=_TAGS)
 library.impl("ldt::count_globals", _DEVICES, lambda mask: mask.sum().cpu())
-library.register_fake(
-    "ldt::count_globals", lambda mask: torch.empty((), dtype=torch.long, device="cpu")
-)
+library.register_fake("ldt::count_globals", _host)
+library.define("ldt::layout", f"({_LAYOUT}, SymInt total) -> Tensor", tags=_TAGS)
+library.impl("ldt::layout", _DEVICES, _number)
+library.register_fake("ldt::layout", _host)

@@ -1,10 +1,13 @@
 """torch.compile without a graph break and torch.export, both for any length and any globals."""
 
+from collections import Counter
+
 import pytest
 import torch
 from longformers import HEADS, batch, ldt_model
 
 from ldt.attention import Layout, blocked, layout, sliding_window_attention
+from ldt.attention.triton import band, cells
 from ldt.model.packing import pack
 
 LABELS = {
@@ -136,6 +139,38 @@ def test_the_backward_pass_repeats_no_attention(changes, monkeypatch):
     assert len(passes) == levels
     fast.sum().backward()
     assert len(passes) == 2 * levels
+
+
+@pytest.mark.parametrize("backend", ["blocked", "triton"])
+def test_a_compiled_step_attends_once_and_makes_of_the_layout_what_it_needs_once(
+    backend, monkeypatch
+):
+    called = []
+    for module, name in (
+        (band, "forward"),
+        (cells, "forward"),
+        (band.Tables, "_make"),
+        (blocked, "_band_blocks"),
+    ):
+        real = getattr(module, name)
+        label = f"{module.__name__.rpartition('.')[2]}.{name}"
+        monkeypatch.setattr(
+            module, name, lambda *a, real=real, label=label: called.append(label) or real(*a)
+        )
+    changes = {"pooling_layers": [1], "pooling_window": 16, "attention_window": 8}
+    model = ldt_model("Model", attention_backend=backend, **changes).train()
+    inputs, parameters = batch(21, "mixed", "some"), list(model.parameters())
+
+    def run(model):
+        out = model(**inputs).last_hidden_state.square().sum()
+        return out, *torch.autograd.grad(out, parameters, allow_unused=True)
+
+    found = run(compiled(model))
+    levels = {"band.forward": 2, "cells.forward": 1, "Tables._make": 1}  # in two layers
+    assert Counter(called) == ({"blocked._band_blocks": 1} if backend == "blocked" else levels)
+    for ours, theirs in zip(found, run(model), strict=True):
+        if theirs is not None:
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ldt.attention.derivatives import first_order
+from ldt.attention.derivatives import first_order, once
 from ldt.attention.triton.band_backward import backward
 from ldt.attention.triton.band_pattern import LOG2E, Band, Tables, reach, silent_from, take
 from ldt.attention.triton.band_tiles import FORWARD, GLOBALS, key
@@ -40,7 +40,7 @@ def sliding_window_attention(
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, tables, band, query_codes, key_codes):
-        out, lse = forward(q, k, v, tables, band, query_codes, key_codes)
+        out, lse = once(forward, q, k, v, tables, band, query_codes, key_codes)
         ctx.save_for_backward(q, k, v, out, lse, query_codes, key_codes)
         ctx.tables, ctx.band = tables, band
         return out

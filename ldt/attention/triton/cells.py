@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ldt.attention.derivatives import first_order
+from ldt.attention.derivatives import first_order, once
 from ldt.attention.triton.band import _gather as gather
 from ldt.attention.triton.band_pattern import LOG2E
 from ldt.attention.triton.band_tiles import key
@@ -85,7 +85,7 @@ class Tables:
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, tables, dropout, query_codes, key_codes):
-        out, lse = forward(q, k, v, tables, dropout, query_codes, key_codes)
+        out, lse = once(forward, q, k, v, tables, dropout, query_codes, key_codes)
         ctx.save_for_backward(q, k, v, out, lse, query_codes, key_codes)
         ctx.tables, ctx.dropout = tables, dropout
         return out

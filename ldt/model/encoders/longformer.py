@@ -6,6 +6,7 @@ import torch
 from transformers.utils import can_return_tuple
 
 from ldt.attention.derivatives import refuse_vmap
+from ldt.attention.ops import shared
 from ldt.model.base import LdtPreTrainedModel, OutputOptions
 from ldt.model.config import LdtConfig, check_config, usable_length
 from ldt.model.layers import (
@@ -184,6 +185,8 @@ class LdtModel(LdtPreTrainedModel):
         short = short and hidden is None
         probs, global_probs = [], []
         layout, layers = packing.layout, self.encoder.layer
+        if torch.compiler.is_compiling():
+            layout = shared(layout)
         with recomputing(self):
             for layer in layers[: -1 if short else None]:
                 x, local, everywhere = layer(x, layout, output_attentions=output_attentions)
