@@ -17,6 +17,7 @@ import os
 import statistics
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read by torch at its first allocation
@@ -29,7 +30,7 @@ from ldt.attention import matmul
 from ldt.bench import encoders
 from ldt.bench.measure import machine, medians
 from ldt.bench.memory import FreshProcesses
-from ldt.bench.setting import Setting
+from ldt.bench.setting import PASSES, Setting
 from ldt.model.precision import lower
 
 RESULT = Path(__file__).parent / "results" / "cpu-encoder.json"
@@ -37,6 +38,7 @@ PEERS = ("longformer", "roberta", "modernbert")
 SHAPE = {"heads": 12, "vocabulary": 50265}
 MIX = (1, 0.62, 0.41, 0.33, 0.22, 0.16, 0.11, 0.06)  # lengths of 8 documents, 36 % of the batch
 GROWTH = (4096, 8192, 16384)
+COMPILED = (1024, 4096, 8192)
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,25 @@ def peak(processes, *what):
     return statistics.median(processes.peak_mib(*what) for _ in range(3))
 
 
+def compiled(tokens, rounds):
+    """Seconds of ldt's encoder of 2 layers at each of the lengths, as it is and by torch.compile,
+    and those of the second as parts of the first's."""
+    setting, rows = Setting(layers=2, **SHAPE), []
+    for n in tokens:
+        batch, row = encoders.inputs("ldt", [n], setting), {"tokens": n}
+        for kind in PASSES:
+            torch.compiler.reset()
+            model = encoders.build("ldt", n, setting)
+            models = {"eager": model, "compiled": torch.compile(model, fullgraph=True)}
+            runs = {
+                name: partial(encoders.step, model, batch, kind) for name, model in models.items()
+            }
+            seconds = medians(runs, rounds)
+            row[kind] = seconds | {"compiled_to_eager": seconds["compiled"] / seconds["eager"]}
+        rows.append(row)
+    return rows
+
+
 def onednn_gain():
     """How many times faster oneDNN multiplies float32 matrices here than torch's default."""
     x, weight = torch.randn(4096, 768), torch.randn(768, 768)
@@ -146,6 +167,13 @@ def show(result, console):
     for row in result["growth"]:
         table.add_row(*(f"{value:.0f}" for value in row.values()))
     console.print(table)
+    table = Table(title="compiled by torch.compile: seconds of 2 layers, and parts of eager's")
+    for title in ("tokens", *PASSES):
+        table.add_column(title, justify="right")
+    for row in result.get("compiled", ()):
+        cells = (f"{row[k]['compiled']:.2f} ({row[k]['compiled_to_eager']:.2f})" for k in PASSES)
+        table.add_row(str(row["tokens"]), *cells)
+    console.print(table)
 
 
 def ratios(found, floors):
@@ -156,7 +184,7 @@ def ratios(found, floors):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    what = (*CASES, "growth")
+    what = (*CASES, "growth", "compiled")
     parser.add_argument("--only", nargs="+", choices=what, default=what, metavar="CASE")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, default=RESULT)
@@ -171,6 +199,8 @@ def main():
         for name in args.only:
             if name == "growth":
                 result["growth"] = growth(processes, GROWTH)
+            elif name == "compiled":
+                result["compiled"] = compiled(COMPILED, args.rounds)
             else:
                 result["cases"][name] = compare(CASES[name], args.rounds, processes)
                 console.print(name, result["cases"][name]["times_faster"])

@@ -197,7 +197,7 @@ def _register(name, schema, run, count):
     schema = f"{schema}, {_REST}"
     library.define(f"ldt::{name}_forward", f"({schema}) -> (Tensor, Tensor)", tags=_TAGS)
     library.define(
-        f"ldt::{name}_backward", f"(Tensor grad, Tensor out, Tensor lse, {schema}) -> Tensor[]",
+        f"ldt::{name}_backward", f"(Tensor grad, Tensor found, Tensor lse, {schema}) -> Tensor[]",
         tags=_TAGS,
     )  # fmt: skip
     whole = getattr(torch.ops.ldt, f"{name}_forward")
@@ -209,12 +209,12 @@ def _register(name, schema, run, count):
         lse = noted[0][1] if noted and name in _WITH_LSE else _none(out)
         return out, lse
 
-    def backward(grad, out, lse, *arguments):
-        known = (out, lse) if len(lse) else ()
+    def backward(grad, found, lse, *arguments):
+        known = (found, lse) if len(lse) else ()
         with torch.enable_grad(), unread(*known):
             leaves = [x.detach().requires_grad_() for x in arguments[:count]]
-            found = run(*leaves, *arguments[count:])
-        grads = torch.autograd.grad(found, leaves, grad, allow_unused=True)
+            out = run(*leaves, *arguments[count:])
+        grads = torch.autograd.grad(out, leaves, grad, allow_unused=True)
         pairs = zip(grads, leaves, strict=True)
         return [torch.zeros_like(x) if g is None else g.contiguous() for g, x in pairs]
 
@@ -228,7 +228,7 @@ def _register(name, schema, run, count):
             return out, out.new_empty(heads, total, dtype=torch.float32)
         return out, _none(out)
 
-    def backward_shapes(grad, out, lse, *arguments):
+    def backward_shapes(grad, found, lse, *arguments):
         return [_like(x) for x in arguments[:count]]
 
     def setup_context(ctx, inputs, output):
@@ -241,10 +241,10 @@ def _register(name, schema, run, count):
         ctx.inputs = [None if isinstance(x, torch.Tensor) else x for x in inputs]
 
     def differentiate(ctx, grad, _):
-        inputs, (out, lse, *tensors) = list(ctx.inputs), ctx.saved_tensors
+        inputs, (found, lse, *tensors) = list(ctx.inputs), ctx.saved_tensors
         for i, x in zip(ctx.tensors, tensors, strict=True):
             inputs[i] = x
-        grads = slopes(grad.contiguous(), out, lse, *inputs)
+        grads = slopes(grad.contiguous(), found, lse, *inputs)
         return *grads, *[None] * (len(inputs) - count)
 
     library.impl(f"ldt::{name}_forward", _DEVICES, forward)

@@ -125,9 +125,10 @@ def test_the_cpu_comparison_measures_time_and_memory_and_keeps_other_cases(tmp_p
     }
     monkeypatch.setattr(module, "CASES", cases)
     monkeypatch.setattr(module, "GROWTH", (64, 128))
+    monkeypatch.setattr(module, "COMPILED", (64,))
     monkeypatch.setattr(module, "SHAPE", {"heads": 1, "vocabulary": 100})
     file = tmp_path / "result.json"
-    for only in (["small", "growth"], ["mixed"]):
+    for only in (["small", "growth"], ["mixed", "compiled"]):
         options = ["--only", *only, "--rounds", "1", "--json", str(file)]
         monkeypatch.setattr(sys, "argv", ["encoder_cpu.py", *options])
         module.main()
@@ -137,3 +138,7 @@ def test_the_cpu_comparison_measures_time_and_memory_and_keeps_other_cases(tmp_p
     assert row["times_faster"]["roberta"] == row["seconds"]["roberta"] / row["seconds"]["ldt"]
     assert found["cases"]["mixed"]["tokens"] == [64, 9]
     assert [row["tokens"] for row in found["growth"]] == [64, 128]
+    (row,) = found["compiled"]
+    for kind in ("forward", "training"):
+        seconds = row[kind]
+        assert seconds["compiled_to_eager"] == seconds["compiled"] / seconds["eager"] > 0
