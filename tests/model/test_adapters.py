@@ -277,7 +277,8 @@ def test_quantised_weights_are_not_folded():
 
 @pytest.mark.parametrize("change", [None, hook, parametrization])
 def test_a_compiled_model_with_adapters_or_hooks_is_the_eager_one(change):
-    model = ldt_model("ForSequenceClassification", attention_window=8).double().train()
+    small = {"num_hidden_layers": 1, "attention_window": 8}
+    model = ldt_model("ForSequenceClassification", **small).double().train()
     if change is None:
         adapt(model)
     else:
