@@ -1,6 +1,6 @@
 """Poolingformer's ablations: what a second level finds, where, and what it costs.
 
-    python benchmarks/poolingformer.py FOLDER                        # about an hour on one core
+    python benchmarks/poolingformer.py FOLDER                        # about two hours on one core
     python benchmarks/poolingformer.py FOLDER --only two-levels cost # those anew; the others stay
 
 A document is contract prose in which clauses like "The agent for Vienna is Amber ." stand. Some
@@ -9,7 +9,8 @@ tells which of the names it was. No token is global, so what is further away tha
 must be handed on from layer to layer. As a long encoder is made of a short one, all rows begin with
 a model of small windows that has learned what these reach, converted as ldt convert does it, and
 then train on all distances; depth, width, data and steps are equal, windows a quarter of the
-paper's. Each run is kept in FOLDER and not trained again.
+paper's. The rows that begin with ``paper`` have the paper's windows, in documents and at distances
+four times as long. Each run is kept in FOLDER and not trained again.
 
 The row ``cost`` is measured at the paper's windows, with the base width and random weights: the
 models take turns, with huge pages for all, and memory is that of a fresh process over its loaded
@@ -20,22 +21,19 @@ matplotlib).
 import argparse
 import json
 import os
-import random
-import re
 import statistics
 import sys
 import time
 from dataclasses import replace
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read by torch at its first allocation
 
-sys.path.append(str(Path(__file__).parents[1] / "examples" / "demo"))
+sys.path.append(str(Path(__file__).parent))
 
 import torch
-from contracts import CITY, FIRST, contract
+from poolingformer_clauses import MASK, NAMES, PAD, PAIRS, Contracts
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file, save_file
@@ -54,9 +52,6 @@ SMALL, LARGE = 32, 128  # windows, tokens on both sides together
 LENGTH, BATCH = 256, 4
 SHAPE = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 256}
 LAYERS = 4
-PAIRS = 8  # clauses with their questions in a document
-CITIES, NAMES = CITY[:12], FIRST[:8]  # chance is 1 in 8
-PAD, MASK = 1, 2
 RATE, WARM_UP, STEPS = 2e-3, 50, 600
 TEST = 256  # documents
 
@@ -67,6 +62,8 @@ RANGES = {"near": (0, 16), "middle": (16, 64), "beyond": (32, 64), "far": (64, 1
 
 TWO = {"attention_window": SMALL, "pooling_window": LARGE, "pooling_layers": [2]}
 TWO |= {"pooling_gate": True}
+PAPER = TWO | {"attention_window": 4 * SMALL, "pooling_window": 4 * LARGE}
+ONE_SIDED = TWO | {"attention_window": 8 * SMALL, "pooling_window": 8 * LARGE}
 ROWS = {  # name -> (what it is, keys of LdtConfig)
     "small": (f"window {SMALL}", {"attention_window": SMALL}),
     "large": (f"window {LARGE}", {"attention_window": LARGE}),
@@ -82,75 +79,28 @@ ROWS = {  # name -> (what it is, keys of LdtConfig)
     "top": ("layer 4", TWO | {"pooling_layers": [3]}),
     "two-layers": ("layers 2 and 3", TWO | {"pooling_layers": [1, 2]}),
     "all-layers": ("layers 1 to 4", TWO | {"pooling_layers": [0, 1, 2, 3]}),
+    "separate": ("LDConv's weights of keys from keys", TWO | {"pooling": "ldconv_separate"}),
+    "paper-small": (f"window {4 * SMALL}", {"attention_window": 4 * SMALL}),
+    "paper-large": (f"window {4 * LARGE}", {"attention_window": 4 * LARGE}),
+    "paper": (f"{4 * SMALL} and {4 * LARGE} pooled, 5 tokens every 4", PAPER),
+    "paper-fine": ("3 tokens every 2", PAPER | {"pooling_size": 3, "pooling_stride": 2}),
+    "paper-coarse": ("9 tokens every 8", PAPER | {"pooling_size": 9, "pooling_stride": 8}),
+    "paper-apart": ("4 tokens every 4, no overlap", PAPER | {"pooling_size": 4}),
+    "paper-separate": ("weights of keys from keys", PAPER | {"pooling": "ldconv_separate"}),
+    "paper-one-sided": (f"{8 * SMALL} and {8 * LARGE}: if windows count one side", ONE_SIDED),
 }
+
+
+def scale(row):
+    """Times that the documents, distances and windows of a row are as long as the others'."""
+    return 4 if row.startswith("paper") else 1
+
+
 CURVES = {"small": "#E69F00", "large": "#000000", "two-levels": "#0072B2"}
 
 COST = Setting(layers=4, vocabulary=1000)  # and base width; 1 layer in 4 has a second level
 COST_TOKENS = 8192
 COSTS = {"small": ("ldt", 128), "large": ("ldt", 512), "two-levels": ("poolingformer", 512)}
-
-
-@cache
-def contract_words():
-    """Words and punctuation of contracts, one behind the other."""
-    texts = (contract(number, "court")["text"] for number in range(200))
-    return [word for text in texts for word in re.findall(r"\w+|[^\w\s]", text)]
-
-
-class Contracts:
-    """Documents with clauses and questions, drawn from one generator.
-
-    Args:
-        seed: of the generator.
-        longest: distance from a clause to its question.
-    """
-
-    def __init__(self, seed, longest=EDGES[-1]):
-        self.longest = longest
-        self.draw = random.Random(seed)
-        prose = contract_words()
-        words = dict.fromkeys([*prose, *self.clause("", ""), *CITIES, *NAMES])
-        self.ids = {word: i for i, word in enumerate(words, MASK + 1)}
-        self.prose = [self.ids[word] for word in prose]
-
-    @staticmethod
-    def clause(city, name):
-        return "The", "agent", "for", city, "is", name, "."
-
-    def batch(self, size):
-        """ids, labels and distances of documents, [size, LENGTH] each.
-
-        A label is the number of the name at a question's mask, -100 elsewhere; there the distance
-        is the number of tokens from the clause's name to the mask.
-        """
-        documents = [self.document() for _ in range(size)]
-        return [torch.tensor(part) for part in zip(*documents, strict=True)]
-
-    def document(self):
-        draw = self.draw
-        start = draw.randrange(len(self.prose) - LENGTH)
-        ids = self.prose[start : start + LENGTH]
-        labels, distances = [-100] * LENGTH, [0] * LENGTH
-        free = set(range(LENGTH))
-        for city in draw.sample(CITIES, PAIRS):
-            name = draw.randrange(len(NAMES))
-            words = [self.ids[word] for word in self.clause(city, NAMES[name])]
-            asked = [MASK if word == self.ids[NAMES[name]] else word for word in words]
-            width = len(words)
-            while True:
-                distance = round(width * (self.longest / width) ** draw.random())
-                place = draw.randrange(LENGTH - distance - width)
-                span = {*range(place, place + width)}
-                span |= {token + distance for token in span}
-                if span <= free:
-                    break
-            free -= span
-            ids[place : place + width] = words
-            place += distance
-            ids[place : place + width] = asked
-            mask = place + asked.index(MASK)
-            labels[mask], distances[mask] = name, distance
-        return ids, labels, distances
 
 
 def build(row, start=None):
@@ -162,7 +112,7 @@ def build(row, start=None):
     config = LdtConfig(
         vocab_size=len(Contracts(0).ids) + MASK + 1,
         num_hidden_layers=LAYERS,
-        max_position_embeddings=LENGTH + PAD + 1,
+        max_position_embeddings=scale(row) * LENGTH + PAD + 1,
         pad_token_id=PAD,
         type_vocab_size=1,
         hidden_dropout_prob=0.0,
@@ -203,24 +153,31 @@ def fit(model, data, steps):
     return seconds / steps, statistics.mean(losses[-max(1, steps // 10) :])
 
 
-def start(folder, seed, steps):
+def contracts(seed, row, longest=EDGES[-1]):
+    """The documents of a row."""
+    times = scale(row)
+    return Contracts(seed, times * longest, times * LENGTH)
+
+
+def start(folder, row, seed, steps):
     """The state_dict of a model with small windows that has learned what they reach."""
-    file = folder / f"start-{seed}-{steps}.safetensors"
+    small = "small" if scale(row) == 1 else "paper-small"
+    file = folder / f"start-{small}-{seed}-{steps}.safetensors"
     if not file.exists():
         torch.manual_seed(seed)
-        model = build("small")
-        fit(model, Contracts(f"start {seed}", SMALL // 2), steps)
+        model = build(small)
+        fit(model, contracts(f"start {seed}", small, SMALL // 2), steps)
         save_file(model.state_dict(), file)
     return load_file(file)
 
 
 def train(folder, row, seed, steps):
     """{right, asked: for each distance; seconds of the processor a step; loss of the last tenth}"""
-    begin = start(folder, seed, steps)
+    begin = start(folder, row, seed, steps)
     torch.manual_seed(seed)
     model = build(row, begin)
-    seconds, loss = fit(model, Contracts(seed), steps)
-    right, asked = test(model.eval())
+    seconds, loss = fit(model, contracts(seed, row), steps)
+    right, asked = test(model.eval(), row)
     return {
         "right": right,
         "asked": asked,
@@ -231,13 +188,13 @@ def train(folder, row, seed, steps):
 
 
 @torch.inference_mode()
-def test(model):
+def test(model, row):
     """How many questions are answered right, and how many there are, between `EDGES`."""
-    data = Contracts("test")
+    data = contracts("test", row)
     right, asked = torch.zeros(2, len(EDGES) - 1, dtype=torch.int64)
     for _ in range(0, TEST, BATCH):
         ids, labels, distances = data.batch(BATCH)
-        found = model(ids).logits.argmax(-1)
+        found, distances = model(ids).logits.argmax(-1), distances / scale(row)
         for i, (low, high) in enumerate(pairwise(EDGES)):
             here = (low < distances) & (distances <= high)
             asked[i] += here.sum()
@@ -258,8 +215,10 @@ def spread(values):
 
 def summary(row, runs):
     """The figures of a row over the runs of its seeds."""
+    times = scale(row)
     distances = [
-        {"over": low, "up_to": high} | spread([accuracy(run, low, high) for run in runs])
+        {"over": times * low, "up_to": times * high}
+        | spread([accuracy(run, low, high) for run in runs])
         for low, high in pairwise(EDGES)
     ]
     ranges = {name: spread([accuracy(run, *ends) for run in runs]) for name, ends in RANGES.items()}
@@ -336,7 +295,7 @@ def _range(found):
 
 
 def show(result, console):
-    title = f"right answers by distance, mean (lowest to highest seed); chance {1 / len(NAMES)}"
+    title = f"right answers by distance (of paper rows: four times), chance {1 / len(NAMES)}"
     table = Table(title=title)
     heads = (f"{name}: {low} to {high}" for name, (low, high) in RANGES.items())
     for head in ("row", "what", *heads, "CPU ms a step", "seeds"):
@@ -414,7 +373,6 @@ def main():
         "layers": LAYERS,
         **SHAPE,
         "learning_rate": RATE,
-        "steps": args.steps,
         "questions_of_the_test": TEST * PAIRS,
         "chance": 1 / len(NAMES),
     }
@@ -429,7 +387,7 @@ def main():
             result["cost"] = cost(args.rounds)
         else:
             runs = [kept(args.folder, row, seed, args.steps) for seed in range(args.seeds)]
-            result["rows"][row] = summary(row, runs)
+            result["rows"][row] = {"steps": args.steps} | summary(row, runs)
         result["rows"] = {name: result["rows"][name] for name in ROWS if name in result["rows"]}
         result["note"] = note(result)
         write_whole(args.json, json.dumps(result, indent=2) + "\n")

@@ -89,3 +89,20 @@ class SecondLevel(nn.Module):
 
     def _heads_of(self, project, x):
         return project(x).unflatten(1, (self.heads, -1))
+
+
+def gates(model):
+    """{number of a layer: [heads], what its second level is multiplied by}, of layers with a gate.
+
+    Parts that sharded training has elsewhere are left out.
+    """
+    levels = {
+        int(name.split(".")[-4]): module  # encoder.layer.N.attention.self.pooled
+        for name, module in model.named_modules()
+        if isinstance(module, SecondLevel) and module.gate is not None
+    }
+    return {
+        number: (GATE_SCALE * level.gate.detach().float()).tolist()
+        for number, level in levels.items()
+        if level.gate.numel() == level.heads
+    }

@@ -23,6 +23,7 @@ from transformers import EarlyStoppingCallback
 from ldt import files
 from ldt.attention import matmul
 from ldt.errors import ResourceError, UserError
+from ldt.model.pooling import gates
 from ldt.recipe.recipe import Recipe, dump
 from ldt.training import TrainingResult, checkpoints, lora, run_folder
 from ldt.training.arguments import arguments, settings
@@ -403,6 +404,7 @@ def _results(
         "task": job.recipe.task.name,
         "parameters": prepared.model.num_parameters(),
         **prepared.facts,
+        **({"pooling_gates": found} if (found := gates(prepared.model)) else {}),
         "seconds": trainer.seconds,
         "tokens": trainer.state.num_input_tokens_seen,
         "tokens_per_second": trainer.tokens_per_second,

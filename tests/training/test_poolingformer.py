@@ -18,7 +18,8 @@ from ldt.model import LdtConfig
 from ldt.recipe import recipe as recipes
 from ldt.training.signals import Interrupted
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "poolingformer_classification.yaml"
+RECIPES = Path(__file__).parents[2] / "recipes"
+RECIPE = RECIPES / "poolingformer_classification.yaml"
 POOLED = "longformer.encoder.layer.0.attention.self.pooled."
 
 
@@ -73,3 +74,41 @@ def test_the_recipes_model_says_what_it_is_and_predicts_with_its_second_level(po
         scores.append([json.loads(line)["scores"] for line in answers])
     assert [len(part) for part in scores] == [7, 7]
     assert scores[0] != scores[1]
+
+
+def test_the_gates_of_a_converted_model_open_in_pretraining_and_go_on_in_fine_tuning(pooled):
+    def run(name, base, **changes):
+        options = {
+            "model.path": base,
+            "data.train": "train.jsonl",
+            "data.max_length": 64,
+            "training.output_dir": name,
+            "training.max_steps": 4,
+            "training.learning_rate": 0.01,
+            "training.warmup_steps": 0,
+            **changes,
+        }
+        command = "pretrain" if name == "longer" else "finetune"
+        file = RECIPE if command == "finetune" else RECIPES / "poolingformer_pretrain.yaml"
+        options = [f"{key}={value}" for key, value in options.items()]
+        train(recipes.load(file, options, command=command))
+        found = json.loads(Path(name, "metrics.json").read_text("utf-8"))["pooling_gates"]
+        assert list(found) == ["0"]  # the layer
+        (gate,) = (
+            x for key, x in weights(name).items() if key.endswith("0.attention.self.pooled.gate")
+        )
+        assert found["0"] == pytest.approx([100 * x for x in gate.tolist()])
+        card = Path(name, "README.md").read_text("utf-8")
+        assert f"stand at {min(found['0']):.3f} to {max(found['0']):.3f}." in card
+        return found["0"]
+
+    assert not weights(pooled)[POOLED.removeprefix("longformer.") + "gate"].any()
+    small = {"data.format": "jsonl", "data.eval_fraction": 0.3, "data.tokens_per_step": 128}
+    opened = run("longer", pooled, **small)
+    assert all(opened)
+    told = {"data.eval": "dev.jsonl", "data.label": "label"}
+    changed = run("told", "longer", **told)
+    # Adam moves a number by at most about the rate a step: they went on from where they were.
+    assert 0 < max(abs(a - b) for a, b in zip(opened, changed, strict=True)) <= 4 * 100 * 0.01
+    kept = run("as it was", "longer", **told, **{"training.learning_rate": 0})
+    assert kept == pytest.approx(opened)
