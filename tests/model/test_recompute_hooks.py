@@ -220,11 +220,17 @@ def test_an_activation_that_is_not_the_same_each_time_is_kept():
     assert_same(*found)
 
 
+class Shifted(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
 def test_another_kind_of_normalisation_is_kept():
     model, inputs = ldt_model("Model").train(), batch(20)
     for layer in model.encoder.layer:
         layer.output.LayerNorm = nn.RMSNorm(16)
         layer.attention.output.LayerNorm = nn.LayerNorm(16, bias=False)
+    model.encoder.layer[1].attention.output.LayerNorm = Shifted(16)
     assert_same(run(model, inputs), kept(model, inputs))
 
 
