@@ -242,3 +242,12 @@ def test_a_masked_lm_gives_no_answers(recipe):
     train(recipe(*SHORT))
     with pytest.raises(ModelError, match="runs/r: mlm has no answers; ldt finetune RECIPE"):
         read_recipe(Path("runs/r"))
+
+
+def test_tied_weights_are_not_missing_from_the_best_checkpoint(recipe, caplog):
+    train(recipe())
+    assert "missing keys" not in caplog.text
+    names = weights().keys()
+    assert "lm_head.bias" in names
+    assert not {"lm_head.decoder.weight", "lm_head.decoder.bias"} & names
+    assert not load("runs/r", LdtForMaskedLM).new_weights
