@@ -77,7 +77,7 @@ class Classification(Task):
 
     def has_one_class(self, config=None) -> bool:
         """Return whether the problem is single_label."""
-        problem = config.problem_type if config else _PROBLEMS.get(self.problem, SINGLE)
+        problem = config.problem_type if config else _PROBLEMS[self.problem or "single_label"]
         return problem == SINGLE
 
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
