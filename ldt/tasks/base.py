@@ -111,6 +111,14 @@ class AnyTask(Section, ABC):
     def head(self) -> type:
         """The model class of ``ldt.model`` that learns it."""
 
+    def has_one_class(self, config=None) -> bool:
+        """True where each label is one class, of which its logits are, as label smoothing takes it.
+
+        Args:
+            config: of the model; None before the data are read, where they have a say.
+        """
+        return False
+
     def config_fields(self) -> type[BaseModel]:
         """A model whose fields are those of its config with their types; imports torch."""
         from ldt.model.fields import fields_of

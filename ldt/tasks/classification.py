@@ -75,6 +75,11 @@ class Classification(Task):
 
         return LdtForSequenceClassification
 
+    def has_one_class(self, config=None) -> bool:
+        """Return whether the problem is single_label."""
+        problem = config.problem_type if config else _PROBLEMS[self.problem or "single_label"]
+        return problem == SINGLE
+
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
         """Return id2label, label2id, num_labels, problem_type and classifier_pooling.
 

@@ -67,6 +67,10 @@ class TokenClassification(Task):
 
         return LdtForTokenClassification
 
+    def has_one_class(self, config=None) -> bool:
+        """Return True: words without an entity have one too."""
+        return True
+
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
         """Return id2label, label2id and num_labels: O, and B and I of each type.
 

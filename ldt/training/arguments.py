@@ -66,6 +66,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     """
     check_training(recipe.training, recipe.places)
     _check_backend(recipe)
+    check_smoothing(recipe)
     for key, value in _fixed(recipe).items():
         if recipe.training.get(key, value) != value:
             raise RecipeError(
@@ -254,6 +255,20 @@ def _refused(where: str) -> Iterator[None]:
         plain = isinstance(error, ValueError | TypeError | ImportError | RuntimeError)
         kind = "" if plain else f"{type(error).__name__}: "
         raise RecipeError(f"{where}: {kind}{first_line(error)}") from error
+
+
+def check_smoothing(recipe: Recipe, config: Any = None) -> None:
+    """Raise RecipeError for smoothed labels where a label is not one class.
+
+    Args:
+        config: of the model, once the data have said what their labels are.
+    """
+    if recipe.training.get("label_smoothing_factor") and not recipe.task.has_one_class(config):
+        raise RecipeError(
+            f"{recipe.where('training', 'label_smoothing_factor')}: is for labels of one class "
+            "each, as in token_classification and single_label classification, and this "
+            f"{recipe.task.name} has others; leave it out"
+        )
 
 
 def _check_backend(recipe: Recipe) -> None:

@@ -25,6 +25,7 @@ from ldt.model.vocabulary import add_tokens, draw_embeddings
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Task
 from ldt.training import lora
+from ldt.training.arguments import check_smoothing
 from ldt.training.evaluation import ByExample
 from ldt.training.job import (
     Inputs,
@@ -81,6 +82,7 @@ class Finetuning(Job[Inputs]):
         # A checkpoint of an adapter has no base; the Trainer reads it.
         folder = find_folder((None if adapter else checkpoint) or self.recipe.model.path)
         config = read_config(folder, **changes)
+        check_smoothing(self.recipe, config)
         max_length = longest_input(self.recipe, usable_length(config))
         if data.eval or data.eval_fraction:
             task.check(evaluation, data, config)

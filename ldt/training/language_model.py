@@ -26,13 +26,13 @@ class LanguageModelTrainer(Trainer):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        if self.is_fsdp_enabled:
-            # Tied weights are no longer one tensor when they are saved.
-            self.model._keys_to_ignore_on_save = list(self.model.all_tied_weights_keys)
-            if hasattr(self.model, "lm_head"):
-                # accelerate shards what this returns together with the embeddings, which share its
-                # weight; the head and its decoder share a bias, which must not lie in two shards.
-                self.model.get_output_embeddings = lambda: self.model.lm_head
+        # Tied weights are saved under one name, also where they are in shards and so no longer one
+        # tensor. Where a checkpoint is loaded, transformers takes only these for not missing.
+        self.model._keys_to_ignore_on_save = list(self.model.all_tied_weights_keys)
+        if self.is_fsdp_enabled and hasattr(self.model, "lm_head"):
+            # accelerate shards what this returns together with the embeddings, which share its
+            # weight; the head and its decoder share a bias, which must not lie in two shards.
+            self.model.get_output_embeddings = lambda: self.model.lm_head
 
     def compute_loss(self, model, inputs, *args, **kwargs):
         return super().compute_loss(model, inputs | {"at_labels": True}, *args, **kwargs)

@@ -372,6 +372,8 @@ class Trainer(WholeSteps):
         if not documents:  # an input that counts nothing, so that no process waits for this one
             num_items_in_batch = torch.full_like(num_items_in_batch, math.inf, dtype=torch.float32)
         loss = super().training_step(model, inputs, num_items_in_batch)
+        if not documents:  # nor are its tokens counted, which comes next
+            inputs["attention_mask"] = torch.zeros_like(inputs["attention_mask"])
         if not torch.isfinite(loss).all():
             self._diverged(f"the loss is {loss.mean().item()}", documents)
         return loss

@@ -1,7 +1,8 @@
 """Windows: every token once, borders where they belong, masks by seed, epoch and number."""
 
-from itertools import islice
+from itertools import chain, islice, product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -163,6 +164,22 @@ def test_each_part_of_a_stream_reads_its_own_documents(stream, tokenizer):
     lines = Path("train.txt").read_text().splitlines()
     assert first | second == {tokenizer.decode(tokenize(tokenizer, line)) for line in lines}
     assert first == {tokenizer.decode(tokenize(tokenizer, line)) for line in lines[::2]}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_in_a_round_all_parts_of_a_stream_read_each_document_once(
+    stream, tokenizer, monkeypatch, processes, workers
+):
+    monkeypatch.setattr(module, "SHUFFLED", 1)
+    lines = Path("train.txt").read_text().splitlines()
+    found = []
+    for process, worker in product(range(processes), range(max(workers, 1))):
+        info = SimpleNamespace(id=worker, num_workers=workers) if workers else None
+        monkeypatch.setattr(module, "get_worker_info", lambda info=info: info)
+        rows = chain.from_iterable(stream(part=process, parts=processes))
+        found += texts(islice(rows, len(lines) // processes // max(workers, 1)), tokenizer)
+    assert sorted(found) == sorted(tokenizer.decode(tokenize(tokenizer, line)) for line in lines)
 
 
 def test_a_joined_stream_has_full_windows_and_the_same_order_each_time(stream):

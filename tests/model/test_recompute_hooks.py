@@ -1,14 +1,17 @@
 """Gradients where hooks, views and parts change what recomputation could take for its own."""
 
 import gc
+import re
 from contextlib import nullcontext
 from threading import Thread
 
+import peft
 import pytest
 import torch
 from live_tensors import LiveTensors
-from longformers import batch, gradients, ldt_model
+from longformers import batch, checkpoint_layers, gradients, ldt_model
 from torch import nn
+from torch.nn.utils import parametrize
 
 from ldt.model import recompute
 
@@ -97,6 +100,11 @@ def kept(model, inputs, low=False, backward=backward):
     return others(torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda x: x)), True
 
 
+def twice(loss):
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
 def assert_same(found, wanted, close=0.0):
     wanted, may_raise = wanted
     if may_raise and "modified by an inplace operation" in str(found):
@@ -127,6 +135,29 @@ def test_with_a_hook_gradients_are_those_of_the_dense_definition(name, monkeypat
     for change in (in_place, without_gradient, replaced):
         hooks = [hook_output(m.get_submodule(name), change) for m in (model, dense)]
         assert_same(run(model, inputs), kept(dense, inputs), close=1e-9)
+        for hook in hooks:
+            hook.remove()
+
+
+@pytest.mark.parametrize("way", ["checkpointing", "saving elsewhere", "a retained graph"])
+def test_with_hooks_all_ways_to_train_give_the_same(way):
+    inputs = batch(20, "mixed", "some")
+    context = torch.autograd.graph.save_on_cpu() if way == "saving elsewhere" else nullcontext()
+    how = (inputs, True, twice if way == "a retained graph" else backward)
+    plain = ldt_model("Model").train()
+    model = ldt_model("Model").train()
+    model.load_state_dict(plain.state_dict())
+    if way == "checkpointing":
+        checkpoint_layers(model)
+    for name in NAMES:
+        if "layer.1" in name:  # as in the first layer
+            continue
+        hooks = [hook_output(x.get_submodule(name), in_place) for x in (model, plain)]
+        wanted, raises = kept(plain, *how)
+        with context:
+            found = run(model, *how)
+        if not (raises and way == "saving elsewhere"):  # where torch itself does not look
+            assert_same(found, (wanted, raises))
         for hook in hooks:
             hook.remove()
 
@@ -189,12 +220,42 @@ def test_an_activation_that_is_not_the_same_each_time_is_kept():
     assert_same(*found)
 
 
+class Shifted(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
 def test_another_kind_of_normalisation_is_kept():
     model, inputs = ldt_model("Model").train(), batch(20)
     for layer in model.encoder.layer:
         layer.output.LayerNorm = nn.RMSNorm(16)
         layer.attention.output.LayerNorm = nn.LayerNorm(16, bias=False)
+    model.encoder.layer[1].attention.output.LayerNorm = Shifted(16)
     assert_same(run(model, inputs), kept(model, inputs))
+
+
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return 2 * weight.tanh()
+
+
+@pytest.mark.parametrize("low", [False, True], ids=["float32", "autocast"])
+@pytest.mark.parametrize("way", ["parametrized", "tuned"])
+def test_a_normalisation_with_other_weights_than_its_own(way, low):
+    model, inputs = ldt_model("Model").train(), batch(20)
+    norms = [norm for norm in model.modules() if isinstance(norm, nn.LayerNorm)]
+    if way == "parametrized":
+        for norm in norms:
+            parametrize.register_parametrization(norm, "weight", Doubled())
+    else:
+        model = peft.get_peft_model(model, peft.LNTuningConfig(target_modules=["LayerNorm"]))
+        for x in model.parameters():
+            x.data += 0.1 * x.requires_grad * torch.randn_like(x)
+    found = run(model, inputs, low)
+    assert_same(found, kept(model, inputs, low))
+    of_norms = [name for name in found if re.search("original|ln_tuning", name)]
+    assert len(of_norms) == (1 if way == "parametrized" else 2) * len(norms)
+    assert all(found[name].any() for name in of_norms)
 
 
 @pytest.mark.parametrize("activation", ["linear", "relu", "gelu_new", "silu", "prelu"])

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from training_runs import LABELS, documents, train
 from transformers import TrainingArguments
 
 from ldt.errors import RecipeError
 from ldt.recipe.training import training_section
+from ldt.tasks import TASKS
 from ldt.training.arguments import arguments, settings
 
 
@@ -131,3 +133,41 @@ def test_processes_always_take_equally_many_whole_inputs(recipe, key):
     made = recipe(f"training.accelerator_config.{key}")
     with pytest.raises(RecipeError, match=f"{key.partition('=')[0]} is always"):
         arguments(made, settings(made), Path("runs/r"), 12, None)
+
+
+SMOOTH = "training.label_smoothing_factor=0.1"
+NOT_ONE = r"training.label_smoothing_factor.*: is for labels of one class each, .* and this {} has"
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_labels_are_smoothed_where_each_is_a_class(recipe, name):
+    made = replace(recipe(SMOOTH), task=TASKS[name].model_construct(name=name))
+    if name in ("classification", "token_classification"):
+        assert settings(made)["label_smoothing_factor"] == 0.1
+        return
+    with pytest.raises(RecipeError, match=NOT_ONE.format(name)):
+        settings(made)
+    assert settings(replace(made, training={"label_smoothing_factor": 0.0}))
+
+
+@pytest.mark.parametrize("problem", ["single_label", "multi_label", "regression"])
+def test_of_the_problems_of_classification_one_has_smoothed_labels(recipe, problem):
+    made = recipe(SMOOTH, f"task.problem={problem}")
+    if problem == "single_label":
+        assert settings(made)
+        return
+    with pytest.raises(RecipeError, match=NOT_ONE.format("classification")):
+        settings(made)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_what_labels_are_may_show_in_the_data(recipe, label):
+    for name, count in (("train", 12), ("dev", 7)):
+        documents(f"{name}.jsonl", count, 0, label)
+    made = recipe(SMOOTH, "training.max_steps=2")
+    if label == "classes":
+        assert train(made)["eval_loss"] > 0
+        return
+    with pytest.raises(RecipeError, match=NOT_ONE.format("classification")):
+        train(made)
+    assert not Path("runs/r").exists()

@@ -15,6 +15,7 @@ from ldt.inference.masked_text import scorer
 from ldt.inference.predict import read_recipe
 from ldt.model import LdtForMaskedLM, load
 from ldt.tasks.masked_lm import masked_lm_metrics
+from ldt.training.arguments import settings
 from ldt.training.masked_lm import Pretraining
 from ldt.training.progress import ProgressReport
 from ldt.training.signals import Interrupted
@@ -116,6 +117,14 @@ def test_a_stream_trains_and_resumes_bit_by_bit(recipe, monkeypatch):
     train(recipe(*options), resume=True)
     assert_same_run("runs/whole", "runs/r")
     assert "train" not in {path.parent.name for path in Path(".ldt").rglob("shard.json")}
+
+
+def test_of_two_processes_each_reads_its_part_of_a_stream(recipe, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    job = Pretraining(recipe("data.streaming=true"))
+    stream = job.prepare(job.open(settings(job.recipe), None), None).train_items
+    assert (stream.part, stream.parts) == (1, 2)
 
 
 def test_global_projections_become_copies_of_the_trained_local_ones(recipe, masked_lm):
@@ -242,3 +251,12 @@ def test_a_masked_lm_gives_no_answers(recipe):
     train(recipe(*SHORT))
     with pytest.raises(ModelError, match="runs/r: mlm has no answers; ldt finetune RECIPE"):
         read_recipe(Path("runs/r"))
+
+
+def test_tied_weights_are_not_missing_from_the_best_checkpoint(recipe, caplog):
+    train(recipe())
+    assert "missing keys" not in caplog.text
+    names = weights().keys()
+    assert "lm_head.bias" in names
+    assert not {"lm_head.decoder.weight", "lm_head.decoder.bias"} & names
+    assert not load("runs/r", LdtForMaskedLM).new_weights

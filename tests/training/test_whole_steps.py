@@ -279,6 +279,24 @@ def updates(folder, task, size, batches, **changes):
 
 
 @pytest.mark.parametrize("task", TASKS)
+def test_the_input_of_a_process_that_has_no_other_counts_nothing(tmp_path, task):
+    made = trainer(tmp_path, task, 8, 1, include_num_input_tokens_seen="non_padding")
+    found = []
+    for documents in ([], [0]):
+        batch = made.data_collator(made.train_dataset[:1])
+        count = made._items_of([batch], torch.device("cpu"))
+        del batch["rows"]
+        batch["document"] = torch.tensor(documents)
+        before = made.state.num_input_tokens_seen
+        made.training_step(made.model, batch, count)
+        made._track_num_input_tokens(batch)
+        largest = max(x.grad.abs().max() for x in made.model.parameters() if x.grad is not None)
+        found.append((made.state.num_input_tokens_seen - before, largest > 0))
+    assert found[0] == (0, False)
+    assert found[1][0] > 0
+
+
+@pytest.mark.parametrize("task", TASKS)
 def test_an_epoch_of_sgd_changes_the_weights_alike(tmp_path, task):
     how = {"optim": "sgd", "learning_rate": 0.01, "lr_scheduler_type": "constant"}
     wanted = updates(tmp_path, task, 8, 1, **how)
