@@ -195,28 +195,12 @@ def _register(name, schema, run, count):
     of a kernel that has it; ``name``_backward takes both, of which gradients need nothing else.
     """
     schema = f"{schema}, {_REST}"
-    library.define(f"ldt::{name}_forward", f"({schema}) -> (Tensor, Tensor)", tags=_TAGS)
-    library.define(
-        f"ldt::{name}_backward", f"(Tensor grad, Tensor found, Tensor lse, {schema}) -> Tensor[]",
-        tags=_TAGS,
-    )  # fmt: skip
-    whole = getattr(torch.ops.ldt, f"{name}_forward")
-    slopes = getattr(torch.ops.ldt, f"{name}_backward")
 
     def forward(*arguments):
         with torch.no_grad(), noting() as noted:
             out = run(*arguments).contiguous()
         lse = noted[0][1] if noted and name in _WITH_LSE else _none(out)
         return out, lse
-
-    def backward(grad, found, lse, *arguments):
-        known = (found, lse) if len(lse) else ()
-        with torch.enable_grad(), unread(*known):
-            leaves = [x.detach().requires_grad_() for x in arguments[:count]]
-            out = run(*leaves, *arguments[count:])
-        grads = torch.autograd.grad(out, leaves, grad, allow_unused=True)
-        pairs = zip(grads, leaves, strict=True)
-        return [torch.zeros_like(x) if g is None else g.contiguous() for g, x in pairs]
 
     def shapes(*arguments):
         out = _like(arguments[0])
@@ -228,8 +212,43 @@ def _register(name, schema, run, count):
             return out, out.new_empty(heads, total, dtype=torch.float32)
         return out, _none(out)
 
+    def backward(grad, found, lse, *arguments):
+        known = (found, lse) if len(lse) else ()
+        with torch.enable_grad(), unread(*known):
+            leaves = [x.detach().requires_grad_() for x in arguments[:count]]
+            out = run(*leaves, *arguments[count:])
+        grads = torch.autograd.grad(out, leaves, grad, allow_unused=True)
+        pairs = zip(grads, leaves, strict=True)
+        return [torch.zeros_like(x) if g is None else g.contiguous() for g, x in pairs]
+
     def backward_shapes(grad, found, lse, *arguments):
         return [_like(x) for x in arguments[:count]]
+
+    _operator(f"{name}_forward", f"({schema}) -> (Tensor, Tensor)", forward, shapes)
+    given = f"(Tensor grad, Tensor found, Tensor lse, {schema})"
+    _operator(f"{name}_backward", f"{given} -> Tensor[]", backward, backward_shapes)
+    _differentiate(name, count)
+    # As programs know it.
+    library.define(f"ldt::{name}", f"({schema.replace(_DOCUMENTS, _LAYOUT)}) -> Tensor", tags=_TAGS)
+    whole = getattr(torch.ops.ldt, f"{name}_forward")
+    place = schema[: schema.index(_DOCUMENTS)].count(",") + 4
+    library.impl(
+        f"ldt::{name}",
+        "CompositeImplicitAutograd",
+        lambda *given: whole(*given[:place], None, *given[place:])[0],
+    )
+
+
+def _operator(name, schema, run, shapes):
+    """An operator of what it does and of the shapes it gives."""
+    library.define(f"ldt::{name}", schema, tags=_TAGS)
+    library.impl(f"ldt::{name}", _DEVICES, run)
+    library.register_fake(f"ldt::{name}", shapes)
+
+
+def _differentiate(name, count):
+    """Give ``name``_forward the gradients of ``name``_backward."""
+    backward = getattr(torch.ops.ldt, f"{name}_backward")
 
     def setup_context(ctx, inputs, output):
         ctx.tensors = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
@@ -240,27 +259,15 @@ def _register(name, schema, run, count):
         ctx.save_for_backward(*found, *(inputs[i] for i in ctx.tensors))
         ctx.inputs = [None if isinstance(x, torch.Tensor) else x for x in inputs]
 
-    def differentiate(ctx, grad, _):
+    def slopes(ctx, grad, _):
         inputs, (found, lse, *tensors) = list(ctx.inputs), ctx.saved_tensors
         for i, x in zip(ctx.tensors, tensors, strict=True):
             inputs[i] = x
-        grads = slopes(grad.contiguous(), found, lse, *inputs)
+        grads = backward(grad.contiguous(), found, lse, *inputs)
         return *grads, *[None] * (len(inputs) - count)
 
-    library.impl(f"ldt::{name}_forward", _DEVICES, forward)
-    library.impl(f"ldt::{name}_backward", _DEVICES, backward)
-    library.register_fake(f"ldt::{name}_forward", shapes)
-    library.register_fake(f"ldt::{name}_backward", backward_shapes)
     library.register_autograd(
-        f"ldt::{name}_forward", first_order(differentiate), setup_context=setup_context
-    )
-    # As programs know it.
-    library.define(f"ldt::{name}", f"({schema.replace(_DOCUMENTS, _LAYOUT)}) -> Tensor", tags=_TAGS)
-    place = schema[: schema.index(_DOCUMENTS)].count(",") + 4
-    library.impl(
-        f"ldt::{name}",
-        "CompositeImplicitAutograd",
-        lambda *given: whole(*given[:place], None, *given[place:])[0],
+        f"ldt::{name}_forward", first_order(slopes), setup_context=setup_context
     )
 
 
@@ -289,9 +296,5 @@ def _host(*_):
     return torch.empty((), dtype=torch.long, device="cpu")
 
 
-library.define("ldt::count_globals", "(Tensor is_global) -> Tensor", tags=_TAGS)
-library.impl("ldt::count_globals", _DEVICES, lambda mask: mask.sum().cpu())
-library.register_fake("ldt::count_globals", _host)
-library.define("ldt::layout", f"({_LAYOUT}, SymInt total) -> Tensor", tags=_TAGS)
-library.impl("ldt::layout", _DEVICES, _number)
-library.register_fake("ldt::layout", _host)
+_operator("count_globals", "(Tensor is_global) -> Tensor", lambda mask: mask.sum().cpu(), _host)
+_operator("layout", f"({_LAYOUT}, SymInt total) -> Tensor", _number, _host)
