@@ -79,7 +79,6 @@ ROWS = {  # name -> (what it is, keys of LdtConfig)
     "top": ("layer 4", TWO | {"pooling_layers": [3]}),
     "two-layers": ("layers 2 and 3", TWO | {"pooling_layers": [1, 2]}),
     "all-layers": ("layers 1 to 4", TWO | {"pooling_layers": [0, 1, 2, 3]}),
-    "separate": ("LDConv's weights of keys from keys", TWO | {"pooling": "ldconv_separate"}),
     "paper-small": (f"window {4 * SMALL}", {"attention_window": 4 * SMALL}),
     "paper-large": (f"window {4 * LARGE}", {"attention_window": 4 * LARGE}),
     "paper": (f"{4 * SMALL} and {4 * LARGE} pooled, 5 tokens every 4", PAPER),
