@@ -31,10 +31,10 @@ class SecondLevel(nn.Module):
 
     Our reading, where the full text was not at hand: that the windows count both sides, as all
     windows of ldt do (64 and 256 tokens each side; if the paper counts one side, the same keys are
-    in reach at 256 and 1024, the row ``paper-one-sided`` of benchmarks/poolingformer.py, which has
-    other kernels, strides and generators too); a kernel of 5 and a stride of 4; that no output projection stands
+    in reach at 256 and 1024); a kernel of 5 and a stride of 4; that no output projection stands
     between the levels; a scale of 1 / sqrt(dim); where cells lie, and LDConv's generator
-    (`ldt.attention.pooled.poolings`). Ours besides: the pooling ``conv``, and the gate.
+    (`ldt.attention.pooled.poolings`). benchmarks/poolingformer.py trains other readings beside it.
+    Ours besides: the pooling ``conv``, and the gate.
 
     Global tokens have seen the whole document, so z is zero in their rows, which stay those of
     the first level. As keys they are like any other token: cells pool what they gathered.
