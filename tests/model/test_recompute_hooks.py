@@ -205,6 +205,30 @@ def test_what_is_changed_after_it_was_saved_is_not_used_for_gradients():
         out.sum().backward()
 
 
+class Odd(torch.autograd.Function):
+    """Passes the gradient of the numbers whose last bit is set."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.view(torch.int32))
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (bits,) = ctx.saved_tensors
+        return grad * bits.bitwise_and(1)
+
+
+def test_what_is_read_as_another_type_is_kept():
+    x = torch.randn(50, requires_grad=True)
+    with recompute.recomputing(nn.Identity()):
+        out = recompute.recomputed(x.exp(), torch.exp, x, of="exp")
+        found = Odd.apply(out)
+    found.sum().backward()
+    assert 0 < x.grad.count_nonzero() < 50
+    torch.testing.assert_close(x.grad, out * out.view(torch.int32).bitwise_and(1))
+
+
 def test_an_activation_that_is_not_the_same_each_time_is_kept():
     class Noisy(nn.Module):
         def forward(self, x):
