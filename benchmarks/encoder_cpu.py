@@ -16,8 +16,12 @@ import json
 import os
 import statistics
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read by torch at its first allocation
@@ -120,21 +124,41 @@ def peak(processes, *what):
 
 def compiled(tokens, rounds):
     """Seconds of ldt's encoder of 2 layers at each of the lengths, as it is and by torch.compile,
-    and those of the second as parts of the first's."""
-    setting, rows = Setting(layers=2, **SHAPE), []
-    for n in tokens:
-        batch, row = encoders.inputs("ldt", [n], setting), {"tokens": n}
-        for kind in PASSES:
-            torch.compiler.reset()
-            model = encoders.build("ldt", n, setting)
-            models = {"eager": model, "compiled": torch.compile(model, fullgraph=True)}
+    and those of the second as parts of the first's.
+
+    They take turns in two processes: in one, each would find its memory in the other's pieces.
+    """
+    with ExitStack() as stack:
+        spawn = partial(ProcessPoolExecutor, 1, get_context("spawn"))
+        pools = {name: stack.enter_context(spawn()) for name in ("eager", "compiled")}
+        rows = [{"tokens": n} for n in tokens]
+        for row, kind in product(rows, PASSES):
             runs = {
-                name: partial(encoders.step, model, batch, kind) for name, model in models.items()
+                name: partial(_in_process, pool, name, row["tokens"], kind)
+                for name, pool in pools.items()
             }
             seconds = medians(runs, rounds)
             row[kind] = seconds | {"compiled_to_eager": seconds["compiled"] / seconds["eager"]}
-        rows.append(row)
     return rows
+
+
+def _in_process(pool, name, tokens, kind):
+    pool.submit(_step, name, tokens, kind).result()
+
+
+def _step(name, tokens, kind):
+    model, batch = _loaded(name, tokens, kind)
+    encoders.step(model, batch, kind)
+
+
+@lru_cache(1)
+def _loaded(name, tokens, kind):
+    setting = Setting(layers=2, **SHAPE)
+    torch.compiler.reset()
+    model = encoders.build("ldt", tokens, setting)
+    if name == "compiled":
+        model = torch.compile(model, fullgraph=True)
+    return model, encoders.inputs("ldt", [tokens], setting)
 
 
 def onednn_gain():
