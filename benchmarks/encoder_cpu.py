@@ -151,7 +151,7 @@ def _step(name, tokens, kind):
     encoders.step(model, batch, kind)
 
 
-@lru_cache(1)
+@lru_cache(2)
 def _loaded(name, tokens, kind):
     setting = Setting(layers=2, **SHAPE)
     torch.compiler.reset()
