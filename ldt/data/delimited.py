@@ -14,7 +14,7 @@ log = logging.getLogger("ldt")
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}  # by format; of csv the one that `detect` begins with
 _OTHERS = (";", "\t", "|")
-_LOOKED_AT = 20  # lines
+_LOOKED_AT = 1 << 18  # bytes, in which the delimiter is looked for
 
 
 class Row(NamedTuple):
@@ -33,18 +33,21 @@ class Row(NamedTuple):
 def detect(lines: Iterator[Line], name: str) -> tuple[str, Iterator[Line]]:
     """The delimiter of a file with the suffix csv, and its lines again.
 
-    A comma, unless the first lines do not agree on the number of their cells by it, and do by a
+    A comma, unless the first rows do not agree on the number of their cells by it, and do by a
     semicolon, a tab or ``|``. Lines behind the header are looked at only where one of those stands
     in it, so that a pipe with commas is read without waiting.
     """
-    first = next(lines)
-    taken = [first]
-    if any(other.encode() in first.raw for other in _OTHERS):
-        taken += itertools.islice(lines, _LOOKED_AT)
+    taken = [next(lines)]
+    size = len(taken[0].raw)
+    if any(other.encode() in taken[0].raw for other in _OTHERS):
+        while size < _LOOKED_AT and (line := next(lines, None)):
+            taken.append(line)
+            size += len(line.raw)
     text = [line.raw.decode("latin-1") for line in taken]
-    whole = text if len(taken) <= _LOOKED_AT else text[:-1]  # the last row may go on
     for delimiter in (",", *_OTHERS):
-        widths = _widths(whole, delimiter)
+        widths = _widths(text, delimiter)
+        if size >= _LOOKED_AT:
+            widths[1:] = widths[1:-1]  # the last row may go on
         if widths[0] > 1 and len(set(widths)) == 1:
             break
     else:
