@@ -65,8 +65,8 @@ def predict(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Layout of FILE: jsonl, csv, tsv, parquet, or a published one such as squad or "
-            "triviaqa; by default one of the first four, detected by content.",
+            help="Layout of FILE: jsonl, csv, tsv, parquet, text, or a published one such as squad "
+            "or triviaqa; by default one of the first five, detected by content and suffix.",
         ),
     ] = None,
     evidence: Annotated[

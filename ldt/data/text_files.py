@@ -51,7 +51,7 @@ def read(
     are counted in the log.
 
     Args:
-        source: file, or folder, which is searched with all below it.
+        source: file, "-" for standard input, or folder, which is searched with all below it.
         field: name of the field that gets the text.
         encoding, on_error: as of `ldt.data.records.read`.
         max_bytes: a longer file is rejected.
@@ -60,17 +60,22 @@ def read(
         UserError: a folder without a text file.
         DataError: a file that cannot be read.
     """
-    paths = _files(source) if os.path.isdir(source) else [Path(source)]
-    for path in paths:
-        name = path.relative_to(source).as_posix() if os.path.isdir(source) else path.name
+    if source == "-":
+        files = {"stdin": source}
+    elif os.path.isdir(source):
+        files = {path.relative_to(source).as_posix(): str(path) for path in _files(source)}
+    else:
+        files = {os.path.basename(source): source}
+    for name, path in files.items():
         try:
-            document = _text(str(path), encoding, max_bytes)
+            document = _text(path, encoding, max_bytes)
         except DataError as error:
             if on_error is None:
                 raise
             on_error(error, b"")
         else:
-            yield Example({field: document}, name, str(path), str(path.parent.absolute()))
+            folder = None if path == "-" else os.path.dirname(os.path.abspath(path))
+            yield Example({field: document}, name, "stdin" if path == "-" else path, folder)
 
 
 def _files(folder: str) -> list[Path]:

@@ -122,8 +122,12 @@ def predict(
             _same_arithmetic(sink, stack)
         stack.enter_context(closing(rejects))
         with _layout_named(format, trained.data.format):
-            options = {"document": recipe.task.document, "max_line_bytes": max_line_bytes}
-            records = partial(read, input, recipe.data, **options)
+            # A .txt file may have the layout of the training, as CoNLL files do: it must be named.
+            plain = format is not None or trained.data.format in (None, *LINES)
+            document = recipe.task.document if plain else None
+            records = partial(
+                read, input, recipe.data, document=document, max_line_bytes=max_line_bytes
+            )
             skipped = None if on_error == "stop" else rejects
             counts = _answer(records, _pauses(input), predictor, sink, batch_tokens, skipped)
         _log_summary(counts, rejects, predictor.max_length)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ldt.data import records, strict_json, text_files
 from ldt.data.formats import conll, hotpotqa, squad, triviaqa, wikihop
 from ldt.data.records import Example, OnError
-from ldt.errors import UserError
+from ldt.errors import DataError
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -25,7 +25,8 @@ _WHOLE: dict[str, ModuleType] = {  # one JSON value
     "wikihop": wikihop,
 }
 _STREAMED: dict[str, ModuleType] = {"conll": conll}  # not JSON; a document at a time
-FORMATS = (*LINES, *_STREAMED, *_WHOLE)
+TEXT = "text"  # a file is a document
+FORMATS = (*LINES, TEXT, *_STREAMED, *_WHOLE)
 
 
 def read(
@@ -48,16 +49,16 @@ def read(
             published layout is always raised.
 
     Raises:
-        UserError: there is no such file, it is a folder, or an option is missing.
-        DataError: the file is damaged or of another layout.
+        UserError: there is no such file, or an option is missing.
+        DataError: the file is damaged or of another layout; text without right answers.
     """
     encoding = getattr(data, "encoding", None)  # prompts of a character model have none
-    if data.format is None and text_files.is_text(source):
+    if data.format == TEXT or (data.format is None and text_files.is_text(source)):
         if document is None:
             what = "a folder" if isdir(source) else "plain text"
-            raise UserError(
-                f"{source}: {what}, which has no right answers; one file of JSON lines, CSV or "
-                "Parquet has them beside each text"
+            raise DataError(
+                f"{source}: {what}, where one file of JSON lines, CSV or Parquet is expected, with "
+                "the right answer beside each text"
             )
         return text_files.read(
             source,
