@@ -227,7 +227,7 @@ def check_meaning(values: Values, reader: LabelReader) -> None:
         if len(sizes) == 1 and sizes != {0}:
             raise DataError(
                 f"{lists[0][1]}: label {reader.path!r} is a vector of {sizes.pop():,} numbers 0 "
-                "and 1, of classes without names; task.labels=[…] names them in their order"
+                "and 1, of classes without names; task.labels=[a, b, …] names them in their order"
             )
     stray = [where for value, where in values if _is_stray(value)]
     if stray:

@@ -107,7 +107,7 @@ class DataSection(DataOptions):
         train: file of training examples, or ``hf:owner/name[:split]``.
         eval: file of examples to evaluate on, or ``hf:owner/name[:split]``.
         format: format or published layout of the files; none detects JSON lines, CSV, TSV and
-            Parquet by content and suffix.
+            Parquet by content and suffix, and the delimiter of CSV.
         text: field that holds the text; none is the task's own, ``text`` or ``context``.
         max_length: longest input, in tokens with the special ones; none is the model's longest.
         domain: domain of triviaqa files; none is what the file says.
@@ -115,7 +115,9 @@ class DataSection(DataOptions):
         fields: names in the files of the task's other fields, as in ``{question: query}``.
         encoding: encoding of JSON lines, CSV, TSV and text files, such as ``latin-1`` or
             ``cp1252``.
-        label: field that holds the label, or a list of fields with true or false.
+        label: field that holds the label, which may be an object of classes with true or false; or
+            a list of fields with true or false. Classes are named without what all fields have
+            before the last dot.
         label_separator: text between the classes of a cell that holds several, as ``|`` in
             ``Cap|Audit``; ``none`` says that a cell is one class, whatever stands in it.
         id: field that holds the document's id.

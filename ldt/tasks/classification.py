@@ -52,10 +52,12 @@ class Classification(Task):
 
     Args:
         problem: kind of answer; none detects it by the labels of the training set: text, whole
-            numbers, true and false are single_label; lists of text, or several label fields of
-            true and false, multi_label; numbers with a point regression.
-        labels: the classes in the order of the model's outputs; none takes all those of the
-            training set, sorted as text. Whole numbers, true and false are classes by their text.
+            numbers, true and false are single_label; lists of text, several classes in a cell
+            (`data.label_separator`), vectors of 0 and 1, objects or several label fields of true
+            and false, multi_label; numbers with a point regression.
+        labels: the classes in the order of the model's outputs, and of vectors of 0 and 1; none
+            takes all those of the training set, sorted as text. Whole numbers, true and false are
+            classes by their text.
         pooling: tokens that the answer is read from: the ``cls`` token, or the ``mean`` or ``max``
             of all tokens, feature by feature. Where few documents are labelled and one clause
             decides, max is the safer choice.
@@ -91,7 +93,7 @@ class Classification(Task):
 
         Raises:
             DataError: no examples; a label that is missing, of another type than the others, or
-                not in ``labels``; or the same label everywhere.
+                not in ``labels``; labels that can be meant in two ways; or the same everywhere.
             RecipeError: the recipe's label fields, labels or merge do not suit the problem.
         """
         source = training_set(data)

@@ -123,7 +123,7 @@ LAYOUTS = {
         {},
         {},
         "file:2: label 'label' is a vector of 3 numbers 0 and 1, of classes without names; "
-        "task.labels=[…] names them in their order",
+        "task.labels=[a, b, …] names them in their order",
     ),
     "vectors with names": (labelled(VECTORS), {}, {"labels": NAMES}, IN_ORDER),
     "object of booleans": (labelled(FLAGS), {}, {}, (MULTI, sorted(NAMES), GOLDS)),
