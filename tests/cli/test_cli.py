@@ -262,7 +262,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
     assert defaults == {
         **{"model": None, "output": None, "on_error": "stop", "resume": False, "text": None},
         **{"batch_tokens": 16384, "max_line_bytes": 256 << 20, "id": None, "device": "auto"},
-        **{"precision": "fp32", "format": None, "evidence": None, "n_best": None},
+        **{"precision": "fp32", "format": None, "evidence": None, "n_best": None, "encoding": None},
     }
     assert options == {
         **{"model": "m", "output": "o", "on_error": "skip", "resume": True, "text": "t"},
