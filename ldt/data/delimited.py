@@ -3,6 +3,7 @@
 import csv
 import itertools
 import logging
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -14,6 +15,7 @@ log = logging.getLogger("ldt")
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}  # by format; of csv the one that `detect` begins with
 _OTHERS = (";", "\t", "|")
+_EXCEL = re.compile(rb"sep=([,;\t|])\r?\n")  # a first line that is not the header
 _LOOKED_AT = 1 << 18  # bytes, in which the delimiter is looked for
 
 
@@ -35,9 +37,11 @@ def detect(lines: Iterator[Line], name: str) -> tuple[str, Iterator[Line]]:
 
     A comma, unless the first rows do not agree on the number of their cells by it, and do by a
     semicolon, a tab or ``|``. Lines behind the header are looked at only where one of those stands
-    in it, so that a pipe with commas is read without waiting.
+    in it, so that a pipe with commas is read without waiting. A first line ``sep=;`` decides.
     """
     taken = [next(lines)]
+    if named := _EXCEL.fullmatch(taken[0].raw):
+        return named[1].decode(), lines
     size = len(taken[0].raw)
     if any(other.encode() in taken[0].raw for other in _OTHERS):
         while size < _LOOKED_AT and (line := next(lines, None)):

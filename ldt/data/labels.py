@@ -18,6 +18,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ldt.data.records import Example, field
@@ -56,7 +57,7 @@ class LabelReader:
     separator: str | None = None
     names: Sequence[str] | None = None
 
-    @property
+    @cached_property
     def columns(self) -> dict[str, str]:
         """The class of each of several fields: its name without the objects that all are in."""
         if isinstance(self.path, str):

@@ -263,7 +263,7 @@ class Classification(Task):
         if columns and self.labels not in (None, data.label, list(columns.values())):
             raise RecipeError("task.labels: data.label names the classes already")
         if data.label_separator not in (None, WHOLE) and (problem != MULTI or columns):
-            what = "data.label names several" if columns else f"task.problem is {self.problem}"
+            what = "data.label names several" if columns else f"the problem is {problem}"
             raise RecipeError(f"data.label_separator: parts the classes of one field, {what}")
         for key, names in (("data.label", data.label), ("task.labels", self.labels)):
             if isinstance(names, list) and len(set(names)) < len(names):

@@ -51,6 +51,11 @@ def test_delimiters_in_cells_are_not_taken_for_those_of_the_file(tmp_path, conte
     assert records(tmp_path / "a.csv", content.encode())[0][1] == fields
 
 
+def test_the_line_of_excel_that_names_the_delimiter_is_obeyed(tmp_path):
+    content = b"\xef\xbb\xbfsep=;\r\na,b;c\r\n1,2;3\r\n"
+    assert records(tmp_path / "a.csv", content) == [(1, {"a,b": "1,2", "c": "3"})]
+
+
 def test_a_bad_row_of_commas_makes_no_other_delimiter(tmp_path):
     assert error(tmp_path / "a.csv", b"a,b;c\n1,2\n1,2,3\n").startswith(":3: 3 cells, the header")
 

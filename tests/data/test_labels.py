@@ -293,7 +293,7 @@ def test_a_separator_goes_with_one_field_of_several_classes():
     single = Classification(problem="single_label")
     what = message("a|b", "b", task=single, label_separator="|")
     assert what == (
-        "data.label_separator: parts the classes of one field, task.problem is single_label"
+        f"data.label_separator: parts the classes of one field, the problem is {SINGLE}"
     )
     assert "look like several classes" in message("a|b", "b", "a", task=single)
     multi = Classification(problem="multi_label")
