@@ -45,7 +45,7 @@ def figures(run):
     if found["problem"] == "single_label_classification":
         scores = {"group": found["metrics"]["eval_macro_f1"]}
     else:
-        scores = {row["class"]: yes_and_no(row, documents) for row in found["table"]}
+        scores = {f"clauses.{row['class']}": yes_and_no(row, documents) for row in found["table"]}
     kept = ("seconds", "tokens", "epochs", "parameters", "step_of_weights")
     rest = {name: found[name] for name in kept} | {"device": found["versions"]["device"]}
     return scores, rest | {"cut_off": found["data"]["eval"]["truncated"], "documents": documents}

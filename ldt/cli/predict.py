@@ -11,7 +11,11 @@ from ldt.cli.options import Device
 def predict(
     file: Annotated[
         str | None,
-        typer.Argument(metavar="FILE", help="Documents to answer for; - reads standard input."),
+        typer.Argument(
+            metavar="FILE",
+            help="Documents to answer for: lines, a table, a text file or a folder of text files; "
+            "- reads standard input.",
+        ),
     ] = None,
     source: Annotated[
         str | None,
@@ -61,8 +65,8 @@ def predict(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Layout of FILE: jsonl, csv, tsv, parquet, or a published one such as squad or "
-            "triviaqa; by default one of the first four, detected by content.",
+            help="Layout of FILE: jsonl, csv, tsv, parquet, text, or a published one such as squad "
+            "or triviaqa; by default one of the first five, detected by content and suffix.",
         ),
     ] = None,
     evidence: Annotated[
@@ -85,6 +89,12 @@ def predict(
         typer.Option(
             metavar="FIELD",
             help="Field of a record that holds its id; by default the one of the training.",
+        ),
+    ] = None,
+    encoding: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Encoding of FILE, such as latin-1 or cp1252; by default UTF-8."
         ),
     ] = None,
     n_best: Annotated[
@@ -132,6 +142,7 @@ def predict(
         evidence=evidence,
         text=text,
         id=id,
+        encoding=encoding,
         n_best=n_best,
         device=device,
         precision=precision,

@@ -166,7 +166,7 @@ class Reader:
                 if line.raw.strip():
                     yield from self._decoded([line])
             return
-        block: list[records.Line] = []
+        block: list[streams.Line] = []
         size = 0
         for line in lines:
             if not whole and not line.raw.strip():
@@ -188,7 +188,7 @@ class Reader:
                 block = []
         yield from self._decoded(block)
 
-    def _decoded(self, lines: list[records.Line]) -> Iterator[str]:
+    def _decoded(self, lines: list[streams.Line]) -> Iterator[str]:
         """The text of a block of lines, or nothing."""
         if not lines:
             return

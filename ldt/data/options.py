@@ -1,5 +1,6 @@
 """The `data:` sections of a recipe, one for each kind of data that tasks learn from."""
 
+import codecs
 import os
 from typing import Annotated, Any, Literal
 
@@ -40,6 +41,17 @@ def check_unique(names: list[str]) -> list[str]:
     return names
 
 
+def check_encoding(name: str) -> str:
+    """The name of an encoding in Python's spelling; ValueError where lines cannot be read in it."""
+    ascii = bytes(range(128))
+    try:
+        if ascii.decode(name) == ascii.decode("ascii"):
+            return codecs.lookup(name).name
+    except (LookupError, UnicodeError):
+        raise ValueError(f"no such encoding of text, got {name!r}") from None
+    raise ValueError(f"{name} has no ASCII in it; iconv -f {name} -t UTF-8 FILE converts a file")
+
+
 PathText = Annotated[str, AfterValidator(_check_path)]
 Paths = PathText | Annotated[list[PathText], Field(min_length=1)]
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -48,6 +60,7 @@ Epochs = Annotated[float, Field(gt=0, le=1e6)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
 Length = Annotated[int, Field(ge=1, le=LONGEST)]
 Window = Annotated[int | list[int], AfterValidator(_check_window)]
+Encoding = Annotated[str, AfterValidator(check_encoding)]
 Names = Annotated[list[str], Field(min_length=1), AfterValidator(check_unique)]
 
 
@@ -94,13 +107,19 @@ class DataSection(DataOptions):
         train: file of training examples, or ``hf:owner/name[:split]``.
         eval: file of examples to evaluate on, or ``hf:owner/name[:split]``.
         format: format or published layout of the files; none detects JSON lines, CSV, TSV and
-            Parquet by content and suffix.
+            Parquet by content and suffix, and the delimiter of CSV.
         text: field that holds the text; none is the task's own, ``text`` or ``context``.
         max_length: longest input, in tokens with the special ones; none is the model's longest.
         domain: domain of triviaqa files; none is what the file says.
         evidence: folder of the documents that triviaqa files name.
         fields: names in the files of the task's other fields, as in ``{question: query}``.
-        label: field that holds the label, or a list of fields with true or false.
+        encoding: encoding of JSON lines, CSV, TSV and text files, such as ``latin-1`` or
+            ``cp1252``.
+        label: field that holds the label, which may be an object of classes with true or false; or
+            a list of fields with true or false. Classes are named without what all fields have
+            before the last dot.
+        label_separator: text between the classes of a cell that holds several, as ``|`` in
+            ``Cap|Audit``; ``none`` says that a cell is one class, whatever stands in it.
         id: field that holds the document's id.
         overflow: reading of documents that are longer than an input: in chunks (``windows``), their
             beginning alone (``truncate``), or not at all (``error`` ends the run).
@@ -114,7 +133,9 @@ class DataSection(DataOptions):
     domain: Literal["wikipedia", "web"] | None = None
     evidence: PathText | None = None
     fields: dict[str, str] = {}
+    encoding: Encoding = "utf-8"
     label: str | Names = "label"
+    label_separator: str | None = Field(None, min_length=1)
     id: str = "id"
     overflow: Literal["windows", "truncate", "error"] = "windows"
     stride: int = Field(0, ge=0, le=LONGEST)

@@ -7,26 +7,25 @@ control characters, NUL and U+2028 inside strings are kept.
 Ids are not compared here, which would take memory per record: see ``ldt.training.finetune.unique``.
 """
 
-import csv
 import dataclasses
 import difflib
 import io
 import itertools
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-from ldt.data import streams
+from ldt.data import delimited, streams
+from ldt.data.streams import Line
 from ldt.data.strict_json import Decoder, JsonError
 from ldt.errors import DataError, first_line, kind
 
 OnError = Callable[[DataError, bytes], None]
 
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
 _BOM = b"\xef\xbb\xbf"
 _KEPT_OF_LONG_LINE = 1024
+_MARKUP = ("html", "htm", "xhtml", "xml")  # suffixes
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -35,8 +34,8 @@ class Example:
     """One record of the user's data.
 
     ``where`` ("train.jsonl:17") opens every message about it; ``id`` is the number of its line (of
-    its row in Parquet, of the item in a JSON array) where the record has none. ``folder`` is that
-    of the file, none for a stream: files that a record names lie in it.
+    its row in Parquet and, below the header, in CSV; of the item in a JSON array) where the record
+    has none. ``folder`` is that of the file, none for a stream: what a record names is there.
     """
 
     fields: dict[str, Any]
@@ -50,6 +49,7 @@ def read(
     *,
     id_field: str = "id",
     format: str | None = None,
+    encoding: str | None = None,
     on_error: OnError | None = None,
     max_line_bytes: int = 256 << 20,
 ) -> Iterator[Example]:
@@ -61,7 +61,10 @@ def read(
         id_field: where a record has its id, text or a whole number; a dotted path as in ``field``.
             Where it is missing, null or empty, the id is the number of the record, from 1.
         format: "jsonl" (JSON arrays too), "csv" or "tsv"; None detects it by suffix and
-            content. Parquet is always detected by content.
+            content, and the delimiter of csv too (`ldt.data.delimited.detect`). Parquet is always
+            detected by content.
+        encoding: of the text, one that has ASCII in it; None is UTF-8 where the caller has no
+            option to name another.
         on_error: None raises at the first bad record. Else it is called with the error and the
             record's bytes (only the first 1,024 of a line that is too long, none for Parquet and
             hub sets), and reading goes on.
@@ -73,17 +76,17 @@ def read(
         DataError: "train.jsonl:17: what is wrong". Damage that ends a file (cut-off gzip, UTF-16,
             a broken JSON array) is raised whether or not there is an ``on_error``.
     """
-    if format not in (None, "jsonl", *_DELIMITERS):
+    if format not in (None, "jsonl", *delimited.DELIMITERS):
         raise ValueError(f"format must be jsonl, csv or tsv, got {format!r}")
     source = os.fspath(source)
     if source.startswith("hf:"):
         nothing = streams.Opened(source, io.BytesIO(), None)
-        reader = _Reader(nothing, id_field, on_error, max_line_bytes)
+        reader = _Reader(nothing, id_field, on_error, max_line_bytes, encoding)
         yield from reader.table(_hub_rows(source), "cannot be read (offline, or no such set?)")
         return
     with streams.opened(source) as file:
         folder = None if source == "-" else os.path.dirname(os.path.abspath(source))
-        reader = _Reader(file, id_field, on_error, max_line_bytes, folder)
+        reader = _Reader(file, id_field, on_error, max_line_bytes, encoding, folder)
         if file.compression == "parquet" and source == "-":
             raise DataError("stdin: Parquet is read from its end; save it to a file first")
         elif file.compression == "parquet":
@@ -92,7 +95,7 @@ def read(
             yield from reader.records(format)
 
 
-def lines(source: str, *, on_error: OnError | None = None, max_line_bytes: int) -> Iterator["Line"]:
+def lines(source: str, *, on_error: OnError | None = None, max_line_bytes: int) -> Iterator[Line]:
     """Yield the lines of a text file, decompressed, without a byte order mark; arguments and
     errors are those of `read`."""
     with streams.opened(source) as file:
@@ -146,14 +149,6 @@ def texts(example: Example, path: str) -> list[str]:
     return values
 
 
-class Line(NamedTuple):
-    """A line of a file as it stands there."""
-
-    number: int  # from 1
-    offset: int  # of its first byte in the decompressed file
-    raw: bytes  # with its line end
-
-
 class _Reader:
     """One open source, and what its messages need."""
 
@@ -163,6 +158,7 @@ class _Reader:
         id_field: str,
         on_error: OnError | None,
         limit: int,
+        encoding: str | None = None,
         folder: str | None = None,
     ):
         self.file = file
@@ -171,6 +167,8 @@ class _Reader:
         self.id_field = id_field
         self.on_error = on_error
         self.limit = limit
+        self.encoding = encoding
+        self.codec = encoding or "utf-8"
 
     def reject(self, where: str, what: str, raw: bytes) -> None:
         error = DataError(f"{where}: {what}")
@@ -199,9 +197,12 @@ class _Reader:
             return
         lines = itertools.chain([first], lines)
         start = first.raw.lstrip()[:1]
+        if start == b"<" and format is None and suffix(self.name) in _MARKUP:
+            what = "HTML or XML; pandoc -t plain FILE -o FILE.txt makes text of HTML"
+            raise DataError(f"{self.name}: {what}")
         detected = format or ("jsonl" if start == b"{" else suffix(self.name))
-        if detected in _DELIMITERS:
-            yield from self.rows(lines, _DELIMITERS[detected])
+        if detected in delimited.DELIMITERS:
+            yield from self.rows(lines, detected)
         elif start == b"[":
             yield from self.items(first)
         else:
@@ -248,7 +249,7 @@ class _Reader:
                 continue
             where = f"{self.name}:{number}"
             try:
-                text = raw.decode().strip(" \t\r\n")
+                text = raw.decode(self.codec).strip(" \t\r\n")
                 value, end = decoder.decode(text)
             except ValueError as error:
                 what = str(error)
@@ -258,7 +259,7 @@ class _Reader:
                         "the file); was its writer stopped?"
                     )
                 elif isinstance(error, UnicodeDecodeError):
-                    what = streams.not_utf8(raw, error, offset)
+                    what = streams.not_utf8(raw, error, offset, self.encoding)
                 elif text == "{":
                     what += "; each line must be one whole object: jq -c . FILE makes such lines"
                 self.reject(where, what, raw)
@@ -279,10 +280,10 @@ class _Reader:
                 "one object a line is not: jq -c '.[]' FILE > FILE.jsonl"
             )
         try:
-            text = raw.decode()
+            text = raw.decode(self.codec)
         except UnicodeDecodeError as error:
             number = first.number + raw.count(b"\n", 0, error.start)
-            what = streams.not_utf8(raw, error, first.offset)
+            what = streams.not_utf8(raw, error, first.offset, self.encoding)
             raise DataError(f"{self.name}:{number}: {what}") from None
         decoder = Decoder()
         at = _past_space(text, text.index("[") + 1)
@@ -308,47 +309,20 @@ class _Reader:
         if text[at + 1 :].strip():
             raise DataError(f"{self.name}: text after the JSON array's closing ]")
 
-    def rows(self, lines: Iterable[Line], delimiter: str) -> Iterator[Example]:
-        """CSV with a header; a quoted cell may span lines. Every value is text."""
-        taken: list[Line] = []  # the lines of the current row
-
-        def decoded():
-            for line in lines:
-                taken.append(line)
-                yield line.raw.decode(errors="surrogateescape")
-
-        csv.field_size_limit(max(csv.field_size_limit(), min(self.limit, sys.maxsize)))
-        reader = csv.reader(decoded(), delimiter=delimiter, strict=True)
-        header: list[str] | None = None
-        while True:
-            taken.clear()
-            try:
-                cells, what = next(reader), None
-            except StopIteration:
-                return
-            except csv.Error as error:
-                cells, what = [], f"not CSV: {error}"
-            if not cells and not what:
-                continue
-            number, raw = taken[0].number, b"".join(line.raw for line in taken)
-            where = f"{self.name}:{number}"
-            try:
-                raw.decode()
-            except UnicodeDecodeError as error:
-                what = streams.not_utf8(raw, error, taken[0].offset)
-            if header is None:
-                if what or len(set(cells)) < len(cells):
-                    raise DataError(f"{where}: {what or 'a name stands twice in the header'}")
-                header = cells
-                continue
-            if taken[-1].number - number >= len(taken):
-                what = "a line of this row is too long"
-            if not what and len(cells) != len(header):
-                what = f"{len(cells)} cells, the header has {len(header)}"
-            if what:
-                self.reject(where, what, raw)
+    def rows(self, lines: Iterator[Line], format: str) -> Iterator[Example]:
+        """CSV with a header; the id of a row without one is its number below the header."""
+        delimiter = delimited.DELIMITERS[format]
+        if format == "csv":
+            delimiter, lines = delimited.detect(lines, self.name)
+        found = delimited.rows(
+            lines, delimiter, name=self.name, limit=self.limit, encoding=self.encoding
+        )
+        for number, row in enumerate(found, 1):
+            where = f"{self.name}:{row.line}"
+            if row.fault:
+                self.reject(where, row.fault, row.raw)
             else:
-                yield from self.example(dict(zip(header, cells, strict=True)), number, where, raw)
+                yield from self.example(row.fields, number, where, row.raw)
 
 
 def _parquet_rows(path: str) -> Iterator[dict]:

@@ -19,9 +19,20 @@ _COMPRESSIONS = (
     (b"BZh", "bz2", bz2.open),
     (b"\xfd7zXZ\x00", "xz", lzma.open),
 )
-_FOREIGN = (
-    (b"\x28\xb5\x2f\xfd", "zstd data; pipe it in: zstd -dc FILE | ldt … -"),
-    (b"PK\x03\x04", "a zip archive or spreadsheet; unpack or export it first"),
+_CSV = "save it as CSV UTF-8 there, or run soffice --headless --convert-to csv FILE"
+_TEXT = 'soffice --headless --convert-to "txt:Text (encoded):UTF8" FILE makes text'
+_ZIP = b"PK\x03\x04"
+_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1"  # of Office before 2007
+_FOREIGN = (  # by the first bytes and, where those of several kinds are alike, the suffix
+    (b"\x28\xb5\x2f\xfd", (), "zstd data; pipe it in: zstd -dc FILE | ldt … -"),
+    (b"%PDF-", (), "a PDF; pdftotext FILE makes text, ocrmypdf first where it is a scan"),
+    (b"{\\rtf", (), f"an RTF document; {_TEXT}"),
+    (_ZIP, (".xlsx", ".xlsm", ".xlsb", ".ods"), f"a spreadsheet; {_CSV}"),
+    (_OLE, (".xls",), f"a spreadsheet; {_CSV}"),
+    (_ZIP, (".docx", ".docm", ".odt"), f"a Word or OpenDocument text; {_TEXT}"),
+    (_OLE, (".doc",), f"a Word document; {_TEXT}"),
+    (_ZIP, (), "a zip archive or an Office file; unzip it, or save it as CSV UTF-8 or text"),
+    (_OLE, (), "an Office file; save it as CSV UTF-8 or text"),
 )
 
 
@@ -45,13 +56,21 @@ class Opened(NamedTuple):
         return f"cannot be read on ({error})"
 
 
+class Line(NamedTuple):
+    """A line of a file as it stands there."""
+
+    number: int  # from 1
+    offset: int  # of its first byte in the decompressed file
+    raw: bytes  # with its line end
+
+
 @contextlib.contextmanager
 def opened(source: str) -> Iterator[Opened]:
     """Open a path, or standard input for "-"; its compression is detected by content.
 
     Raises:
         UserError: there is no such file, it is a folder, or standard input is a terminal.
-        DataError: a compression that cannot be read here (zstd, zip).
+        DataError: what cannot be read here (zstd, zip, spreadsheets, Word, PDF).
     """
     if source == "-" and sys.stdin.isatty():
         raise UserError(
@@ -62,8 +81,8 @@ def opened(source: str) -> Iterator[Opened]:
     raw = _stdin() if source == "-" else _open(source)
     try:
         head = raw.read(6)
-        for magic, what in _FOREIGN:
-            if head.startswith(magic):
+        for magic, suffixes, what in _FOREIGN:
+            if head.startswith(magic) and (not suffixes or name.lower().endswith(suffixes)):
                 raise DataError(f"{name}: {what}")
         whole = io.BufferedReader(_Rejoined(head, raw), 1 << 16)
         stream: io.BufferedIOBase = whole
@@ -79,15 +98,26 @@ def opened(source: str) -> Iterator[Opened]:
             raw.close()
 
 
-def not_utf8(raw: bytes, error: UnicodeDecodeError, offset: int = 0) -> str:
-    """The words of a message about bytes that are not UTF-8.
+def not_utf8(
+    raw: bytes, error: UnicodeDecodeError, offset: int = 0, encoding: str | None = None
+) -> str:
+    """The words of a message about bytes that are not UTF-8, or not of another encoding.
 
     Args:
         raw: the bytes that were decoded.
         offset: of their first one in the file.
+        encoding: what `data.encoding` asks for; none where there is no such option.
     """
     place = offset + error.start
-    return f"not UTF-8: byte 0x{raw[error.start]:02x} at byte offset {place:,} of the file"
+    byte = f"byte 0x{raw[error.start]:02x} at byte offset {place:,} of the file"
+    if encoding is None:
+        return f"not UTF-8: {byte}; iconv -f CP1252 -t UTF-8 FILE converts what Excel writes"
+    if encoding != "utf-8":
+        return f"not {encoding}: {byte}; data.encoding names another"
+    return (
+        f"not UTF-8: {byte}; data.encoding=cp1252 (ldt predict: --encoding cp1252) reads what "
+        "Excel writes"
+    )
 
 
 class _Rejoined(io.RawIOBase):

@@ -142,7 +142,7 @@ def _value(name: str, data: bytes) -> Any:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         what = not_utf8(data, error)
-        raise DataError(f"{name}: {what}; iconv -t UTF-8 converts a file") from None
+        raise DataError(f"{name}: {what}") from None
     start = len(text) - len(text.lstrip(" \t\r\n"))
     if start == len(text):
         raise DataError(f"{name}: empty; expected JSON")

@@ -17,11 +17,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from ldt.data.formats import FORMATS, LINES, read
+from ldt.data.options import check_encoding
 from ldt.data.records import Example
 from ldt.data.streams import opened
 from ldt.errors import (
@@ -69,6 +71,7 @@ def predict(
     evidence: str | None = None,
     text: str | None = None,
     id: str | None = None,
+    encoding: str | None = None,
     n_best: int | None = None,
     device: str = "auto",
     precision: str = "fp32",
@@ -79,7 +82,8 @@ def predict(
     Messages go to the log.
 
     Args:
-        input: file, "-" for standard input, or what else `ldt.data.records.read` takes.
+        input: file, "-" for standard input, or what else `ldt.data.records.read` takes; a text file
+            or a folder of them, one document each.
         model: folder of a finished run; None is `LATEST` in the current directory.
         output: file, see `AnswerFile`; a pipe or device is written as it is; None or "-" is
             standard output. A name in .json gets the layout of the task's published evaluator.
@@ -90,6 +94,7 @@ def predict(
         max_line_bytes: a longer line cannot be used.
         format: a name in `ldt.data.formats.FORMATS`; None: lines or a table, detected by content.
         evidence, text, id: keys of the data section; None: as in training.
+        encoding: key of the data section; None is UTF-8, whatever the training read.
         n_best: answers a document, of tasks that have several.
         device: a torch device; "auto" is the GPU if there is one.
         precision: a name in `ldt.model.precision.PRECISIONS`.
@@ -101,13 +106,13 @@ def predict(
         UserError: with its exit code, when a path, a record, the model or the memory is to blame.
         BrokenPipeError: nobody reads the output any more.
     """
-    _check_options(on_error, batch_tokens, format)
+    _check_options(on_error, batch_tokens, format, encoding)
     rejects = Rejects(rejects_path(input, output))
     check_paths(input, output, rejects.path, resume)
     with _Ending() as ending, ExitStack() as stack:
         folder = find_model(model)
         trained = read_recipe(folder)
-        recipe = _changed(trained, n_best, format, evidence=evidence, text=text, id=id)
+        recipe = _changed(trained, n_best, format, encoding, evidence=evidence, text=text, id=id)
         # Opened before the model is loaded: what is wrong with it must not cost that time.
         sink = ending.sink = _open_sink(output, folder, recipe, precision, resume, stack)
         predictor: Predictor = resolve_name(PREDICTORS[recipe.task.kind])(
@@ -117,7 +122,12 @@ def predict(
             _same_arithmetic(sink, stack)
         stack.enter_context(closing(rejects))
         with _layout_named(format, trained.data.format):
-            records = partial(read, input, recipe.data, max_line_bytes=max_line_bytes)
+            # A .txt file may have the layout of the training, as CoNLL files do: it must be named.
+            plain = format is not None or trained.data.format in (None, *LINES)
+            document = recipe.task.document if plain else None
+            records = partial(
+                read, input, recipe.data, document=document, max_line_bytes=max_line_bytes
+            )
             skipped = None if on_error == "stop" else rejects
             counts = _answer(records, _pauses(input), predictor, sink, batch_tokens, skipped)
         _log_summary(counts, rejects, predictor.max_length)
@@ -154,7 +164,7 @@ def check_paths(input: str, output: str | None, rejects: Path, resume: bool) -> 
                 "standard input is a terminal; pipe documents into it "
                 "(cat docs.jsonl | ldt predict --input -) or name a file"
             )
-    elif not (os.path.exists(input) and _pauses(input)):
+    elif not (os.path.isdir(input) or (os.path.exists(input) and _pauses(input))):
         with opened(input):
             pass
     for file in (rejects, *((output, f"{output}.partial") if output else ())):
@@ -220,20 +230,26 @@ def read_recipe(folder: Path) -> Recipe:
 
 
 def _changed(
-    recipe: Recipe, n_best: int | None, format: str | None, **fields: str | None
+    recipe: Recipe,
+    n_best: int | None,
+    format: str | None,
+    encoding: str | None,
+    **fields: str | None,
 ) -> Recipe:
     """A copy of a recipe with what differs at prediction.
 
     Args:
         n_best: of the task; None keeps that of the recipe, as it does for
         fields: of the data section.
-        format: of the documents; None is that of lines, whatever the training read.
+        format: of the documents; None is that of lines, whatever the training read, as
+        encoding: None is UTF-8.
 
     Raises:
         UserError: the task has one answer only.
     """
-    changes = {key: value for key, value in fields.items() if value is not None}
-    data = recipe.data.model_copy(update=changes | {"format": format})
+    changes: dict[str, Any] = {key: value for key, value in fields.items() if value is not None}
+    changes |= {"format": format, "encoding": encoding or "utf-8"}
+    data = recipe.data.model_copy(update=changes)
     task = recipe.task
     if n_best is not None:
         if "n_best" not in type(task).model_fields:
@@ -298,6 +314,7 @@ def _open_sink(
         "text field": recipe.data.text or recipe.task.document,
         "id field": recipe.data.id,
         "format": recipe.data.format or "lines",
+        "encoding": recipe.data.encoding,
         "n best": recipe.task.model_dump().get("n_best", 1),
         "precision": precision,
     }
@@ -316,13 +333,20 @@ def _same_arithmetic(sink: AnswerFile, stack: ExitStack) -> None:
     stack.enter_context(matmul.chosen(sink.remember("arithmetic", matmul.choices)))
 
 
-def _check_options(on_error: str, batch_tokens: int, format: str | None) -> None:
+def _check_options(
+    on_error: str, batch_tokens: int, format: str | None, encoding: str | None
+) -> None:
     if on_error not in ("stop", "skip"):
         raise ValueError(f"on_error must be stop or skip, got {on_error!r}")
     if batch_tokens < 1:
         raise UserError(f"--batch-tokens must be at least 1, got {batch_tokens}")
     if format is not None and format not in FORMATS:
         raise UserError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}")
+    if encoding is not None:
+        try:
+            check_encoding(encoding)
+        except ValueError as error:
+            raise UserError(f"--encoding: {error}") from None
 
 
 def _is_stream(output: str | None) -> bool:
@@ -336,7 +360,8 @@ def _pauses(source: str) -> bool:
     """True for a pipe or the like, whose next line may be long in coming."""
     if source.startswith("hf:"):
         return False
-    return not stat.S_ISREG(os.stat(0 if source == "-" else source).st_mode)
+    mode = os.stat(0 if source == "-" else source).st_mode
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 class _Ending:

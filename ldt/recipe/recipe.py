@@ -8,6 +8,7 @@ import glob
 import json
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ log = logging.getLogger("ldt")
 
 RECIPE = "recipe.yaml"  # the resolved recipe in a run folder
 SECTIONS = ("task", "model", "data", "training")
+
+_PUNCTUATION = re.compile(r"\s*[|,;:/&+*#%<>=-]+\s*")
 
 _Section = TypeVar("_Section", bound=Section)
 
@@ -173,7 +176,8 @@ def _override(root, overrides, problems):
         if not equals or not all(keys):
             problems.add(keys, "expected key=value, as in training.seed=1", place)
             continue
-        tree = yaml.parse(written)
+        # Punctuation alone is text, as in data.label_separator=| where YAML has marks of its own.
+        tree = yaml.Tree(written) if _PUNCTUATION.fullmatch(written) else yaml.parse(written)
         for below, _, what in tree.problems:
             problems.add((*keys, *below), what, place)
         inside = root

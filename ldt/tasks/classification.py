@@ -1,9 +1,8 @@
 """Classes or a number for a whole document: [cls] document [sep], answered at the first token."""
 
 import logging
-import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -11,10 +10,22 @@ from pydantic import Field
 
 from ldt.data.chunking import fit
 from ldt.data.features import Feature
+from ldt.data.labels import (
+    MULTI,
+    REGRESSION,
+    SINGLE,
+    WHOLE,
+    Gold,
+    LabelReader,
+    check_meaning,
+    count_classes,
+    infer_problem,
+    is_decimal,
+)
 from ldt.data.options import Names
-from ldt.data.records import Example, field, kind, text
+from ldt.data.records import Example, text
 from ldt.data.tokenization import tokenize
-from ldt.errors import DataError, RecipeError, listed, shown
+from ldt.errors import DataError, RecipeError, listed
 from ldt.metrics import classification
 from ldt.metrics.numbers import logsumexp, softmax
 from ldt.tasks.base import (
@@ -33,12 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ldt")
 
-SINGLE = "single_label_classification"  # config.problem_type, in transformers' words
-MULTI = "multi_label_classification"
-REGRESSION = "regression"
 _PROBLEMS = {"single_label": SINGLE, "multi_label": MULTI, "regression": REGRESSION}
-Gold = str | list[str] | float  # a class, the list of classes, or the number of a regression
-_FLAGS = {"true": True, "false": False, "1": True, "0": False}  # true and false as CSV has them
 
 
 class Classification(Task):
@@ -46,10 +52,12 @@ class Classification(Task):
 
     Args:
         problem: kind of answer; none detects it by the labels of the training set: text, whole
-            numbers, true and false are single_label; lists of text, or several label fields of
-            true and false, multi_label; numbers with a point regression.
-        labels: the classes in the order of the model's outputs; none takes all those of the
-            training set, sorted as text. Whole numbers, true and false are classes by their text.
+            numbers, true and false are single_label; lists of text, several classes in a cell
+            (`data.label_separator`), vectors of 0 and 1, objects or several label fields of true
+            and false, multi_label; numbers with a point regression.
+        labels: the classes in the order of the model's outputs, and of vectors of 0 and 1; none
+            takes all those of the training set, sorted as text. Whole numbers, true and false are
+            classes by their text.
         pooling: tokens that the answer is read from: the ``cls`` token, or the ``mean`` or ``max``
             of all tokens, feature by feature. Where few documents are labelled and one clause
             decides, max is the safer choice.
@@ -85,14 +93,17 @@ class Classification(Task):
 
         Raises:
             DataError: no examples; a label that is missing, of another type than the others, or
-                not in ``labels``; or the same label everywhere.
+                not in ``labels``; labels that can be meant in two ways; or the same everywhere.
             RecipeError: the recipe's label fields, labels or merge do not suit the problem.
         """
         source = training_set(data)
-        labels = [(_raw(each, data.label), each.where) for each in self.each(examples, source)]
-        problem = _PROBLEMS[self.problem] if self.problem else _infer(labels, data.label)
+        reader = self.labels_of(data)
+        values = [(reader.raw(each), each.where) for each in self.each(examples, source)]
+        problem = _PROBLEMS[self.problem] if self.problem else infer_problem(values, reader)
         self._check_recipe(problem, data)
-        golds = [_READERS[problem](raw, data.label, where) for raw, where in labels]
+        if problem != REGRESSION:
+            check_meaning(values, reader)
+        golds = [reader.read(value, problem, where) for value, where in values]
         if all(gold == golds[0] for gold in golds):
             raise DataError(
                 f"{source}: nothing to learn, all {len(golds):,} "
@@ -101,9 +112,9 @@ class Classification(Task):
         if problem == REGRESSION:
             names = _several(data.label)
         else:
-            counts = Counter(name for gold in golds for name in _several(gold))
-            names = data.label if isinstance(data.label, list) else self.labels or sorted(counts)
-            for gold, (_, where) in zip(golds, labels, strict=True):
+            counts = count_classes(values, golds, reader)
+            names = list(reader.columns.values()) or self.labels or sorted(counts)
+            for gold, (_, where) in zip(golds, values, strict=True):
                 for name in _several(gold):
                     if name not in names:
                         raise DataError(
@@ -126,8 +137,9 @@ class Classification(Task):
         names = set(_names(config))
         unseen: Counter[str] = Counter()
         where: dict[str, str] = {}
+        reader = self.labels_of(data)
         for example in self.each(examples, evaluation_set(data)):
-            gold = _read(example, data, config)
+            gold = reader.gold(example, config.problem_type)
             for name in _several(gold) if config.problem_type != REGRESSION else ():
                 if name not in names:
                     unseen[name] += 1
@@ -143,10 +155,10 @@ class Classification(Task):
         """Return the class where each document has one."""
         if isinstance(data.label, list) or self.problem not in (None, "single_label"):
             return None
-        value = field(example, data.label)
-        if isinstance(value, str) and self.problem is None and _is_decimal(value):
+        value = self.labels_of(data).raw(example)
+        if isinstance(value, str) and self.problem is None and is_decimal(value):
             return None  # `learn` will ask what it is meant to be
-        return str(value) if isinstance(value, (str, int)) else None
+        return str(value).strip() if isinstance(value, (str, int)) else None
 
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
@@ -174,7 +186,7 @@ class Classification(Task):
         Raises:
             DataError: it is missing, of a wrong type, or not one of the model's classes.
         """
-        gold = _read(example, data, config)
+        gold = self.labels_of(data).gold(example, config.problem_type)
         if config.problem_type != REGRESSION:
             names = _names(config)
             for name in _several(gold):
@@ -240,11 +252,19 @@ class Classification(Task):
         """macro_f1, or mse of a regression."""
         return "mse" if config.problem_type == REGRESSION else "macro_f1"
 
+    def labels_of(self, data: "DataSection") -> LabelReader:
+        """What reads the labels."""
+        return LabelReader(data.label, data.label_separator, self.labels)
+
     def _check_recipe(self, problem: str, data: "DataSection") -> None:
         if isinstance(data.label, list) and problem != MULTI:
             raise RecipeError(f"data.label: several fields, task.problem is {self.problem}")
-        if isinstance(data.label, list) and self.labels not in (None, data.label):
+        columns = self.labels_of(data).columns
+        if columns and self.labels not in (None, data.label, list(columns.values())):
             raise RecipeError("task.labels: data.label names the classes already")
+        if data.label_separator not in (None, WHOLE) and (problem != MULTI or columns):
+            what = "data.label names several" if columns else f"the problem is {problem}"
+            raise RecipeError(f"data.label_separator: parts the classes of one field, {what}")
         for key, names in (("data.label", data.label), ("task.labels", self.labels)):
             if isinstance(names, list) and len(set(names)) < len(names):
                 raise RecipeError(f"{key}: a class stands twice in {listed(names)}")
@@ -260,100 +280,6 @@ class Classification(Task):
         if config.problem_type == MULTI:
             return [float(name in gold) for name in _names(config)]
         return gold
-
-
-def _raw(example: Example, path: str | list[str]) -> Any:
-    """The label as the file has it; of several fields, the list of those that are true."""
-    if isinstance(path, str):
-        return field(example, path)
-    names = []
-    for name in path:
-        value = field(example, name)
-        flag = _FLAGS.get(str(value).lower()) if isinstance(value, (bool, int, str)) else None
-        if flag is None:
-            raise DataError(
-                f"{example.where}: label {name!r} is {shown(value)}, expected true or false"
-            )
-        if flag:
-            names.append(name)
-    return names
-
-
-def _infer(labels: list[tuple[Any, str]], path: str | list[str]) -> str:
-    """The problem that goes with labels of these types, each with its place."""
-    first: dict[str, str] = {}
-    for value, where in labels:
-        if value is None:
-            raise DataError(f"{where}: label {path!r} is null")
-        first.setdefault(type(value).__name__, where)
-    if isinstance(path, list) or set(first) == {"list"}:
-        return MULTI
-    if set(first) in ({"float"}, {"float", "int"}):
-        return REGRESSION
-    if len(first) > 1:
-        (_, one), (_, other) = list(first.items())[:2]
-        kinds = {where: kind(value) for value, where in reversed(labels)}
-        raise DataError(
-            f"{other}: label {path!r} is {kinds[other]}, at {one} {kinds[one]}; they must be alike"
-        )
-    if set(first) == {"str"} and all(_is_number(value) for value, _ in labels):
-        decimal = next((value for value, _ in labels if _is_decimal(value)), None)
-        if decimal is not None:
-            raise DataError(
-                f"{labels[0][1]}: labels such as {decimal!r} are numbers as text; "
-                "task.problem=regression reads them so, single_label as classes"
-            )
-    return SINGLE
-
-
-def _class(value: Any, path: str | list[str], where: str) -> str:
-    if isinstance(value, str) and value.strip():
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    raise DataError(
-        f"{where}: label {path!r} is {shown(value)}, expected text, a whole number, true or false"
-    )
-
-
-def _classes(value: Any, path: str | list[str], where: str) -> list[str]:
-    if isinstance(path, list):
-        return value
-    if not isinstance(value, list):
-        raise DataError(f"{where}: label {path!r} is {shown(value)}, expected a list of classes")
-    return sorted({_class(item, path, where) for item in value})
-
-
-def _number(value: Any, path: str | list[str], where: str) -> float:
-    if isinstance(value, str) and _is_number(value):
-        value = float(value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    raise DataError(f"{where}: label {path!r} is {shown(value)}, expected a number")
-
-
-_READERS: dict[str, Callable[[Any, str | list[str], str], Gold]] = {
-    SINGLE: _class,
-    MULTI: _classes,
-    REGRESSION: _number,
-}
-
-
-def _read(example: Example, data: "DataSection", config) -> Gold:
-    return _READERS[config.problem_type](_raw(example, data.label), data.label, example.where)
-
-
-def _is_number(value: str) -> bool:
-    try:
-        return math.isfinite(float(value))
-    except ValueError:
-        return False
-
-
-def _is_decimal(value: str) -> bool:
-    return _is_number(value) and not value.strip("+- ").isdigit()
 
 
 def _warn_of_rare(counts: Counter[str], names: list[str]) -> None:

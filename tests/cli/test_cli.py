@@ -250,7 +250,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
     module.predict = lambda *arguments, **options: seen.append((arguments, options)) or 7
     monkeypatch.setitem(sys.modules, "ldt.inference.predict", module)
     given = ["--model", "m", "--output", "o", "--on-error", "skip", "--resume", "--text", "t"]
-    given += ["--format", "squad", "--evidence", "e", "--n-best", "3"]
+    given += ["--format", "squad", "--evidence", "e", "--n-best", "3", "--encoding", "cp1252"]
     given += ["--batch-tokens", "9", "--max-line-bytes", "8", "--id", "i", "--device", "cpu"]
     for arguments in (["--input", "-"], ["--input", "a", *given], ["a", *given]):
         with pytest.raises(SystemExit) as ended:
@@ -262,12 +262,18 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
     assert defaults == {
         **{"model": None, "output": None, "on_error": "stop", "resume": False, "text": None},
         **{"batch_tokens": 16384, "max_line_bytes": 256 << 20, "id": None, "device": "auto"},
-        **{"precision": "fp32", "format": None, "evidence": None, "n_best": None},
+        **{"precision": "fp32", "format": None, "evidence": None, "n_best": None, "encoding": None},
     }
     assert options == {
         **{"model": "m", "output": "o", "on_error": "skip", "resume": True, "text": "t"},
         **{"batch_tokens": 9, "max_line_bytes": 8, "id": "i", "device": "cpu"},
-        **{"precision": "fp32", "format": "squad", "evidence": "e", "n_best": 3},
+        **{
+            "precision": "fp32",
+            "format": "squad",
+            "evidence": "e",
+            "n_best": 3,
+            "encoding": "cp1252",
+        },
     }
 
 

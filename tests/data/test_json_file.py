@@ -29,7 +29,7 @@ def test_one_value_is_read_packed_or_not_with_a_mark_and_space_around(tmp_path, 
         (b'{"a": NaN}', "NaN is no JSON number"),
         (
             b'{"a": "\xff"}',
-            "not UTF-8: byte 0xff at byte offset 7 of the file; iconv -t UTF-8 converts a file",
+            "not UTF-8: byte 0xff at byte offset 7 of the file; iconv -f CP1252 -t UTF-8 FILE",
         ),
         (b"[" * 200_000, "not JSON that can be read: nested too deep"),
         (

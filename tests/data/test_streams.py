@@ -64,6 +64,26 @@ def test_packings_that_are_not_read_are_named(file, magic, word):
     assert word in error(file, magic + b"....")
 
 
+@pytest.mark.parametrize(
+    ("name", "magic", "what"),
+    [
+        ("a.xlsx", b"PK\x03\x04", "a spreadsheet; save it as CSV UTF-8"),
+        ("a.ODS", b"PK\x03\x04", "a spreadsheet; "),
+        ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a spreadsheet; "),
+        ("a.docx", b"PK\x03\x04", "a Word or OpenDocument text; soffice --headless --convert-to"),
+        ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a Word document; soffice"),
+        ("a.rtf", b"{\\rtf1", "an RTF document; soffice"),
+        ("a.pdf", b"%PDF-1.7", "a PDF; pdftotext FILE makes text"),
+        ("a.txt", b"%PDF-1.7", "a PDF; pdftotext FILE makes text"),
+        ("a.zip", b"PK\x03\x04", "a zip archive or an Office file; unzip it"),
+        ("a", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Office file; save it as CSV UTF-8"),
+        ("a.html", b"<!DOCTYPE html>", "HTML or XML; pandoc -t plain FILE -o FILE.txt makes text"),
+    ],
+)
+def test_files_of_office_and_print_have_a_line_of_their_own(tmp_path, name, magic, what):
+    assert error(tmp_path / name, magic + b"....").startswith(f": {what}")
+
+
 # standard input and paths
 
 

@@ -84,6 +84,47 @@ def test_fields_named_on_the_command_line_replace_those_of_the_recipe(fine_tuned
         predict(source, model=str(fine_tuned), output=str(tmp_path / "other.jsonl"))
 
 
+def test_each_text_file_of_a_folder_gets_an_answer(fine_tuned, tmp_path, log):
+    folder = tmp_path / "contracts"
+    (folder / "old").mkdir(parents=True)
+    (folder / "b.txt").write_text("this party ends")
+    (folder / "old" / "a.txt").write_text("[the] other part")
+    (folder / "empty.txt").touch()
+    (folder / "c.pdf").touch()
+    code, answers = answer(str(folder), fine_tuned, tmp_path)
+    assert code == 0
+    assert [each["id"] for each in answers] == ["b.txt", "empty.txt", "old/a.txt"]
+    assert [each.get("empty") for each in answers] == [None, True, None]
+    assert f"{folder}: 3 text files read, not read: 1 .pdf" in log.messages
+    assert not module._pauses(str(folder))  # else batches would depend on the speed of the disk
+    _, (alone,) = answer(str(folder / "b.txt"), fine_tuned, tmp_path)
+    assert alone["scores"] == pytest.approx(answers[0]["scores"], abs=1e-5)
+    assert alone["id"] == "b.txt"
+
+
+def test_a_text_file_may_have_the_layout_of_the_training_and_is_asked_about(fine_tuned, tmp_path):
+    run = shutil.copytree(fine_tuned, tmp_path / "run")
+    (run / "recipe.yaml").write_text(RECIPE.replace("text: body.text", "format: conll"))
+    source = tmp_path / "docs.txt"
+    source.write_text("EU B-ORG\n")
+    with pytest.raises(DataError, match="docs.txt: plain text, .*; trained with --format conll$"):
+        answer(str(source), run, tmp_path)
+    assert answer(str(source), run, tmp_path, format="text")[1][0]["id"] == "docs.txt"
+
+
+def test_the_encoding_is_that_of_the_command_and_not_of_the_training(fine_tuned, tmp_path):
+    run = shutil.copytree(fine_tuned, tmp_path / "run")
+    recipe = RECIPE.replace("text: body.text", "text: body, encoding: cp1252")
+    (run / "recipe.yaml").write_text(recipe)
+    source = tmp_path / "docs.csv"
+    source.write_bytes("name;body\nÉ;this party\n".encode())
+    assert answer(str(source), run, tmp_path)[1][0]["id"] == "É"
+    source.write_bytes("name;body\nÉ;this party\n".encode("cp1252"))
+    with pytest.raises(DataError, match="docs.csv:2: not UTF-8: .*--encoding cp1252"):
+        answer(str(source), run, tmp_path)
+    assert answer(str(source), run, tmp_path, encoding="cp1252")[1][0]["id"] == "É"
+
+
 def test_resuming_with_another_field_or_model_is_refused(fine_tuned, tmp_path):
     lines = ['{"text": "this part", "key": 1}', "{"]
     source = write(tmp_path / "docs.jsonl", lines)
@@ -232,6 +273,7 @@ def test_rejects_of_a_stream_are_kept_in_the_current_directory():
         ({"output": "."}, ".: a folder"),
         ({"resume": True}, "--resume needs --output FILE"),
         ({"batch_tokens": 0}, "--batch-tokens must be at least 1"),
+        ({"encoding": "utf-16"}, "--encoding: utf-16 has no ASCII in it"),
     ],
 )
 def test_what_cannot_work_is_told_before_the_model_is_loaded(

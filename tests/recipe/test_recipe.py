@@ -199,6 +199,22 @@ def test_overrides_replace_what_the_file_says(folder):
 
 
 @pytest.mark.parametrize(
+    ("written", "separator"),
+    [
+        ("|", "|"),
+        (",", ","),
+        (" / ", " / "),
+        ("::", "::"),
+        ("'|'", "|"),
+        ('"\\n"', "\n"),
+        ("-", "-"),
+    ],
+)
+def test_punctuation_on_the_command_line_is_text(folder, written, separator):
+    assert read(GOOD, f"data.label_separator={written}").data.label_separator == separator
+
+
+@pytest.mark.parametrize(
     ("override", "line"),
     [
         ("max_length=8", "max_length=8: unknown key, did you mean 'data.max_length'?"),

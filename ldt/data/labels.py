@@ -1,0 +1,388 @@
+"""Labels as people write them: what a file holds, turned into classes or numbers.
+
+One text a document, lists, lists in a cell of text, several classes in a cell, vectors of 0 and 1,
+objects of true and false, columns of true and false. `LabelReader` reads each label by itself, so
+training, evaluation and a split read alike; the functions below it look at a whole training set,
+and stop where labels can be meant in two ways.
+
+Blanks around a class are no part of it: ``cap `` is read as ``cap``. Otherwise classes stay as they
+are written; those that are nearly the same are told (`near`).
+"""
+
+import ast
+import logging
+import math
+import os
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ldt.data.records import Example, field
+from ldt.data.strict_json import Decoder
+from ldt.errors import DataError, kind, plural, shown
+
+log = logging.getLogger("ldt")
+
+SINGLE = "single_label_classification"  # config.problem_type, in transformers' words
+MULTI = "multi_label_classification"
+REGRESSION = "regression"
+Gold = str | list[str] | float  # a class, the list of classes, or the number of a regression
+WHOLE = "none"  # the separator that parts nothing
+
+_FLAGS = {"true": True, "false": False, "1": True, "0": False}  # true and false as CSV has them
+_SEPARATORS = ("|", ";", "\n", ",", " / ")
+_IN_NAMES = (",", " / ")  # those that names of classes have too
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+(,\d+)?")
+_NOT_TOLD_APART = re.compile(r"(?<!\d)[^\w+#*]|[^\w+#*](?!\d)|_")  # blanks and punctuation
+_ADJACENT = re.compile(r"""['"]\s+['"]|\\""")  # texts that Python would join, and escapes
+_ARRAY = re.compile(r"""\[[\d.\s]*\]|\[\s*['"].*['"]\s*\]""", re.S)  # as NumPy prints it
+
+
+@dataclass(frozen=True)
+class LabelReader:
+    """Reads labels.
+
+    Args:
+        path: field of the label, or fields of true and false (``data.label``).
+        separator: text between the classes of a cell (``data.label_separator``); `WHOLE` takes
+            every text as one class, None takes lists in it as lists.
+        names: the classes (``task.labels``); vectors of 0 and 1 are in their order.
+    """
+
+    path: str | list[str]
+    separator: str | None = None
+    names: Sequence[str] | None = None
+
+    @cached_property
+    def columns(self) -> dict[str, str]:
+        """The class of each of several fields: its name without the objects that all are in."""
+        if isinstance(self.path, str):
+            return {}
+        shared = os.path.commonprefix(self.path).rpartition(".")
+        start = len(shared[0] + shared[1])
+        rests = [name[start:] for name in self.path]
+        whole = any(not rest or rest[0].isspace() for rest in rests)  # "U.S. law" is no path
+        return dict(zip(self.path, self.path if whole else rests, strict=True))
+
+    def raw(self, example: Example) -> Any:
+        """The label as JSON has it: lists and objects that stand in a text are read.
+
+        Of several fields, the list of classes that are true.
+
+        Raises:
+            DataError: there is no such field; one of several is not true or false; a list that is
+                not written as JSON or Python have it.
+        """
+        if isinstance(self.path, list):
+            flags = {name: (path, field(example, path)) for path, name in self.columns.items()}
+            return [
+                name for name, (path, flag) in flags.items() if _flag(flag, path, example.where)
+            ]
+        value = field(example, self.path)
+        if not isinstance(value, str) or self.separator == WHOLE:
+            return value
+        if self.separator is not None:
+            return _parts(value, self.separator)
+        return self._literal(value, example.where)
+
+    def gold(self, example: Example, problem: str) -> Gold:
+        """The class, the list of classes, or the number.
+
+        Args:
+            problem: `SINGLE`, `MULTI` or `REGRESSION`.
+
+        Raises:
+            DataError: it is missing or of a wrong type.
+        """
+        return self.read(self.raw(example), problem, example.where)
+
+    def read(self, value: Any, problem: str, where: str) -> Gold:
+        """The same of what `raw` returned, which stands at ``where``."""
+        if problem == MULTI:
+            return self._classes(value, where)
+        return (self._number if problem == REGRESSION else self._class)(value, where)
+
+    def _literal(self, text: str, where: str) -> Any:
+        """The list or object that a text is, in JSON or as Python prints it; else the text."""
+        start = text.strip()
+        if not start.startswith(("[", "{")):
+            return text
+        decoder = Decoder()
+        try:
+            value, end = decoder.decode(start)
+            if end == len(start) and not decoder.problems:
+                return value
+        except ValueError:
+            pass
+        if not _ADJACENT.search(start):
+            try:
+                value = ast.literal_eval(start)
+            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+                pass
+            else:
+                return sorted(value, key=str) if isinstance(value, set | frozenset) else value
+        if _ARRAY.fullmatch(start):
+            raise DataError(
+                f"{where}: label {self.path!r} is {shown(text)}, a list that is neither JSON nor "
+                "Python; json.dumps writes one that is read, data.label_separator=none takes it as "
+                "a class"
+            )
+        return text
+
+    def _class(self, value: Any, where: str) -> str:
+        if isinstance(value, str) and value.strip():
+            return value.strip()
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, int):
+            return str(value)
+        what = "expected text, a whole number, true or false"
+        raise DataError(f"{where}: label {self.path!r} is {shown(value)}, {what}")
+
+    def _classes(self, value: Any, where: str) -> list[str]:
+        if is_blank(value):
+            return []
+        if isinstance(value, dict):
+            return sorted(
+                str(name).strip()
+                for name, flag in value.items()
+                if flag is not None and _flag(flag, f"{self.path}.{name}", where)
+            )
+        if not isinstance(value, list):
+            hint = "; data.label_separator parts text" if isinstance(value, str) else ""
+            what = f"is {shown(value)}, expected a list of classes{hint}"
+            raise DataError(f"{where}: label {self.path!r} {what}")
+        if isinstance(self.path, list):
+            return value
+        if self.names and _is_vector(value) and not set(_FLAGS) & set(self.names):
+            if len(value) != len(self.names):
+                raise DataError(
+                    f"{where}: label {self.path!r} is a vector of {len(value):,}, task.labels has "
+                    f"{len(self.names):,} names"
+                )
+            return [name for name, bit in zip(self.names, value, strict=True) if _bit(bit)]
+        return sorted({self._class(item, where) for item in value})
+
+    def _number(self, value: Any, where: str) -> float:
+        if isinstance(value, str) and _is_number(value):
+            value = float(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+        raise DataError(f"{where}: label {self.path!r} is {shown(value)}, expected a number")
+
+
+Values = Sequence[tuple[Any, str]]  # a label as `LabelReader.raw` returns it, and its place
+
+
+def infer_problem(values: Values, reader: LabelReader) -> str:
+    """The problem that goes with labels of these types.
+
+    Raises:
+        DataError: labels of types that do not go together, or that can be meant in two ways.
+    """
+    path = reader.path
+    several = [value for value, _ in values if not is_blank(value)]
+    if isinstance(path, list) or (several and all(isinstance(each, list) for each in several)):
+        return MULTI
+    if any(several) and all(isinstance(each, dict) for each in several):
+        return MULTI
+    first: dict[str, str] = {}
+    for value, where in values:
+        if value is None:
+            raise DataError(f"{where}: label {path!r} is null")
+        first.setdefault(type(value).__name__, where)
+    if set(first) in ({"float"}, {"float", "int"}):
+        return REGRESSION
+    if len(first) > 1:
+        (_, one), (_, other) = list(first.items())[:2]
+        kinds = {where: kind(value) for value, where in reversed(values)}
+        raise DataError(
+            f"{other}: label {path!r} is {kinds[other]}, at {one} {kinds[one]}; they must be alike"
+        )
+    if set(first) == {"str"} and all(_is_number(value) for value, _ in values):
+        decimal = next((value for value, _ in values if is_decimal(value)), None)
+        if decimal is not None:
+            raise DataError(
+                f"{values[0][1]}: labels such as {decimal!r} are numbers as text; "
+                "task.problem=regression reads them so, single_label as classes"
+            )
+    return SINGLE
+
+
+def check_meaning(values: Values, reader: LabelReader) -> None:
+    """Stop where labels of a training set can be meant in two ways; tell of blanks around them.
+
+    Raises:
+        DataError: texts that look like several classes, or numbers, in one; vectors of 0 and 1
+            of classes without names. The message has each way to read them.
+    """
+    if reader.separator is None:
+        _check_texts(values, reader.names or ())
+    lists = [(value, where) for value, where in values if isinstance(value, list) and value]
+    if lists and not reader.names and isinstance(reader.path, str):
+        sizes = {len(value) if _is_vector(value) else 0 for value, _ in lists}
+        if len(sizes) == 1 and sizes != {0}:
+            raise DataError(
+                f"{lists[0][1]}: label {reader.path!r} is a vector of {sizes.pop():,} numbers 0 "
+                "and 1, of classes without names; task.labels=[a, b, …] names them in their order"
+            )
+    stray = [where for value, where in values if _is_stray(value)]
+    if stray:
+        log.warning(
+            "%s: %s with blanks around a class, which is read without them",
+            stray[0],
+            plural(len(stray), "label"),
+        )
+
+
+def count_classes(values: Values, golds: Sequence[Gold], reader: LabelReader) -> Counter[str]:
+    """The number of documents of each class; classes that differ by little are told in the log.
+
+    Fields and keys of objects that are never true count as 0.
+
+    Args:
+        values: the labels.
+        golds: the same as classes.
+    """
+    counts = Counter(dict.fromkeys(reader.columns.values(), 0))
+    for value, _ in values:
+        if isinstance(value, dict):
+            counts.update(dict.fromkeys((str(name).strip() for name in value), 0))
+    places: dict[str, str] = {}
+    for gold, (_, where) in zip(golds, values, strict=True):
+        for name in [gold] if isinstance(gold, str) else gold if isinstance(gold, list) else ():
+            counts[name] += 1
+            places.setdefault(name, where)
+    for group in near(counts):
+        named = (
+            f"{name!r} ({counts[name]:,}, first at {places.get(name, 'none')})" for name in group
+        )
+        log.warning(
+            "classes that differ only in case, blanks or punctuation are learned as different "
+            "ones: %s",
+            " beside ".join(named),
+        )
+    return counts
+
+
+def near(names: Iterable[str]) -> list[list[str]]:
+    """Groups of names that are the same but for case, blanks and punctuation.
+
+    Numbers are no such names, and ``+``, ``#`` and ``*`` are letters: ``C`` is not near ``C++``.
+    """
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        letters = _NOT_TOLD_APART.sub("", unicodedata.normalize("NFKC", name)).casefold()
+        if any(letter.isalpha() for letter in letters):
+            groups.setdefault(letters, []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _check_texts(values: Values, known: Sequence[str]) -> None:
+    """Stop at texts that look like several classes, or like numbers with a decimal comma.
+
+    Args:
+        values: the labels.
+        known: texts that are classes.
+    """
+    counts: Counter[str] = Counter()
+    places: dict[str, str] = {}
+    for value, where in values:
+        if isinstance(value, str) and value.strip() and value.strip() not in known:
+            counts[value.strip()] += 1
+            places.setdefault(value.strip(), where)
+    numbers = [text for text in places if "," in text]
+    if numbers and all(_DECIMAL_COMMA.fullmatch(text) for text in places):
+        raise DataError(
+            f"{places[numbers[0]]}: labels such as {numbers[0]!r} look like numbers with a decimal "
+            "comma, which is to be a point; data.label_separator=',' reads several classes, "
+            "data.label_separator=none one"
+        )
+    found = _separator(counts)
+    if found is None:
+        return
+    parts = {part for text in counts for part in _parts(text, found)}
+    text = next(text for text in places if len(_parts(text, found)) > 1)
+    shell = "'\"\\n\"'" if found == "\n" else f"{found!r}"
+    raise DataError(
+        f"{places[text]}: labels such as {shown(text)} look like several classes in a cell; "
+        f"data.label_separator={shell} reads {len(parts):,} classes, data.label_separator=none "
+        f"keeps {len(counts):,} combinations as classes"
+    )
+
+
+def _separator(counts: Counter[str]) -> str | None:
+    """The separator of texts that are made of the same parts again and again.
+
+    At least half of the parts stand in other texts too, or alone; where names of classes may have
+    the separator, more than half. Parts that each have their place ("Smith, John") are names.
+
+    Args:
+        counts: documents by text.
+    """
+    documents: dict[str, int] = {}
+    for separator in _SEPARATORS:
+        places: dict[str, list[int]] = {}  # of each part in different texts; -1 where it is alone
+        joined: set[str] = set()
+        for text in counts:
+            parts = _parts(text, separator)
+            for place, part in enumerate(dict.fromkeys(parts)):
+                places.setdefault(part, []).append(place if len(parts) > 1 else -1)
+            if len(parts) > 1:
+                joined.update(parts)
+                documents[separator] = documents.get(separator, 0) + counts[text]
+        again = [part for part in joined if len(places[part]) > 1]
+        few = 2 * len(again) < len(joined) + (separator in _IN_NAMES)
+        if few or all(len(set(places[part])) == 1 for part in again):
+            documents.pop(separator, None)
+    return max(documents, key=lambda separator: documents[separator], default=None)
+
+
+def _parts(text: str, separator: str) -> list[str]:
+    return [part.strip() for part in text.split(separator) if part.strip()]
+
+
+def is_blank(value: Any) -> bool:
+    """True for null and for text of blanks: no label."""
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def is_decimal(value: str) -> bool:
+    """True for a number with a point or an exponent."""
+    return _is_number(value) and not value.strip("+- ").isdigit()
+
+
+def _is_number(value: str) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except ValueError:
+        return False
+
+
+def _is_stray(value: Any) -> bool:
+    """True if a class has blanks around it."""
+    if isinstance(value, list | dict):
+        return any(isinstance(item, str) and item != item.strip() for item in value)
+    return isinstance(value, str) and value != value.strip()
+
+
+def _bit(value: Any) -> bool | None:
+    """True or false as files have them: also 1, 0, 1.0, 0.0 and their text; None for all else."""
+    if not isinstance(value, bool | int | float | str):
+        return None
+    return _FLAGS.get(str(value).strip().removesuffix(".0").lower())
+
+
+def _is_vector(value: list) -> bool:
+    return bool(value) and all(_bit(item) is not None for item in value)
+
+
+def _flag(value: Any, path: str, where: str) -> bool:
+    bit = _bit(value)
+    if bit is None:
+        raise DataError(f"{where}: label {path!r} is {shown(value)}, expected true or false")
+    return bit

@@ -1,0 +1,112 @@
+"""Plain text as documents to answer for: a file, or all text files of a folder, one document each.
+
+Such a document has no field but its text, and so no label: it cannot be trained on.
+"""
+
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from ldt.data import records, streams
+from ldt.data.records import Example, OnError
+from ldt.errors import DataError, UserError, listed, plural
+
+log = logging.getLogger("ldt")
+
+SUFFIXES = ("txt", "text")
+# The beginning of JSON lines or of an array of objects, as opposed to "[EXECUTION COPY]".
+_JSON = re.compile(rb"\s*(\{\s*([\"'}]|$)|\[\s*([{\]]|$))")
+
+
+def is_text(source: str) -> bool:
+    """True for a folder, and for a file with the suffix of text unless it begins as JSON does."""
+    if source == "-" or source.startswith("hf:"):
+        return False
+    if os.path.isdir(source):
+        return True
+    if records.suffix(source) not in SUFFIXES or not os.path.isfile(source):
+        return False
+    with streams.opened(source) as file:
+        try:
+            start = file.stream.readline(1 << 16)
+        except streams.DAMAGE:
+            return True  # reading says what is wrong
+    return not _JSON.match(start.removeprefix(b"\xef\xbb\xbf"))
+
+
+def read(
+    source: str,
+    field: str,
+    *,
+    encoding: str | None = None,
+    on_error: OnError | None = None,
+    max_bytes: int,
+) -> Iterator[Example]:
+    """Yield one document a file, in the order of their names; an empty file is one too.
+
+    The id is the file's name, in a folder its path from there. Files of a folder that are no text
+    are counted in the log.
+
+    Args:
+        source: file, "-" for standard input, or folder, which is searched with all below it.
+        field: name of the field that gets the text.
+        encoding, on_error: as of `ldt.data.records.read`.
+        max_bytes: a longer file is rejected.
+
+    Raises:
+        UserError: a folder without a text file.
+        DataError: a file that cannot be read.
+    """
+    if source == "-":
+        files = {"stdin": source}
+    elif os.path.isdir(source):
+        files = {path.relative_to(source).as_posix(): str(path) for path in _files(source)}
+    else:
+        files = {os.path.basename(source): source}
+    for name, path in files.items():
+        try:
+            document = _text(path, encoding, max_bytes)
+        except DataError as error:
+            if on_error is None:
+                raise
+            on_error(error, b"")
+        else:
+            folder = None if path == "-" else os.path.dirname(os.path.abspath(path))
+            yield Example({field: document}, name, "stdin" if path == "-" else path, folder)
+
+
+def _files(folder: str) -> list[Path]:
+    found, others = [], Counter[str]()
+    for path in sorted(Path(folder).rglob("*")):
+        if path.name.startswith(".") or not path.is_file():
+            continue
+        if records.suffix(path.name) in SUFFIXES:
+            found.append(path)
+        else:
+            others[path.suffix or "without a suffix"] += 1
+    seen = listed((f"{n:,} {suffix}" for suffix, n in others.most_common()), most=5, show=str)
+    if not found:
+        there = f"; it has {seen}" if others else ""
+        hint = "; pdftotext makes text of a PDF" if ".pdf" in others else ""
+        raise UserError(f"{folder}: no .txt file in this folder{there}{hint}")
+    if others:
+        log.warning("%s: %s read, not read: %s", folder, plural(len(found), "text file"), seen)
+    return found
+
+
+def _text(path: str, encoding: str | None, max_bytes: int) -> str:
+    parts, size = [], 0
+    for line in records.lines(path, max_line_bytes=max_bytes):
+        parts.append(line.raw)
+        size += len(line.raw)
+        if size > max_bytes:
+            raise DataError(f"{path}: a text of more than {max_bytes:,} bytes")
+    raw = b"".join(parts)
+    try:
+        return raw.decode(encoding or "utf-8")
+    except UnicodeDecodeError as error:
+        number = raw.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path}:{number}: {streams.not_utf8(raw, error, 0, encoding)}") from None
