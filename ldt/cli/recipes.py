@@ -77,6 +77,27 @@ def copy(
     say(f"{target}: written")
 
 
+@recipes.command()
+def schema(
+    task: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Task of the recipes; by default every task."),
+    ] = None,
+) -> None:
+    """Print the JSON Schema of recipes, by which editors complete keys and mark errors.
+
+    A recipe that begins with `# yaml-language-server: $schema=recipe.schema.json` is checked by
+    that file in editors that know YAML.
+
+    Example: ldt recipes schema --task classification > recipe.schema.json
+    """
+    import json
+
+    from ldt.recipe.schema import schema
+
+    say(json.dumps(schema(task), indent=2), console=stdout)
+
+
 def summary(text: str) -> str:
     """The first sentence, or its first half, of the comment that a recipe begins with."""
     comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
