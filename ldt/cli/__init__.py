@@ -40,6 +40,7 @@ COMMANDS = {
     "perplexity": "ldt.cli.perplexity:perplexity",
     "bench": "ldt.cli.bench:bench",
     "recipes": "ldt.cli.recipes:recipes",
+    "doctor": "ldt.cli.doctor:doctor",
 }
 
 app = typer.Typer(
