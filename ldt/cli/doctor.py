@@ -12,7 +12,7 @@ def doctor(
         bool, typer.Option("--json", help="Print the report as JSON, for programs.")
     ] = False,
 ) -> None:
-    """Report what this machine has, how fast it is, and what is slow on it.
+    """Report this machine, its speed, and what is slow on it.
 
     The report is made to be pasted into an issue: it names no user, token or proxy.
 
