@@ -107,8 +107,9 @@ def commands(task: str, name: str) -> list[str]:
 
 def _task_keys(found: Survey, task: str) -> Iterator[Key]:
     yield Key("task", "name", task)
-    if task == "classification" and found.numbers():
-        yield Key("task", "problem", "regression", "here: numbers.")
+    if task == "classification" and found.labels:
+        for key, value in found.labels.task.items():
+            yield Key("task", key, value)
 
 
 def _data_keys(found: Survey, task: str, max_length: int, tokens: list[int]) -> Iterator[Key]:
@@ -123,8 +124,10 @@ def _data_keys(found: Survey, task: str, max_length: int, tokens: list[int]) -> 
     if name == found.text and name != TASKS[task].document and not found.format:
         yield Key("data", "text", name)
     if TASKS[task].kind == "examples":
-        if task == "classification" and found.label:
-            yield Key("data", "label", found.label, f"Here {found.labels()}.")
+        if task == "classification" and found.labels:
+            yield Key("data", "label", found.labels.path, f"Here {found.labels.words()}.")
+            for key, value in found.labels.data.items():
+                yield Key("data", key, value)
         if found.id:
             yield Key("data", "id", found.id)
     yield Key("data", "max_length", max_length, _lengths_seen(tokens, max_length))

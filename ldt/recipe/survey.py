@@ -4,7 +4,6 @@ import itertools
 import math
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +13,11 @@ from ldt.data import corpus, formats, records, streams, strict_json
 from ldt.data.options import CorpusSection, DataSection
 from ldt.data.records import Example
 from ldt.errors import DataError, UserError, listed, plural
+from ldt.recipe.label_survey import Labels, label_field, labels
 from ldt.tasks import TASKS
 
 MOST = 2_000  # records that are looked at
 TOKENS_A_WORD = 1.4  # of English, in the usual vocabularies
-CLASSES = 50  # a column of more different values holds no classes
 
 # The fields by which a file is told to be a task's, the most telling ones first.
 SIGNS: dict[str, tuple[str, ...]] = {
@@ -29,12 +28,8 @@ SIGNS: dict[str, tuple[str, ...]] = {
     "squad": ("question", "answers"),
     "token_classification": ("tokens", "tags"),
 }
-_LABELS = "label labels class classes category categories target group topic sentiment y".split()
 _IDS = "id doc_id document_id uid uuid key name file filename".split()
-_FLAGS = {"true", "false", "0", "1"}
-_SPLITS = {"train", "training", "dev", "valid", "validation", "val", "eval", "test"}
 _EVALUATION = ("dev", "valid", "validation", "val", "eval")  # what a file beside train is called
-_DATE = re.compile(r"\d{4}-\d\d|\d\d?[./]\d\d?[./]\d")
 _TAG = re.compile(r"O|[BIES]-\S+")
 
 
@@ -49,7 +44,7 @@ class Survey:
         examples: the first `MOST` records; none of plain text.
         texts: documents of plain text, of which there are no records.
         text: field of the longest texts, if any field holds text.
-        label: field of the labels, or those with true or false.
+        labels: those of a field that seems to hold classes.
         id: field of the ids, if it is not ``id``.
         eval: file beside it to evaluate on.
     """
@@ -60,7 +55,7 @@ class Survey:
     examples: Sequence[Example] = ()
     texts: Sequence[str] = ()
     text: str | None = None
-    label: str | list[str] | None = None
+    labels: Labels | None = None
     id: str | None = None
     eval: str | None = None
     columns: dict[str, list[Any]] = field(default_factory=dict)
@@ -81,21 +76,6 @@ class Survey:
         names = [name for name in (self.document(task), *asked) if name in self.columns]
         return [" ".join(_texts(each, names)) for each in self.examples]
 
-    def classes(self) -> Counter[str]:
-        """How many records have each class; none of numbers."""
-        if isinstance(self.label, list):
-            return Counter({name: sum(map(_is_true, self.columns[name])) for name in self.label})
-        if self.label is None or self.numbers():
-            return Counter()
-        values = self.columns[self.label]
-        lists = ([value] if not isinstance(value, list) else value for value in values)
-        return Counter(str(name) for names in lists for name in names)
-
-    def numbers(self) -> bool:
-        """True where the labels are numbers with a point, which a regression learns."""
-        values = self.columns[self.label] if isinstance(self.label, str) else []
-        return bool(values) and all(map(_is_number, values)) and any(map(_has_point, values))
-
     def lines(self, task: str) -> Iterator[str]:
         """What was found, in words, as far as it is about a task."""
         count = len(self.texts) or len(self.examples)
@@ -106,20 +86,11 @@ class Survey:
         documents = self.documents(task)
         tokens = sum(map(guessed, documents)) // len(documents)
         yield f"text: {self.document(task) or 'plain'}, some {tokens:,} tokens on average"
-        if task == "classification" and self.label:
+        if task == "classification" and self.labels:
             longer = _longest(self.columns, list)
             if longer and sum(map(len, documents)) < _letters(self.columns[longer]):
                 yield f"{longer} is longer, but a list; text is read where it is one a record"
-            fields = self.label if isinstance(self.label, str) else ", ".join(self.label)
-            yield f"label: {fields}, {self.labels()}"
-
-    def labels(self) -> str:
-        """What kind of labels there are, in words."""
-        if self.numbers():
-            return "numbers"
-        counts = self.classes().most_common()
-        shown = listed(counts, 6, lambda pair: f"{pair[0]} ({pair[1]:,})")
-        return f"{len(counts):,} classes: {shown}"
+            yield f"label: {self.labels.name()}, {self.labels.words()}"
 
 
 def survey(source: str) -> Survey:
@@ -143,14 +114,14 @@ def survey(source: str) -> Survey:
         for name, value in example.fields.items():
             columns.setdefault(name, []).append(value)
     text = _longest(columns)
-    label = _label(columns, text, len(examples))
+    path = None if layout else label_field(columns, text, len(examples))
     return Survey(
         source,
         layout,
-        _task(layout, columns, text, label),
+        _task(layout, columns, text, bool(path)),
         examples,
         text=text,
-        label=label,
+        labels=labels(examples, path) if path else None,
         id=None if layout else _id(columns, len(examples)),
         eval=_beside(source),
         columns=columns,
@@ -213,38 +184,6 @@ def _letters(values: list[Any]) -> int:
     return sum(len(word) for value in values for word in _words(value))
 
 
-def _label(columns: dict[str, list[Any]], text: str | None, count: int) -> str | list[str] | None:
-    """The field of the labels, by its name, else by its values; several of true and false."""
-    whole = {
-        name: values
-        for name, values in columns.items()
-        if name != text and len(values) == count and None not in values
-    }
-    named = {name.lower(): name for name in whole}
-    for name in _LABELS:
-        if name in named:
-            return named[name]
-    flags = [name for name, values in whole.items() if _are_flags(values)]
-    if len(flags) > 1:
-        return flags
-    few = {name: len(_distinct(values)) for name, values in whole.items()}
-    fits = [name for name, different in few.items() if 1 < different <= min(CLASSES, count // 2)]
-    return min(fits, key=few.__getitem__, default=None)
-
-
-def _distinct(values: list[Any]) -> set[str | bool]:
-    """The classes that values may be: texts but dates and splits, true, false, lists of texts."""
-    lists = [value if isinstance(value, list) else [value] for value in values]
-    items = [item for each in lists for item in each]
-    if not all(isinstance(item, str | bool) and not _DATE.match(str(item)) for item in items):
-        return set()
-    return set() if set(items) <= _SPLITS else set(items)
-
-
-def _are_flags(values: list[Any]) -> bool:
-    return len({str(v) for v in values}) == 2 and {str(v).lower() for v in values} <= _FLAGS
-
-
 def _id(columns: dict[str, list[Any]], count: int) -> str | None:
     """The field of the ids, where there is one that is not called id."""
     for name, values in columns.items():
@@ -260,7 +199,7 @@ def _task(
     layout: str | None,
     columns: dict[str, list[Any]],
     text: str | None,
-    label: str | list[str] | None,
+    has_labels: bool,
 ) -> str:
     if layout == "conll":
         return "token_classification"
@@ -271,7 +210,7 @@ def _task(
             return "squad" if name == "triviaqa" and _has_places(columns["answers"]) else name
     if {"text", "entities"} <= set(columns):
         return "token_classification"
-    return "classification" if label else "mlm"
+    return "classification" if has_labels else "mlm"
 
 
 def _has_places(answers: list[Any]) -> bool:
@@ -312,21 +251,6 @@ def _words(value: Any) -> Iterator[str]:
             yield from _words(each)
 
 
-def _is_true(value: Any) -> bool:
-    return str(value).lower() in ("true", "1")
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        return not isinstance(value, bool | list | dict) and float(value) == float(value)
-    except (TypeError, ValueError):
-        return False
-
-
-def _has_point(value: Any) -> bool:
-    return isinstance(value, float) or (isinstance(value, str) and not value.strip("+- ").isdigit())
-
-
 def guessed(text: str) -> int:
     """Tokens of a text by its words; of scripts without spaces each letter is taken for one."""
     unspaced = sum(letter >= "\u2e80" for letter in text)
@@ -345,7 +269,7 @@ def check_fields(found: Survey, task: str) -> None:
     if task == "token_classification" and {"text", "entities"} <= set(found.columns):
         return
     missing = [name for name in signs if name not in found.columns]
-    if task == "classification" and found.label is None:
+    if task == "classification" and found.labels is None:
         missing = ["label"]
     if found.columns and found.document(task) is None:
         missing.append(TASKS[task].document)

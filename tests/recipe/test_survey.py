@@ -66,31 +66,35 @@ def test_text_is_the_longest_field_and_labels_are_few_or_named_so(tmp_path):
         row | {"kind": "ab"[n % 2], "split": ("train", "dev")[n % 2]} for n, row in enumerate(rows)
     ]
     found = survey(lines(tmp_path / "a.jsonl", kinds))
-    assert (found.task, found.text, found.label, found.id) == (
-        "classification",
-        "body",
-        "kind",
-        "key",
-    )
-    assert found.classes() == {"a": 6, "b": 6}
+    assert (found.task, found.text, found.id) == ("classification", "body", "key")
+    assert (found.labels.path, found.labels.counts) == ("kind", {"a": 6, "b": 6})
     named = [row | {"Label": f"l{n % 9}"} for n, row in enumerate(kinds)]
-    assert survey(lines(tmp_path / "b.jsonl", named)).label == "Label"
+    assert survey(lines(tmp_path / "b.jsonl", named)).labels.path == "Label"
     assert survey(lines(tmp_path / "c.jsonl", rows)).task == "mlm"
 
 
 def test_labels_may_be_several_fields_lists_or_numbers(tmp_path):
-    columns = "text,cap,audit,price\n"
     table = tmp_path / "a.csv"
-    table.write_text(columns + "".join(f"{TEXT},{n % 2},{n % 3 // 2},x\n" for n in range(12)))
-    flags = survey(str(table))
-    assert flags.label == ["cap", "audit"]
-    assert flags.classes() == {"cap": 6, "audit": 4}
+    rows = "".join(f"{TEXT},{n % 2},{n % 3 // 2},x\n" for n in range(12))
+    table.write_text("text,cap,audit,price\n" + rows)
+    flags = survey(str(table)).labels
+    assert (flags.path, flags.counts) == (["cap", "audit"], {"cap": 6, "audit": 4})
     lists = [{"text": TEXT, "clauses": ["a", "b"][: n % 3]} for n in range(12)]
-    assert survey(lines(tmp_path / "b.jsonl", lists)).classes() == {"a": 8, "b": 4}
+    assert survey(lines(tmp_path / "b.jsonl", lists)).labels.counts == {"a": 8, "b": 4}
     table.write_text("text,label\n" + "".join(f"{TEXT},{n}.5\n" for n in range(4)))
-    assert survey(str(table)).numbers()
-    table.write_text("text,label\n" + "".join(f"{TEXT},{n}\n" for n in range(4)))
-    assert not survey(str(table)).numbers()
+    numbers = survey(str(table)).labels
+    assert (numbers.task, numbers.words()) == ({"problem": "regression"}, "numbers")
+    table.write_text("text,label\n" + "".join(f"{TEXT},{n % 2}\n" for n in range(4)))
+    whole = survey(str(table)).labels
+    assert (whole.task, whole.counts) == ({}, {"0": 2, "1": 2})
+
+
+def test_labels_that_cannot_be_learned_from_are_told(tmp_path):
+    table = tmp_path / "a.csv"
+    table.write_text("text,label\n" + f"{TEXT},a\n" * 4)
+    found = survey(str(table))
+    assert found.task == "classification"
+    assert "nothing to learn, all 4 documents" in "\n".join(found.lines("classification"))
 
 
 def test_a_file_to_evaluate_on_is_the_one_beside_train(tmp_path):
