@@ -116,6 +116,8 @@ def _data_keys(found: Survey, task: str, max_length: int, tokens: list[int]) -> 
     yield Key("data", "train", found.source)
     if found.format:
         yield Key("data", "format", found.format)
+    for key, value in found.keys.items():
+        yield Key("data", key, value)
     if found.eval:
         yield Key("data", "eval", found.eval)
     else:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ldt.data.options import DataSection
 from ldt.data.records import Example
-from ldt.errors import DataError, first_line, listed
+from ldt.errors import UserError, first_line, listed
 from ldt.tasks.classification import REGRESSION, Classification
 
 MOST_CLASSES = 50  # a field of more different values holds no classes
@@ -60,15 +60,19 @@ class Labels:
 def labels(examples: Sequence[Example], path: str | list[str]) -> Labels:
     """Read labels as a classification does, in the first way that it takes."""
     trouble = None
+    cells = [str(each.fields.get(path)) for each in examples] if isinstance(path, str) else [""]
     for task_keys, data_keys in _READINGS:
-        if not set(data_keys) <= set(DataSection.model_fields):
+        mark = data_keys.get("label_separator", "")
+        if not set(data_keys) <= set(DataSection.model_fields) or not any(
+            mark in cell for cell in cells
+        ):
             continue
         task = Classification(**task_keys)
         data = DataSection.model_validate({"label": path, **data_keys})
         try:
             config = SimpleNamespace(**task.learn(examples, data))
             golds = [task.gold(example, data, config) for example in examples]
-        except DataError as error:
+        except UserError as error:
             trouble = trouble or first_line(error)
             continue
         if config.problem_type == REGRESSION:

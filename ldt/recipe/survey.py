@@ -28,6 +28,8 @@ SIGNS: dict[str, tuple[str, ...]] = {
     "squad": ("question", "answers"),
     "token_classification": ("tokens", "tags"),
 }
+# Ways to read a file, tried in this order: keys of `data:`, where it has them.
+_READINGS: tuple[dict[str, Any], ...] = ({}, {"encoding": "cp1252"})
 _IDS = "id doc_id document_id uid uuid key name file filename".split()
 _EVALUATION = ("dev", "valid", "validation", "val", "eval")  # what a file beside train is called
 _TAG = re.compile(r"O|[BIES]-\S+")
@@ -47,6 +49,8 @@ class Survey:
         labels: those of a field that seems to hold classes.
         id: field of the ids, if it is not ``id``.
         eval: file beside it to evaluate on.
+        columns: values by field.
+        keys: further keys of ``data:`` by which the file is read.
     """
 
     source: str
@@ -59,6 +63,7 @@ class Survey:
     id: str | None = None
     eval: str | None = None
     columns: dict[str, list[Any]] = field(default_factory=dict)
+    keys: dict[str, Any] = field(default_factory=dict)
 
     def document(self, task: str) -> str | None:
         """The field that a task reads the document from; None where there is none."""
@@ -105,8 +110,7 @@ def survey(source: str) -> Survey:
     if _is_plain(source):
         return Survey(source, None, "mlm", texts=_plain_texts(source))
     layout = None if source.startswith("hf:") else _layout(source)
-    data = DataSection.model_validate({"format": layout})
-    examples = list(itertools.islice(formats.read(source, data), MOST))
+    examples, keys = _read(source, layout)
     if not examples:
         raise DataError(f"{source}: no records in it")
     columns: dict[str, list[Any]] = {}
@@ -125,7 +129,22 @@ def survey(source: str) -> Survey:
         id=None if layout else _id(columns, len(examples)),
         eval=_beside(source),
         columns=columns,
+        keys=keys,
     )
+
+
+def _read(source: str, layout: str | None) -> tuple[list[Example], dict[str, Any]]:
+    """The first records, and the keys of ``data:`` by which they are read, if it takes any."""
+    found = []
+    for keys in _READINGS:
+        if not set(keys) <= set(DataSection.model_fields):
+            continue
+        data = DataSection.model_validate({"format": layout, **keys})
+        try:
+            return list(itertools.islice(formats.read(source, data), MOST)), keys
+        except DataError as error:
+            found.append(error)
+    raise found[0]
 
 
 def _is_plain(source: str) -> bool:

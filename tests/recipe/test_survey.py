@@ -5,6 +5,7 @@ import json
 import pytest
 from recipe_data import LINES
 
+from ldt.data.options import DataSection
 from ldt.errors import DataError, UserError
 from ldt.recipe.survey import check_fields, guessed, survey
 
@@ -87,6 +88,31 @@ def test_labels_may_be_several_fields_lists_or_numbers(tmp_path):
     table.write_text("text,label\n" + "".join(f"{TEXT},{n % 2}\n" for n in range(4)))
     whole = survey(str(table)).labels
     assert (whole.task, whole.counts) == ({}, {"0": 2, "1": 2})
+
+
+def needs(key):
+    """Skips where the data section has no such key."""
+    missing = key not in DataSection.model_fields
+    return pytest.mark.skipif(missing, reason=f"data has no key {key}")
+
+
+@needs("label_separator")
+@pytest.mark.parametrize("mark", "|;")
+def test_several_labels_in_a_cell_are_parted(mark, tmp_path):
+    table = tmp_path / "a.tsv"
+    cells = ["a", mark.join("ab"), mark.join("bc"), ""] * 3
+    table.write_text("text\tlabel\n" + "".join(f"{TEXT}\t{cell}\n" for cell in cells))
+    found = survey(str(table)).labels
+    assert (found.data, found.counts) == ({"label_separator": mark}, {"a": 6, "b": 6, "c": 3})
+
+
+@needs("encoding")
+def test_another_encoding_is_tried(tmp_path):
+    table = tmp_path / "a.csv"
+    table.write_text(f"text,label\nfür {TEXT},a\n{TEXT},b\n", "cp1252")
+    found = survey(str(table))
+    assert found.keys == {"encoding": "cp1252"}
+    assert found.documents("classification")[0].startswith("für ")
 
 
 def test_labels_that_cannot_be_learned_from_are_told(tmp_path):
