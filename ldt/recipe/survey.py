@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ldt.data import corpus, formats, records, streams, strict_json
+from ldt.data import corpus, evidence, formats, records, streams, strict_json
 from ldt.data.options import CorpusSection, DataSection
 from ldt.data.records import Example
 from ldt.errors import DataError, UserError, listed, plural
@@ -253,10 +253,17 @@ def _texts(example: Example, names: Sequence[str | None]) -> Iterator[str]:
     """Words of some fields of an example, of the file where a field names one."""
     for name in filter(None, names):
         value = example.fields.get(name)
-        if name == "context_file":
-            path = value if isinstance(value, Path) else Path(example.folder or "", str(value))
-            value = path.read_text("utf-8", errors="replace") if path.is_file() else ""
-        yield from _words(value)
+        yield from _words(_page(example, value) if name == "context_file" else value)
+
+
+def _page(example: Example, name: Any) -> str:
+    """The text of a file that an example names; nothing of one that training would not read."""
+    try:
+        if isinstance(name, str) and example.folder is not None:
+            name = evidence.inside(evidence.real(Path(example.folder)), name, example.where)
+        return evidence.read(name) if isinstance(name, Path) else ""
+    except (OSError, DataError):
+        return ""
 
 
 def _words(value: Any) -> Iterator[str]:

@@ -26,20 +26,22 @@ GOOD = {
 }
 WIKIHOP, MLM = {"task.name": "wikihop"}, {"task.name": "mlm", "model.path": "m"}
 CHARLM = {"task.name": "charlm", "model.config.hidden_size": 8}
-# What a recipe says otherwise than `GOOD`, by dotted keys; None takes a key out.
+# What a recipe says otherwise than `GOOD`, by dotted keys; ... takes a key out.
 RIGHT = [
     {},
+    {"training": ...},
     {"training": None},
+    {"task.name": "charlm", "model": None},
     {"training.learning_rate": 1},
     {"training.bf16": "auto", "training.lora.r": 4, "training.eval_strategy": "epoch"},
     {"data.label": ["a", "b"], "data.stride": 16, "model.window": [16, 32]},
     {"data.format": "squad", "task.name": "squad", "data.fields.question": "query"},
     {"model.window": 16, "model.attention": "blocked", "task.global_attention": ["cls"]},
     MLM | {"data.train": ["a.txt", "b/*.txt"], "data.tokens_per_step": 512},
-    CHARLM | {"model.path": None, "task.phases": [{"steps": 1}]},
+    CHARLM | {"model.path": ..., "task.phases": [{"steps": 1}]},
 ]
 WRONG = [
-    {"task.name": None},
+    {"task.name": ...},
     {"task.name": "sorting"},
     {"task.merge": "median"},
     {"task.threshold": 2},
@@ -48,7 +50,9 @@ WRONG = [
     {"task.global_attention": ["title"]},
     {"task.max_spans": 3},
     WIKIHOP | {"task.threshold": 0.5},
-    {"model.path": None},
+    {"model.path": ...},
+    {"model": None},
+    {"data.train": None},
     {"model.pth": "m"},
     {"model.path": " "},
     {"model.path": 7},
@@ -56,7 +60,7 @@ WRONG = [
     {"model.window": [256, "wide"]},
     {"model.attention": "fast"},
     {"model.config": {}},
-    {"data.train": None},
+    {"data.train": ...},
     {"data.train": ["a.jsonl"]},
     {"data.max_length": "4096"},
     {"data.max_length": 0},
@@ -68,9 +72,9 @@ WRONG = [
     {"data.documents": "line"},
     MLM | {"data.label": "a"},
     MLM | {"task.mask_fraction": 0},
-    CHARLM | {"model.path": None, "model.config.hidden_size": "8"},
-    CHARLM | {"model.path": None, "model.config.width": 8},
-    CHARLM | {"model.path": None, "task.phases": [{"lenght": 4}]},
+    CHARLM | {"model.path": ..., "model.config.hidden_size": "8"},
+    CHARLM | {"model.path": ..., "model.config.width": 8},
+    CHARLM | {"model.path": ..., "task.phases": [{"lenght": 4}]},
     {"training.lr": 3e-5},
     {"training.seed": "x"},
     {"training.bf16": "no"},
@@ -90,7 +94,7 @@ def recipe(changes):
         inside = root
         for name in above:
             inside = inside.setdefault(name, {})
-        if value is None:
+        if value is ...:
             inside.pop(key, None)
         else:
             inside[key] = value

@@ -64,11 +64,12 @@ def test_text_is_the_longest_field_and_labels_are_few_or_named_so(tmp_path):
         for n in range(12)
     ]
     kinds = [
-        row | {"kind": "ab"[n % 2], "split": ("train", "dev")[n % 2]} for n, row in enumerate(rows)
+        {"split": ("train", "dev")[n % 2]} | row | {"kind": "abc"[n % 3]}
+        for n, row in enumerate(rows)
     ]
     found = survey(lines(tmp_path / "a.jsonl", kinds))
     assert (found.task, found.text, found.id) == ("classification", "body", "key")
-    assert (found.labels.path, found.labels.counts) == ("kind", {"a": 6, "b": 6})
+    assert (found.labels.path, found.labels.counts) == ("kind", {"a": 4, "b": 4, "c": 4})
     named = [row | {"Label": f"l{n % 9}"} for n, row in enumerate(kinds)]
     assert survey(lines(tmp_path / "b.jsonl", named)).labels.path == "Label"
     assert survey(lines(tmp_path / "c.jsonl", rows)).task == "mlm"
@@ -121,6 +122,19 @@ def test_labels_that_cannot_be_learned_from_are_told(tmp_path):
     found = survey(str(table))
     assert found.task == "classification"
     assert "nothing to learn, all 4 documents" in "\n".join(found.lines("classification"))
+
+
+def test_documents_in_files_of_their_own_are_read(tmp_path):
+    (tmp_path / "page.txt").write_text(TEXT)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "page.txt").write_text(TEXT)
+    rows = [
+        {"question": "who?", "context_file": name, "answers": ["the parties"]}
+        for name in ("page.txt", "../page.txt", "missing.txt")
+    ]
+    found = survey(lines(tmp_path / "in" / "q.jsonl", rows))
+    assert found.task == "triviaqa"
+    assert found.documents("triviaqa") == [f"{TEXT.strip()} who?", "who?", "who?"]
 
 
 def test_a_file_to_evaluate_on_is_the_one_beside_train(tmp_path):
