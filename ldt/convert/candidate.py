@@ -61,7 +61,8 @@ def candidate(path: str) -> Candidate:
 
 def _folder(path: str) -> Path | None:
     """The folder of the model; None of a hub id whose model is not on this machine."""
-    if os.path.lexists(os.path.expanduser(path)) or path.count("/") > 1 or path.startswith("."):
+    here = os.path.lexists(os.path.expanduser(path)) or os.path.isdir(os.path.dirname(path))
+    if here or path.count("/") > 1 or path.startswith(".") or path.endswith("/"):
         return find_folder(path)  # raises where it is none
     try:
         config = cached_file(path, "config.json", local_files_only=True)

@@ -29,9 +29,10 @@ def test_of_a_model_that_is_not_here_the_name_tells(monkeypatch, tmp_path):
 
 def test_what_is_no_model_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelError, match="no such folder"):
-        candidate("./nothing")
     (tmp_path / "m").mkdir()
+    for name in ("./nothing", "nothing/", "m/nothing", "a/b/c"):
+        with pytest.raises(ModelError, match="no such folder"):
+            candidate(name)
     (tmp_path / "m" / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(ModelError, match="gpt2"):
         candidate("m")
