@@ -14,17 +14,7 @@ import yaml
 from pydantic import BaseModel, create_model
 from pydantic_core import PydanticUndefined
 
-# Meanings of fields that all tasks have.
-COMMON = {
-    "global_attention": "Segments whose tokens see the whole input and are seen by all of it; "
-    "the segments of this task are {roles}.",
-}
-# Meanings of the training keys that transformers.TrainingArguments does not have.
-OWN_TRAINING = {
-    "early_stopping_patience": "Evaluations without a gain after which training ends.",
-    "lora": "A LoRA adapter that is trained in place of the encoder's weights, see below.",
-    "early_stopping_threshold": "Least difference of the metric that counts as a gain.",
-}
+from ldt.recipe.meanings import OWN_TRAINING, meanings, summary
 
 
 def cell(text):
@@ -41,20 +31,7 @@ def table(headings, rows):
 
 def first_line(item):
     """First paragraph of a docstring, on one line."""
-    return cell((inspect.getdoc(item) or "").partition("\n\n")[0])
-
-
-def meanings(cls):
-    """Name -> meaning of the ``Args:`` of a class's docstring, those of its bases included."""
-    found = {}
-    for base in reversed(cls.__mro__):
-        text = inspect.cleandoc(base.__dict__.get("__doc__") or "")
-        section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", text, re.S | re.M)
-        for entry in re.split(r"\n(?=    \S)", "\n" + section[1] if section else ""):
-            names, colon, meaning = entry.partition(":")
-            if colon and re.fullmatch(r"[\w, ]+", names.strip()):
-                found |= dict.fromkeys(re.split(r",\s*", names.strip()), meaning.strip())
-    return found
+    return cell(summary(item))
 
 
 def type_name(annotation):
@@ -111,6 +88,11 @@ def names(cls, key):
     return ()
 
 
+def sentence(meaning):
+    """A meaning with its first letter large."""
+    return meaning[0].upper() + meaning[1:]
+
+
 def keys(cls, skip=()):
     """Table of the keys of a section.
 
@@ -122,13 +104,10 @@ def keys(cls, skip=()):
         if name in skip:
             continue
         meaning = known.get(name) or field.description
-        if not meaning and name in COMMON and hasattr(cls, "roles"):
-            meaning = COMMON[name].format(roles=", ".join(f"`{role}`" for role in cls.roles))
         if not meaning:
             raise ValueError(f"{cls.__module__}.{cls.__name__}: no meaning of {name!r} in Args")
-        meaning = meaning[0].upper() + meaning[1:]
         kind = ", ".join(f"`{one}`" for one in names(cls, name)) or type_name(field.annotation)
-        rows.append([f"`{name}`", kind, default(field), meaning])
+        rows.append([f"`{name}`", kind, default(field), sentence(meaning)])
     return table(["key", "type", "default", "meaning"], rows)
 
 
@@ -178,7 +157,8 @@ def recipe_page():
     if set(OWN_TRAINING) != set(OWN_TRAINING_KEYS):
         raise ValueError("OWN_TRAINING: a meaning for each of OWN_TRAINING_KEYS, and no other")
     rows = [
-        [f"`{key}`", type_name(kind), OWN_TRAINING[key]] for key, kind in OWN_TRAINING_KEYS.items()
+        [f"`{key}`", type_name(kind), sentence(OWN_TRAINING[key])]
+        for key, kind in OWN_TRAINING_KEYS.items()
     ]
     lines += [*table(["key", "type", "meaning"], rows), ""]
     inner = create_model("Own", **{key: (kind, None) for key, kind in OWN_TRAINING_KEYS.items()})

@@ -31,6 +31,7 @@ ENVIRONMENT = {
 
 # A command is a function, or a `typer.Typer` of several; the help has them in this order.
 COMMANDS = {
+    "init": "ldt.cli.init:init",
     "convert": "ldt.cli.convert:convert",
     "finetune": "ldt.cli.finetune:finetune",
     "pretrain": "ldt.cli.pretrain:pretrain",
@@ -39,6 +40,7 @@ COMMANDS = {
     "perplexity": "ldt.cli.perplexity:perplexity",
     "bench": "ldt.cli.bench:bench",
     "recipes": "ldt.cli.recipes:recipes",
+    "doctor": "ldt.cli.doctor:doctor",
 }
 
 app = typer.Typer(

@@ -67,14 +67,44 @@ def copy(
 
     file = _file(name)
     target = Path(target or ".").expanduser()
-    if target.is_dir():
-        target /= file.name
-    if not target.parent.is_dir():
-        raise UserError(f"{target.parent}: no such folder; make it or name another TARGET")
-    if not overwrite and (target.exists() or target.is_symlink()):
-        raise UserError(f"{target} exists already; --overwrite replaces it")
+    target = new_file(target / file.name if target.is_dir() else target, overwrite)
     result_file.write(target, file.read_text("utf-8"))
     say(f"{target}: written")
+
+
+@recipes.command()
+def schema(
+    task: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Task of the recipes; by default every task."),
+    ] = None,
+) -> None:
+    """Print the JSON Schema of recipes, by which editors complete keys and mark errors.
+
+    A recipe that begins with `# yaml-language-server: $schema=recipe.schema.json` is checked by
+    that file in editors that know YAML.
+
+    Example: ldt recipes schema --task classification > recipe.schema.json
+    """
+    import json
+
+    from ldt.recipe.schema import schema
+
+    say(json.dumps(schema(task), indent=2), console=stdout)
+
+
+def new_file(target: Path, overwrite: bool) -> Path:
+    """The path of a recipe that is to be written.
+
+    Raises:
+        UserError: in a folder that is missing, or there is such a file and it is to stay.
+    """
+    target = target.expanduser()
+    if not target.parent.is_dir():
+        raise UserError(f"{target.parent}: no such folder; make it or name another file")
+    if not overwrite and (target.exists() or target.is_symlink()):
+        raise UserError(f"{target} exists already; --overwrite replaces it")
+    return target
 
 
 def summary(text: str) -> str:

@@ -4,7 +4,14 @@ import codecs
 import os
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 
 # Numbers that no machine has the memory or the time for are refused where they are written.
 LONGEST = 1 << 24  # tokens of an input, or in a window
@@ -52,16 +59,24 @@ def check_encoding(name: str) -> str:
     raise ValueError(f"{name} has no ASCII in it; iconv -f {name} -t UTF-8 FILE converts a file")
 
 
-PathText = Annotated[str, AfterValidator(_check_path)]
+# What the functions above check, for `ldt.recipe.schema`.
+_PATH = {"type": "string", "pattern": r"\S"}
+_SIZE = {"type": "integer", "minimum": 2, "maximum": LONGEST, "multipleOf": 2}
+_WINDOW = {"anyOf": [_SIZE, {"type": "array", "items": _SIZE}]}
+_UNIQUE = {"type": "array", "items": {"type": "string"}, "minItems": 1, "uniqueItems": True}
+
+PathText = Annotated[str, AfterValidator(_check_path), WithJsonSchema(_PATH)]
 Paths = PathText | Annotated[list[PathText], Field(min_length=1)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Rate = Annotated[float, Field(gt=0, le=1e6)]
 Epochs = Annotated[float, Field(gt=0, le=1e6)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
 Length = Annotated[int, Field(ge=1, le=LONGEST)]
-Window = Annotated[int | list[int], AfterValidator(_check_window)]
 Encoding = Annotated[str, AfterValidator(check_encoding)]
-Names = Annotated[list[str], Field(min_length=1), AfterValidator(check_unique)]
+Window = Annotated[int | list[int], AfterValidator(_check_window), WithJsonSchema(_WINDOW)]
+Names = Annotated[
+    list[str], Field(min_length=1), AfterValidator(check_unique), WithJsonSchema(_UNIQUE)
+]
 
 
 class Section(BaseModel):

@@ -265,6 +265,12 @@ def _check_command(root, task, command, problems):
             problems.add((section, key), f"missing, {what}")
 
 
+def backends(task: Any) -> tuple[str, ...]:
+    """Names that ``model.attention`` of a class of tasks takes; imports torch."""
+    fields = task.model_construct().config_fields()
+    return get_args(fields.model_fields["attention_backend"].annotation)
+
+
 def _check_model(root, problems):
     """Check the name of the backend, and ``model.config`` by the fields of the task's config."""
     task, values = _task_class(root), root.get("model")
@@ -272,8 +278,7 @@ def _check_model(root, problems):
         return
     backend, config = values.get("attention"), values.get("config")
     if isinstance(backend, str) and backend != "auto":
-        fields = task.model_construct().config_fields()
-        names = get_args(fields.model_fields["attention_backend"].annotation)
+        names = backends(task)
         if backend not in names:
             what = f"expected one of {', '.join(names)}, got {shown(backend)}"
             problems.add(("model", "attention"), what)

@@ -1,0 +1,123 @@
+"""What of a machine is slow or missing, by the facts of `ldt.bench.doctor`, and what would do."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ldt.errors import plural
+
+LITTLE_MEMORY, LITTLE_DISK = 4 << 30, 5 << 30  # bytes
+
+
+class Finding(NamedTuple):
+    """Something that costs time or may end a run, and what would do."""
+
+    what: str
+    remedy: str
+
+
+def slow(parts: dict[str, dict[str, Any]]) -> Iterator[Finding]:
+    """Findings by part; a part that failed is one."""
+    for name, facts in parts.items():
+        if "failed" in facts:
+            yield Finding(
+                f"{name} could not be looked at ({facts['failed']})",
+                "installing the packages of pyproject.toml anew may help",
+            )
+        elif name in _OF:
+            yield from _OF[name](facts)
+
+
+def _of_processor(facts: dict[str, Any]) -> Iterator[Finding]:
+    has = facts["instructions"]
+    if facts["architecture"].lower() in ("x86_64", "amd64") and "AVX-512" not in has:
+        found = "AVX2 alone" if "AVX2" in has else "not even AVX2"
+        yield Finding(
+            f"the processor has {found}, no AVX-512: products run at half the width or less",
+            "another machine, or a smaller model",
+        )
+    if not facts["bf16 instructions"]:
+        yield Finding(
+            "the processor has no bf16 instructions: bf16 is slower than fp32 here",
+            "training.bf16=auto takes fp32; ldt predict --precision int8 is faster",
+        )
+
+
+def _of_threads(facts: dict[str, Any]) -> Iterator[Finding]:
+    usable, quota, taken = facts["usable"], facts["quota"], facts["torch"]
+    granted = usable if quota is None else min(usable, quota)
+    why = f"a quota of {quota:g}" if quota is not None and quota < usable else f"{usable} usable"
+    if taken > max(1, int(granted)):
+        yield Finding(
+            f"{taken} threads share {granted:g} of {facts['processors']} processors ({why})",
+            f"OMP_NUM_THREADS={max(1, int(granted))}",
+        )
+    elif taken < int(granted) and "OMP_NUM_THREADS" in facts:
+        yield Finding(
+            f"{plural(taken, 'thread')} on {granted:g} processors that may be used",
+            f"OMP_NUM_THREADS={int(granted)}",
+        )
+    elif granted < 1:
+        yield Finding(f"{why}, less than a processor", "a larger one")
+    if facts.get("busy", 0) > facts["processors"] / 2:
+        yield Finding(
+            f"other programs keep {facts['busy']:g} of {facts['processors']} processors busy, so "
+            "the figures of speed are too low",
+            "end them, or wait",
+        )
+
+
+def _of_memory(facts: dict[str, Any]) -> Iterator[Finding]:
+    granted, allowed = facts["control group"], facts["ulimit -v"]
+    if facts["available"] < LITTLE_MEMORY:
+        yield Finding(f"{facts['available']} of memory available", "free some before training")
+    if granted is not None and granted < facts["total"]:
+        found = f"the control group allows {granted} of {facts['total']} of memory"
+        yield Finding(found, "a container with a larger limit")
+    if allowed is not None:
+        yield Finding(f"ulimit -v allows {allowed} of memory", "ulimit -v unlimited")
+    if facts.get("huge pages") == "never":
+        yield Finding(
+            "huge pages are off, which slows large tensors down",
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root",
+        )
+    if facts["free disk here"] < LITTLE_DISK:
+        yield Finding(
+            f"{facts['free disk here']} of free disk here, and checkpoints take gigabytes",
+            "free some, or another training.output_dir",
+        )
+
+
+def _of_gpu(facts: dict[str, Any]) -> Iterator[Finding]:
+    if facts.get("driver") and "gpu" in facts:
+        built = facts["torch built for"]
+        yield Finding(
+            f"a driver {facts['driver']} of NVIDIA, but torch, built for {built}, sees no GPU",
+            "a build of torch for the driver's CUDA (pytorch.org), or CUDA_VISIBLE_DEVICES unset",
+        )
+
+
+def _of_attention(facts: dict[str, Any]) -> Iterator[Finding]:
+    if any("triton is not installed" in str(value) for value in facts.values()):
+        yield Finding("no fused kernels without triton", "pip install 'ldt-toolkit[cuda]'")
+
+
+def _of_hub(facts: dict[str, Any]) -> Iterator[Finding]:
+    if facts["offline"]:
+        names = ", ".join(facts["offline"])
+        yield Finding(f"{names}: hub ids are found in the cache alone", f"unset {names}")
+    elif facts["reachable"].startswith("no"):
+        why = facts["reachable"].removeprefix("no: ")
+        yield Finding(
+            f"the hub does not answer ({why}): hub ids are found in the cache alone",
+            "HTTPS_PROXY or HF_ENDPOINT, if there is a way out; HF_HUB_OFFLINE=1, if there is none",
+        )
+
+
+_OF = {
+    "processor": _of_processor,
+    "threads": _of_threads,
+    "memory": _of_memory,
+    "gpu": _of_gpu,
+    "attention": _of_attention,
+    "hub": _of_hub,
+}

@@ -1,0 +1,178 @@
+"""ldt init: a first recipe, by four questions or four options."""
+
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from ldt.cli.console import say
+from ldt.cli.recipes import new_file
+from ldt.errors import UserError, did_you_mean
+
+SMALL, LARGE = "sentence-transformers/all-MiniLM-L6-v2", "allenai/longformer-base-4096"
+SHORTEST = 512  # no model is converted to less than the usual length of a short one
+
+_Answer = TypeVar("_Answer")
+
+
+def init(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="Data to learn from; --data names them as well."),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Data to learn from: a file; for pretraining also a folder."
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Task to learn, such as classification; by default asked for."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Model to begin with: a folder or hub id; by default asked for.",
+        ),
+    ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            min=8, metavar="TOKENS", help="Longest input, in tokens; by default asked for."
+        ),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option(metavar="RECIPE", help="File that the recipe is written to.")
+    ] = Path("recipe.yaml"),
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Take what is suggested instead of asking.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the recipe if it exists.")
+    ] = False,
+) -> None:
+    """Write a first recipe for your data, and say what to run next.
+
+    It looks at the data, asks for data, task, model and length, each with a suggestion, and writes
+    a recipe with comments. Options answer questions beforehand; without a terminal, give all
+    four, or the data and --yes.
+
+    Example: ldt init contracts.csv --model roberta-base --yes
+    """
+    if None not in (file, data):
+        raise UserError(f"FILE {file!r} and --data {data!r} both name the data; give one of them")
+    file = data if file is None else file
+    target = new_file(output, overwrite)
+    _need_answers({"FILE": file, "--task": task, "--model": model, "--max-length": max_length}, yes)
+    from ldt.convert.candidate import candidate
+    from ldt.inference import result_file
+    from ldt.recipe import draft
+    from ldt.recipe.survey import check_fields, survey
+    from ldt.tasks import TASKS
+
+    found = _answer(file, "Data: a file, or for pretraining a folder of text", None, yes, survey)
+    for line in found.lines(task if task in TASKS else found.task):
+        say(line)
+
+    def task_of(name: str) -> str:
+        check_task(name)
+        check_fields(found, name)
+        return name
+
+    task = _answer(task, "Task", found.task, yes, task_of)
+    asked = "Model: a folder or hub id of a BERT, RoBERTa, Longformer"
+    suggestion = LARGE if shutil.which("nvidia-smi") else SMALL
+    model, known = _answer(model, asked, suggestion, yes, lambda name: (name, candidate(name)))
+    tokens = draft.lengths(found, task, known.count if known.tokenizer else None)
+    given = None if max_length is None else str(max_length)
+    suggestion = str(draft.suggested(tokens, known.length))
+    length = _answer(given, "Longest input, in tokens", suggestion, yes, _length)
+    converted, commands = _converted(model, known.length, length)
+    text = draft.draft(
+        found,
+        task=task,
+        model=converted,
+        max_length=length,
+        tokens=tokens,
+        width=known.width,
+        name=str(target),
+    )
+    result_file.write(target, text)
+    say(f"{target}: written; next:")
+    for command in [*commands, *draft.commands(task, shlex.quote(str(target)))]:
+        say(f"  {command}")
+
+
+def _converted(model: str, longest: int | None, length: int) -> tuple[str, list[str]]:
+    """The model that can be trained at this length, and the command that makes it, if need be.
+
+    Args:
+        longest: input of the model as it is; none where it cannot be trained as it is.
+    """
+    if longest is not None and longest >= length:
+        return model, []
+    length = max(length, SHORTEST)
+    name = f"{Path(model).name}-{length}"
+    arguments = f"{shlex.quote(model)} {shlex.quote(name)} --max-length {length}"
+    return f"./{name}", [f"ldt convert {arguments}"]
+
+
+def check_task(name: str) -> None:
+    """Refuse a name that is no task's, or that of a task which needs more than a data file.
+
+    Raises:
+        UserError: with the nearest name.
+    """
+    from ldt.tasks import TASKS
+
+    if name not in TASKS:
+        near = did_you_mean(name, TASKS) or f"; there are {', '.join(TASKS)}"
+        raise UserError(f"unknown task {name!r}{near}")
+    if TASKS[name].kind == "characters":
+        raise UserError(f"{name} begins without a model; ldt recipes copy charlm_small begins one")
+
+
+def _need_answers(given: dict[str, object], yes: bool) -> None:
+    """Refuse to ask where nobody can answer."""
+    if sys.stdin is not None and sys.stdin.isatty() and not yes:
+        return
+    missing = [name for name, value in given.items() if value is None]
+    if yes:
+        missing = [name for name in missing if name == "FILE"]
+    if missing:
+        hint = "" if yes else "; or FILE and --yes, which takes what is suggested"
+        raise UserError(f"no terminal to ask on: {' '.join(missing)} must be given{hint}")
+
+
+def _answer(
+    given: str | None,
+    question: str,
+    suggestion: str | None,
+    yes: bool,
+    read: Callable[[str], _Answer],
+) -> _Answer:
+    """What was given or suggested, or is typed until it can be read."""
+    if given is not None:
+        return read(given)
+    if yes and suggestion is not None:
+        return read(suggestion)
+    while True:
+        typed = typer.prompt(question, default=suggestion, err=True)
+        try:
+            return read(typed.strip())
+        except UserError as error:
+            say(str(error))
+
+
+def _length(text: str) -> int:
+    if not text.isdecimal() or int(text) < 8:
+        raise UserError(f"expected a number of tokens from 8 on, got {text!r}")
+    return int(text)

@@ -1,0 +1,179 @@
+"""A first recipe for a data file, with what each key means and what was seen in the file."""
+
+import math
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ldt.data.options import OPTIONS
+from ldt.recipe import yaml
+from ldt.recipe.meanings import meanings
+from ldt.recipe.model import MODELS
+from ldt.recipe.recipe import COMMANDS
+from ldt.recipe.survey import Survey, guessed
+from ldt.tasks import TASKS
+
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)  # longest inputs that are suggested
+FEW, BEGINNING = 50, 5_000  # documents, and letters of each, that a tokenizer is tried on
+USUAL = 4096  # more is suggested for nobody who did not ask
+FITTING = 0.95  # share of the documents that a suggested length holds whole
+STRIDES = {"squad": 128, "triviaqa": 128, "token_classification": 32}  # answers may be cut in two
+NARROW = 512  # width below which a model learns at a higher rate
+_WIDTH = 98  # of the comments
+
+
+class Key(NamedTuple):
+    """A key of a recipe, its value, and what was seen that speaks for it."""
+
+    section: str
+    name: str
+    value: Any
+    seen: str = ""
+
+
+def lengths(found: Survey, task: str, count: Callable[[str], int] | None = None) -> list[int]:
+    """Tokens of each document, rising, as the beginnings of a few let expect.
+
+    Args:
+        count: tokens of a text; by default they are guessed by the number of its words.
+    """
+    documents = found.documents(task)
+    if count is None:
+        return sorted(map(guessed, documents))
+    beginnings = [text[:BEGINNING] for text in documents[:FEW] if text]
+    letters = sum(map(len, beginnings))
+    tokens_a_letter = sum(map(count, beginnings)) / letters if letters else 0
+    return sorted(math.ceil(tokens_a_letter * len(text)) for text in documents)
+
+
+def suggested(tokens: list[int], longest: int | None = None) -> int:
+    """The longest input for documents of so many tokens, special ones not counted.
+
+    Args:
+        longest: input of the model, in tokens; none where it is yet to be made long.
+    """
+    limit = longest or USUAL
+    most = tokens[min(len(tokens) - 1, int(FITTING * len(tokens)))] if tokens else limit
+    return min(limit, next((size for size in LENGTHS if size >= most + 2), limit))
+
+
+def draft(
+    found: Survey,
+    *,
+    task: str,
+    model: str,
+    max_length: int,
+    tokens: list[int],
+    width: int | None = None,
+    name: str = "recipe.yaml",
+) -> str:
+    """The recipe, as YAML with comments.
+
+    Args:
+        found: the data file.
+        task, model, max_length: as in a recipe.
+        tokens: of each document (`lengths`).
+        width: of the model, if that is known.
+        name: file that the recipe is written to, for its first lines.
+    """
+    kind = TASKS[task].kind
+    head = [f"A first recipe for {found.source}: {task}. Keys left out have their defaults."]
+    known = {
+        "task": meanings(TASKS[task]),
+        "model": meanings(MODELS[kind]),
+        "data": meanings(OPTIONS[kind]),
+        "training": {},
+    }
+    keys = [
+        *_task_keys(found, task),
+        Key("model", "path", model),
+        *_data_keys(found, task, max_length, tokens),
+        *_training_keys(found, task, width),
+    ]
+    lines = [f"# {line}" for line in [*head, *commands(task, name)]]
+    for section in known:
+        lines.append(f"{section}:")
+        for key in keys:
+            if key.section == section:
+                lines += _lines(key, known[section].get(key.name, ""))
+    return "\n".join(lines) + "\n"
+
+
+def commands(task: str, name: str) -> list[str]:
+    """The commands that check and run a recipe."""
+    return [f"ldt check {name}", f"ldt {COMMANDS[TASKS[task].kind]} {name}"]
+
+
+def _task_keys(found: Survey, task: str) -> Iterator[Key]:
+    yield Key("task", "name", task)
+    if task == "classification" and found.labels:
+        for key, value in found.labels.task.items():
+            yield Key("task", key, value)
+
+
+def _data_keys(found: Survey, task: str, max_length: int, tokens: list[int]) -> Iterator[Key]:
+    yield Key("data", "train", found.source)
+    if found.format:
+        yield Key("data", "format", found.format)
+    for key, value in found.keys.items():
+        yield Key("data", key, value)
+    if found.eval:
+        yield Key("data", "eval", found.eval)
+    else:
+        yield Key("data", "eval_fraction", 0.1)
+    name = found.document(task)
+    if name == found.text and name != TASKS[task].document and not found.format:
+        yield Key("data", "text", name)
+    if TASKS[task].kind == "examples":
+        if task == "classification" and found.labels:
+            yield Key("data", "label", found.labels.path, f"Here {found.labels.words()}.")
+            for key, value in found.labels.data.items():
+                yield Key("data", key, value)
+        if found.id:
+            yield Key("data", "id", found.id)
+    yield Key("data", "max_length", max_length, _lengths_seen(tokens, max_length))
+    if TASKS[task].kind == "examples":
+        yield Key("data", "overflow", "windows")
+        stride = STRIDES.get(task, 0)
+        if 4 * stride < max_length and stride:
+            yield Key("data", "stride", stride)
+    else:
+        yield Key("data", "tokens_per_step", 16 * max_length)
+
+
+def _training_keys(found: Survey, task: str, width: int | None) -> Iterator[Key]:
+    name = Path(found.source.rstrip("/").rpartition(":")[2]).name.partition(".")[0]
+    yield Key("training", "output_dir", f"runs/{name}" if name.strip("*") else "runs/first")
+    narrow = width is not None and width < NARROW
+    rate = 1e-4 if narrow else 3e-5
+    yield Key("training", "learning_rate", rate, "The first key to try other values of.")
+    if TASKS[task].kind == "examples":
+        few = len(found.examples) < 1000
+        yield Key("training", "num_train_epochs", 5 if few else 3)
+        yield Key("training", "per_device_train_batch_size", 1, "Larger ones take more memory.")
+        yield Key("training", "gradient_accumulation_steps", 8, "Batches that make one step.")
+    else:
+        yield Key("training", "max_steps", 1000)
+    yield Key("training", "bf16", "auto", "bfloat16 where the device has instructions for it.")
+    yield Key("training", "seed", 0)
+
+
+def _lengths_seen(tokens: list[int], max_length: int) -> str:
+    if not tokens:
+        return ""
+    fit = sum(size + 2 <= max_length for size in tokens)
+    return (
+        f"Here some {tokens[len(tokens) // 2]:,} tokens in the middle, {tokens[-1]:,} at most; "
+        f"{fit:,} of {len(tokens):,} fit."
+    )
+
+
+def _lines(key: Key, meaning: str) -> Iterator[str]:
+    """The comment and the value of a key, indented."""
+    meaning = meaning and meaning[0].upper() + meaning[1:]
+    comment = f"{meaning} {key.seen}".strip().replace("``", "`")
+    for line in textwrap.wrap(comment, _WIDTH - 4, break_long_words=False):
+        yield f"  # {line}"
+    for line in yaml.dump({key.name: key.value}).splitlines():
+        yield f"  {line}"

@@ -1,0 +1,125 @@
+"""Which field of a data file holds labels, and how a task for classes reads them."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from ldt.data.options import DataSection
+from ldt.data.records import Example
+from ldt.errors import UserError, first_line, listed
+from ldt.tasks.classification import REGRESSION, Classification
+
+MOST_CLASSES = 50  # a field of more different values holds no classes
+
+# Ways to read labels, tried in this order: keys of `task:`, and of `data:` where it has them.
+_READINGS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    ({}, {}),
+    ({"problem": "regression"}, {}),
+    ({}, {"label_separator": "|"}),
+    ({}, {"label_separator": ";"}),
+)
+_NAMES = "label labels class classes category categories target group topic sentiment y".split()
+_FLAGS = {"true", "false", "0", "1"}
+_SPLITS = {"train", "training", "dev", "valid", "validation", "val", "eval", "test"}
+_DATE = re.compile(r"\d{4}-\d\d|\d\d?[./]\d\d?[./]\d")
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of a file, and how they are read.
+
+    Args:
+        path: the field, or those with true or false.
+        task, data: keys of a recipe by which they are read, if it takes any.
+        counts: records of each class; none of numbers.
+        trouble: why they cannot be learned from as they are.
+    """
+
+    path: str | list[str]
+    task: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    trouble: str | None = None
+
+    def name(self) -> str:
+        """The field, or all of them."""
+        return self.path if isinstance(self.path, str) else ", ".join(self.path)
+
+    def words(self) -> str:
+        """What kind of labels they are."""
+        if self.trouble or not self.counts:
+            return self.trouble or "numbers"
+        counts = self.counts.most_common()
+        shown = listed(counts, 6, lambda pair: f"{pair[0]} ({pair[1]:,})")
+        return f"{len(counts):,} classes: {shown}"
+
+
+def labels(examples: Sequence[Example], path: str | list[str]) -> Labels:
+    """Read labels as a classification does, in the first way that it takes."""
+    trouble = None
+    cells = [str(each.fields.get(path)) for each in examples] if isinstance(path, str) else [""]
+    for task_keys, data_keys in _READINGS:
+        mark = data_keys.get("label_separator", "")
+        if not set(data_keys) <= set(DataSection.model_fields) or not any(
+            mark in cell for cell in cells
+        ):
+            continue
+        task = Classification(**task_keys)
+        data = DataSection.model_validate({"label": path, **data_keys})
+        try:
+            config = SimpleNamespace(**task.learn(examples, data))
+            golds = [task.gold(example, data, config) for example in examples]
+        except UserError as error:
+            trouble = trouble or first_line(error)
+            continue
+        if config.problem_type == REGRESSION:
+            return Labels(path, task_keys, data_keys)
+        lists = (gold if isinstance(gold, list) else [gold] for gold in golds)
+        counts = Counter(str(name) for names in lists for name in names)
+        return Labels(path, task_keys, data_keys, counts)
+    return Labels(path, trouble=trouble)
+
+
+def label_field(
+    columns: dict[str, list[Any]], text: str | None, count: int
+) -> str | list[str] | None:
+    """The field of the labels, by its name, else by its values; several of true and false.
+
+    Args:
+        columns: values by field.
+        text: field of the documents.
+        count: number of records; a field that some of them lack has no labels.
+    """
+    whole = {
+        name: values
+        for name, values in columns.items()
+        if name != text and len(values) == count and None not in values
+    }
+    named = {name.lower(): name for name in whole}
+    for name in _NAMES:
+        if name in named:
+            return named[name]
+    flags = [name for name, values in whole.items() if _are_flags(values)]
+    if len(flags) > 1:
+        return flags
+    few = {name: len(_distinct(values)) for name, values in whole.items()}
+    most = min(MOST_CLASSES, count // 2)
+    fits = [name for name, different in few.items() if 1 < different <= most]
+    return min(fits, key=few.__getitem__, default=None)
+
+
+def _distinct(values: list[Any]) -> set[str | bool]:
+    """The classes that values may be: texts but dates and splits, true, false, lists of texts."""
+    lists = [value if isinstance(value, list) else [value] for value in values]
+    items = [item for each in lists for item in each]
+    if not all(isinstance(item, str | bool) and not _DATE.match(str(item)) for item in items):
+        return set()
+    return set() if set(items) <= _SPLITS else set(items)
+
+
+def _are_flags(values: list[Any]) -> bool:
+    words = {str(value).lower() for value in values}
+    return len(words) == 2 and words <= _FLAGS

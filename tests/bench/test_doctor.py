@@ -1,0 +1,176 @@
+"""ldt doctor: what it finds, that it names nobody, and that it waits for nobody."""
+
+import functools
+import json
+import os
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+
+from ldt import cli
+from ldt.bench import doctor, findings, limits
+from ldt.bench.doctor import Size
+
+PROCESSOR = {
+    "architecture": "x86_64",
+    "instructions": ["AVX2", "AVX-512"],
+    "bf16 instructions": True,
+}
+THREADS = {"processors": 8, "usable": 8, "quota": None, "torch": 8, "busy": 0.5}
+MEMORY = {
+    "total": Size(64 << 30),
+    "available": Size(60 << 30),
+    "control group": None,
+    "ulimit -v": None,
+    "huge pages": "madvise",
+    "free disk here": Size(100 << 30),
+}
+HUB = {"offline": [], "reachable": "yes, in 0.1 s"}
+GPU = {"torch built for": "CPU", "gpu": None}
+ATTENTION = {"cpu, float32": "blocked: the fast one on cpu"}
+
+
+def found(part, facts, **changes):
+    """The findings of a part whose facts are changed."""
+    return [": ".join(each) for each in findings.slow({part: facts | changes})]
+
+
+def test_of_a_good_machine_nothing_is_said():
+    good = {"processor": PROCESSOR, "threads": THREADS, "memory": MEMORY, "hub": HUB}
+    assert list(findings.slow(good | {"gpu": GPU, "attention": ATTENTION})) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "facts", "changes", "words"),
+    [
+        ("processor", PROCESSOR, {"instructions": ["AVX2"]}, "AVX2 alone, no AVX-512"),
+        ("processor", PROCESSOR, {"bf16 instructions": False}, "training.bf16=auto takes fp32"),
+        (
+            "threads",
+            THREADS,
+            {"quota": 1.5},
+            "8 threads share 1.5 of 8 processors (a quota of 1.5)",
+        ),
+        ("threads", THREADS, {"quota": 1.5}, ": OMP_NUM_THREADS=1"),
+        ("threads", THREADS, {"usable": 4}, "(4 usable): OMP_NUM_THREADS=4"),
+        ("threads", THREADS, {"quota": 0.5, "torch": 1}, "a quota of 0.5, less than a processor"),
+        ("threads", THREADS, {"torch": 16}, "16 threads share 8"),
+        ("threads", THREADS, {"torch": 1, "OMP_NUM_THREADS": "1"}, "1 thread on 8 processors"),
+        ("threads", THREADS, {"busy": 6.0}, "other programs keep 6 of 8 processors busy"),
+        ("memory", MEMORY, {"available": Size(1 << 30)}, "1.0 GiB of memory available"),
+        ("memory", MEMORY, {"control group": Size(2 << 30)}, "allows 2.0 GiB of 64.0 GiB"),
+        ("memory", MEMORY, {"ulimit -v": Size(8 << 30)}, "ulimit -v allows 8.0 GiB"),
+        ("memory", MEMORY, {"huge pages": "never"}, "huge pages are off"),
+        ("memory", MEMORY, {"free disk here": Size(1 << 30)}, "1.0 GiB of free disk here"),
+        ("gpu", GPU, {"driver": "550.54"}, "built for CPU, sees no GPU"),
+        ("attention", {"cuda": "blocked: the package triton is not installed"}, {}, "pip install"),
+        ("hub", HUB, {"offline": ["HF_HUB_OFFLINE"]}, "unset HF_HUB_OFFLINE"),
+        ("hub", HUB, {"reachable": "no: refused"}, "the hub does not answer (refused)"),
+        ("gpu", {"failed": "ImportError: no libcudart"}, {}, "gpu could not be looked at (Import"),
+    ],
+)
+def test_what_is_slow_is_named_with_what_would_do(part, facts, changes, words):
+    (said,) = found(part, facts, **changes)
+    assert words in said
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """The report without a network, and with small matrices."""
+    monkeypatch.setattr(doctor, "reachable", lambda address: "no: Name or service not known")
+    for name in doctor.OFFLINE:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(doctor, "MEASURED", 0.01)
+    monkeypatch.setattr(doctor, "SIDE", 64)
+    monkeypatch.setattr(doctor, "TOKENS", 64)
+
+
+def test_a_quota_and_a_missing_hub_are_reported(quick, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    (tmp_path / "own").write_text("0::/\n")
+    quota = functools.partial(limits.cpu_quota, tmp_path, tmp_path / "own")
+    monkeypatch.setattr(limits, "cpu_quota", quota)
+    lines = list(doctor.examine().lines())
+    assert any(line.split() == ["quota", "0.5"] for line in lines)
+    slow = " ".join(lines[lines.index("slow or missing here:") :])
+    assert "2 threads share 0.5 of" in slow
+    assert "OMP_NUM_THREADS=1" in slow
+    assert "the hub does not answer (Name or service not known)" in slow
+    assert any(line.endswith(" TFLOP/s") for line in lines)
+    assert any("tokens a second" in line for line in lines)
+
+
+def test_the_report_has_no_secret_and_no_name_of_a_user(quick, monkeypatch, capsys):
+    home = str(Path.home())
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:secret@proxy")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["doctor"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert "secret" not in text
+    assert home not in text
+    assert socket.gethostname() not in text
+    words = {tuple(line.split()) for line in text.splitlines()}
+    assert {("token", "set"), ("proxy", "set"), ("OMP_NUM_THREADS", "3")} <= words
+
+
+def test_json_has_the_same_parts_with_bytes_as_numbers(quick, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["doctor", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert isinstance(report["memory"]["total"], int)
+    assert report["threads"]["processors"] == os.cpu_count()
+    assert {"what", "remedy"} == set(report["slow"][0])
+
+
+def test_a_part_that_fails_is_a_line_and_the_others_go_on(quick, monkeypatch):
+    def broken():
+        raise ImportError("no libcudart in " + str(Path.home()))
+
+    monkeypatch.setattr(doctor, "speed", broken)
+    report = doctor.examine()
+    assert report.parts["broken"] == {"failed": "ImportError: no libcudart in ~"}
+    assert "python" in report.parts["versions"]
+    assert report.slow[-1].what.startswith("broken could not be looked at")
+
+
+def test_offline_the_hub_is_not_asked(monkeypatch):
+    monkeypatch.setattr(doctor, "reachable", lambda address: pytest.fail("asked"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert doctor.hub()["reachable"] == "not asked"
+
+
+class Missing(BaseHTTPRequestHandler):
+    def do_HEAD(self):
+        self.send_error(404)
+
+    def log_message(self, *args):
+        pass
+
+
+def test_any_answer_of_a_server_is_one():
+    with HTTPServer(("127.0.0.1", 0), Missing) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        assert doctor.reachable(f"http://127.0.0.1:{server.server_port}").startswith("yes, in 0.")
+
+
+def test_a_server_that_is_not_there_or_silent_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(doctor, "PATIENCE", 0.2)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert doctor.reachable(address) == "no: Connection refused"
+        silent.listen()
+        assert doctor.reachable(address).startswith("no: ")
+    monkeypatch.setattr(doctor.urllib.request, "urlopen", lambda *_, **__: time.sleep(30))
+    begin = time.monotonic()
+    assert doctor.reachable("http://example") == "no: nothing in 0.2 s"
+    assert time.monotonic() - begin < 5

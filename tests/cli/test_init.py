@@ -1,0 +1,131 @@
+"""ldt init: from a data file to a recipe that trains, asked or told."""
+
+import json
+import os
+import pty
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from processes import ldt
+
+from ldt import cli
+from ldt.recipe import load
+
+WORDS = "the party of the first part agrees to this agreement "
+
+
+@pytest.fixture
+def init(monkeypatch, tmp_path, capsys):
+    """Runs `ldt init ...` beside contracts.csv, with a line for each answer: (code, messages)."""
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{n},{WORDS * 6}{n},{'ab'[n % 2]}\n" for n in range(20))
+    Path("contracts.csv").write_text("number,body,outcome\n" + rows)
+
+    def run(*arguments, answers=None):
+        if answers is not None:
+            typed = iter(answers)
+            monkeypatch.setattr(sys, "stdin", Terminal())
+            monkeypatch.setattr(
+                "typer.prompt", lambda text, **options: next(typed, None) or options["default"]
+            )
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["init", *arguments])
+        return ended.value.code, capsys.readouterr().err
+
+    return run
+
+
+class Terminal:
+    def isatty(self):
+        return True
+
+
+def test_a_recipe_of_a_table_trains_as_it_is_written(init, tiny_longformer):
+    given = ("--model", str(tiny_longformer), "--max-length", "64", "--yes")
+    code, said = init("contracts.csv", *given)
+    assert code == 0
+    assert said.splitlines()[-3:] == [
+        "recipe.yaml: written; next:",
+        "  ldt check recipe.yaml",
+        "  ldt finetune recipe.yaml",
+    ]
+    done = ldt("finetune", "recipe.yaml", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    recipe = load("recipe.yaml")
+    assert (recipe.data.text, recipe.data.label) == ("body", "outcome")
+
+
+def test_a_short_model_is_converted_first(init, minilm):
+    code, said = init(
+        "--data", "contracts.csv", "--model", str(minilm), "--max-length", "1024", "--yes"
+    )
+    assert code == 0
+    name = f"{minilm.name}-1024"
+    assert f"  ldt convert {minilm} {name} --max-length 1024\n" in said
+    assert load("recipe.yaml").model.path == f"./{name}"
+
+
+def test_questions_have_suggestions_and_are_asked_again(init):
+    model = "nobody/small"
+    answers = ["nothing.csv", "contracts.csv", "sorting", "", model, "short", "256"]
+    code, said = init(answers=answers)
+    assert code == 0
+    assert "nothing.csv: no such file" in said
+    assert "unknown task 'sorting'" in said
+    assert "expected a number of tokens" in said
+    assert "  ldt convert nobody/small small-512 --max-length 512\n" in said
+    recipe = load("recipe.yaml")
+    assert (recipe.task.name, recipe.data.max_length) == ("classification", 256)
+    assert recipe.model.path == "./small-512"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["contracts.csv"], "--task --model --max-length must be given; or FILE and --yes"),
+        (["--yes"], "FILE must be given\n"),
+        (["a", "--data", "b"], "FILE 'a' and --data 'b' both name the data"),
+        (["a", "--yes"], "a: no such file"),
+        (["contracts.csv", "--yes", "--task", "charlm"], "ldt recipes copy charlm_small begins"),
+        (["contracts.csv", "--yes", "--task", "squad"], "no field 'question', which squad reads"),
+        (["contracts.csv", "--yes", "--output", "no/r.yaml"], "no: no such folder"),
+    ],
+)
+def test_what_cannot_be_asked_or_used_is_one_line(init, arguments, line):
+    code, said = init(*arguments)
+    assert code == 2
+    assert line in said.splitlines(keepends=True)[-1]
+    assert not Path("recipe.yaml").exists()
+
+
+def test_a_recipe_is_not_replaced_unless_told(init):
+    Path("recipe.yaml").write_text("mine")
+    given = ("contracts.csv", "--yes", "--model", "nobody/small")
+    assert init(*given) == (2, "error: recipe.yaml exists already; --overwrite replaces it\n")
+    assert Path("recipe.yaml").read_text() == "mine"
+    assert init(*given, "--overwrite")[0] == 0
+    assert Path("recipe.yaml").read_text() != "mine"
+
+
+def test_an_interruption_at_a_question_leaves_nothing(init, tmp_path):
+    process, terminal = pty.fork()
+    if not process:
+        os.execv(sys.executable, [sys.executable, "-m", "ldt", "init", "contracts.csv"])
+    shown = b""
+    while b"Task" not in shown:
+        shown += os.read(terminal, 1024)
+    time.sleep(0.1)
+    os.write(terminal, b"\x03")
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 130
+    os.close(terminal)
+    assert os.listdir(tmp_path) == ["contracts.csv"]
+
+
+def test_a_file_of_lines_gives_its_own_fields(init, tmp_path):
+    rows = [{"question": "who?", "choices": ["a", "b"], "story": WORDS * 9, "label": 0}] * 8
+    Path("q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert init("q.jsonl", "--yes", "--model", "nobody/small")[0] == 0
+    recipe = load("recipe.yaml", command="finetune")
+    assert (recipe.task.name, recipe.data.text) == ("multiple_choice", "story")

@@ -1,0 +1,38 @@
+import json
+
+import pytest
+
+from ldt.convert.candidate import candidate
+from ldt.errors import ModelError
+
+
+def test_a_long_model_is_trained_as_it_is(tiny_longformer):
+    known = candidate(str(tiny_longformer))
+    values = json.loads((tiny_longformer / "config.json").read_text())
+    assert known.length == values["max_position_embeddings"] - values["pad_token_id"] - 1
+    assert known.width == values["hidden_size"]
+    assert known.count("some words of it") > 3
+
+
+def test_a_short_one_is_converted_and_its_tokenizer_counts_whole_texts(minilm):
+    known = candidate(str(minilm))
+    assert (known.length, known.width) == (None, 384)
+    assert known.count("word " * 1000) == 1000
+
+
+def test_of_a_model_that_is_not_here_the_name_tells(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert candidate("allenai/longformer-base-4096").length == 4096
+    assert candidate("nobody/roberta-base-of-ours").length is None
+
+
+def test_what_is_no_model_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m").mkdir()
+    for name in ("./nothing", "nothing/", "m/nothing", "a/b/c"):
+        with pytest.raises(ModelError, match="no such folder"):
+            candidate(name)
+    (tmp_path / "m" / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(ModelError, match="gpt2"):
+        candidate("m")
