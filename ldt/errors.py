@@ -167,6 +167,12 @@ def listed(names: Iterable[Any], most: int = 12, show: Callable[[Any], str] = re
     return ", ".join(map(show, names[:most])) + rest or "none"
 
 
+def counted(counts: Counter[str], most: int = 20) -> str:
+    """``cap 12, no cap 3``: the most frequent ``most`` with their numbers, and how many more."""
+    named = ", ".join(f"{name} {count:,}" for name, count in counts.most_common(most))
+    return named + (f" and {len(counts) - most:,} more" if len(counts) > most else "")
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an exception's message; its type where it has no message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
