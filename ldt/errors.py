@@ -6,6 +6,7 @@ An error is one line: where, what was found, what would do.
 import errno
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from reprlib import Repr

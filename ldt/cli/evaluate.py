@@ -133,8 +133,8 @@ def _metrics(result: "Result") -> None:
         table.add_column("interval")
         table.add_column("without reading")
         for name, value, _ in rows:
-            beside = Text(plain(trivial.get(name, "")))
-            table.add_row(Text(plain(name)), _value(name, value), between[name], beside)
+            cells = Text(plain(name)), _value(name, value), between[name]
+            table.add_row(*cells, Text(plain(trivial.get(name, ""))))
         stdout.print(table)
         return
     for name, value, _ in rows:

@@ -414,7 +414,7 @@ def _log_summary(counts: Counts, rejects: Rejects, max_length: int) -> None:
     if counts.cut:
         parts.append(
             f"{counts.cut:,} cut off: {plural(counts.unread, 'token')} "
-            f"({counts.unread / counts.lengths:.1%}) not read"
+            f"({counts.unread / max(counts.lengths, 1):.1%}) not read"
         )
     if counts.resumed:
         parts.append(f"{plural(counts.resumed, 'document')} answered before")

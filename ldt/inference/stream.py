@@ -98,7 +98,7 @@ class Counts:
         self.lengths += features[0].get("tokens", 0)
         label = answer.get("label")
         if isinstance(label, list):
-            self.labels.update(label or ["(none)"])
+            self.labels.update(label or ["no class"])
         elif isinstance(label, str):
             self.labels[label] += 1
 

@@ -21,9 +21,7 @@ def class_table(gold: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray
     }
 
 
-def class_metrics(
-    gold: np.ndarray, predicted: np.ndarray, *, several: bool
-) -> dict[str, float]:
+def class_metrics(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> dict[str, float]:
     """Return the share of documents that are right, macro_f1 and micro_f1.
 
     The share is called accuracy; with several labels, where a document is right if all its classes

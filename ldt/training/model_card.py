@@ -84,13 +84,19 @@ def card(
         data=_data(task.kind, results),
         settings=_table(
             ["setting", "value"],
-            [(f"`{key}`", training[key]) for key in SHOWN if training.get(key) is not None],
+            [(f"`{key}`", training[key]) for key in _decisive(training)],
         ),
         versions=", ".join(f"{name} {value}" for name, value in results["versions"].items()),
         number=lambda value: f"{value:,}",
         plain=_plain,
     )
     return made.content.rstrip() + "\n"
+
+
+def _decisive(training: dict[str, Any]) -> list[str]:
+    """The keys of `SHOWN` that are set and have a say: of epochs and steps one alone."""
+    idle = "num_train_epochs" if (training.get("max_steps") or 0) > 0 else "max_steps"
+    return [key for key in SHOWN if training.get(key) is not None and key != idle]
 
 
 def _metrics(results: dict[str, Any]) -> str:
