@@ -137,13 +137,6 @@ def test_the_baseline_may_be_no_answer_and_is_of_all_questions_alone(ldt):
     assert "no better" not in ldt("squad2", gold=gold, pred={"a": "", "b": "", "[/c]": "fox"})[2]
 
 
-def test_tags_are_compared_with_o_for_every_word(ldt):
-    gold = "EU\tB-ORG\nhere\tO\n\n-DOCSTART-\tO\n\nwe\tO\n"
-    _, out, err = ldt("conll", gold=gold, pred={"1": [["O", "O"]], "2": [["O"]]})
-    assert "(always O: 0.00)" in next(line for line in out.splitlines() if line.startswith("f1 "))
-    assert "warning: no better than always O: precision 0" in err
-
-
 def test_the_first_three_ids_are_named_and_all_counted(ldt):
     _, _, err = ldt("squad", pred={str(number): "x" for number in range(1000)})
     assert err.splitlines() == [
