@@ -138,6 +138,8 @@ def test_a_gold_file_without_tags_is_told(gold, text, what):
 def test_predictions_without_a_right_entity_are_no_better_than_o(gold, tmp_path):
     gold()
     (tmp_path / "pred.json").write_text(json.dumps({"1": [["O"] * 3, ["O"]]}))
-    result = metrics.evaluate(str(tmp_path / "gold.conll"), str(tmp_path / "pred.json"), format="conll")
+    result = metrics.evaluate(
+        str(tmp_path / "gold.conll"), str(tmp_path / "pred.json"), format="conll"
+    )
     assert set(result.baselines) == {"precision", "recall", "f1"}
     assert result.warnings[-1] == "no better than always O: precision 0"

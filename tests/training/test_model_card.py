@@ -110,7 +110,11 @@ WINDOWS = "read in windows"
         ({"steps": 1}, "\n1 step, ", "1 steps"),
         ({"baseline": {}}, "| macro_f1 | 0.8123 |\n", "without reading"),
         ({"problem": "regression"}, "A regression model", "Labels:"),
-        ({"problem": None, "task": "multiple_choice"}, "A multiple choice model", "multiple_choice"),
+        (
+            {"problem": None, "task": "multiple_choice"},
+            "A multiple choice model",
+            "multiple_choice",
+        ),
     ],
 )
 def test_the_card_says_what_this_run_did(facts, said, unsaid):
