@@ -61,10 +61,10 @@ TRAINING = {
     [
         "| macro_f1 | 0.8123 | 0.4 (always 'a\\|b') |",
         "| loss | 0.5 |  |",
-        "- Longer documents than 4,096 tokens are read in windows whose answers are merged: nothing in "
-        "one window sees the text of another.",
-        "- The results are of 99 documents that also decided on the best step, so they are a little "
-        "too good; a test set that was never looked at tells more.",
+        "- Longer documents than 4,096 tokens are read in windows whose answers are merged: nothing "
+        "in one window sees the text of another.",
+        "- The results are of 99 documents that also decided on the best step, so they are a "
+        "little too good; a test set that was never looked at tells more.",
         "| `num_train_epochs` | 3 |",
         "It is a Poolingformer: layers 6, 7 (from 0) have a second level of attention, to cells of "
         "5 tokens pooled by mean in a window of 512 tokens.",
