@@ -66,7 +66,7 @@ def card(
     decided = ["the best step"] if chosen else []
     if isinstance(task, Task):
         metrics = {key.removeprefix("eval_"): v for key, v in results["metrics"].items()}
-        decided += [key.replace("_", " ") for key in task.settle(metrics)]
+        decided += map(_code, task.settle(metrics))
     made = ModelCard.from_template(
         _metadata(task, results, name),
         template_path=str(TEMPLATE),

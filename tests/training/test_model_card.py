@@ -61,8 +61,8 @@ TRAINING = {
     [
         "| macro_f1 | 0.8123 | 0.4 (always 'a\\|b') |",
         "| loss | 0.5 |  |",
-        "- Longer documents than 4,096 tokens are read in windows whose answers are merged: nothing "
-        "in one window sees the text of another.",
+        "- Longer documents than 4,096 tokens are read in windows whose answers are merged: "
+        "nothing in one window sees the text of another.",
         "- The results are of 99 documents that also decided on the best step, so they are a "
         "little too good; a test set that was never looked at tells more.",
         "| `num_train_epochs` | 3 |",
@@ -142,7 +142,7 @@ def test_a_threshold_of_the_evaluation_set_makes_the_results_too_good_as_well():
     metrics = {"eval_f1": 50.0, "eval_no_answer_threshold": 0.25}
     results = RESULTS | {"metrics": metrics, "problem": None, "task": "squad", "baseline": {}}
     text = card(Squad(), results, CONFIG, TRAINING, "r")
-    assert "also decided on the best step and no answer threshold, so" in text
+    assert "also decided on the best step and `no_answer_threshold`, so" in text
 
 
 def test_steps_leave_epochs_without_a_say():
