@@ -1,6 +1,5 @@
 import logging
 import random
-from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -12,7 +11,6 @@ from ldt.data.chunking import fit
 from ldt.data.records import Example, read
 from ldt.data.tokenization import special_id, tokenize
 from ldt.errors import DataError, ModelError, RecipeError
-from ldt.metrics.conll import Entity
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import TASKS
 from ldt.tasks.base import Segment, Task, join
@@ -236,70 +234,6 @@ def test_every_task_knows_its_name_and_its_global_roles(task):
     assert TASKS[task().name] is task
     if "global_attention" in task.model_fields:  # causal models have no global tokens
         assert set(task().global_attention) <= set(task.roles)
-
-
-def one(text):
-    return {"answers": [text]}
-
-
-ASKED = {"question": 1, "verified": False}
-BASELINES = {  # task: right answers of training, of evaluation; config; some of the figures
-    "token_classification": (
-        [[Entity(0, 1, "A")]],
-        [[Entity(2, 3, "A")]],
-        {"label2id": {"O": 0, "B-A": 1, "I-A": 2}},
-        {"f1": ("always O", 0)},
-    ),
-    "multiple_choice": (
-        [{"choice": 2}, {"choice": 1}, {"choice": 2}],
-        [{"choice": 2}, {"choice": 0}],
-        {},
-        {"accuracy": ("always choice 2", 50)},
-    ),
-    "wikihop": (
-        [],
-        [{"answer": "x", "candidates": 2}, {"answer": "y", "candidates": 4}],
-        {},
-        {"accuracy": ("a candidate at random", 37.5)},
-    ),
-    "squad": (
-        [one("x y"), one("z"), one("x y")],
-        [one("y"), one("x y")],
-        {"no_answer_threshold": None},
-        {"exact_match": ("always 'x y'", 50), "f1": ("always 'x y'", pytest.approx(500 / 6))},
-    ),
-    "squad ": (
-        [one("x y"), {"answers": []}],
-        [one("x y"), {"answers": []}, {"answers": []}],
-        {"no_answer_threshold": 0.5},
-        {"f1": ("always no answer", pytest.approx(200 / 3))},
-    ),
-    "triviaqa": (
-        [one("x") | ASKED, {"answers": ["y", "z"]} | ASKED, {"answers": ["z"]} | ASKED],
-        [one("z") | ASKED, one("x") | ASKED | {"question": 2}],
-        {},
-        {"exact_match": ("always 'z'", 50)},
-    ),
-    "hotpotqa": (
-        [{"answer": "yes", "facts": set()}],
-        [{"answer": "yes", "facts": {("t", 0)}}, {"answer": "x", "facts": set()}],
-        {},
-        {"em": ("always 'yes'", 50), "joint_f1": ("always 'yes'", 0)},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BASELINES)
-def test_a_task_knows_what_an_answer_without_reading_has(name):
-    trained, golds, config, figures = BASELINES[name]
-    found = TASKS[name.strip()]().baseline(trained, golds, SimpleNamespace(**config))
-    assert {metric: found[metric] for metric in figures} == figures
-    assert "no_answer_threshold" not in found
-
-
-def test_every_task_with_answers_has_a_baseline():
-    answering = {name for name, task in TASKS.items() if issubclass(task, Task)}
-    assert answering == {name.strip() for name in BASELINES} | {"classification"}
 
 
 def test_a_role_that_the_task_does_not_have_is_an_error_of_the_recipe():

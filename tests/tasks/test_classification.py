@@ -373,30 +373,6 @@ def test_single_labels_are_scored_with_a_row_for_every_class():
     assert json.loads(json.dumps([metrics, rows])) == [metrics, rows]
 
 
-def test_a_single_label_is_compared_with_the_most_frequent_class_of_the_training_set():
-    config = learnt("no cap", "no cap", "cap")
-    found = Classification().baseline(["no cap", "cap", "no cap"], ["no cap"] * 3 + ["cap"], config)
-    assert found["accuracy"] == ("always 'no cap'", 0.75)
-    assert found["macro_f1"] == ("always 'no cap'", pytest.approx(3 / 7))
-
-
-def test_several_labels_are_compared_with_those_of_most_documents_and_with_all():
-    config = learnt(["a", "b"], ["c"])
-    trained, golds = [["a"], ["a", "b"], ["c"]], [["a"], ["a", "b"], ["c"], ["b"]]
-    found = Classification().baseline(trained, golds, config)
-    assert found["exact_match"] == ("always 'a'", 0.25)
-    assert found["macro_f1"] == ("always all classes", pytest.approx((2 / 3 + 2 / 3 + 0.4) / 3))
-    few = Classification().baseline([["a"], ["b"], ["c"]], golds, config)
-    assert few["exact_match"].answer == "always no class"
-
-
-def test_a_number_is_compared_with_the_mean_of_the_training_set():
-    config = learnt(1.5, 2.5)
-    found = Classification().baseline([1.0, 3.0], [2.0, 4.0], config)
-    assert found["mse"] == ("always 2", 2.0)
-    assert found["pearson"].value == 0
-
-
 def test_multi_labels_are_scored_over_all_classes():
     config = learnt(["a", "b"], ["c"])
     metrics, rows = Classification().score(answers(["a"], []), [["a", "b"], []], config)
