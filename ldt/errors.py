@@ -6,6 +6,7 @@ An error is one line: where, what was found, what would do.
 import errno
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from reprlib import Repr
@@ -165,6 +166,12 @@ def listed(names: Iterable[Any], most: int = 12, show: Callable[[Any], str] = re
     names = list(names)
     rest = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(map(show, names[:most])) + rest or "none"
+
+
+def counted(counts: Counter[str], most: int = 20) -> str:
+    """``cap 12, no cap 3``: the most frequent ``most`` with their numbers, and how many more."""
+    named = ", ".join(f"{name} {count:,}" for name, count in counts.most_common(most))
+    return named + (f" and {len(counts) - most:,} more" if len(counts) > most else "")
 
 
 def first_line(error: BaseException) -> str:

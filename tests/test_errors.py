@@ -1,8 +1,10 @@
 """Words for messages."""
 
+from collections import Counter
+
 import pytest
 
-from ldt.errors import first_line, kind, listed, plain, plural, shown
+from ldt.errors import counted, first_line, kind, listed, plain, plural, shown
 
 
 def test_a_number_and_its_noun():
@@ -42,6 +44,14 @@ def test_names_are_listed_up_to_a_number():
     assert listed("abcdef", 2) == "'a', 'b' and 4 more"
     assert listed(["x.y", "z"], 1, str) == "x.y and 1 more"
     assert listed([]) == "none"
+
+
+def test_counts_are_listed_from_the_most_frequent_on():
+    counts = Counter({"cap": 1200, "no cap": 1500}) + Counter("abcdefghijklmnopqrstuvwxyz")
+    text = counted(counts)
+    assert text.startswith("no cap 1,500, cap 1,200, a 1, ")
+    assert text.endswith(", r 1 and 8 more")
+    assert counted(Counter("aab")) == "a 2, b 1"
 
 
 def test_the_first_line_of_an_error_is_never_empty():

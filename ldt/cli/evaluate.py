@@ -71,8 +71,9 @@ def evaluate(
 ) -> None:
     """Score a file of predictions by its published metric.
 
-    No model is needed. Each score has a bootstrap interval, and is also given by length of the
-    document and by place of the answer.
+    No model is needed. Each score has a bootstrap interval and, beside it, what a trivial answer
+    has, such as always the most frequent one; it is also given by length of the document and by
+    place of the answer.
 
     Example: ldt evaluate --format squad --gold dev.json --pred answers.json
     """
@@ -125,16 +126,21 @@ def _metrics(result: "Result") -> None:
             name = f"{subset} {name}"
             rows.append((name, value, result.intervals.get(name)))
     between = {name: f"{pair[0]:.2f} to {pair[1]:.2f}" if pair else "" for name, _, pair in rows}
+    trivial = {name: f"{each.answer}: {each.value:.2f}" for name, each in result.baselines.items()}
     if stdout.is_terminal:
         table = Table("metric")
         table.add_column("value", justify="right")
         table.add_column("interval")
+        table.add_column("without reading")
         for name, value, _ in rows:
-            table.add_row(Text(plain(name)), _value(name, value), between[name])
+            cells = Text(plain(name)), _value(name, value), between[name]
+            table.add_row(*cells, Text(plain(trivial.get(name, ""))))
         stdout.print(table)
         return
     for name, value, _ in rows:
-        say(f"{name} {_value(name, value)} {between[name]}".rstrip(), console=stdout)
+        beside = f"({trivial[name]})" if name in trivial else ""
+        line = f"{name} {_value(name, value)} {between[name]} {beside}"
+        say(" ".join(line.split()), console=stdout)
 
 
 def _groups(heading: str, groups: "list[Group]", result: "Result", why_not: str) -> None:

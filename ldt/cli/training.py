@@ -7,6 +7,7 @@ from rich.text import Text
 
 from ldt.cli.console import say, stderr, stdout
 from ldt.errors import plain
+from ldt.metrics.baseline import Baselines
 from ldt.recipe.recipe import Recipe
 from ldt.training import TrainingResult, train_in_phases
 
@@ -23,17 +24,22 @@ def train(recipe: Recipe, *, resume: bool, overwrite: bool, dry_run: bool) -> Tr
     try:
         for result in train_in_phases(recipe, **options, console=stderr):
             if result.closing:
-                show_metrics(result.metrics, result.table)
+                show_metrics(result.metrics, result.table, result.baselines)
                 say(result.closing)
     finally:
         leave_process_group()
     return result
 
 
-def show_metrics(metrics: dict[str, float], rows: list[dict[str, Any]]) -> None:
-    """Print metrics, and the table of further ones if it has rows."""
-    for name, value in metrics.items():
-        say(f"{name.removeprefix('eval_')}  {value:.4f}", console=stdout)
+def show_metrics(
+    metrics: dict[str, float], rows: list[dict[str, Any]], baselines: Baselines
+) -> None:
+    """Print metrics, each with its baseline, and the table of further ones if it has rows."""
+    for key, value in metrics.items():
+        name = key.removeprefix("eval_")
+        answer, figure = baselines.get(name, ("", 0.0))
+        beside = f" ({answer}: {figure:.4f})" if answer else ""
+        say(f"{name}  {value:.4f}{beside}", console=stdout)
     if rows:
         table = Table(box=None)
         for name in rows[0]:

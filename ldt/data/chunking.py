@@ -1,6 +1,6 @@
 """Parts of a long document that become inputs: chunks."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ldt.data.records import Example
 from ldt.errors import DataError, RecipeError
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def fit(
     length: int, room: int, example: Example, data: "DataSection", text: str | None = None
-) -> tuple[list[tuple[int, int]], dict[str, bool]]:
+) -> tuple[list[tuple[int, int]], dict[str, Any]]:
     """Return the chunks of a document that go into the model, each into one input.
 
     Chunks follow each other every ``room - data.stride`` tokens; the last one ends where the
@@ -26,8 +26,8 @@ def fit(
 
     Returns:
         Pairs (start, end) in order, at least one, also for an empty document; and flags for the
-        answer: ``truncated`` when a part of the document goes unread, ``empty`` when there is not a
-        word in it.
+        answer: ``truncated`` when a part of the document goes unread, with ``unread_tokens``, its
+        size; ``empty`` when there is not a word in it.
 
     Raises:
         RecipeError: no room, or a stride that leaves none.
@@ -38,7 +38,7 @@ def fit(
             f"data: max_length leaves {room} tokens for the document, stride is {data.stride}; "
             "it must be smaller"
         )
-    empty = {} if text is None or text.strip() else {"empty": True}
+    empty: dict[str, Any] = {} if text is None or text.strip() else {"empty": True}
     if length <= room:
         return [(0, length)], empty
     if data.overflow == "error":
@@ -46,8 +46,12 @@ def fit(
             f"{example.where}: document {example.id!r} has {length:,} tokens, {room:,} fit; "
             "data.overflow=windows reads it in parts, truncate its beginning"
         )
-    if data.overflow == "truncate":
-        return [(0, room)], {"truncated": True} | empty
     starts = [*range(0, length - room, room - data.stride), length - room]
-    chunks = [(start, start + room) for start in starts[: data.max_windows]]
-    return chunks, ({"truncated": True} if len(starts) > len(chunks) else {}) | empty
+    most = 1 if data.overflow == "truncate" else data.max_windows
+    chunks = [(start, start + room) for start in starts[:most]]
+    return chunks, cut_off(length - chunks[-1][1]) | empty
+
+
+def cut_off(unread: int) -> dict[str, Any]:
+    """Flags of a document by its tokens that go unread, none where all are read."""
+    return {"truncated": True, "unread_tokens": unread} if unread else {}

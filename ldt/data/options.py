@@ -139,7 +139,7 @@ class DataSection(DataOptions):
         overflow: reading of documents that are longer than an input: in chunks (``windows``), their
             beginning alone (``truncate``), or not at all (``error`` ends the run).
         stride: tokens that two neighbouring chunks share.
-        max_windows: chunks of one document at most.
+        max_windows: chunks of one document that are read at most, the first ones; none reads all.
     """
 
     train: PathText | None = None
@@ -154,7 +154,7 @@ class DataSection(DataOptions):
     id: str = "id"
     overflow: Literal["windows", "truncate", "error"] = "windows"
     stride: int = Field(0, ge=0, le=LONGEST)
-    max_windows: Count = 64
+    max_windows: Count | None = None
 
     @model_validator(mode="after")
     def _stride_fits(self) -> Any:

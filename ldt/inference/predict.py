@@ -36,6 +36,7 @@ from ldt.errors import (
     ResourceError,
     Terminated,
     UserError,
+    counted,
     plural,
 )
 from ldt.inference import PREDICTORS
@@ -432,7 +433,14 @@ def _progress(shown: bool) -> Iterator[Callable[[Counts], None]]:
 
 
 def _log_summary(counts: Counts, rejects: Rejects, max_length: int) -> None:
+    if counts.labels:
+        log.info("answers: %s", counted(counts.labels))
     parts = [counts.rate(), f"{plural(counts.long, 'document')} longer than {max_length:,} tokens"]
+    if counts.cut:
+        parts.append(
+            f"{counts.cut:,} cut off: {plural(counts.unread, 'token')} "
+            f"({counts.unread / max(counts.lengths, 1):.1%}) not read"
+        )
     if counts.resumed:
         parts.append(f"{plural(counts.resumed, 'document')} answered before")
     if rejects.count:

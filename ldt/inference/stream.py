@@ -13,6 +13,7 @@ import threading
 import time
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -59,12 +60,22 @@ class Predictor(Protocol):
 
 @dataclass
 class Counts:
-    """Progress of a run; ``long`` counts documents that did not fit one input."""
+    """Progress of a run.
+
+    ``tokens`` are those of the ``windows``, special and repeated ones included; ``long`` counts
+    documents that did not fit one input, ``cut`` those that were not read to the end, with
+    ``unread`` of their ``lengths``, the tokens of all documents; ``labels`` counts the answers of
+    a classification, ``resumed`` the documents that had theirs already.
+    """
 
     documents: int = 0
     windows: int = 0
     tokens: int = 0
     long: int = 0
+    cut: int = 0
+    unread: int = 0
+    lengths: int = 0
+    labels: Counter[str] = field(default_factory=Counter)
     resumed: int = 0
     started: float = field(default_factory=time.monotonic)
 
@@ -76,6 +87,20 @@ class Counts:
             f"{plural(self.tokens, 'token')} in {seconds:.1f} s "
             f"({self.tokens / max(seconds, 1e-9):,.0f} tokens/s)"
         )
+
+    def add(self, answer: dict[str, Any], features: list[Feature]) -> None:
+        """Count a document by its answer and its inputs."""
+        cut = bool(answer.get("truncated"))
+        self.documents += 1
+        self.long += cut or answer["windows"] > 1
+        self.cut += cut
+        self.unread += answer.get("unread_tokens", 0)
+        self.lengths += features[0].get("tokens", 0)
+        label = answer.get("label")
+        if isinstance(label, list):
+            self.labels.update(label or ["no class"])
+        elif isinstance(label, str):
+            self.labels[label] += 1
 
 
 def answer_all(
@@ -184,8 +209,8 @@ class _Group:
             answers.append({"id": example.id, **answer})
             answers[-1].setdefault("windows", len(features))
         self.sink.write(answers)
-        self.counts.documents += len(answers)
-        self.counts.long += sum(_is_long(answer) for answer in answers)
+        for answer, (_, features) in zip(answers, self.documents, strict=True):
+            self.counts.add(answer, features)
         self.documents, self.tokens = [], 0
 
     def _outputs(self, features: list[Feature]) -> list[dict[str, np.ndarray]]:
@@ -224,10 +249,6 @@ class _Group:
                 continue
             yield part, outputs
             batch = batch[most:]
-
-
-def _is_long(answer: dict[str, Any]) -> bool:
-    return answer["windows"] > 1 or bool(answer.get("truncated"))
 
 
 def batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from ldt.metrics.result import Result
 
 # Of each published layout the function that scores it, imported when it is asked for. Its module
-# has ``read_gold(source, format)`` too; its keywords are options of that layout alone.
+# has ``read_gold(source, format)`` and ``baselines(gold, evaluate)`` too; its keywords are options
+# of that layout alone.
 METRICS = {
     "triviaqa": "ldt.metrics.triviaqa:evaluate",
     "squad": "ldt.metrics.squad:evaluate",
@@ -30,7 +31,9 @@ def evaluate(
     evidence: Path | None = None,
     na_prob: str | None = None,
 ) -> "Result":
-    """Score a prediction file; the result has warnings of ids that do not meet.
+    """Score a prediction file, and answers that are given without reading.
+
+    The result has warnings of ids that do not meet, and of figures that are no better than those.
 
     Args:
         gold, pred, na_prob: JSON files, the gold one of conll excepted; "-", standard input, for at
@@ -45,6 +48,7 @@ def evaluate(
     """
     from ldt.data import strict_json
     from ldt.errors import UserError
+    from ldt.metrics.baseline import no_better
     from ldt.metrics.result import unmatched
 
     options: dict[str, Any] = {"domain": domain, "evidence": evidence, "na_prob": na_prob}
@@ -62,6 +66,9 @@ def evaluate(
         options["na_prob"] = strict_json.read(na_prob)
     result = function(right, predictions, **options)
     result.warnings[:0] = unmatched(result, predictions.name)
+    keyed = {"domain": domain} if domain else {}
+    result.baselines = module.baselines(right, function, **keyed)
+    result.warnings += no_better(result.metrics, result.baselines)
     return result
 
 

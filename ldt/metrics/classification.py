@@ -21,21 +21,22 @@ def class_table(gold: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray
     }
 
 
-def class_metrics(
-    gold: np.ndarray, predicted: np.ndarray, *, all_classes: bool
-) -> dict[str, float]:
-    """Return accuracy (all classes of a document right), macro_f1 and micro_f1.
+def class_metrics(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> dict[str, float]:
+    """Return the share of documents that are right, macro_f1 and micro_f1.
+
+    The share is called accuracy; with several labels, where a document is right if all its classes
+    are, exact_match.
 
     Args:
         gold, predicted: [documents, classes] bool.
-        all_classes: whether macro_f1 is the mean over all classes, as scikit-learn has it for
-            multi-label indicators, or over those that any document has in ``gold`` or
-            ``predicted``, as it has it for single labels.
+        several: whether a document can have several classes. Then macro_f1 is the mean over all
+            classes, as scikit-learn has it for multi-label indicators, else over those that any
+            document has in ``gold`` or ``predicted``, as it has it for single labels.
     """
     f1 = class_table(gold, predicted)["f1"]
-    seen = np.ones_like(f1, bool) if all_classes else (gold | predicted).any(0)
+    seen = np.ones_like(f1, bool) if several else (gold | predicted).any(0)
     return {
-        "accuracy": float((gold == predicted).all(1).mean()),
+        "exact_match" if several else "accuracy": float((gold == predicted).all(1).mean()),
         "macro_f1": float(f1[seen].mean()),
         "micro_f1": float(_ratio(2 * (gold & predicted).sum(), gold.sum() + predicted.sum())),
     }

@@ -6,12 +6,14 @@ Source: Tjong Kim Sang and Buchholz 2000 (CoNLL-2000) and Tjong Kim Sang and De 
 (CoNLL-2003, arXiv:cs/0306050), the rules of their script conlleval.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ldt.data.formats import conll as layout
 from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError, shown
+from ldt.metrics import baseline
+from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import Item, Result, compare, mean
 
 NAMES = ("precision", "recall", "f1")
@@ -155,6 +157,12 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
     result.shown, result.noun = NAMES, "document"
     result.no_place = "a document has many entities"
     return result
+
+
+def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
+    """What O for every word has, of all types together."""
+    figures = baseline.of_files(evaluate, gold, {"always O": {}})
+    return {name: figures[name] for name in NAMES}
 
 
 def _entities(sentences: list[list[str]], where: str) -> set[tuple[Any, ...]]:

@@ -3,14 +3,15 @@
 Source: Yang et al. 2018 (arXiv:1809.09600), the rules of their evaluation script.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ldt.data.formats import hotpotqa as layout
 from ldt.data.formats.entries import once
 from ldt.data.strict_json import JsonFile, take, texts
 from ldt.errors import DataError, shown
-from ldt.metrics import prediction_files, word_overlap
+from ldt.metrics import baseline, prediction_files, word_overlap
+from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import Item, Result, compare, count_words, mean
 from ldt.metrics.squad import normalise
 
@@ -119,6 +120,14 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
     if items[0].words is None:
         result.no_length = "the gold file has no context"
     return result
+
+
+def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
+    """What the most frequent answer has, without facts."""
+    answers = {str(each.id): each.fields["answer"] for each in layout.gold(gold)}
+    usual = baseline.commonest([answer] for answer in answers.values())
+    value = {"answer": dict.fromkeys(answers, usual), "sp": dict.fromkeys(answers, [])}
+    return baseline.of_files(evaluate, gold, {baseline.quoted(usual): value})
 
 
 def _words(context: list | None, where: str) -> int | None:

@@ -3,11 +3,13 @@
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ldt.errors import plural
+from ldt.metrics.baseline import Baselines
 from ldt.metrics.word_overlap import CJK
 
 LEVEL = 0.95
@@ -39,7 +41,7 @@ class Item:
     place: float | str | None = None
 
 
-@dataclass(slots=True)
+@dataclass
 class Result:
     """Metrics of a file of predictions, and all that is shown beside them.
 
@@ -48,7 +50,8 @@ class Result:
     metrics that groups are printed with, all if empty. ``no_length`` and ``no_place`` say why there
     are no groups. ``parts`` are questions with an interval of their own, by what their metrics'
     names begin with: "HasAns_". ``derive`` makes metrics of means of scores where they are not the
-    means themselves; ``noun`` is what an item is called.
+    means themselves; ``noun`` is what an item is called. ``baselines`` are metrics of answers that
+    are given without reading.
     """
 
     title: str
@@ -65,12 +68,15 @@ class Result:
     no_place: str = ""
     derive: Derive = dict
     noun: str = "question"
-    intervals: dict[str, tuple[float, float]] = field(init=False)
+    baselines: Baselines = field(default_factory=dict)
 
-    def __post_init__(self):
-        self.intervals = intervals(self.items, self.derive)
+    @cached_property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """Bootstrap intervals of the metrics, those of the ``parts`` with their prefix."""
+        found = intervals(self.items, self.derive)
         for prefix, items in self.parts.items():
-            self.intervals |= {prefix + name: pair for name, pair in intervals(items).items()}
+            found |= {prefix + name: pair for name, pair in intervals(items).items()}
+        return found
 
 
 @dataclass(slots=True)
@@ -209,6 +215,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "scale": "0 to 100",
         "metrics": result.metrics,
         "subsets": result.subsets,
+        "baseline": {name: each._asdict() for name, each in result.baselines.items()},
         "interval": {
             "level": LEVEL,
             "resamples": RESAMPLES,

@@ -11,7 +11,7 @@ evaluation scripts.
 """
 
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +20,8 @@ from ldt.data.formats.entries import once
 from ldt.data.records import Example
 from ldt.data.strict_json import JsonFile, take
 from ldt.errors import DataError, shown
-from ldt.metrics import prediction_files, word_overlap
+from ldt.metrics import baseline, prediction_files, word_overlap
+from ldt.metrics.baseline import Baselines
 from ldt.metrics.prediction_files import by_id as published  # noqa: F401, the writer
 from ldt.metrics.result import Item, Result, compare, count_words, mean
 
@@ -203,6 +204,17 @@ def evaluate2(gold: JsonFile, predictions: JsonFile, *, na_prob: JsonFile | None
         parts=parts,
         warnings=warnings,
     )
+
+
+def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
+    """What the most frequent answer has, and "" where questions have no answer."""
+    answers = {id: _gold(question)["answers"] for id, question in _questions(gold).items()}
+    usual = baseline.commonest(answers.values())
+    constant = {baseline.quoted(usual): usual}
+    if not all(answers.values()):
+        constant["always no answer"] = ""
+    predictions = {name: dict.fromkeys(answers, text) for name, text in constant.items()}
+    return baseline.of_files(evaluate, gold, predictions)
 
 
 def _figures(items: Sequence[Item]) -> dict[str, float | int]:

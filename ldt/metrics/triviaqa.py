@@ -7,7 +7,8 @@ Source: Joshi et al. 2017 (arXiv:1705.03551), the rules of their evaluation scri
 """
 
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from ldt.data.formats import triviaqa as layout
 from ldt.data.records import Example
 from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError, UserError, plural
-from ldt.metrics import prediction_files, word_overlap
+from ldt.metrics import baseline, prediction_files, word_overlap
+from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import Item, Result, compare, count_words, mean
 
 _SPACES = str.maketrans(dict.fromkeys(string.punctuation + "‘’´`", " "))
@@ -130,6 +132,14 @@ def evaluate(
     else:
         result.no_length = result.no_place = "--evidence FOLDER would tell"
     return result
+
+
+def baselines(gold: JsonFile, evaluate: Callable, domain: str | None = None) -> Baselines:
+    """What the most frequent answer has."""
+    questions = _questions(gold, layout.domain_of(gold, domain, "--domain "))
+    usual = baseline.commonest(question.fields["answers"] for question in questions.values())
+    predictions = {baseline.quoted(usual): dict.fromkeys(questions, usual)}
+    return baseline.of_files(partial(evaluate, domain=domain), gold, predictions)
 
 
 def _questions(gold: JsonFile, domain: str) -> dict[str, Example]:

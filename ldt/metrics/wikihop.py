@@ -1,12 +1,13 @@
 """WikiHop (Welbl et al. 2018, TACL): accuracy of {id: candidate}."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ldt.data.formats import wikihop as layout
 from ldt.data.formats.entries import once
 from ldt.data.strict_json import JsonFile
 from ldt.metrics import prediction_files
+from ldt.metrics.baseline import Baseline, Baselines
 from ldt.metrics.prediction_files import by_id as published  # noqa: F401, the writer
 from ldt.metrics.result import Item, Result, compare, count_words, mean
 
@@ -20,6 +21,21 @@ def read_gold(source: str, format: str) -> JsonFile:
     """Read a gold file, which must have this layout (see `prediction_files.read_gold`)."""
     expected = "a list of questions with id, candidates, supports and answer"
     return prediction_files.read_gold(source, format, expected)
+
+
+def guessing(candidates: Iterable[int]) -> Baselines:
+    """The accuracy of a candidate at random, in the mean over all draws, from 0 to 100.
+
+    Args:
+        candidates: their number, of each question.
+    """
+    shares = [1 / number for number in candidates]
+    return {"accuracy": Baseline("a candidate at random", 100 * sum(shares) / len(shares))}
+
+
+def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
+    """What `guessing` has."""
+    return guessing(len(set(each.fields["candidates"])) for each in layout.gold(gold))
 
 
 def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:

@@ -17,6 +17,8 @@ from ldt.data.options import Section
 from ldt.data.records import Example, text
 from ldt.data.tokenization import special_id
 from ldt.errors import DataError, UserError
+from ldt.metrics import baseline
+from ldt.metrics.baseline import Baselines
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -283,6 +285,28 @@ class Task(AnyTask):
         self, answers: Sequence[dict], golds: Sequence[Any], config
     ) -> tuple[dict[str, float], list[dict]]:
         """Return the metrics of one answer or more, and the rows of the table beside them."""
+
+    def trivial(self, golds: Sequence[Any], config) -> dict[str, dict]:
+        """Return answers that need no reading, by their names in words, as `measure` takes them.
+
+        Args:
+            golds: the right answers of the training set, by which they are chosen.
+        """
+        return {}
+
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
+        """Return of each metric what the best one of the `trivial` answers has.
+
+        Args:
+            trained: the right answers of the training set.
+            golds: those of the evaluation set, each of which gets the same answer.
+        """
+        figures = {}
+        for name, answer in self.trivial(trained, config).items():
+            metrics, _ = self.score([answer] * len(golds), golds, config)
+            settings = self.settle(metrics)  # these tell nothing about the quality
+            figures[name] = {key: v for key, v in metrics.items() if key not in settings}
+        return baseline.best(figures, self.lower_is_better)
 
     @abstractmethod
     def default_metric(self, config) -> str:

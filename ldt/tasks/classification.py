@@ -26,7 +26,7 @@ from ldt.data.options import Names
 from ldt.data.records import Example, text
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, RecipeError, listed
-from ldt.metrics import classification
+from ldt.metrics import baseline, classification
 from ldt.metrics.numbers import logsumexp, softmax
 from ldt.tasks.base import (
     Outputs,
@@ -232,8 +232,9 @@ class Classification(Task):
     def measure(
         self, answers: Sequence[dict], golds: Sequence[Any], config
     ) -> tuple[dict[str, float], list[dict]]:
-        """Return accuracy, macro_f1 and micro_f1 with a row per class, or mse, mae, pearson and
-        spearman with none. Which classes macro_f1 averages over: `class_metrics`.
+        """Return accuracy (with several labels exact_match), macro_f1 and micro_f1 with a row per
+        class, or mse, mae, pearson and spearman with none. Which classes macro_f1 averages over:
+        `class_metrics`.
         """
         labels = [answer["label"] for answer in answers]
         if config.problem_type == REGRESSION:
@@ -245,8 +246,24 @@ class Classification(Task):
             {"class": name} | {key: column[number].item() for key, column in table.items()}
             for number, name in enumerate(names)
         ]
-        every = config.problem_type == MULTI
-        return classification.class_metrics(right, predicted, all_classes=every), rows
+        several = config.problem_type == MULTI
+        return classification.class_metrics(right, predicted, several=several), rows
+
+    def trivial(self, golds: Sequence[Any], config) -> dict[str, dict]:
+        """Return the most frequent class; with several labels the classes that most documents
+        have, and all of them; of a regression the mean.
+        """
+        if config.problem_type == REGRESSION:
+            mean = float(np.mean(golds))
+            return {f"always {mean:.4g}": {"label": mean}}
+        if config.problem_type == SINGLE:
+            label = baseline.commonest([gold] for gold in golds)
+            return {baseline.quoted(label): {"label": label}}
+        names = _names(config)
+        shares = _indicators(golds, names).mean(0)
+        usual = [name for name, share in zip(names, shares, strict=True) if share > 0.5]
+        few = f"always {listed(usual, 3)}" if usual else "always no class"
+        return {few: {"label": usual}, "always all classes": {"label": names}}
 
     def default_metric(self, config) -> str:
         """macro_f1, or mse of a regression."""

@@ -15,7 +15,7 @@ from ldt.data.options import Length
 from ldt.data.records import Example, field, text
 from ldt.data.tokenization import marker_ids, tokenize
 from ldt.errors import DataError
-from ldt.metrics import hotpotqa
+from ldt.metrics import baseline, hotpotqa
 from ldt.metrics.numbers import logistic, logsumexp, softmax
 from ldt.metrics.result import mean
 from ldt.tasks.base import NO_LABEL, Outputs, Segment, Task, ends, join, named_labels
@@ -226,6 +226,11 @@ class HotpotQA(Task):
             if members
         ]
         return mean(scores), rows
+
+    def trivial(self, golds: Sequence[dict], config) -> dict[str, dict]:
+        """Return the most frequent answer, without facts."""
+        usual = baseline.commonest([gold["answer"]] for gold in golds)
+        return {baseline.quoted(usual): {"answer": usual, "supporting_facts": []}}
 
     def default_metric(self, config) -> str:
         """The F1 of answer and facts together."""

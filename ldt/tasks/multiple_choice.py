@@ -10,6 +10,7 @@ from ldt.data.features import Feature
 from ldt.data.records import Example, field, kind, text, texts
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, RecipeError
+from ldt.metrics import baseline
 from ldt.metrics.numbers import softmax
 from ldt.metrics.result import mean
 from ldt.tasks.base import Outputs, Segment, Task, ends, join
@@ -112,6 +113,11 @@ class MultipleChoice(Task):
         """Return accuracy in percent."""
         pairs = zip(answers, golds, strict=True)
         return mean([{"accuracy": one["choice"] == other["choice"]} for one, other in pairs]), []
+
+    def trivial(self, golds: Sequence[Any], config) -> dict[str, dict]:
+        """Return the place where the right choice stands most often."""
+        place = baseline.commonest([gold["choice"]] for gold in golds)
+        return {f"always choice {place}": {"choice": place}}
 
     def default_metric(self, config) -> str:
         return "accuracy"

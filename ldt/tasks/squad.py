@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from ldt.data.features import Feature
 from ldt.data.records import Example, field, kind, text
 from ldt.errors import DataError
-from ldt.metrics import squad
+from ldt.metrics import baseline, squad
 from ldt.metrics.numbers import logistic
 from ldt.metrics.result import mean
 from ldt.tasks.base import Outputs, evaluation_set, training_set
@@ -173,6 +173,14 @@ class Squad(SpanTask):
             if part:
                 rows.append({"questions": what, "number": len(part)} | mean(part))
         return mean(scores) | {"no_answer_threshold": threshold}, rows
+
+    def trivial(self, golds: Sequence[Any], config) -> dict[str, dict]:
+        """Return the most frequent answer; where there may be none, no answer too."""
+        usual = baseline.commonest(gold["answers"] for gold in golds)
+        answers = {baseline.quoted(usual): {"answer": usual, "best": usual, "no_answer": 0.0}}
+        if config.no_answer_threshold is not None:
+            answers["always no answer"] = {"answer": "", "best": "", "no_answer": 1.0}
+        return answers
 
     def settle(self, metrics: dict[str, float]) -> dict[str, Any]:
         """The threshold that was found on the evaluation set."""

@@ -9,7 +9,7 @@ from ldt.data.features import Feature
 from ldt.data.options import Count, Length
 from ldt.data.records import Example, field, kind, text
 from ldt.errors import DataError
-from ldt.metrics import triviaqa
+from ldt.metrics import baseline, triviaqa
 from ldt.metrics.result import mean
 from ldt.tasks.base import Outputs
 from ldt.tasks.span_task import SpanTask, context_of
@@ -183,6 +183,11 @@ class TriviaQA(SpanTask):
         if verified:
             metrics |= {f"verified_{name}": value for name, value in mean(verified).items()}
         return metrics, []
+
+    def trivial(self, golds: Sequence[Any], config) -> dict[str, dict]:
+        """Return the most frequent answer."""
+        usual = baseline.commonest(gold["answers"] for gold in golds)
+        return {baseline.quoted(usual): {"answer": usual, "score": 0.0}}
 
     def _answers(self, example: Example, data: "DataSection") -> list[str]:
         path = self.path("answers", data)

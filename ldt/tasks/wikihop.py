@@ -18,6 +18,7 @@ from ldt.data.records import Example, field, text, texts
 from ldt.data.tokenization import marker_ids, tokenize
 from ldt.errors import DataError, listed
 from ldt.metrics import wikihop
+from ldt.metrics.baseline import Baselines
 from ldt.metrics.numbers import softmax
 from ldt.metrics.result import mean
 from ldt.tasks.base import (
@@ -223,6 +224,10 @@ class WikiHop(Task):
             if members
         ]
         return mean(scores), rows
+
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
+        """Return the accuracy of guessing, in the mean over all guesses."""
+        return wikihop.guessing(gold["candidates"] for gold in golds)
 
     def default_metric(self, config) -> str:
         return "accuracy"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ldt.metrics.baseline import Baselines
 from ldt.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -33,12 +34,14 @@ class TrainingResult:
         run: the run folder.
         closing: the last line for the user; empty where nothing was trained (a dry run, a run that
             was finished before) and in all processes but the first.
+        baselines: by metric, without ``eval_``, what an answer has that needs no reading.
     """
 
     metrics: dict[str, float]
     table: list[dict[str, Any]]
     run: Path
     closing: str = ""
+    baselines: Baselines = field(default_factory=dict)
 
 
 def train(

@@ -13,8 +13,9 @@ from transformers import EvalPrediction, TrainerCallback
 from ldt.data.features import Features
 from ldt.data.records import Example
 from ldt.errors import RecipeError, TrainingDiverged
+from ldt.metrics.baseline import Baseline, no_better
 from ldt.recipe.recipe import Recipe
-from ldt.tasks.base import Task, by_input
+from ldt.tasks.base import AnyTask, Task, by_input
 from ldt.training.progress import is_metric
 from ldt.training.trainer import Trainer
 
@@ -135,6 +136,22 @@ class MetricsByStep(TrainerCallback):
             trainer.evaluate()
             self._at[step] = self._at.pop(trainer.state.global_step)
         return self._at[step]
+
+
+def no_better_than(task: AnyTask, results: dict[str, Any]) -> list[str]:
+    """Return a line where a model is no better than an answer that needs no reading, else nothing.
+
+    What counts is the metric that the run goes by, or any where that has no baseline.
+
+    Args:
+        results: the content of metrics.json.
+    """
+    baselines = {name: Baseline(**each) for name, each in results["baseline"].items()}
+    metrics = {name.removeprefix("eval_"): value for name, value in results["metrics"].items()}
+    metric = (results["metric"] or "").removeprefix("eval_")
+    if metric in baselines:
+        baselines = {metric: baselines[metric]}
+    return no_better(metrics, baselines, task.lower_is_better)
 
 
 def check_metric(recipe: Recipe, trainer: Trainer, measure: Measure) -> None:

@@ -106,10 +106,11 @@ class Finetuning(Job[Inputs]):
             if len(features)
         }
         labels = {name: _count(golds) for name, golds in encoded.golds.items()}
-        measure = None
+        measure, baselines = None, {}
         if evaluation:
             golds = encoded.golds["eval"]
             measure = ByExample(task, model.config, encoded.features["eval"], evaluation, golds)
+            baselines = task.baseline(encoded.golds["train"], golds, model.config)
         return Prepared(
             tokenizer=tokenizer,
             model=model,
@@ -124,10 +125,13 @@ class Finetuning(Job[Inputs]):
                 "problem": model.config.problem_type,
                 "base_model": self.recipe.model.path,
                 "max_length": max_length,
+                "overflow": data.overflow,
+                "max_windows": data.max_windows,
                 "data": self._facts(reports, labels, inputs.hashes),
             }
             | facts,
             notices=self._notices(encoded, reports, labels, tokenizer),
+            baselines=baselines,
             finish=partial(_settle, task, model.config),
         )
 

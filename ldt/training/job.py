@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
 
 from ldt.attention import BACKENDS
 from ldt.errors import RecipeError
+from ldt.metrics.baseline import Baselines
 from ldt.recipe.recipe import Recipe
 from ldt.training.evaluation import Measure
 from ldt.training.summary import Notice, inputs_a_step, training_plan
@@ -53,6 +54,7 @@ class Prepared:
         metric: of ``measure``, chooses the best weights where the recipe does not say.
         facts: model and data in metrics.json, the data by set under ``data``.
         notices: lines to show before the first step.
+        baselines: by metric what an answer has that needs no reading (`Task.baseline`).
         callbacks: further ones of the Trainer.
         finish: is called with the metrics when training is over, and may change the model.
     """
@@ -68,6 +70,7 @@ class Prepared:
     metric: str
     facts: dict[str, Any]
     notices: list[Notice]
+    baselines: Baselines = field(default_factory=dict)
     callbacks: list[TrainerCallback] = field(default_factory=list)
     finish: Callable[[dict[str, float]], None] = do_nothing
 

@@ -27,7 +27,7 @@ from ldt.model.pooling import gates
 from ldt.recipe.recipe import Recipe, dump
 from ldt.training import TrainingResult, checkpoints, lora, run_folder
 from ldt.training.arguments import arguments, settings
-from ldt.training.evaluation import Measured, MetricsByStep, check_metric
+from ldt.training.evaluation import Measured, MetricsByStep, check_metric, no_better_than
 from ldt.training.job import Job, Prepared
 from ldt.training.model_card import card
 from ldt.training.progress import METRICS, ProgressReport, duration, plain_numbers
@@ -117,6 +117,10 @@ def train(
             tell(prepared.notices)
             log.info("%s: %s", run, job.plan(prepared, trainer.args))
             _warn_of_slow_bfloat16(trainer)
+            if prepared.measure is None:
+                log.warning(
+                    "no data.eval and no data.eval_fraction: nothing will tell how well it works"
+                )
         if dry_run:
             log.info("dry run: nothing is trained and nothing written")
             return TrainingResult({}, [], run)
@@ -141,8 +145,10 @@ def train(
         if not _writes():
             return TrainingResult(metrics, table, run)
         run_folder.point_latest(run)
+        for line in no_better_than(job.recipe.task, outcome):
+            log.warning("%s", line)
         closing = f"{run}: {duration(trainer.seconds)}; {job.next_command(run)}"
-        return TrainingResult(metrics, table, run, closing)
+        return TrainingResult(metrics, table, run, closing, prepared.baselines)
 
 
 def _writes() -> bool:
@@ -395,6 +401,7 @@ def _results(
     """The content of metrics.json but for the versions; numbers in full."""
     return {
         "metrics": metrics,
+        "baseline": {name: each._asdict() for name, each in prepared.baselines.items()},
         "table": table,
         "metric": trainer.args.metric_for_best_model,
         "step_of_weights": trainer.weights_step,

@@ -9,7 +9,9 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from ldt.tasks.base import AnyTask
+from ldt.tasks.base import AnyTask, Task
+from ldt.tasks.classification import REGRESSION
+from ldt.training.evaluation import no_better_than
 
 TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
 SHOWN = (  # of the training section, in this order, where set
@@ -56,31 +58,57 @@ def card(
         name: of the model.
     """
     labels = [str(label) for label in (getattr(config, "id2label", None) or {}).values()]
-    if all(label.startswith(UNNAMED) for label in labels):
+    if all(label.startswith(UNNAMED) for label in labels) or results["problem"] == REGRESSION:
         labels = []
-    metrics = {key.removeprefix("eval_"): value for key, value in results["metrics"].items()}
     table = results["table"]
+    # What the evaluation set decided, so that its figures are no longer those of unseen documents.
+    chosen = bool(results["metric"] and training.get("load_best_model_at_end"))
+    decided = ["the best step"] if chosen else []
+    if isinstance(task, Task):
+        metrics = {key.removeprefix("eval_"): v for key, v in results["metrics"].items()}
+        decided += map(_code, task.settle(metrics))
     made = ModelCard.from_template(
         _metadata(task, results, name),
         template_path=str(TEMPLATE),
         kind=task.kind,
         results=results,
         config=config,
-        problem=(results["problem"] or "").replace("_", " ") or results["task"],
+        problem=(results["problem"] or results["task"]).replace("_", " "),
         labels=[_code(label) for label in labels],
         windows=_windows(task, config),
-        metrics=_table(["metric", "value"], metrics.items()),
+        metrics=_metrics(results),
+        chosen=chosen,
+        decided=" and ".join(decided),
+        trivial=no_better_than(task, results),
         rows=_table(list(table[0]), [row.values() for row in table]) if table else "",
         data=_data(task.kind, results),
         settings=_table(
             ["setting", "value"],
-            [(f"`{key}`", training[key]) for key in SHOWN if training.get(key) is not None],
+            [(f"`{key}`", training[key]) for key in _decisive(training)],
         ),
         versions=", ".join(f"{name} {value}" for name, value in results["versions"].items()),
         number=lambda value: f"{value:,}",
         plain=_plain,
     )
     return made.content.rstrip() + "\n"
+
+
+def _decisive(training: dict[str, Any]) -> list[str]:
+    """The keys of `SHOWN` that are set and have a say: of epochs and steps one alone."""
+    idle = "num_train_epochs" if (training.get("max_steps") or 0) > 0 else "max_steps"
+    return [key for key in SHOWN if training.get(key) is not None and key != idle]
+
+
+def _metrics(results: dict[str, Any]) -> str:
+    """The table of the metrics, with what their baselines have where there are some."""
+    head, baselines = ["metric", "value"], results["baseline"]
+    rows = [[name.removeprefix("eval_"), value] for name, value in results["metrics"].items()]
+    if baselines:
+        head.append("without reading")
+        for row in rows:
+            trivial = baselines.get(row[0])
+            row.append(f"{trivial['value']:.4g} ({trivial['answer']})" if trivial else "")
+    return _table(head, rows)
 
 
 def _metadata(task: AnyTask, results: dict[str, Any], name: str) -> ModelCardData:

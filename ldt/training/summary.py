@@ -14,6 +14,7 @@ from rich.text import Text
 from transformers import TrainingArguments
 
 from ldt.data.features import Feature
+from ldt.errors import counted
 
 log = logging.getLogger("ldt")
 
@@ -194,9 +195,7 @@ def labelled_data(
     notices += [Notice(f"train: {remark}") for remark in remarks]
     for name, counts in labels.items():
         if counts:
-            listed = ", ".join(f"{label} {count:,}" for label, count in counts.most_common(20))
-            more = f" and {len(counts) - 20} more" if len(counts) > 20 else ""
-            notices.append(Notice(f"{name} labels: {listed}{more}"))
+            notices.append(Notice(f"{name} labels: {counted(counts)}"))
     return notices
 
 

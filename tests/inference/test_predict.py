@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from io import BytesIO, TextIOWrapper
 from itertools import count, cycle
 from pathlib import Path
@@ -15,7 +16,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from classified import LABELS, RECIPE, lines_of, read, write
+import yaml
+from classified import LABELS, RECIPE, lines_of, make_run, read, write
+from transformers import AutoTokenizer
 
 from ldt.attention import matmul
 from ldt.errors import DataError, ModelError, RecipeError, UserError
@@ -48,6 +51,32 @@ def test_each_document_gets_its_label_scores_and_windows(fine_tuned, tmp_path, l
     long = sum(each["windows"] > 1 for each in answers)
     assert log.messages[-1].startswith("40 documents, ")
     assert log.messages[-1].endswith(f"{long} documents longer than 64 tokens")
+
+
+@pytest.mark.parametrize("change", [{"overflow": "truncate"}, {"max_windows": 1}])
+def test_the_end_counts_the_answers_and_what_was_not_read(tiny_longformer, tmp_path, log, change):
+    make_run(tiny_longformer, tmp_path / "run")
+    recipe = tmp_path / "run" / "recipe.yaml"
+    content = yaml.safe_load(recipe.read_text())
+    content["data"] |= change
+    recipe.write_text(yaml.safe_dump(content))
+    source = write(tmp_path / "docs.jsonl", lines_of(40))
+    _, answers = answer(source, tmp_path / "run", tmp_path)
+    counts = Counter(each["label"] for each in answers)
+    shown = ", ".join(f"{label} {count}" for label, count in counts.most_common())
+    said, end = log.messages[-2:]
+    assert said == f"answers: {shown}"
+    cut = [each for each in answers if each.get("truncated")]
+    unread = sum(each["unread_tokens"] for each in cut)
+    assert len(cut) > 1
+    assert all(each["unread_tokens"] > 0 for each in cut)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run", model_max_length=1000)
+    texts = [json.loads(line)["body"]["text"] for line in lines_of(40)]
+    share = unread / sum(map(len, tokenizer(texts)["input_ids"]))
+    assert end.endswith(
+        f"; {len(cut)} documents longer than 64 tokens; "
+        f"{len(cut)} cut off: {unread:,} tokens ({share:.1%}) not read"
+    )
 
 
 def test_answers_do_not_depend_on_the_batches(fine_tuned, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from ldt.data.records import Example
 from ldt.errors import DataError, ModelError, UserError
 from ldt.inference import stream as answering
-from ldt.inference.stream import SeenIds, ahead, answer_all, batches
+from ldt.inference.stream import Counts, SeenIds, ahead, answer_all, batches
 
 
 class Lengths:
@@ -267,3 +267,13 @@ def test_the_thread_of_a_pipe_ends_with_its_reader():
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert threading.active_count() == before
+
+
+def test_answers_are_counted_by_class_and_numbers_are_not():
+    counts = Counts()
+    for label in (["a", "b"], ["b"], [], "c", 1.5):
+        counts.add({"label": label, "windows": 1}, [{"input_ids": [0], "tokens": 3}])
+    assert counts.labels == {"a": 1, "b": 2, "no class": 1, "c": 1}
+    assert (counts.documents, counts.lengths, counts.cut, counts.long) == (5, 15, 0, 0)
+    counts.add({"windows": 2, "truncated": True, "unread_tokens": 7}, [{"tokens": 9}] * 2)
+    assert (counts.lengths, counts.cut, counts.unread, counts.long) == (24, 1, 7, 1)

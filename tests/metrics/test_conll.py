@@ -4,7 +4,7 @@ import random
 import numpy as np
 import pytest
 
-from ldt import cli
+from ldt import cli, metrics
 from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError
 from ldt.metrics import conll
@@ -85,6 +85,7 @@ def test_the_command_prints_groups_and_names_documents(gold, tmp_path, monkeypat
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "conll: 2 documents, 1 predicted; figures from 0 to 100"
     assert lines[3].startswith("f1 50.00 ")
+    assert lines[3].endswith(" (always O: 0.00)")
     group = "words of the document: 0 to 249: 2 documents, precision 100.00, recall 33.33, f1 50.00"
     assert group in lines
     with pytest.raises(SystemExit):
@@ -132,3 +133,13 @@ def test_a_gold_file_without_tags_is_told(gold, text, what):
     with pytest.raises(DataError) as error:
         conll.evaluate(gold(text), JsonFile("pred", {}))
     assert what in str(error.value)
+
+
+def test_predictions_without_a_right_entity_are_no_better_than_o(gold, tmp_path):
+    gold()
+    (tmp_path / "pred.json").write_text(json.dumps({"1": [["O"] * 3, ["O"]]}))
+    result = metrics.evaluate(
+        str(tmp_path / "gold.conll"), str(tmp_path / "pred.json"), format="conll"
+    )
+    assert set(result.baselines) == {"precision", "recall", "f1"}
+    assert result.warnings[-1] == "no better than always O: precision 0"

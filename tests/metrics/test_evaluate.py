@@ -43,8 +43,8 @@ PREDICTIONS = {
 }
 LINES = """\
 squad 1.1: 3 questions, 2 predicted; figures from 0 to 100
-exact_match 33.33 0.00 to 100.00
-f1 55.56 0.00 to 100.00
+exact_match 33.33 0.00 to 100.00 (always 'red fox': 33.33)
+f1 55.56 0.00 to 100.00 (always 'red fox': 55.56)
 intervals: 95%, 2,000 resamples of the paragraphs, seed 0
 words of the document: 0 to 249: 3 questions, exact_match 33.33, f1 55.56
 where the answer stands: first quarter: 1 question, exact_match 100.00, f1 100.00
@@ -77,7 +77,8 @@ def test_a_pipe_gets_lines_and_ids_that_do_not_meet_a_warning(ldt):
         0,
         LINES,
         "warning: pred: 1 question without a whole prediction; what lacks counts 0: '[/c]'\n"
-        "warning: pred: 1 question predicted but not in the gold file, left out: 'zz'\n",
+        "warning: pred: 1 question predicted but not in the gold file, left out: 'zz'\n"
+        "warning: no better than always 'red fox': exact_match 33.33\n",
     )
 
 
@@ -87,7 +88,8 @@ def test_a_terminal_gets_tables(ldt, monkeypatch):
     _, out, _ = ldt("squad")
     lines = out.splitlines()
     assert lines[0] == LINES.splitlines()[0]
-    assert any(line.startswith("│ f1 ") and "│ 0.00 to 100.00 │" in line for line in lines)
+    row = next(line for line in lines if line.startswith("│ f1 "))
+    assert "│ 0.00 to 100.00 │ always 'red fox': 55.56 │" in row
     row = next(line for line in lines if "third quarter" in line)
     assert [cell.strip() for cell in row.strip("│").split("│")] == [
         "third quarter",
@@ -106,6 +108,10 @@ def test_json_has_full_precision_in_a_file_or_alone_on_standard_output(ldt, tmp_
     assert json.loads(ldt("squad", "--json", "-")[1]) == written
     assert written["metrics"]["f1"] == 100 * (1 + 2 / 3) / 3
     assert written["scale"] == "0 to 100"
+    assert written["baseline"]["f1"] == {
+        "answer": "always 'red fox'",
+        "value": pytest.approx(100 * (1 + 2 / 3) / 3),
+    }
     interval = written["interval"]
     assert interval.pop("metrics").keys() == {"exact_match", "f1"}
     assert interval == {"level": 0.95, "resamples": 2000, "resampled": "paragraphs", "seed": 0}
@@ -120,6 +126,17 @@ def test_json_has_full_precision_in_a_file_or_alone_on_standard_output(ldt, tmp_
     assert written["by_length"][0]["words"] == [0, 250]
 
 
+def test_the_baseline_may_be_no_answer_and_is_of_all_questions_alone(ldt):
+    gold = json.loads(json.dumps(GOLD["squad"]))
+    gold["data"][0]["paragraphs"][0]["qas"][0]["answers"] = []
+    gold["data"][1]["paragraphs"][0]["qas"][0]["answers"] = []
+    _, out, err = ldt("squad2", gold=gold, pred={"a": "", "b": "x", "[/c]": "fox"})
+    assert "exact 66.67 0.00 to 100.00 (always no answer: 66.67)" in out.splitlines()
+    assert "HasAns_f1 100.00" in out.splitlines()
+    assert "warning: no better than always no answer: exact 66.67" in err
+    assert "no better" not in ldt("squad2", gold=gold, pred={"a": "", "b": "", "[/c]": "fox"})[2]
+
+
 def test_the_first_three_ids_are_named_and_all_counted(ldt):
     _, _, err = ldt("squad", pred={str(number): "x" for number in range(1000)})
     assert err.splitlines() == [
@@ -127,6 +144,7 @@ def test_the_first_three_ids_are_named_and_all_counted(ldt):
         "'a', 'b', '[/c]'",
         "warning: pred: 1,000 questions predicted but not in the gold file, left out: "
         "'0', '1', '2', ...",
+        "warning: no better than always 'red fox': exact_match 33.33",
     ]
 
 
@@ -134,9 +152,9 @@ def test_the_first_three_ids_are_named_and_all_counted(ldt):
     ("format", "line"),
     [
         ("squad2", "HasAns_f1 55.56 0.00 to 100.00"),
-        ("wikihop", "accuracy 100.00"),
-        ("hotpotqa", "joint_f1 100.00"),
-        ("triviaqa", "exact_match 100.00"),
+        ("wikihop", "accuracy 100.00 (a candidate at random: 50.00)"),
+        ("hotpotqa", "joint_f1 100.00 (always 'x': 0.00)"),
+        ("triviaqa", "exact_match 100.00 (always 'x': 100.00)"),
     ],
 )
 def test_every_format_prints_its_metric(ldt, format, line):
@@ -162,7 +180,7 @@ def test_what_is_verified_stands_beside_the_rest(ldt):
     gold["Data"][0]["QuestionPartOfVerifiedEval"] = True
     gold["Data"][0]["EntityPages"].append({"Filename": "g", "DocPartOfVerifiedEval": True})
     out = ldt("triviaqa", gold=gold)[1].splitlines()
-    assert "exact_match 50.00" in out
+    assert "exact_match 50.00 (always 'x': 100.00)" in out
     assert "verified exact_match 0.00" in out
     assert "verified denominator 1" in out
 

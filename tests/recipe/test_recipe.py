@@ -301,6 +301,14 @@ def test_where_names_the_line_or_the_override(folder):
     assert Recipe(task=None).where("data", "eval") == "recipe: data: eval"
 
 
+def test_a_limit_of_windows_that_a_recipe_names_stays(folder):
+    assert read(GOOD).data.max_windows is None
+    old = read(GOOD, "data.max_windows=64")
+    assert old.data.max_windows == 64
+    assert read(dump(old)).data.max_windows == 64
+    assert read(dump(read(GOOD))).data.max_windows is None
+
+
 def test_load_gives_back_what_dump_wrote(folder):
     recipe = read(
         GOOD,

@@ -196,14 +196,21 @@ def test_windows_cover_the_document_and_the_last_ends_with_it(length, stride, pa
 
 def test_more_windows_than_allowed_are_flagged():
     data = DataSection(max_windows=2)
-    assert fit(30, 10, EXAMPLE, data) == ([(0, 10), (10, 20)], {"truncated": True})
+    flags = {"truncated": True, "unread_tokens": 10}
+    assert fit(30, 10, EXAMPLE, data) == ([(0, 10), (10, 20)], flags)
     assert fit(20, 10, EXAMPLE, data) == ([(0, 10), (10, 20)], {})
+
+
+def test_without_a_limit_the_longest_document_is_read_to_its_end():
+    chunks, flags = fit(1_000_003, 1000, EXAMPLE, DataSection())
+    assert (len(chunks), chunks[-1], flags) == (1001, (999_003, 1_000_003), {})
+    assert len(fit(1_000_003, 1000, EXAMPLE, DataSection(max_windows=64))[0]) == 64
 
 
 def test_overflow_truncates_with_a_flag_or_stops_with_place_and_lengths():
     assert fit(11, 10, EXAMPLE, DataSection(overflow="truncate")) == (
         [(0, 10)],
-        {"truncated": True},
+        {"truncated": True, "unread_tokens": 1},
     )
     strict = DataSection(overflow="error")
     assert fit(10, 10, EXAMPLE, strict) == ([(0, 10)], {})

@@ -147,7 +147,7 @@ def test_long_supports_are_read_in_parts_with_the_question_in_front(encode):
     starts = [*range(0, len(supports) - 4, 3), len(supports) - 4]
     assert read_again == [supports[start : start + 4] for start in starts]
     (cut,) = encode(question(), max_length=A + 4, overflow="truncate")
-    assert cut["flags"] == {"truncated": True}
+    assert cut["flags"] == {"truncated": True, "unread_tokens": len(supports) - 4}
 
 
 def test_a_candidate_that_stands_twice_is_scored_once(encode):

@@ -72,6 +72,52 @@ def test_a_run_folder_describes_itself(recipe, capsys):
     }
 
 
+def test_each_figure_has_its_baseline_beside_it(recipe, capsys):
+    train(recipe("training.max_steps=1", "training.learning_rate=0.0"))
+    out, err = capsys.readouterr()
+    results = json.loads(Path("runs/r/metrics.json").read_text())
+    baseline = results["baseline"]
+    assert baseline["accuracy"] == {"answer": "always 'a'", "value": 4 / 7}
+    assert baseline.keys() == {"accuracy", "macro_f1", "micro_f1"}
+    found, trivial = results["metrics"]["eval_macro_f1"], baseline["macro_f1"]["value"]
+    assert f"macro_f1  {found:.4f} (always 'a': {trivial:.4f})" in out.splitlines()
+    assert (
+        f"| macro_f1 | {found:.4g} | {trivial:.4g} (always 'a') |"
+        in Path("runs/r/README.md").read_text()
+    )
+    assert "nothing will tell" not in err
+
+
+def test_a_model_that_is_no_better_than_the_most_frequent_class_is_warned_of(recipe, place, capsys):
+    rows = [{"text": "the party", "label": "cap" if n % 7 == 0 else "no cap"} for n in range(14)]
+    Path("train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    metrics = train(recipe("training.num_train_epochs=1"))
+    assert metrics["eval_accuracy"] == 12 / 14
+    err = capsys.readouterr().err
+    assert "warning: no better than always 'no cap': macro_f1 0.4615\n" in err
+    card = Path("runs/r/README.md").read_text()
+    assert "**The model is no better than always 'no cap': macro_f1 0.4615.**" in card
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_without_an_evaluation_set_that_is_said_before_the_first_step(recipe, capsys, dry_run):
+    train(recipe("data.eval=null", "training.max_steps=1"), dry_run=dry_run)
+    before, _, _ = capsys.readouterr().err.partition("step 1/1")
+    line = "no data.eval and no data.eval_fraction: nothing will tell how well it works\n"
+    assert before.count(line) == 1
+
+
+def test_several_labels_are_scored_by_exact_match_and_accuracy_names_it(recipe, place):
+    documents("train.jsonl", 12, 0, label="several")
+    documents("dev.jsonl", 7, 1, label="several")
+    metrics = train(recipe("training.max_steps=1", "training.metric_for_best_model=exact_match"))
+    assert "eval_exact_match" in metrics
+    assert "eval_accuracy" not in metrics
+    with pytest.raises(RecipeError, match="no metric 'accuracy', there are exact_match, loss"):
+        train(recipe("training.metric_for_best_model=accuracy", "training.output_dir=runs/two"))
+
+
 def test_a_loss_that_is_not_finite_ends_with_8_and_keeps_the_checkpoint(recipe, at_step):
     def spoil(model):
         model.classifier.out_proj.bias.data.fill_(torch.nan)

@@ -4,7 +4,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from ldt.tasks import Classification
+from ldt.tasks import Classification, Squad
 from ldt.training.model_card import card
 
 SET = {
@@ -20,6 +20,7 @@ SET = {
 RESULTS = {
     "metrics": {"eval_macro_f1": 0.81234567, "eval_loss": 0.5, "train_loss": 0.25},
     "table": [{"class": "a|b", "f1": 0.5, "support": 3}],
+    "baseline": {"macro_f1": {"answer": "always 'a|b'", "value": 0.4}},
     "metric": "macro_f1",
     "step_of_weights": 1500,
     "steps": 3000,
@@ -28,6 +29,8 @@ RESULTS = {
     "base_model": "models/minilm",
     "parameters": 22_000_000,
     "max_length": 4096,
+    "overflow": "windows",
+    "max_windows": None,
     "data": {"train": SET, "eval": SET | {"source": "dev.jsonl", "documents": 99}},
     "seconds": 3600.4,
     "tokens": 9_000_000,
@@ -42,13 +45,27 @@ CONFIG = SimpleNamespace(
     pooling_window=512,
 )
 TASK = Classification()
-TRAINING = {"learning_rate": 3e-5, "seed": 42, "bf16": None, "save_steps": 7}
+TRAINING = {
+    "learning_rate": 3e-5,
+    "num_train_epochs": 3,
+    "max_steps": -1,
+    "seed": 42,
+    "bf16": None,
+    "save_steps": 7,
+    "load_best_model_at_end": True,
+}
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "| macro_f1 | 0.8123 |",
+        "| macro_f1 | 0.8123 | 0.4 (always 'a\\|b') |",
+        "| loss | 0.5 |  |",
+        "- Longer documents than 4,096 tokens are read in windows whose answers are merged: "
+        "nothing in one window sees the text of another.",
+        "- The results are of 99 documents that also decided on the best step, so they are a "
+        "little too good; a test set that was never looked at tells more.",
+        "| `num_train_epochs` | 3 |",
         "It is a Poolingformer: layers 6, 7 (from 0) have a second level of attention, to cells of "
         "5 tokens pooled by mean in a window of 512 tokens.",
         "| a\\|b | 0.5 | 3 |",
@@ -57,6 +74,7 @@ TRAINING = {"learning_rate": 3e-5, "seed": 42, "bf16": None, "save_steps": 7}
         "- eval: sha256 `ab12`",
         "| `learning_rate` | 3e-05 |",
         "- 4 training documents were not read to their end.",
+        "- 4 evaluation documents were not read to their end.",
     ],
 )
 def test_the_card_says(line):
@@ -77,6 +95,61 @@ def test_without_an_evaluation_set_the_card_says_so():
     text = card(TASK, RESULTS | {"data": {"train": SET}, "table": []}, CONFIG, TRAINING, "r")
     assert "There was no evaluation set." in text
     assert "too good" not in text
+    assert "evaluation documents" not in text
+
+
+WINDOWS = "read in windows"
+
+
+@pytest.mark.parametrize(
+    ("facts", "said", "unsaid"),
+    [
+        ({"overflow": "truncate"}, "the beginning alone is read; the answer does not", WINDOWS),
+        ({"overflow": "error"}, "- Longer documents than 4,096 tokens are refused.", WINDOWS),
+        ({"max_windows": 2}, "windows (the first 2 of a document alone) whose", "windows whose"),
+        ({"steps": 1}, "\n1 step, ", "1 steps"),
+        ({"baseline": {}}, "| macro_f1 | 0.8123 |\n", "without reading"),
+        ({"problem": "regression"}, "A regression model", "Labels:"),
+        (
+            {"problem": None, "task": "multiple_choice"},
+            "A multiple choice model",
+            "multiple_choice",
+        ),
+    ],
+)
+def test_the_card_says_what_this_run_did(facts, said, unsaid):
+    text = card(TASK, RESULTS | facts, CONFIG, TRAINING, "r")
+    assert said in text
+    assert unsaid not in text
+
+
+def test_a_model_that_reads_for_nothing_is_called_so():
+    better = card(TASK, RESULTS, CONFIG, TRAINING, "r")
+    baseline = {"macro_f1": {"answer": "always 'a'", "value": 0.9}}
+    worse = card(TASK, RESULTS | {"baseline": baseline}, CONFIG, TRAINING, "r")
+    assert "no better than" not in better
+    assert "**The model is no better than always 'a': macro_f1 0.9.**" in worse.splitlines()
+
+
+def test_the_last_weights_are_not_called_the_best_ones():
+    training = TRAINING | {"load_best_model_at_end": False}
+    text = card(TASK, RESULTS, CONFIG, training, "r")
+    assert "with the weights of step 1,500, the last.\n" in text
+    assert "- The results are of 99 documents.\n" in text
+
+
+def test_a_threshold_of_the_evaluation_set_makes_the_results_too_good_as_well():
+    metrics = {"eval_f1": 50.0, "eval_no_answer_threshold": 0.25}
+    results = RESULTS | {"metrics": metrics, "problem": None, "task": "squad", "baseline": {}}
+    text = card(Squad(), results, CONFIG, TRAINING, "r")
+    assert "also decided on the best step and `no_answer_threshold`, so" in text
+
+
+def test_steps_leave_epochs_without_a_say():
+    text = card(TASK, RESULTS, CONFIG, TRAINING | {"max_steps": 9}, "r")
+    assert "| `max_steps` | 9 |" in text
+    assert "num_train_epochs" not in text
+    assert "max_steps" not in card(TASK, RESULTS, CONFIG, TRAINING, "r")
 
 
 def test_outputs_without_names_are_no_labels():

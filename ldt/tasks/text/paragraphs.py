@@ -1,10 +1,11 @@
 """Contexts of titled paragraphs in sentences: from an example, as tokens, and into inputs."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ldt.data.chunking import cut_off
 from ldt.data.records import Example, field, kind
 from ldt.data.tokenization import tokenize, tokenize_inside
 from ldt.errors import DataError
@@ -35,10 +36,10 @@ class Paragraph:
         """Tokens with the special ones, one behind each sentence among them."""
         return MARKS + len(self.title) + sum(len(ids) + 1 for _, ids, _ in self.sentences)
 
-    def cut(self, room: int) -> bool:
-        """Drop the end of a paragraph that is larger than ``room``, and say whether it is."""
+    def cut(self, room: int) -> None:
+        """Drop the end of a paragraph that is larger than ``room``."""
         if self.size <= room:
-            return False
+            return
         self.title = self.title[: (room - MARKS - 1) // 2]
         sentences, self.sentences = self.sentences, []
         for place, ids, offsets in sentences:
@@ -46,7 +47,6 @@ class Paragraph:
             if left < min(len(ids), 1):
                 break
             self.sentences.append((place, ids[:left], offsets[:left]))
-        return True
 
 
 def read(example: Example, path: str) -> list[tuple[str, list[str]]]:
@@ -86,7 +86,7 @@ def encode(context: list[tuple[str, list[str]]], tokenizer) -> list[Paragraph]:
 
 def chunks(
     paragraphs: list[Paragraph], room: int, example: Example, data: "DataSection"
-) -> tuple[list[list[Paragraph]], dict[str, bool]]:
+) -> tuple[list[list[Paragraph]], dict[str, Any]]:
     """Return the paragraphs of each input, whole and in order, and flags for the answer.
 
     A paragraph that is too long alone is changed: it loses its end.
@@ -109,14 +109,14 @@ def chunks(
             "first part of them"
         )
     chunks: list[list[Paragraph]] = [[]]
-    left, truncated = room, False
+    left = room
     for paragraph in paragraphs:
-        truncated |= paragraph.cut(room)
+        paragraph.cut(room)
         if paragraph.size > left and chunks[-1]:
             chunks.append([])
             left = room
         chunks[-1].append(paragraph)
         left -= paragraph.size
     most = 1 if data.overflow == "truncate" else data.max_windows
-    truncated |= len(chunks) > most
-    return chunks[:most], {"truncated": True} if truncated else {}
+    read = sum(paragraph.size for chunk in chunks[:most] for paragraph in chunk)
+    return chunks[:most], cut_off(total - read)

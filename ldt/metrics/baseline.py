@@ -1,0 +1,87 @@
+"""What answers score that are given without reading: the figures to beat."""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Set
+from typing import Any, NamedTuple
+
+from ldt.data.strict_json import JsonFile
+
+
+class Baseline(NamedTuple):
+    """The figure of a trivial answer, which ``answer`` says in words: "always 'no cap'"."""
+
+    answer: str
+    value: float
+
+
+Baselines = dict[str, Baseline]  # by metric
+
+
+def best(
+    figures: Mapping[str, Mapping[str, float]], lower_is_better: Set[str] = frozenset()
+) -> Baselines:
+    """Return of each metric the trivial answer that does best by it; of equal ones the first.
+
+    Args:
+        figures: metrics of each answer, which its key says in words.
+        lower_is_better: the metrics of which the lowest figure is the best.
+    """
+    found: Baselines = {}
+    for answer, metrics in figures.items():
+        for name, value in metrics.items():
+            before = found.get(name)
+            if before is None or is_better(name, value, before.value, lower_is_better):
+                found[name] = Baseline(answer, value)
+    return found
+
+
+def of_files(evaluate: Callable, gold: JsonFile, predictions: Mapping[str, Any]) -> Baselines:
+    """Return of each figure of all questions the best one that such predictions have.
+
+    Args:
+        evaluate: gold file and predictions to a `ldt.metrics.result.Result`.
+        predictions: each as a prediction file has them; its key says them in words.
+    """
+    figures = {}
+    for answer, value in predictions.items():
+        result = evaluate(gold, JsonFile(answer, value))
+        figures[answer] = {
+            name: figure
+            for name, figure in result.metrics.items()
+            if isinstance(figure, float) and not name.startswith((*result.parts,))
+        }
+    return best(figures)
+
+
+def is_better(
+    name: str, value: float, other: float, lower_is_better: Set[str] = frozenset()
+) -> bool:
+    """Tell whether the value of a metric is better than another one."""
+    return value < other if name in lower_is_better else value > other
+
+
+def no_better(
+    metrics: Mapping[str, float], baselines: Baselines, lower_is_better: Set[str] = frozenset()
+) -> list[str]:
+    """Return a warning where no metric is better than without reading, else nothing."""
+    for name, (_, value) in baselines.items():
+        if is_better(name, metrics[name], value, lower_is_better):
+            return []
+    name, (answer, value) = next(iter(baselines.items()), ("", Baseline("", 0)))
+    return [f"no better than {answer}: {name} {value:.4g}"] if name else []
+
+
+def commonest(answers: Iterable[Iterable[Hashable]], default: Any = "") -> Any:
+    """Return the answer that is right most often; of equal ones the first.
+
+    Args:
+        answers: all that are right, of each question.
+        default: where there are none.
+    """
+    counts = Counter(answer for right in answers for answer in dict.fromkeys(right))
+    return max(counts, key=counts.__getitem__, default=default)
+
+
+def quoted(answer: str) -> str:
+    """A trivial answer in words."""
+    return f"always {answer if len(answer) <= 40 else answer[:39] + '…'!r}"
