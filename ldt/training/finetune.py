@@ -157,8 +157,8 @@ class Finetuning(Job[Inputs]):
         left_out = len(examples) - len(set(features.documents.tolist()))
         remarks = self.recipe.task.remarks(features, left_out)
         name = plain(str(examples[features[0]["document"]].id))
-        beginning = f"document {name!r}, global tokens in stars: "
-        shown = encoded_input(beginning, features[0], tokenizer)
+        heading = f"document {name!r}, global tokens in stars:"
+        shown = encoded_input(heading, features[0], tokenizer)
         return [*labelled_data(reports, labels, remarks), shown]
 
     def plan(self, prepared, args):

@@ -50,14 +50,20 @@ def leave_process_group() -> None:
 
 
 def train_jobs(
-    jobs: Sequence[Job], *, resume: bool, overwrite: bool, dry_run: bool, console: Console | None
+    jobs: Sequence[Job],
+    *,
+    resume: bool,
+    overwrite: bool,
+    dry_run: bool,
+    keep_checkpoints: bool,
+    console: Console | None,
 ) -> Iterator[TrainingResult]:
     """Train the phases of a recipe one after the other; yield the result of each.
 
     Args:
         jobs: one a phase.
-        resume, overwrite, dry_run, console: as `ldt.training.train` has them; a dry run looks at
-            the first phase.
+        resume, overwrite, dry_run, keep_checkpoints, console: as `ldt.training.train` has them; a
+            dry run looks at the first phase.
 
     Raises:
         UserError: or a subclass, with its exit code.
@@ -79,12 +85,23 @@ def train_jobs(
             continue
         begun = number == 0 or run_folder.read_run(run) is not None
         yield train(
-            job, resume=resume and begun, overwrite=overwrite, dry_run=dry_run, console=console
+            job,
+            resume=resume and begun,
+            overwrite=overwrite,
+            dry_run=dry_run,
+            keep_checkpoints=keep_checkpoints,
+            console=console,
         )
 
 
 def train(
-    job: Job, *, resume: bool, overwrite: bool, dry_run: bool, console: Console | None
+    job: Job,
+    *,
+    resume: bool,
+    overwrite: bool,
+    dry_run: bool,
+    keep_checkpoints: bool,
+    console: Console | None,
 ) -> TrainingResult:
     """Train one job into its run folder; see `ldt.training.train`."""
     training, run = settings(job.recipe), run_folder.place(job.recipe)
@@ -110,6 +127,8 @@ def train(
             stack.enter_context(matmul.chosen(record.get("arithmetic", {})))
 
         prepared = job.prepare(inputs, checkpoint)
+        if job.unit == "token":  # a character model reads any length
+            prepared.tokenizer.model_max_length = prepared.max_length
         if _writes():
             _require_space(run, prepared.model, training)
         trainer = _trainer(job, prepared, training, scratch or run, console)
@@ -140,6 +159,8 @@ def train(
             _rescue(job, prepared, trainer, run, outcome, begin, str(lost))
         if not _writes():
             return TrainingResult(metrics, table, run)
+        if not (keep_checkpoints or training.get("save_only_model")):
+            checkpoints.remove_all(run)
         run_folder.point_latest(run)
         closing = f"{run}: {duration(trainer.seconds)}; {job.next_command(run)}"
         return TrainingResult(metrics, table, run, closing)

@@ -134,7 +134,7 @@ class Pretraining(Job[CorpusInputs]):
         notices = corpus_data(facts)
         if shown is not None:
             notices.append(
-                encoded_input("the first input, masked: ", shown[0][0], inputs.tokenizer)
+                encoded_input("the first input, masked:", shown[0][0], inputs.tokenizer)
             )
         return Prepared(
             tokenizer=inputs.tokenizer,

@@ -147,7 +147,7 @@ def test_a_path_is_never_looked_up_on_the_hub(name, tmp_path, monkeypatch):
     def looked_up(*args, **kwargs):
         raise AssertionError("a path was looked up")
 
-    monkeypatch.setattr("ldt.model.loading.cached_file", looked_up)
+    monkeypatch.setattr("ldt.model.hub.cached_file", looked_up)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
     if name == "":
@@ -176,7 +176,7 @@ def test_a_hub_id_loads_from_the_files_that_the_hub_gives(whole, monkeypatch):
         asked.append((name, file, options.get("revision")))
         return str(whole / file) if (whole / file).exists() else None
 
-    monkeypatch.setattr("ldt.model.loading.cached_file", give)
+    monkeypatch.setattr("ldt.model.hub.cached_file", give)
     to_shards(whole)
     model = LdtModel.from_pretrained("owner/name", revision="v2")
     assert model.new_weights == ()
