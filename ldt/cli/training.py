@@ -57,9 +57,10 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             return table
     table = Table(box=None, show_header=False)
     for number, row in enumerate(rows):
+        if number:
+            table.add_row()
         for name, value in row.items():
             table.add_row(Text(plain(name), overflow="fold"), _cell(value))
-        table.add_row(end_section=number < len(rows) - 1)
     return table
 
 

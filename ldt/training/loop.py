@@ -22,6 +22,7 @@ from transformers import EarlyStoppingCallback
 
 from ldt import files
 from ldt.attention import matmul
+from ldt.data.heartbeat import duration
 from ldt.errors import ResourceError, UserError
 from ldt.model.pooling import gates
 from ldt.recipe.recipe import Recipe, dump
@@ -30,7 +31,7 @@ from ldt.training.arguments import arguments, settings
 from ldt.training.evaluation import Measured, MetricsByStep, check_metric
 from ldt.training.job import Job, Prepared
 from ldt.training.model_card import card
-from ldt.training.progress import METRICS, ProgressReport, duration, plain_numbers
+from ldt.training.progress import METRICS, ProgressReport, plain_numbers
 from ldt.training.rescue import FolderLost, Held, new_place
 from ldt.training.signals import Interrupted
 from ldt.training.summary import tell
