@@ -333,3 +333,25 @@ def test_output_weights_of_their_own_stay_apart_and_are_announced(tmp_path, capl
     model = load(tmp_path, LdtForMaskedLM)
     assert model.lm_head.decoder.weight is not model.get_input_embeddings().weight
     assert "lm_head.decoder.weight differs from longformer.embeddings" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["eager", "sdpa"])
+def test_transformers_names_of_attention_leave_the_backend_to_the_config(name, whole):
+    ids = torch.arange(3, 20)[None]
+    expected = LdtModel.from_pretrained(whole)(ids)[0]
+    model = LdtModel.from_pretrained(whole, attn_implementation=name, attention_backend="blocked")
+    assert model.config.attention_backend == "blocked"
+    torch.testing.assert_close(model(ids)[0], expected, rtol=0, atol=1e-5)
+    assert len(model(ids, output_attentions=True).attentions) == 2
+    made = LdtModel(LdtConfig(num_hidden_layers=1, attn_implementation=name))
+    assert made.config.attention_backend == "auto"
+    assert made.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("name", ["flash_attention_2", "flex_attention", "nonsense"])
+def test_other_names_of_attention_are_refused_in_one_line(name, whole):
+    said = rf"^attn_implementation must be eager or sdpa, which .*blocked.*, got '{name}'$"
+    with pytest.raises(ValueError, match=said):
+        LdtModel.from_pretrained(whole, attn_implementation=name)
+    with pytest.raises(ValueError, match=said):
+        LdtModel(LdtConfig(num_hidden_layers=1, attn_implementation=name))
