@@ -56,8 +56,10 @@ def download(name, options):
                 name, file, _raise_exceptions_for_missing_entries=not optional, **options
             )
         except OSError as error:
-            why = f"and {fault}" if fault else f"nor on the hub: {first_line(error)}"
-            raise ModelError(f"{name}: no such folder, {why}") from error
+            if fault:
+                raise ModelError(f"{name}: no such folder, and {fault}") from error
+            why = first_line(error)
+            raise ModelError(f"{name}: no such folder, nor on the hub: {why}") from error
 
     config = fetch("config.json", optional=False)
     if config is None:

@@ -91,6 +91,22 @@ def test_the_saved_tokenizer_has_the_maximum_of_the_run(recipe, tiny_longformer)
         assert saved["model_max_length"] == length
 
 
+def test_long_work_before_the_first_step_is_heard_of(recipe, tiny_longformer, monkeypatch, caplog):
+    caplog.set_level("INFO", "ldt")
+    monkeypatch.setattr("ldt.data.heartbeat.EVERY", 0)
+    train(recipe("training.max_steps=2"), dry_run=True)
+    for line in (
+        "reading train.jsonl: 12 documents, after 0:00",
+        "encoding train: 12 of 12 documents, ETA 0:00",
+        "encoding eval: 7 of 7 documents, ETA 0:00",
+    ):
+        assert line in caplog.messages
+    Path("train.txt").write_text("the party of the first part\n" * 40)
+    Path("lm.yaml").write_text(LM.replace("PLACE", str(tiny_longformer)))
+    train(load("lm.yaml", command="pretrain"), dry_run=True)
+    assert any(line.startswith("tokenizing train.txt: 40 documents") for line in caplog.messages)
+
+
 @pytest.mark.parametrize(
     ("name", "line"),
     [
