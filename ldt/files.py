@@ -1,4 +1,4 @@
-"""Atomic files and folders, the lock of a folder, free disk space."""
+"""Atomic files and folders, the lock of a folder, free disk space, whether the hub answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from ldt.errors import ResourceError, UserError
+from ldt.errors import ResourceError, UserError, first_line
 
 log = logging.getLogger("ldt")
 _TORCH_WRITE = ("PytorchStreamWriter", "inline_container", "unexpected pos")
@@ -94,11 +94,7 @@ def move_into_place(folder: Path, target: Path) -> None:
     Raises:
         OSError: the disk did not take it; ``target`` is as it was.
     """
-    for path in (
-        *folder.rglob("*"),
-        folder,
-    ):  # names last: they promise that the contents are there
-        flush(path)
+    settle(folder)
     if target.exists():
         old = temporary(target.with_name(f"{target.name}.old"))
         target.rename(old)
@@ -157,6 +153,19 @@ def damage(folder: Path, *, hashes: bool = True) -> str | None:
         if actual != sha256:
             return f"{name} has changed since it was saved (sha256)"
     return None
+
+
+def settle(folder: Path) -> None:
+    """Fsync all that is in a folder, with the rights that the umask leaves.
+
+    Libraries that write through a temporary file, as safetensors does, leave it to its owner alone.
+    The folder was made by the umask, so files get its rights but that of entering.
+    """
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(path.parent.stat().st_mode & 0o666)
+        flush(path)
+    flush(folder)  # names last: they promise that the contents are there
 
 
 def flush(path: Path) -> None:
@@ -338,3 +347,24 @@ def check_target(target: Path) -> None:
         raise UserError(f"{target}: a folder; name a file for the answers")
     if not target.parent.is_dir():
         raise UserError(f"{target.parent}: no such folder; make it or name another for the answers")
+
+
+def hub_fault() -> str | None:
+    """Why nothing of the hub can be read, and what would do; None where it can.
+
+    It is asked once: without a network the libraries ask six times for a file, in 23 seconds. With
+    HF_HUB_OFFLINE it is not asked, nor by the libraries.
+    """
+    from huggingface_hub import constants, get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return None
+    try:
+        get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except Exception as error:  # of the library of HTTP that huggingface_hub uses at the time
+        return (
+            f"the hub cannot be reached ({constants.ENDPOINT}: {first_line(error)}); name a copy "
+            "on this machine, or set HTTPS_PROXY where a proxy leads out; HF_HUB_OFFLINE=1 reads "
+            "what the cache has without asking"
+        )
+    return None

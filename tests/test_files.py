@@ -181,3 +181,21 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(type(tmp_path), "open", refuse)
     with pytest.raises(UserError, match="cannot be written: Permission denied"):
         files.Lock(tmp_path).__enter__()
+
+
+@pytest.mark.parametrize(("umask", "rights"), [(0o022, 0o644), (0o077, 0o600)])
+def test_a_new_folder_has_the_rights_that_the_umask_leaves(tmp_path, umask, rights):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.touch(0o400)
+    before = os.umask(umask)
+    try:
+        with files.new_folder(tmp_path / "model") as folder:
+            (folder / "link").symlink_to(elsewhere)
+            (folder / "inner").mkdir()
+            for place in (folder, folder / "inner"):
+                os.close(os.open(place / "weights", os.O_CREAT, 0o600))  # as safetensors makes it
+    finally:
+        os.umask(before)
+    made = list((tmp_path / "model").rglob("weights"))
+    assert [path.stat().st_mode & 0o777 for path in made] == [rights] * 2
+    assert elsewhere.stat().st_mode & 0o777 == 0o400

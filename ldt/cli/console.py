@@ -29,7 +29,7 @@ class LogLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         drawn = getattr(record, "rich", None)
         if drawn is not None and stderr.is_terminal:
-            stderr.print(drawn, soft_wrap=isinstance(drawn, Text))
+            stderr.print(drawn)
         elif record.levelno < logging.WARNING:
             say(record.getMessage())
         else:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ldt.cli.options import Overrides, Overwrite, Recipe, Resume
+from ldt.cli.options import KeepCheckpoints, Overrides, Overwrite, Recipe, Resume
 
 
 def finetune(
@@ -12,6 +12,7 @@ def finetune(
     overrides: Overrides = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    keep_checkpoints: KeepCheckpoints = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -27,4 +28,10 @@ def finetune(
     from ldt.recipe.recipe import load
 
     loaded = load(recipe, overrides or (), command="finetune")
-    train(loaded, resume=resume, overwrite=overwrite, dry_run=dry_run)
+    train(
+        loaded,
+        resume=resume,
+        overwrite=overwrite,
+        keep_checkpoints=keep_checkpoints,
+        dry_run=dry_run,
+    )

@@ -25,6 +25,10 @@ Resume = Annotated[
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace what the run folder holds already.")
 ]
+KeepCheckpoints = Annotated[
+    bool,
+    typer.Option("--keep-checkpoints", help="Keep the checkpoints when the run is finished."),
+]
 Device = Annotated[
     Literal["auto", "cpu", "cuda"],
     typer.Option(help="Device to compute on; auto takes the GPU if there is one."),

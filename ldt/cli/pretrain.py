@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ldt.cli.options import Overrides, Overwrite, Recipe, Resume
+from ldt.cli.options import KeepCheckpoints, Overrides, Overwrite, Recipe, Resume
 
 
 def pretrain(
@@ -12,6 +12,7 @@ def pretrain(
     overrides: Overrides = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    keep_checkpoints: KeepCheckpoints = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Check everything on a little of the text, and stop."),
@@ -27,4 +28,10 @@ def pretrain(
     from ldt.recipe.recipe import load
 
     loaded = load(recipe, overrides or (), command="pretrain")
-    train(loaded, resume=resume, overwrite=overwrite, dry_run=dry_run)
+    train(
+        loaded,
+        resume=resume,
+        overwrite=overwrite,
+        keep_checkpoints=keep_checkpoints,
+        dry_run=dry_run,
+    )

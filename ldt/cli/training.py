@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -12,15 +13,18 @@ from ldt.recipe.recipe import Recipe
 from ldt.training import TrainingResult, train_in_phases
 
 
-def train(recipe: Recipe, *, resume: bool, overwrite: bool, dry_run: bool) -> TrainingResult:
+def train(recipe: Recipe, **options: bool) -> TrainingResult:
     """Train as a recipe says: progress to standard error, results to standard output.
+
+    Args:
+        recipe: what is trained.
+        options: of `ldt.training.train`.
 
     Returns:
         The result of the last phase.
     """
     from ldt.training.loop import leave_process_group
 
-    options = {"resume": resume, "overwrite": overwrite, "dry_run": dry_run}
     try:
         for result in train_in_phases(recipe, **options, console=stderr):
             if result.closing:
@@ -41,10 +45,30 @@ def show_metrics(
         beside = f" ({answer}: {figure:.4f})" if answer else ""
         say(f"{name}  {value:.4f}{beside}", console=stdout)
     if rows:
+        stdout.print(_table(rows))
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    """The rows as a table, as wide as the console or, where heads would be cut, a line a value."""
+    broken = [name.replace("_", "_\n") for name in rows[0]]
+    endless = stdout.options.update(width=10_000)
+    for heads in (list(rows[0]), broken):
         table = Table(box=None)
-        for name in rows[0]:
-            table.add_column(Text(plain(name)))
+        for head, name in zip(heads, rows[0], strict=True):
+            is_text = any(isinstance(row[name], str) for row in rows)
+            table.add_column(Text(plain(head)), no_wrap=not is_text, overflow="fold")
         for row in rows:
-            cells = [f"{v:.4f}" if isinstance(v, float) else plain(str(v)) for v in row.values()]
-            table.add_row(*[Text(cell) for cell in cells])
-        stdout.print(table)
+            table.add_row(*map(_cell, row.values()))
+        if Measurement.get(stdout, endless, table).minimum <= stdout.width:
+            return table
+    table = Table(box=None, show_header=False)
+    for number, row in enumerate(rows):
+        if number:
+            table.add_row()
+        for name, value in row.items():
+            table.add_row(Text(plain(name), overflow="fold"), _cell(value))
+    return table
+
+
+def _cell(value: Any) -> Text:
+    return Text(f"{value:.4f}" if isinstance(value, float) else plain(str(value)), overflow="fold")

@@ -11,7 +11,8 @@ from transformers import LongformerConfig, PreTrainedConfig, PreTrainedModel
 from ldt.errors import ModelError, first_line, listed
 from ldt.model.config import layer_windows, usable_length
 from ldt.model.config_file import make_config, read_values
-from ldt.model.loading import TOKENIZERS, WEIGHTS, find_folder, read_config, read_weights
+from ldt.model.hub import TOKENIZERS, WEIGHTS
+from ldt.model.loading import find_folder, read_config, read_weights
 from ldt.model.skeleton import check_finite, skeleton
 
 KINDS = {  # model_type -> how transformers' classes of it begin

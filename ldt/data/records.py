@@ -20,6 +20,7 @@ from ldt.data import delimited, streams
 from ldt.data.streams import Line
 from ldt.data.strict_json import Decoder, JsonError
 from ldt.errors import DataError, first_line, kind
+from ldt.files import hub_fault
 
 OnError = Callable[[DataError, bytes], None]
 
@@ -80,6 +81,8 @@ def read(
         raise ValueError(f"format must be jsonl, csv or tsv, got {format!r}")
     source = os.fspath(source)
     if source.startswith("hf:"):
+        if fault := hub_fault():
+            raise DataError(f"{source}: {fault}")
         nothing = streams.Opened(source, io.BytesIO(), None)
         reader = _Reader(nothing, id_field, on_error, max_line_bytes, encoding)
         yield from reader.table(_hub_rows(source), "cannot be read (offline, or no such set?)")

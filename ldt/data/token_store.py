@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import threading
-import time
 import zlib
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -29,6 +28,7 @@ import numpy as np
 
 from ldt import files
 from ldt.data.corpus import Reader, Source, fingerprint
+from ldt.data.heartbeat import reported
 from ldt.data.options import CorpusSection
 from ldt.data.tokenization import token_parts, vocabulary_size
 from ldt.errors import DataError, ResourceError, first_line
@@ -44,7 +44,6 @@ DOCUMENT = np.dtype([("tokens", "<i8"), ("bytes", "<i8"), ("fingerprint", "<u8")
 _KEYS = {"documents": int, "tokens": int, "type": str, "last": bool, "rejected": int}
 _KEYS |= {"empty": int, "messages": list}  # of shard.json, and their kinds
 _PIECE = 1 << 24  # bytes that are checked at a time
-_REPORT = 20.0  # seconds between two lines of progress
 
 
 def token_type(vocabulary: int) -> np.dtype:
@@ -192,10 +191,11 @@ def _tokenize(source: Source, data: CorpusSection, tokenizer, folder: Path, most
     texts = islice(reader, done, most)
     documents = _encoded(texts, tokenizer, data.workers or os.cpu_count() or 1)
     dtype = token_type(vocabulary_size(tokenizer))
-    number, last, progress = len(shards), False, _Progress(source.name, done)
+    counted = reported(documents, f"tokenizing {source.name}", first=done)
+    number, last = len(shards), False
     try:
         while not last:
-            last = _write_shard(folder / f"{number:06}", documents, dtype, reader, progress)
+            last = _write_shard(folder / f"{number:06}", counted, dtype, reader)
             number += 1
     except OSError as error:
         if not files.is_write_error(error):
@@ -208,7 +208,7 @@ def _tokenize(source: Source, data: CorpusSection, tokenizer, folder: Path, most
         documents.close()
 
 
-def _write_shard(target: Path, documents, dtype, reader: Reader, progress: _Progress) -> bool:
+def _write_shard(target: Path, documents, dtype, reader: Reader) -> bool:
     """Write a shard; returns True if it is the last one of its source."""
     rows, total, last = [], 0, True
     with files.new_folder(target) as folder:
@@ -221,7 +221,6 @@ def _write_shard(target: Path, documents, dtype, reader: Reader, progress: _Prog
                 count = sum(map(len, ids))
                 rows.append((count, size, print_))
                 total += count
-                progress(count)
                 if total >= SHARD or len(rows) >= MOST:
                     last = False
                     break
@@ -233,24 +232,6 @@ def _write_shard(target: Path, documents, dtype, reader: Reader, progress: _Prog
         row |= kept | {"crc32": sums}
         (folder / "shard.json").write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
     return last
-
-
-class _Progress:
-    """Logs the progress of tokenizing every 20 s."""
-
-    def __init__(self, name: str, documents: int):
-        self.name, self.documents, self.tokens = name, documents, 0
-        self.began = self.last = time.monotonic()
-
-    def __call__(self, tokens: int) -> None:
-        self.documents += 1
-        self.tokens += tokens
-        now = time.monotonic()
-        if now - self.last > _REPORT:
-            self.last = now
-            rate = self.tokens / (now - self.began)
-            what = f"tokenizing, {self.documents:,} documents, {rate:,.0f} tokens/s"
-            log.info("%s: %s", self.name, what)
 
 
 def _encoded(texts: Iterable[str], tokenizer, workers: int) -> Generator[Encoded, None, None]:

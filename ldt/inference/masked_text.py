@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from ldt.data.collate import Collator
 from ldt.data.corpus import Reader, sources
+from ldt.data.heartbeat import reported
 from ldt.data.lm_inputs import Frame
 from ldt.data.masking import Masker
 from ldt.data.options import CorpusSection
@@ -118,7 +119,7 @@ def score(
     collate, inputs = Collator(pad, LdtForMaskedLM), list(text.inputs(length))
     nats, count = 0.0, 0
     rows = max(1, batch_tokens // length)
-    for start in range(0, len(inputs), rows):
+    for start in reported(range(0, len(inputs), rows), f"scoring at {length:,} tokens", "batches"):
         batch = collate(inputs[start : start + rows])
         labels = batch["labels"][batch["labels"] != -100]
         logits = model(batch)

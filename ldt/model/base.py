@@ -5,6 +5,7 @@ from typing import TypedDict
 import torch
 from transformers import PreTrainedModel
 
+from ldt.attention import BACKENDS
 from ldt.model.config import LdtConfig
 from ldt.model.packing import Packing
 
@@ -51,6 +52,22 @@ class LdtPreTrainedModel(PreTrainedModel):
                 "LdtConfig.from_dict(config.to_dict()) makes one"
             )
         super().__init__(config, *args, **kwargs)
+
+    def get_correct_attn_implementation(self, requested_attention, is_init_check=False):
+        """transformers' name of the attention, for what ``attn_implementation`` asks.
+
+        ``eager`` and ``sdpa`` mean the same here: the backend that ``config.attention_backend``
+        names, by default the fastest that the device has.
+
+        Raises:
+            ValueError: another name, such as ``flash_attention_2``.
+        """
+        if requested_attention not in (None, "eager", "sdpa"):
+            raise ValueError(
+                "attn_implementation must be eager or sdpa, which both leave the choice to "
+                f"attention_backend (auto, {', '.join(BACKENDS)}), got {requested_attention!r}"
+            )
+        return "eager"
 
     @classmethod
     def config_classes(cls):

@@ -4,7 +4,6 @@ import dataclasses
 import logging
 import os
 import pickle
-import re
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -12,39 +11,32 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, PreTrainedModel
-from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
-from ldt.errors import ModelError, ShapeError, first_line, listed
+from ldt.errors import ModelError, ShapeError, first_line, listed, plural
 from ldt.model import adapters
 from ldt.model.config import LdtConfig, plain_longformer, usable_length
 from ldt.model.config_file import make_config, read_json, read_table, read_values
 from ldt.model.encoders import ENCODERS, encoder_class
+from ldt.model.hub import (
+    HUB_OPTIONS,
+    TOKENIZER_TABLES,
+    TOKENIZERS,
+    WEIGHTS,
+    download,
+    is_hub_id,
+)
 from ldt.model.skeleton import check_finite, check_shapes
 
 log = logging.getLogger("ldt")
 
-WEIGHTS = (  # the first of them that is there counts
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
-TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "sentencepiece.bpe.model")
-_TOKENIZER_TABLES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-_BESIDE_TOKENIZERS = (*_TOKENIZER_TABLES, "merges.txt")
 _AUTHORS_PREFIX = "roberta."  # of the encoder in the files of Longformer's authors
 _OLD_BUFFER = "embeddings.position_ids"
-_HUB_OPTIONS = (
-    "cache_dir",
-    "force_download",
-    "local_files_only",
-    "proxies",
-    "revision",
-    "subfolder",
-    "token",
-)
-_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+_FILES = {  # what a file is that is named in place of a model
+    **dict.fromkeys((".yaml", ".yml"), "is a recipe"),
+    **dict.fromkeys((".csv", ".tsv", ".jsonl", ".parquet", ".txt"), "is a file of data"),
+    **dict.fromkeys((".safetensors", ".bin", ".pt"), "is a file of weights"),
+}
 _names = partial(listed, most=4, show=str)
 
 
@@ -80,7 +72,7 @@ def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **
     new = "anything" if kwargs.pop("ignore_mismatched_sizes", False) else "nothing"
     # Not the config's: it would keep "auto" as the name of a type.
     dtype = {key: kwargs.pop(key) for key in ("torch_dtype", "dtype") if key in kwargs}
-    options = {key: kwargs.pop(key) for key in _HUB_OPTIONS if key in kwargs}
+    options = {key: kwargs.pop(key) for key in HUB_OPTIONS if key in kwargs}
     folder = find_folder(path, **options)
     if isinstance(config, str | os.PathLike):
         config = read_config(find_folder(config, **options))
@@ -151,7 +143,7 @@ def read_tokenizer(folder, **kwargs):
             str(folder), local_files_only=True, trust_remote_code=False, **kwargs
         )
     except Exception as error:  # the tokenizers library raises plain Exceptions
-        for file in ("tokenizer.json", *_TOKENIZER_TABLES):
+        for file in ("tokenizer.json", *TOKENIZER_TABLES):
             if (folder / file).is_file():
                 read_table(folder / file)
         why = first_line(error)
@@ -187,14 +179,16 @@ def find_folder(path, **options):
     if folder.is_dir():
         return folder / options.get("subfolder", "")
     if os.path.lexists(folder):
-        what = "is a file" if folder.exists() else "is a link to nothing"
+        what = "is a link to nothing"
+        if folder.exists():
+            what = _FILES.get(folder.suffix.lower(), "is a file")
         raise ModelError(
             f"{path} {what}; a model is a folder with config.json, weights and tokenizer"
         )
     name = str(path)
-    if not _HUB_ID.fullmatch(name) or ("/" in name and folder.parent.is_dir()):
+    if not is_hub_id(name) or ("/" in name and folder.parent.is_dir()):
         raise ModelError(f"{path}: no such folder; ldt convert SOURCE {path} makes a model there")
-    return _download(name, options)
+    return download(name, options)
 
 
 def read_config(folder, **changes):
@@ -299,7 +293,7 @@ def _load(cls, folder, config, args, kwargs, new):
         sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])})
     )
     if model.new_weights:
-        log.warning("%s: new and to be trained: %s", folder, _names(model.new_weights))
+        log.warning("%s: weights that start anew, drawn at random: %s", folder, _parts(model))
     if config.tie_word_embeddings:
         for target, origin in (model._tied_weights_keys or {}).items():
             if model.get_parameter(target) is not model.get_parameter(origin):
@@ -380,6 +374,18 @@ def _check_keys(folder, model, state_dict, info, new):
         raise ShapeError(f"{folder}: weights of another shape: {_names(other)}")
 
 
+def _parts(model):
+    """The new weights by part of the model: ``classifier (2 tensors, 1,538 values)``."""
+    sizes = {}
+    for name in model.new_weights:
+        part = name.removeprefix(f"{model.base_model_prefix}.").partition(".")[0]
+        sizes.setdefault(part, []).append(model.get_parameter_or_buffer(name).numel())
+    return _names(
+        f"{part} ({plural(len(each), 'tensor')}, {plural(sum(each), 'value')})"
+        for part, each in sizes.items()
+    )
+
+
 def _kind(name):
     """LdtForMaskedLM and LongformerForMaskedLM -> ForMaskedLM."""
     return name.removeprefix("Ldt").removeprefix("Longformer").removeprefix("Roberta")
@@ -405,33 +411,6 @@ def _need_tokenizer(folder):
             f"{folder}: no tokenizer ({', '.join(TOKENIZERS)}); "
             f"ldt convert SOURCE {folder} makes a model with one"
         )
-
-
-def _download(name, options):
-    """The folder in the cache with the hub's files of a model."""
-
-    def fetch(file, optional=True):
-        try:
-            return cached_file(
-                name, file, _raise_exceptions_for_missing_entries=not optional, **options
-            )
-        except OSError as error:
-            why = first_line(error)
-            raise ModelError(f"{name}: no such folder, nor on the hub: {why}") from error
-
-    config = fetch("config.json", optional=False)
-    if config is None:
-        raise ModelError(f"{name}: no such folder, and on the hub it has no config.json")
-    for file in (*TOKENIZERS, *_BESIDE_TOKENIZERS):
-        fetch(file)
-    folder = Path(config).parent
-    for file in WEIGHTS:
-        if fetch(file):
-            if file.endswith(".index.json"):
-                for shard in set(read_json(folder / file).get("weight_map", {}).values()):
-                    fetch(shard)
-            break
-    return folder
 
 
 @contextmanager

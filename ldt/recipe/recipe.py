@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from ldt.data.formats import FORMATS
 from ldt.data.options import OPTIONS, DataOptions, DataSection, Section
+from ldt.data.records import suffix
 from ldt.errors import UserError, did_you_mean
 from ldt.recipe import yaml
 from ldt.recipe.model import MODELS, ModelSection
@@ -75,6 +76,7 @@ NEEDS = {
 }
 
 # Keys that hold paths.
+_DATA = ("csv", "tsv", "jsonl", "parquet", "txt", "xlsx", "docx", "pdf")  # endings, lower case
 FILES = {"model": ("path", "tokenizer"), "data": ("train", "eval", "test", "evidence", "cache")}
 
 
@@ -157,6 +159,15 @@ def check_training(training: dict[str, Any], places: dict[tuple, Place] | None =
 
 
 def _read(path):
+    if path.is_dir():
+        inside = path / RECIPE
+        found = f"{inside} is the one of this run" if inside.is_file() else "ldt recipes lists some"
+        raise UserError(f"{path}: a folder; a recipe is a YAML file, {found}")
+    if path.is_file() and suffix(path.name) in _DATA:
+        raise UserError(
+            f"{path}: a file of data; a recipe is a YAML file that names it as data.train, "
+            "ldt init writes one"
+        )
     try:
         with open(path, "rb") as file:
             return file.read(yaml.MAX_BYTES + 1)

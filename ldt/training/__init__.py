@@ -50,13 +50,14 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     dry_run: bool = False,
+    keep_checkpoints: bool = False,
     console: Console | None = None,
 ) -> TrainingResult:
     """Train a model as a recipe says and leave a self-describing run folder.
 
     The folder has the best weights (the last ones without an evaluation set), config, tokenizer,
-    ``recipe.yaml``, ``metrics.json``, ``metrics.jsonl``, ``README.md`` and the newest checkpoints;
-    ``runs/latest`` points to it. Progress goes to the log ``ldt``.
+    ``recipe.yaml``, ``metrics.json``, ``metrics.jsonl`` and ``README.md``; the newest checkpoints
+    until it is finished. ``runs/latest`` points to it. Progress goes to the log ``ldt``.
 
     Args:
         recipe: what is trained, and on which data.
@@ -66,6 +67,7 @@ def train(
             stays as it is.
         overwrite: replace the run that the folder holds.
         dry_run: stop before the first step, with everything checked and nothing written.
+        keep_checkpoints: keep those of the finished run, as ``training.save_only_model`` does too.
         console: shows a live progress bar if it is a terminal; None shows none.
 
     Returns:
@@ -76,7 +78,12 @@ def train(
         Interrupted: SIGINT or SIGTERM, after a checkpoint was saved.
     """
     *_, last = train_in_phases(
-        recipe, resume=resume, overwrite=overwrite, dry_run=dry_run, console=console
+        recipe,
+        resume=resume,
+        overwrite=overwrite,
+        dry_run=dry_run,
+        keep_checkpoints=keep_checkpoints,
+        console=console,
     )
     return last
 
@@ -87,6 +94,7 @@ def train_in_phases(
     resume: bool = False,
     overwrite: bool = False,
     dry_run: bool = False,
+    keep_checkpoints: bool = False,
     console: Console | None = None,
 ) -> Iterator[TrainingResult]:
     """Yield the result of each phase of a staged training as it ends, of others the only one.
@@ -98,5 +106,10 @@ def train_in_phases(
     module, _, name = JOBS[recipe.task.kind].partition(":")
     jobs = getattr(import_module(module), name).phases(recipe)
     yield from train_jobs(
-        jobs, resume=resume, overwrite=overwrite, dry_run=dry_run, console=console
+        jobs,
+        resume=resume,
+        overwrite=overwrite,
+        dry_run=dry_run,
+        keep_checkpoints=keep_checkpoints,
+        console=console,
     )

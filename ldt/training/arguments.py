@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from ldt.training import lora
 
 DOCUMENTS_A_STEP = 8  # where the recipe does not say how many batches make a step
 LINES = 50  # of progress in a run, where the recipe does not say how often
+_PIP = re.compile(r"pip install [-\w.<>= ]*[-\w]")
 
 # Where ldt's defaults are not those of transformers' TrainingArguments. A recipe may set each.
 # Further ones depend on the recipe, see `settings`.
@@ -67,6 +69,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     check_training(recipe.training, recipe.places)
     _check_backend(recipe)
     check_smoothing(recipe)
+    _check_reports(recipe)
     for key, value in _fixed(recipe).items():
         if recipe.training.get(key, value) != value:
             raise RecipeError(
@@ -209,9 +212,6 @@ def _check_parts(recipe: Recipe, made: TrainingArguments, steps: int) -> None:
     """Make what the Trainer makes of the arguments, some of it after hours, for one weight."""
     import torch
 
-    with _refused(recipe.where("training", "report_to")):
-        for callback in get_reporting_integration_callbacks(made.report_to):
-            callback()
     if made.deepspeed or made.optim_target_modules is not None:
         return  # made of the model's modules
     model = torch.nn.Linear(1, 1)
@@ -269,6 +269,24 @@ def check_smoothing(recipe: Recipe, config: Any = None) -> None:
             "each, as in token_classification and single_label classification, and this "
             f"{recipe.task.name} has others; leave it out"
         )
+
+
+def _check_reports(recipe: Recipe) -> None:
+    """Raise RecipeError for reports to what does not exist or is not installed."""
+    where = recipe.where("training", "report_to")
+    wanted = recipe.training.get("report_to") or "none"
+    for name in [wanted] if isinstance(wanted, str) else wanted:
+        with _refused(where):
+            made = get_reporting_integration_callbacks(name)
+        for callback in made:
+            try:
+                callback()
+            except Exception as error:  # of kinds that differ, all with a line for people
+                line = first_line(error)
+                if "install" in line:
+                    told = _PIP.search(line)
+                    line = f"{name} is not installed; {told[0] if told else f'pip install {name}'}"
+                raise RecipeError(f"{where}: {line}") from error
 
 
 def _check_backend(recipe: Recipe) -> None:

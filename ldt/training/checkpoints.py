@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from ldt import files
@@ -34,20 +35,21 @@ def seal(folder: Path, target: Path, step: int) -> None:
     files.move_into_place(folder, target)
 
 
-def problem(folder: Path, *, hashes: bool = True) -> str | None:
+def problem(folder: Path, needed: Sequence[str] = NEEDED) -> str | None:
     """The first fault of a checkpoint, the file and what is wrong with it; None without one.
 
     Args:
         folder: the checkpoint.
-        hashes: False compares sizes only, which takes no time.
+        needed: beginnings of names, as `NEEDED` has them. With ``training.save_only_model`` a
+            checkpoint has the model alone: it can be loaded and not be gone on from.
     """
-    fault = files.damage(folder, hashes=False)
-    if fault is None:
-        names = [path.name.removeprefix("adapter_") for path in folder.rglob("*")]
-        for start in NEEDED:
-            if not any(name.startswith(start) for name in names):
-                return f"no {start} was saved in it"
-    return files.damage(folder) if fault is None and hashes else fault
+    if fault := files.damage(folder, hashes=False):  # which takes no time
+        return fault
+    names = [path.name.removeprefix("adapter_") for path in folder.rglob("*")]
+    for start in needed:
+        if not any(name.startswith(start) for name in names):
+            return f"no {start} was saved in it"
+    return files.damage(folder)
 
 
 def checkpoints(run: Path) -> dict[int, Path]:
@@ -99,10 +101,24 @@ def prune(run: Path, keep: int | None, best: Path | None) -> None:
     None is deleted before the newest one is seen to be complete on the disk.
     """
     folders = list(checkpoints(run).values())
-    if not keep or len(folders) <= keep or problem(folders[-1], hashes=False):
+    if not keep or len(folders) <= keep or files.damage(folders[-1], hashes=False):
         return
     for path in folders[:-keep]:
         if best is None or path.name != best.name:
-            gone = files.temporary(path)
-            path.rename(gone)  # a half-deleted folder must not look like a checkpoint
-            shutil.rmtree(gone, ignore_errors=True)
+            _remove(path)
+
+
+def remove_all(run: Path) -> None:
+    """Delete the checkpoints of a run that is finished; one that cannot be is named."""
+    for path in checkpoints(run).values():
+        try:
+            _remove(path)
+        except OSError as error:
+            log.warning("%s: not removed: %s", path, error.strerror)
+
+
+def _remove(path: Path) -> None:
+    """Delete a checkpoint; half-deleted, it does not look like one."""
+    gone = files.temporary(path)
+    path.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)

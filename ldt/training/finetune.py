@@ -15,6 +15,7 @@ from ldt import files
 from ldt.data.collate import Collator
 from ldt.data.features import Features, Items, Reshuffled
 from ldt.data.formats import read
+from ldt.data.heartbeat import reported
 from ldt.data.options import DataSection
 from ldt.data.records import Example
 from ldt.errors import DataError, RecipeError, plain
@@ -161,8 +162,8 @@ class Finetuning(Job[Inputs]):
         left_out = len(examples) - len(set(features.documents.tolist()))
         remarks = self.recipe.task.remarks(features, left_out)
         name = plain(str(examples[features[0]["document"]].id))
-        beginning = f"document {name!r}, global tokens in stars: "
-        shown = encoded_input(beginning, features[0], tokenizer)
+        heading = f"document {name!r}, global tokens in stars:"
+        shown = encoded_input(heading, features[0], tokenizer)
         return [*labelled_data(reports, labels, remarks), shown]
 
     def plan(self, prepared, args):
@@ -194,9 +195,9 @@ def documents(recipe: Recipe, seed: int) -> tuple[list[Example], list[Example]]:
     data = recipe.data
     if data.train is None or recipe.model.path is None:
         raise RecipeError(f"{recipe.where()}: finetune needs model.path and data.train")
-    train = list(unique(read(data.train, data)))
+    train = list(unique(reported(read(data.train, data), f"reading {data.train}")))
     if data.eval:
-        return train, list(unique(read(data.eval, data)))
+        return train, list(unique(reported(read(data.eval, data), f"reading {data.eval}")))
     return split(train, recipe.task, data, seed) if data.eval_fraction else (train, [])
 
 
@@ -223,7 +224,9 @@ def encode_sets(
     """
     options = {"data": data, "max_length": max_length, "config": config}
     features = {
-        name: encode_all(part, task, tokenizer, **options, all=name != "train")
+        name: encode_all(
+            reported(part, f"encoding {name}"), task, tokenizer, **options, all=name != "train"
+        )
         for name, part in examples.items()
     }
     if not len(features["train"]):

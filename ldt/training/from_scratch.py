@@ -17,6 +17,7 @@ from transformers import RobertaTokenizer
 
 from ldt import files
 from ldt.data.corpus import Reader, Source, drawn, fingerprint
+from ldt.data.heartbeat import reported
 from ldt.data.tokenization import vocabulary_size
 from ldt.errors import ModelError, RecipeError, ResourceError, did_you_mean, first_line
 from ldt.model import LdtConfig, load_tokenizer
@@ -96,7 +97,10 @@ def _train(sources: Sequence[Source], recipe: Recipe, seed: int, folder: Path) -
     log.info("training a byte-level BPE of %s entries", f"{size:,}")
     bpe = ByteLevelBPETokenizer()
     bpe.train_from_iterator(
-        _texts(sources, recipe, seed), vocab_size=size, special_tokens=SPECIAL, show_progress=False
+        reported(_texts(sources, recipe, seed), "learning the vocabulary"),
+        vocab_size=size,
+        special_tokens=SPECIAL,
+        show_progress=False,
     )
     made = bpe.get_vocab_size()
     if made < size:

@@ -22,6 +22,7 @@ from transformers import EarlyStoppingCallback
 
 from ldt import files
 from ldt.attention import matmul
+from ldt.data.heartbeat import duration
 from ldt.errors import ResourceError, UserError
 from ldt.model.pooling import gates
 from ldt.recipe.recipe import Recipe, dump
@@ -30,7 +31,7 @@ from ldt.training.arguments import arguments, settings
 from ldt.training.evaluation import Measured, MetricsByStep, check_metric, no_better_than
 from ldt.training.job import Job, Prepared
 from ldt.training.model_card import card
-from ldt.training.progress import METRICS, ProgressReport, duration, plain_numbers
+from ldt.training.progress import METRICS, ProgressReport, plain_numbers
 from ldt.training.rescue import FolderLost, Held, new_place
 from ldt.training.signals import Interrupted
 from ldt.training.summary import tell
@@ -50,14 +51,20 @@ def leave_process_group() -> None:
 
 
 def train_jobs(
-    jobs: Sequence[Job], *, resume: bool, overwrite: bool, dry_run: bool, console: Console | None
+    jobs: Sequence[Job],
+    *,
+    resume: bool,
+    overwrite: bool,
+    dry_run: bool,
+    keep_checkpoints: bool,
+    console: Console | None,
 ) -> Iterator[TrainingResult]:
     """Train the phases of a recipe one after the other; yield the result of each.
 
     Args:
         jobs: one a phase.
-        resume, overwrite, dry_run, console: as `ldt.training.train` has them; a dry run looks at
-            the first phase.
+        resume, overwrite, dry_run, keep_checkpoints, console: as `ldt.training.train` has them; a
+            dry run looks at the first phase.
 
     Raises:
         UserError: or a subclass, with its exit code.
@@ -79,12 +86,23 @@ def train_jobs(
             continue
         begun = number == 0 or run_folder.read_run(run) is not None
         yield train(
-            job, resume=resume and begun, overwrite=overwrite, dry_run=dry_run, console=console
+            job,
+            resume=resume and begun,
+            overwrite=overwrite,
+            dry_run=dry_run,
+            keep_checkpoints=keep_checkpoints,
+            console=console,
         )
 
 
 def train(
-    job: Job, *, resume: bool, overwrite: bool, dry_run: bool, console: Console | None
+    job: Job,
+    *,
+    resume: bool,
+    overwrite: bool,
+    dry_run: bool,
+    keep_checkpoints: bool,
+    console: Console | None,
 ) -> TrainingResult:
     """Train one job into its run folder; see `ldt.training.train`."""
     training, run = settings(job.recipe), run_folder.place(job.recipe)
@@ -110,6 +128,8 @@ def train(
             stack.enter_context(matmul.chosen(record.get("arithmetic", {})))
 
         prepared = job.prepare(inputs, checkpoint)
+        if job.unit == "token":  # a character model reads any length
+            prepared.tokenizer.model_max_length = prepared.max_length
         if _writes():
             _require_space(run, prepared.model, training)
         trainer = _trainer(job, prepared, training, scratch or run, console)
@@ -144,6 +164,8 @@ def train(
             _rescue(job, prepared, trainer, run, outcome, begin, str(lost))
         if not _writes():
             return TrainingResult(metrics, table, run)
+        if not (keep_checkpoints or training.get("save_only_model")):
+            checkpoints.remove_all(run)
         run_folder.point_latest(run)
         for line in no_better_than(job.recipe.task, outcome):
             log.warning("%s", line)

@@ -133,9 +133,7 @@ class Pretraining(Job[CorpusInputs]):
         shown = evaluation if inputs.data.streaming else items["train"]
         notices = corpus_data(facts)
         if shown is not None:
-            notices.append(
-                encoded_input("the first input, masked: ", shown[0][0], inputs.tokenizer)
-            )
+            notices.append(encoded_input("the first input, masked:", shown[0][0], inputs.tokenizer))
         return Prepared(
             tokenizer=inputs.tokenizer,
             model=model,

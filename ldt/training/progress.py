@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
 from transformers import TrainerCallback
 
+from ldt.data.heartbeat import Heartbeat, duration
 from ldt.files import write_whole
 
 log = logging.getLogger("ldt")
@@ -31,7 +32,8 @@ class ProgressReport(TrainerCallback):
     over the time spent in training steps since the line before, without evaluation and saving.
 
     Args:
-        console: shows the bar if it is a terminal; None has no bar.
+        console: shows the bar if it is a terminal; None has no bar. Without it a step is a line
+            where half a minute has gone by since the last line.
         run: the run folder; None writes no file.
     """
 
@@ -45,6 +47,8 @@ class ProgressReport(TrainerCallback):
         self._last = (0, 0.0)
         self._warned = False
         self._loss = ""
+        self._heartbeat = Heartbeat("training")
+        self._evaluation: Heartbeat | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -53,6 +57,7 @@ class ProgressReport(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         self._started = time.monotonic()
+        self._heartbeat = Heartbeat("training")
         self._first_step = state.global_step
         self._first_tokens = state.num_input_tokens_seen
         if state.is_world_process_zero and self.console and self.console.is_terminal:
@@ -83,18 +88,29 @@ class ProgressReport(TrainerCallback):
                 description=f"epoch {state.epoch:.2f}",
                 rates=self._rates(state, self.tokens_per_second, memory(args.device)),
             )
+        elif self._heartbeat.due() and state.is_world_process_zero:
+            rates = self._rates(state, self.tokens_per_second, memory(args.device))
+            log.info("%s", f"{_place(state)}  {rates}")
 
     def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
         if self.bar:
             self.bar.update(self._eval, total=len(eval_dataloader), visible=True, advance=1)
+        elif state.is_world_process_zero:
+            if self._evaluation is None:
+                self._evaluation = Heartbeat("evaluating", len(eval_dataloader), "batches")
+                self._evaluated = 0
+            self._evaluated += 1
+            self._evaluation(self._evaluated)
 
     def on_evaluate(self, args, state, control, **kwargs):
+        self._evaluation = None
         if self.bar:
             self.bar.reset(self._eval, visible=False)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if not state.is_world_process_zero or logs is None:
             return
+        self._heartbeat.heard()
         row = {"step": state.global_step, **logs}
         if "loss" in logs:
             tokens, busy = self._last
@@ -107,7 +123,7 @@ class ProgressReport(TrainerCallback):
                 rates = self._rates(state, row["tokens_per_second"], row["memory"])
                 log.info(
                     "%s",
-                    f"step {state.global_step}/{state.max_steps}  epoch {state.epoch:.2f}  "
+                    f"{_place(state)}  "
                     f"lr {logs['learning_rate']:.2e}  gradient {logs.get('grad_norm', 0):.3g}  "
                     + rates,
                 )
@@ -140,6 +156,10 @@ class ProgressReport(TrainerCallback):
         return f"{self._loss}{rate:,.0f} tokens/s  {used / 2**30:.2f} GiB  ETA {eta}"
 
 
+def _place(state) -> str:
+    return f"step {state.global_step}/{state.max_steps}  epoch {state.epoch:.2f}"
+
+
 def cut_log(path: Path, step: int) -> None:
     """Drop the lines of a log that were written after a checkpoint, and a last line cut short."""
     if not path.exists():
@@ -164,13 +184,6 @@ def memory(device: Any) -> int:
     import psutil
 
     return psutil.Process().memory_info().rss
-
-
-def duration(seconds: float) -> str:
-    """``3:07`` or ``1:02:03``."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def is_metric(name: str) -> bool:

@@ -287,8 +287,7 @@ def finish(
     """
     also = list(also)
     names = sorted(path.name for path in folder.iterdir() if path.name not in also) + also
-    for path in folder.rglob("*"):
-        files.flush(path)
+    files.settle(folder)
     record = read_run(run)
     assert record is not None  # `begin` wrote it
     _write(run, record | {"files": names})

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.table import Table
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderResult
+from rich.table import Column, Table
 from rich.text import Text
 from transformers import TrainingArguments
 
@@ -18,6 +19,7 @@ from ldt.errors import counted
 
 log = logging.getLogger("ldt")
 
+WIDTH = 80  # of what is wrapped where the output is no terminal
 MANY_GLOBAL = 0.05  # share of global tokens above which a warning tells their cost
 
 
@@ -25,7 +27,7 @@ class Notice(NamedTuple):
     """Lines for the user: as text, as a terminal can draw them, and how urgent they are."""
 
     text: str
-    drawn: Table | Text | None = None
+    drawn: ConsoleRenderable | None = None
     level: int = logging.INFO
 
 
@@ -144,23 +146,42 @@ def marked_tokens(feature: Feature, tokenizer) -> list[tuple[str, bool]]:
     ]
 
 
-def show_example(feature: Feature, tokenizer, *, limit: int = 60) -> Text:
-    """An encoded example for a terminal: tokens parted by a bar, global ones in stars.
+class EncodedExample:
+    """An encoded example: tokens parted by bars, global ones in stars, in lines as wide as a
+    terminal.
 
     Of more than ``limit`` tokens the first two thirds and the last third of that are shown; those
     between them are counted, and the global ones among them.
     """
-    tokens = marked_tokens(feature, tokenizer)
-    first, last = len(tokens), len(tokens)
-    if len(tokens) > limit:
-        first = limit * 2 // 3
-        last = len(tokens) - (limit - first)
-    shown = [_mark(*token) for token in tokens[:first]]
-    if first < last:
-        count = sum(is_global for _, is_global in tokens[first:last])
-        shown.append(Text(f" ... {last - first:,} tokens, {count:,} of them global ... ", "dim"))
-    shown += [_mark(*token) for token in tokens[last:]]
-    return Text("|", "dim").join(shown)
+
+    def __init__(self, feature: Feature, tokenizer, *, limit: int = 60):
+        tokens = marked_tokens(feature, tokenizer)
+        first, last = len(tokens), len(tokens)
+        if len(tokens) > limit:
+            first = limit * 2 // 3
+            last = len(tokens) - (limit - first)
+        self.parts = [_mark(*token) for token in tokens[:first]]
+        if first < last:
+            count = sum(is_global for _, is_global in tokens[first:last])
+            self.parts.append(
+                Text(f" ... {last - first:,} tokens, {count:,} of them global ... ", "dim")
+            )
+        self.parts += [_mark(*token) for token in tokens[last:]]
+
+    def lines(self, width: int) -> list[Text]:
+        """The tokens in lines of up to ``width`` columns, indented; only a token may be wider."""
+        lines: list[Text] = []
+        for number, part in enumerate(self.parts, 1):
+            part = Text.assemble(part, ("|" if number < len(self.parts) else "", "dim"))
+            if not lines or lines[-1].cell_len + part.cell_len > width:
+                lines.append(Text("  "))
+            lines[-1].append_text(part)
+        return lines
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in self.lines(options.max_width):
+            line.overflow = "fold"
+            yield line
 
 
 def _mark(token: str, is_global: bool) -> Text:
@@ -181,13 +202,12 @@ def labelled_data(
         reports, labels: by set, train and eval.
         remarks: on the training set.
     """
-    table = Table("tokens", "documents", "median", "p95", "longest", "inputs")
-    table.add_column("in windows")
-    table.add_column("cut off")
-    for name, report in reports.items():
-        lengths = (report.documents, report.median, report.p95, report.longest, report.inputs)
-        values = (*lengths, report.windowed, report.truncated)
-        table.add_row(name, *[f"{value:,}" for value in values])
+    # A column a set: with the figures in rows it is narrow enough for any terminal.
+    table = Table("tokens", *[Column(name, justify="right") for name in reports])
+    for row in ("documents", "median", "p95", "longest", "inputs"):
+        table.add_row(row, *[f"{getattr(report, row):,}" for report in reports.values()])
+    table.add_row("in windows", *[f"{report.windowed:,}" for report in reports.values()])
+    table.add_row("cut off", *[f"{report.truncated:,}" for report in reports.values()])
     lines = [f"{name}: {line}" for name, report in reports.items() for line in report.lines]
     notices = [Notice("\n".join(lines), table)]
     for report in reports.values():
@@ -219,10 +239,11 @@ def corpus_data(sets: dict[str, dict[str, Any]]) -> list[Notice]:
     return notices
 
 
-def encoded_input(beginning: str, feature: Feature, tokenizer) -> Notice:
-    """A notice of an input's tokens behind a few words."""
-    text = Text.assemble(beginning, show_example(feature, tokenizer))
-    return Notice(text.plain, text)
+def encoded_input(heading: str, feature: Feature, tokenizer) -> Notice:
+    """A notice of an input's tokens under a heading."""
+    example = EncodedExample(feature, tokenizer)
+    lines = [line.plain for line in example.lines(WIDTH)]
+    return Notice("\n".join([heading, *lines]), Group(Text(heading), example))
 
 
 def inputs_a_step(args: TrainingArguments) -> int:

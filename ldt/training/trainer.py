@@ -204,7 +204,7 @@ class Trainer(WholeSteps):
         if self.lost_best and self.lost_best.step == self.state.global_step:
             return  # the model holds better weights than any checkpoint
         best = Path(self.state.best_model_checkpoint)
-        problem = checkpoints.problem(best)
+        problem = checkpoints.problem(best, needed=checkpoints.NEEDED[:1])
         if problem:
             log.warning("%s is damaged: %s; keeping the weights of the last step", best, problem)
             self.lost_best = LostBest(self.state.best_metric, self.state.best_global_step, problem)

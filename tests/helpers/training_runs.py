@@ -31,10 +31,10 @@ def documents(path, count, seed, label="classes"):
             file.write(json.dumps(row) + "\n")
 
 
-def train(recipe, resume=False, overwrite=False, dry_run=False):
+def train(recipe, **options):
     """Train and print as the command does; return the metrics."""
     settle()
-    return training.train(recipe, resume=resume, overwrite=overwrite, dry_run=dry_run).metrics
+    return training.train(recipe, **options).metrics
 
 
 def weights(folder="runs/r"):

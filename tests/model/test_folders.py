@@ -9,7 +9,8 @@ import torch
 from longformers import reconfigured, to_bin, to_shards
 from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
-from ldt.errors import ModelError
+from ldt.data.records import read
+from ldt.errors import DataError, ModelError
 from ldt.model import LdtModel, check_folder, load, load_tokenizer
 from ldt.model.loading import find_folder
 
@@ -147,7 +148,7 @@ def test_a_path_is_never_looked_up_on_the_hub(name, tmp_path, monkeypatch):
     def looked_up(*args, **kwargs):
         raise AssertionError("a path was looked up")
 
-    monkeypatch.setattr("ldt.model.loading.cached_file", looked_up)
+    monkeypatch.setattr("ldt.model.hub.cached_file", looked_up)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
     if name == "":
@@ -157,9 +158,19 @@ def test_a_path_is_never_looked_up_on_the_hub(name, tmp_path, monkeypatch):
         load(name, LdtModel)
 
 
-def test_a_file_is_not_a_model(folder):
-    with pytest.raises(ModelError, match="is a file; a model is a folder"):
-        load(folder / "config.json", LdtModel)
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("config.json", "a file"),
+        ("recipe.yaml", "a recipe"),
+        ("contracts.CSV", "a file of data"),
+        ("model.safetensors", "a file of weights"),
+    ],
+)
+def test_a_file_is_not_a_model(name, what, tmp_path):
+    (tmp_path / name).touch()
+    with pytest.raises(ModelError, match=f"{name} is {what}; a model is a folder"):
+        load(tmp_path / name, LdtModel)
 
 
 @pytest.mark.parametrize("name", ["roberta-base", "owner/name"])
@@ -169,6 +180,43 @@ def test_a_hub_id_that_cannot_be_had_is_one_line(name):
     assert "\n" not in str(caught.value)
 
 
+def test_a_hub_that_cannot_be_reached_is_asked_once_and_one_line(monkeypatch, caplog):
+    asked = []
+
+    class NoNetwork:
+        def head(self, url, timeout):
+            asked.append(url)
+            raise OSError("Name or service not known")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.get_session", NoNetwork)
+    with pytest.raises(ModelError) as caught:
+        load("owner/name", LdtModel)
+    assert str(caught.value) == (
+        "owner/name: no such folder, and the hub cannot be reached (https://huggingface.co: Name "
+        "or service not known); name a copy on this machine, or set HTTPS_PROXY where a proxy "
+        "leads out; HF_HUB_OFFLINE=1 reads what the cache has without asking"
+    )
+    assert asked == ["https://huggingface.co"]
+    assert caplog.messages == []
+    with pytest.raises(DataError, match=r"^hf:owner/name: the hub cannot be reached \(https"):
+        list(read("hf:owner/name"))
+    assert len(asked) == 2
+
+
+def test_what_the_cache_has_is_read_where_the_hub_cannot_be_reached(whole, monkeypatch):
+    options = {}
+
+    def give(name, file, **kwargs):
+        options.update(kwargs)
+        return str(whole / file) if (whole / file).exists() else None
+
+    monkeypatch.setattr("ldt.model.hub.hub_fault", lambda: "the hub cannot be reached")
+    monkeypatch.setattr("ldt.model.hub.cached_file", give)
+    assert load("owner/name", LdtModel).new_weights == ()
+    assert options["local_files_only"]
+
+
 def test_a_hub_id_loads_from_the_files_that_the_hub_gives(whole, monkeypatch):
     asked = []
 
@@ -176,7 +224,7 @@ def test_a_hub_id_loads_from_the_files_that_the_hub_gives(whole, monkeypatch):
         asked.append((name, file, options.get("revision")))
         return str(whole / file) if (whole / file).exists() else None
 
-    monkeypatch.setattr("ldt.model.loading.cached_file", give)
+    monkeypatch.setattr("ldt.model.hub.cached_file", give)
     to_shards(whole)
     model = LdtModel.from_pretrained("owner/name", revision="v2")
     assert model.new_weights == ()

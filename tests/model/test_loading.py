@@ -153,12 +153,13 @@ def test_every_head_loads_the_encoder_of_every_other(source, tmp_path, caplog):
         alike = OWN[source] & OWN[target]  # the same name for other shapes
         again = {"classifier"} & alike if source != target else set()
         assert new == OWN[target] - OWN[source] | again
-        assert bool(new) == ("new and to be trained" in caplog.text)
+        assert bool(new) == ("weights that start anew" in caplog.text)
 
 
 def test_a_new_head_is_announced_and_its_weights_are_listed(folder, caplog):
     model = load(folder, LdtForSequenceClassification, num_labels=5)
-    assert "new and to be trained: classifier.dense.bias, classifier.dense.weight" in caplog.text
+    said = "weights that start anew, drawn at random: classifier (4 tensors, 357 values)"
+    assert said in caplog.text
     assert model.new_weights == (
         "classifier.dense.bias",
         "classifier.dense.weight",
@@ -174,7 +175,7 @@ def test_a_masked_language_model_gives_the_base_model_a_new_pooler(tmp_path, cap
     longformer("ForMaskedLM").save_pretrained(tmp_path)
     model = load(tmp_path, LdtModel)
     assert model.new_weights == ("pooler.dense.bias", "pooler.dense.weight")
-    assert "pooler.dense.weight" in caplog.text
+    assert "drawn at random: pooler (2 tensors, 272 values)" in caplog.text
     assert load(tmp_path, LdtForMaskedLM).new_weights == ()
 
 
@@ -332,3 +333,25 @@ def test_output_weights_of_their_own_stay_apart_and_are_announced(tmp_path, capl
     model = load(tmp_path, LdtForMaskedLM)
     assert model.lm_head.decoder.weight is not model.get_input_embeddings().weight
     assert "lm_head.decoder.weight differs from longformer.embeddings" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["eager", "sdpa"])
+def test_transformers_names_of_attention_leave_the_backend_to_the_config(name, whole):
+    ids = torch.arange(3, 20)[None]
+    expected = LdtModel.from_pretrained(whole)(ids)[0]
+    model = LdtModel.from_pretrained(whole, attn_implementation=name, attention_backend="blocked")
+    assert model.config.attention_backend == "blocked"
+    torch.testing.assert_close(model(ids)[0], expected, rtol=0, atol=1e-5)
+    assert len(model(ids, output_attentions=True).attentions) == 2
+    made = LdtModel(LdtConfig(num_hidden_layers=1, attn_implementation=name))
+    assert made.config.attention_backend == "auto"
+    assert made.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("name", ["flash_attention_2", "flex_attention", "nonsense"])
+def test_other_names_of_attention_are_refused_in_one_line(name, whole):
+    said = rf"^attn_implementation must be eager or sdpa, which .*blocked.*, got '{name}'$"
+    with pytest.raises(ValueError, match=said):
+        LdtModel.from_pretrained(whole, attn_implementation=name)
+    with pytest.raises(ValueError, match=said):
+        LdtModel(LdtConfig(num_hidden_layers=1, attn_implementation=name))

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
 from typing import ClassVar, Literal
@@ -265,8 +266,19 @@ def test_a_file_that_is_not_there_is_a_usage_error_with_the_nearest_name(folder)
     with pytest.raises(UserError, match=r"r\.yml: No such file.*did you mean 'r\.yaml'") as raised:
         load("r.yml")
     assert raised.value.exit_code == 2
-    with pytest.raises(UserError, match="Is a directory"):
+
+
+def test_what_is_no_recipe_is_a_line_that_says_what_it_is(folder):
+    with pytest.raises(UserError, match=r"^\.: a folder; a recipe is a YAML file, ldt recipes"):
         load(".")
+    Path("recipe.yaml").touch()
+    with pytest.raises(UserError, match=r", recipe\.yaml is the one of this run$") as raised:
+        load(".")
+    assert raised.value.exit_code == 2
+    for name in ("contracts.csv", "a.JSONL", "a.tsv.gz", "a.parquet", "a.txt", "a.pdf"):
+        Path(name).write_bytes(b"id,text\n\xff,x\n")
+        with pytest.raises(UserError, match=f"^{name}: a file of data; a recipe is a YAML file"):
+            load(name)
 
 
 def test_home_is_expanded_and_variables_are_not(folder, monkeypatch):

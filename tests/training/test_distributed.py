@@ -128,6 +128,7 @@ def test_two_processes_with_a_shard_each_train_as_one_and_resume(place_of_runs):
     sharded = {"program": "fsdp_on_cpu"}
     kill("runs/shards", "training.fsdp=true", **sharded)
     how = ["training.fsdp=true", "training.output_dir=runs/shards", "--resume"]
+    how.append("--keep-checkpoints")
     done = run(2, *how, **sharded)
     assert "resuming from step" in done.stderr
     assert Path("runs/shards/checkpoint-8/pytorch_model_fsdp.bin").exists()

@@ -29,14 +29,14 @@ from ldt.training.signals import Interrupted
 
 
 def test_a_run_folder_describes_itself(recipe, capsys):
-    metrics = train(recipe())
+    metrics = train(recipe(), keep_checkpoints=True)
     run = Path("runs/r")
     out, err = capsys.readouterr()
     assert "macro_f1" in out
     assert "support" in out
     assert "train: 12 documents: " in err
     assert "train labels: a 6, b 6" in err
-    assert "'doc-0', global tokens in stars: *<s>*|" in err
+    assert "'doc-0', global tokens in stars:\n  *<s>*|" in err
     assert "step 8/8  epoch 2.00  lr " in err
     results = json.loads((run / "metrics.json").read_text())
     assert results["metrics"] == metrics
@@ -211,7 +211,7 @@ def test_all_kinds_of_labels_are_learnt(recipe, label, problem, metric):
 
 
 def test_without_an_evaluation_set_the_last_weights_are_kept(recipe):
-    metrics = train(recipe("data.eval=null", "training.max_steps=3"))
+    metrics = train(recipe("data.eval=null", "training.max_steps=3"), keep_checkpoints=True)
     assert metrics.keys() == {"train_loss"}
     last = load_file("runs/r/checkpoint-3/model.safetensors")
     assert all(torch.equal(last[name], value) for name, value in weights().items())

@@ -98,7 +98,7 @@ def test_a_run_trains_all_six_projections_and_the_head_alone(recipe, tiny_longfo
 
 
 def test_the_run_the_adapter_and_a_checkpoint_answer_alike(recipe, place):
-    train(recipe(*LORA))
+    train(recipe(*LORA), keep_checkpoints=True)
     expected = answers("runs/r", "merged.jsonl")
     same_answers(answers("runs/r/adapter", "adapter.jsonl"), expected)
     best = max(Path("runs/r").glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))

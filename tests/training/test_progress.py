@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from ldt.training.progress import ProgressReport, cut_log, duration, is_metric
+from ldt.training.progress import ProgressReport, cut_log, is_metric
 
 ARGS = SimpleNamespace(device=torch.device("cpu"))
 LOSS = {"loss": 0.5, "learning_rate": 1e-4, "grad_norm": 2.0, "epoch": 0.5}
@@ -118,8 +118,37 @@ def test_cutting_the_log_keeps_what_came_before_the_checkpoint(tmp_path):
     assert path.read_text() == '{"step": 3}\n{"step": 5}\n'
 
 
-def test_durations_have_hours_where_there_are_any():
-    assert [duration(s) for s in (0, 59.6, 187, 3723)] == ["0:00", "1:00", "3:07", "1:02:03"]
+def test_a_step_is_a_line_where_half_a_minute_had_none(tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "ldt")
+    now = [1000.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("ldt.training.progress.time", clock)
+    monkeypatch.setattr("ldt.data.heartbeat.time", clock)
+    made = ProgressReport(None, tmp_path)
+    state = SimpleNamespace(
+        global_step=0, max_steps=100, epoch=0.5, num_input_tokens_seen=0, is_world_process_zero=True
+    )
+    made.on_train_begin(ARGS, state, None)
+    for _ in range(10):  # 70 s: after 35 s and 70 s
+        made.on_step_begin(ARGS, state, None)
+        now[0] += 7
+        state.global_step += 1
+        state.num_input_tokens_seen += 700
+        made.on_step_end(ARGS, state, None)
+    first, second = caplog.messages
+    assert first.startswith("step 5/100  epoch 0.50  100 tokens/s  ")
+    assert second.startswith("step 10/100  epoch 0.50  ")
+    assert second.endswith("ETA 10:30")
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+    caplog.clear()
+    for _ in range(2):  # evaluations, of 7 batches each
+        for _ in range(7):
+            now[0] += 10
+            made.on_prediction_step(ARGS, state, None, eval_dataloader=range(7))
+        made.on_evaluate(ARGS, state, None)
+    lines = ["evaluating: 4 of 7 batches, ETA 0:22", "evaluating: 7 of 7 batches, ETA 0:00"]
+    assert caplog.messages == lines * 2
 
 
 def test_the_speed_of_an_evaluation_is_no_metric():

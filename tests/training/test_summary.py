@@ -1,3 +1,4 @@
+import re
 from collections import Counter
 
 import numpy as np
@@ -13,7 +14,13 @@ from ldt.errors import DataError
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Classification, Squad
 from ldt.training.finetune import encode_all, split, unique
-from ldt.training.summary import length_report, marked_tokens, show_example
+from ldt.training.summary import (
+    EncodedExample,
+    encoded_input,
+    labelled_data,
+    length_report,
+    marked_tokens,
+)
 
 
 def examples(*labels):
@@ -154,8 +161,8 @@ def test_the_report_warns_of_inputs_without_global_tokens():
     assert report.warnings[0].startswith("1 of 2 inputs have no global token")
 
 
-def printed(text):
-    console = Console(width=10_000, color_system=None)
+def printed(text, width=10_000):
+    console = Console(width=width, color_system=None)
     with console.capture() as capture:
         console.print(text)
     return capture.get().removesuffix("\n")
@@ -171,7 +178,7 @@ def test_an_encoded_example_is_shown_with_its_global_tokens_marked(tiny):
     assert tokens[-1] == ("</s>", False)
     assert "".join(token for token, _ in tokens[1:-1]) == "the [/b] party\\n\\x1b"
     assert not any(is_global for _, is_global in tokens[1:])
-    shown = printed(show_example(item, tiny))
+    shown = printed(EncodedExample(item, tiny)).strip()
     assert shown.startswith("*<s>*|")
     assert shown.replace("|", "") == "*<s>*the [/b] party\\n\\x1b</s>"
     assert shown.isascii()
@@ -180,9 +187,37 @@ def test_an_encoded_example_is_shown_with_its_global_tokens_marked(tiny):
 def test_a_long_example_is_shown_by_its_ends_with_the_middle_counted(tiny):
     ids = [tiny.cls_token_id] + [tiny.convert_tokens_to_ids("a")] * 98 + [tiny.sep_token_id]
     item = {"input_ids": np.array(ids), "global_attention_mask": np.array([1, *[0] * 49] * 2)}
-    shown = printed(show_example(item, tiny, limit=9))
-    assert shown == "*<s>*|a|a|a|a|a| ... 91 tokens, 1 of them global ... |a|a|</s>"
-    assert "..." not in printed(show_example(item, tiny, limit=100))
+    shown = printed(EncodedExample(item, tiny, limit=9))
+    assert shown.strip() == "*<s>*|a|a|a|a|a| ... 91 tokens, 1 of them global ... |a|a|</s>"
+    assert "..." not in printed(EncodedExample(item, tiny, limit=100))
+
+
+def test_an_encoded_example_is_wrapped_between_tokens_and_indented(tiny):
+    ids = [tiny.cls_token_id, *tiny("the party of the agreement " * 8).input_ids[1:]]
+    item = {"input_ids": np.array(ids), "global_attention_mask": np.eye(1, len(ids))[0]}
+    notice = encoded_input("document 'a':", item, tiny)
+    heading, *lines = notice.text.splitlines()
+    assert heading == "document 'a':"
+    assert len(lines) > 2
+    assert all(line.startswith("  ") and len(line) <= 80 for line in lines)
+    assert all(line.endswith("|") for line in lines[:-1])
+    narrow = printed(notice.drawn, 40).splitlines()
+    assert max(map(len, narrow)) <= 40
+    for text in (lines, narrow[1:]):
+        joined = "".join(line[2:] for line in text)
+        assert joined.replace("|", "").startswith("*<s>*the party of the agreement the party")
+
+
+@pytest.mark.parametrize("width", [60, 40])
+def test_the_table_of_lengths_fits_a_narrow_terminal(width):
+    report = length_report([feature(8, tokens=1_234_567)] * 3, max_length=8, window=2)
+    table = labelled_data({"train": report, "eval": report}, {}, [])[0].drawn
+    text = printed(table, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    assert re.search(r"longest +│ +1,234,567 │ +1,234,567", text)
+    for head in ("documents", "median", "p95", "inputs", "in windows", "cut off", "train", "eval"):
+        assert head in text
 
 
 def test_a_batch_of_features_goes_through_the_model(tiny, tiny_longformer):

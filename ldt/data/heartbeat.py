@@ -1,0 +1,71 @@
+"""A line every half minute while a long piece of work goes on, so that nobody takes it for dead."""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sized
+from typing import TypeVar
+
+log = logging.getLogger("ldt")
+
+EVERY = 30.0  # seconds
+
+ItemT = TypeVar("ItemT")
+
+
+class Heartbeat:
+    """Logs how far a piece of work is, every half minute: ``encoding train: 120 of 400 documents,
+    ETA 1:10``.
+
+    Args:
+        what: the work, as the line begins.
+        total: how many there are in all; None where nobody knows.
+        unit: what is counted, in the plural.
+        first: how many were done before it began.
+    """
+
+    def __init__(
+        self, what: str, total: int | None = None, unit: str = "documents", first: int = 0
+    ):
+        self.what, self.total, self.unit, self.first = what, total, unit, first
+        self.began = self.last = time.monotonic()
+
+    def due(self) -> bool:
+        """True where half a minute has gone by without a line; the caller logs one then."""
+        now = time.monotonic()
+        if now - self.last < EVERY:
+            return False
+        self.last = now
+        return True
+
+    def heard(self) -> None:
+        """Another line has just been logged."""
+        self.last = time.monotonic()
+
+    def __call__(self, done: int) -> None:
+        """Log where it is due; ``done`` is how many, with those of before."""
+        if not self.due():
+            return
+        taken = self.last - self.began
+        amount, left = f"{done:,} {self.unit}", f"after {duration(taken)}"
+        if self.total is not None:
+            amount = f"{done:,} of {self.total:,} {self.unit}"
+            each = taken / max(done - self.first, 1)
+            left = f"ETA {duration(each * max(self.total - done, 0))}"
+        log.info("%s", f"{self.what}: {amount}, {left}")
+
+
+def reported(
+    items: Iterable[ItemT], what: str, unit: str = "documents", first: int = 0
+) -> Iterator[ItemT]:
+    """Pass items on, with a `Heartbeat` of the work that is done on them."""
+    heartbeat = Heartbeat(what, len(items) if isinstance(items, Sized) else None, unit, first)
+    for number, item in enumerate(items, first + 1):
+        yield item
+        heartbeat(number)
+
+
+def duration(seconds: float) -> str:
+    """``3:07`` or ``1:02:03``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
