@@ -60,8 +60,8 @@ def _of_threads(facts: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(f"{why}, less than a processor", "a larger one")
     if facts.get("busy", 0) > facts["processors"] / 2:
         yield Finding(
-            f"other programs keep {facts['busy']:g} of {facts['processors']} processors busy, so "
-            "the figures of speed are too low",
+            f"other programs are a load of {facts['busy']:g} on {facts['processors']} processors, "
+            "so the figures of speed are too low",
             "end them, or wait",
         )
 

@@ -61,7 +61,7 @@ def test_of_a_good_machine_nothing_is_said():
         ("threads", THREADS, {"quota": 0.5, "torch": 1}, "a quota of 0.5, less than a processor"),
         ("threads", THREADS, {"torch": 16}, "16 threads share 8"),
         ("threads", THREADS, {"torch": 1, "OMP_NUM_THREADS": "1"}, "1 thread on 8 processors"),
-        ("threads", THREADS, {"busy": 6.0}, "other programs keep 6 of 8 processors busy"),
+        ("threads", THREADS, {"busy": 6.0}, "other programs are a load of 6 on 8 processors"),
         ("memory", MEMORY, {"available": Size(1 << 30)}, "1.0 GiB of memory available"),
         ("memory", MEMORY, {"control group": Size(2 << 30)}, "allows 2.0 GiB of 64.0 GiB"),
         ("memory", MEMORY, {"ulimit -v": Size(8 << 30)}, "ulimit -v allows 8.0 GiB"),
