@@ -23,6 +23,7 @@ _WHOLE: dict[str, ModuleType] = {  # one JSON value
     "wikihop": wikihop,
 }
 _STREAMED: dict[str, ModuleType] = {"conll": conll}  # not JSON; a document at a time
+PUBLISHED = tuple(_WHOLE)  # read whole into memory
 FORMATS = (*LINES, *_STREAMED, *_WHOLE)
 
 
