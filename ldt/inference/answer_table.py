@@ -21,10 +21,12 @@ Answer = dict[str, Any]
 
 ROW_GROUP = 8 << 20  # bytes of lines that become one row group of Parquet
 _NOT_WRITTEN = {
-    **dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet is not written; it opens a .csv"),
+    **dict.fromkeys(
+        (".xlsx", ".xls", ".ods"), "a spreadsheet is not written; name it .csv, which one opens"
+    ),
     **dict.fromkeys(
         (".gz", ".bz2", ".xz", ".zst", ".zip"),
-        "compressed answers are not written; ldt predict … | gzip > FILE does it",
+        "compressed answers are not written; ldt predict … | gzip > FILE writes them",
     ),
 }
 
@@ -40,7 +42,7 @@ def layout_of(output: Path, published: Callable[[Iterator[Answer]], Any]) -> Lay
     """
     ending = output.suffix.lower()
     if ending in _NOT_WRITTEN:
-        raise UserError(f"{output}: {_NOT_WRITTEN[ending]}; name it .jsonl, .csv or .parquet")
+        raise UserError(f"{output}: {_NOT_WRITTEN[ending]}")
     if ending == ".json":
         published(iter(()))  # says so where there is no such layout
         return partial(write_published, published)

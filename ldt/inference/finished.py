@@ -63,9 +63,11 @@ def settings_of(target: Path, made_by: dict[str, str]) -> Settings:
         UserError: it was not made by these settings, or is not as it was made.
     """
     try:
+        if not _beside(target).is_file():  # a pipe in its place would be waited for
+            raise FileNotFoundError
         settings = json.loads(_beside(target).read_text(encoding="utf-8"))
         answers = settings["answers"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise UserError(
             f"{target}: exists already, and nothing beside it says what made it; --overwrite "
             "replaces it"

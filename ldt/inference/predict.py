@@ -10,17 +10,15 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
 
 from ldt.data.formats import FORMATS, LINES, PUBLISHED, read
 from ldt.data.formats.recognition import recognised
-from ldt.data.records import Example
 from ldt.data.streams import opened
 from ldt.errors import (
     EXIT_OK,
@@ -40,7 +38,7 @@ from ldt.inference.answer_table import layout_of
 from ldt.inference.finished import Documents, require_same
 from ldt.inference.progress import progress
 from ldt.inference.run_folder import find_model, fingerprint, read_recipe
-from ldt.inference.stream import Counts, Predictor, ahead, answer_all
+from ldt.inference.stream import Beside, Counts, Predictor, ahead, answer_all
 from ldt.recipe.recipe import Recipe
 
 log = logging.getLogger("ldt")
@@ -103,7 +101,7 @@ def predict(
     with _Ending() as ending, ExitStack() as stack:
         folder = find_model(model)
         trained = read_recipe(folder)
-        copied = kept.fields(keep, trained.task)
+        beside = partial(kept.copied, fields=kept.fields(keep, trained.task))
         # What is wrong with input and output is found before the model is loaded.
         format = format or _layout_of_training(input, trained.data.format)
         recipe = _changed(trained, n_best, format, evidence=evidence, text=text, id=id)
@@ -115,7 +113,7 @@ def predict(
                 ending.code = _nothing_left(sink, documents, on_error)
                 return ending.code
             if not (_pauses(input) or input.startswith("hf:") or format in PUBLISHED):
-                _read_first(documents, on_error)
+                _read_first(documents, on_error, beside)
         predictor: Predictor = resolve_name(PREDICTORS[recipe.task.kind])(
             folder, recipe, device, precision
         )
@@ -124,7 +122,6 @@ def predict(
         stack.enter_context(closing(rejects))
         with _layout_named(format, trained.data.format):
             skipped = None if on_error == "stop" else rejects
-            beside = partial(kept.copied, fields=copied)
             waits = _pauses(input)
             counts = _answer(documents, waits, predictor, sink, batch_tokens, skipped, beside)
         _log_summary(counts, rejects, predictor.max_length)
@@ -217,7 +214,7 @@ def _answer(
     sink: AnswerFile | AnswerStream,
     batch_tokens: int,
     rejects: Rejects | None,
-    beside: Callable[[Example], dict[str, Any]],
+    beside: Beside,
 ) -> Counts:
     """Write the answer of every record; with ``rejects`` broken records go there, else raise."""
     broken = refuse = None
@@ -283,14 +280,17 @@ def _nothing_left(sink: AnswerFile, documents: Documents, on_error: str) -> int:
     return EXIT_REJECTS if rejected else EXIT_OK
 
 
-def _read_first(documents: Documents, on_error: str) -> None:
-    """Read the first record, which fails where the input is no file of documents."""
-    with closing(documents(on_error=None if on_error == "stop" else _ignore)) as records:
-        next(records, None)
+def _read_first(documents: Documents, on_error: str, beside: Beside) -> None:
+    """Read the first record, which fails where the input is no file of documents.
 
-
-def _ignore(error: DataError, raw: bytes) -> None:
-    """Leave a record out."""
+    Raises:
+        DataError: it cannot be read or, where such records are not skipped, lacks a kept field.
+    """
+    skip = on_error == "skip"
+    with closing(documents(on_error=(lambda error, raw: None) if skip else None)) as records:
+        first = next(records, None)
+    if first and not skip:
+        beside(first)
 
 
 def _layout_of_training(input: str, trained: str | None) -> str | None:

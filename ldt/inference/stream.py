@@ -33,6 +33,7 @@ QUEUED = 4  # records that a thread reads ahead of a pipe's reader
 
 Feature = dict[str, Any]
 Refuse = Callable[[DataError, Example], None]
+Beside = Callable[[Example], dict[str, Any]]
 _NOTHING = object()
 
 
@@ -85,7 +86,7 @@ def answer_all(
     *,
     batch_tokens: int,
     refuse: Refuse | None = None,
-    beside: Callable[[Example], dict[str, Any]] = lambda example: {},
+    beside: Beside = lambda example: {},
     progress: Callable[[Counts], None] = lambda counts: None,
 ) -> Counts:
     """Write the answer of every record to ``sink``.

@@ -7,6 +7,7 @@ import pytest
 from classified import lines_of, read, write
 
 from ldt.errors import DataError, UserError
+from ldt.inference import predict as module
 from ldt.inference.predict import predict
 
 
@@ -23,11 +24,14 @@ def test_kept_fields_are_copied_as_they_are(fine_tuned, tmp_path):
         assert answer["label"] in answer["scores"]
 
 
-def test_a_record_without_a_kept_field_is_told_or_rejected(fine_tuned, tmp_path):
+def test_a_record_without_a_kept_field_is_told_or_rejected(fine_tuned, tmp_path, monkeypatch):
     source = write(tmp_path / "docs.jsonl", lines_of(2))
     options = {"model": str(fine_tuned), "output": str(tmp_path / "a.jsonl"), "keep": ["nam"]}
-    with pytest.raises(DataError, match=r"docs.jsonl:1: no field 'nam'; did you mean 'name'\?"):
-        predict(source, **options)
+    with monkeypatch.context() as patched:  # before the model is loaded
+        patched.setattr(module, "PREDICTORS", {"examples": "not:loaded"})
+        what = r"docs.jsonl:1: no field 'nam'; did you mean 'name'\?"
+        with pytest.raises(DataError, match=what):
+            predict(source, **options)
     assert predict(source, **options, on_error="skip") == 7
     assert len(read(tmp_path / "a.jsonl.rejects.jsonl")) == 2
 

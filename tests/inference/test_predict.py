@@ -240,7 +240,7 @@ def test_rejects_of_a_stream_are_kept_in_the_current_directory():
         ({"resume": True}, "--resume needs --output FILE"),
         ({"batch_tokens": 0}, "--batch-tokens must be at least 1"),
         ({"output": "old.csv"}, "old.csv exists already; --overwrite replaces it"),
-        ({"output": "a.xlsx"}, "a.xlsx: a spreadsheet is not written; it opens a .csv; name it"),
+        ({"output": "a.xlsx"}, "a.xlsx: a spreadsheet is not written; name it .csv"),
         ({"output": "a.csv.gz"}, "a.csv.gz: compressed answers are not written; ldt predict"),
         ({"output": "a.json"}, "answers of classification are JSON lines"),
         ({"keep": ["label"]}, "answers of classification have 'label' themselves; --keep my_label"),
