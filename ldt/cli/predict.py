@@ -32,8 +32,8 @@ def predict(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="File for the answers, which appears when it is complete; by default standard "
-            "output.",
+            help="File for the answers, which appears when it is complete: .jsonl, .csv, .tsv, "
+            ".parquet or .json; by default JSON lines on standard output.",
         ),
     ] = None,
     on_error: Annotated[
@@ -46,6 +46,16 @@ def predict(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an output file that is unfinished.")
     ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an output file that is there already.")
+    ] = False,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD,FIELD",
+            help="Fields of a record to copy into its answer; NAME=FIELD gives one another name.",
+        ),
+    ] = None,
     batch_tokens: Annotated[
         int,
         typer.Option(
@@ -66,7 +76,8 @@ def predict(
         typer.Option(
             metavar="NAME",
             help="Layout of FILE: jsonl, csv, tsv, parquet, text, or a published one such as squad "
-            "or triviaqa; by default one of the first five, detected by content and suffix.",
+            "or triviaqa; by default that of the training if FILE begins like it, else one of the "
+            "first five, by content and suffix.",
         ),
     ] = None,
     evidence: Annotated[
@@ -115,7 +126,8 @@ def predict(
     """Answer for every document of a file.
 
     The answers are JSON lines in the order of the documents. An output file whose name ends in
-    .json gets the layout that the task's published evaluator reads.
+    .csv, .tsv or .parquet gets a table, in .json the layout that the task's published evaluator
+    reads.
 
     Example: ldt predict documents.jsonl --output answers.jsonl
     """
@@ -136,6 +148,8 @@ def predict(
         output=output,
         on_error=on_error,
         resume=resume,
+        overwrite=overwrite,
+        keep=keep.split(",") if keep is not None else (),
         batch_tokens=batch_tokens,
         max_line_bytes=max_line_bytes,
         format=format,

@@ -9,7 +9,7 @@ import lzma
 import os
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, cast
 
 from ldt.errors import DataError, UserError
@@ -72,6 +72,11 @@ def opened(source: str) -> Iterator[Opened]:
         UserError: there is no such file, it is a folder, or standard input is a terminal.
         DataError: what cannot be read here (zstd, zip, spreadsheets, Word, PDF).
     """
+    if begun := _BEGUN.pop(_key(source), None):
+        file, stack = begun
+        with stack:
+            yield file
+        return
     if source == "-" and sys.stdin.isatty():
         raise UserError(
             "standard input is a terminal; pipe documents into it (cat docs.jsonl | ldt …) "
@@ -96,6 +101,41 @@ def opened(source: str) -> Iterator[Opened]:
     finally:
         if source != "-":
             raw.close()
+
+
+def beginning(source: str, most: int, enough: Callable[[bytes], bool]) -> bytes:
+    """The first bytes of a source, decompressed; none of Parquet.
+
+    A pipe stays open, and the next that opens it gets these bytes again.
+
+    Args:
+        most: number of bytes after which no more are read.
+        enough: tells whether those read so far are; a slow pipe is not waited for then.
+
+    Raises:
+        UserError, DataError: as `opened` does.
+    """
+    head = b""
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(opened(source))
+        if file.compression != "parquet":
+            with contextlib.suppress(*DAMAGE):  # who reads on says where
+                while len(head) < most and not enough(head):
+                    if not (block := file.stream.read1(most)):
+                        break
+                    head += block
+        if not os.path.isfile(source):
+            again = io.BufferedReader(_Rejoined(head, file.stream), 1 << 16)
+            _BEGUN[_key(source)] = file._replace(stream=again), stack.pop_all()
+    return head
+
+
+# Pipes of which `beginning` has read, open.
+_BEGUN: dict[object, tuple[Opened, contextlib.ExitStack]] = {}
+
+
+def _key(source: str) -> object:
+    return sys.stdin if source == "-" else source
 
 
 def not_utf8(

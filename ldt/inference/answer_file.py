@@ -1,8 +1,9 @@
 """Answers as JSON lines in a file that appears atomically, and a file of rejected records.
 
 While a run lasts its answers are in ``FILE.partial``, and the settings that decide them in
-``FILE.run.partial``; at the end the first is renamed to FILE and the second removed. Answers are
-added a group at a time, each group in one write, so a killed run leaves whole groups.
+``FILE.run.partial``; at the end the first is renamed to FILE, or written anew where FILE is no file
+of lines, and the second moves to where `ldt.inference.finished` finds it. Answers are added a group
+at a time, each group in one write, so a killed run leaves whole groups.
 """
 
 import base64
@@ -20,7 +21,8 @@ from filelock import FileLock, Timeout
 
 from ldt.data.records import Example
 from ldt.errors import DataError, UserError, escaped, plural, refusal
-from ldt.files import check_target, flush, remove_abandoned, write_whole
+from ldt.files import check_target, flush, remove, remove_abandoned, temporary, write_whole
+from ldt.inference import finished
 from ldt.inference.result_file import require_place, resolved
 
 BLOCK = 1 << 16
@@ -55,19 +57,23 @@ class AnswerFile:
     """JSON lines that become the file ``target`` when they are all there.
 
     Args:
-        target: the file; an existing one is replaced at the end, not before.
+        target: the file.
         made_by: settings that decide the answers, such as the model and the fields read; a run is
             resumed only with the same.
         resume: continue an unfinished run, if there is one.
-        whole: makes one JSON value of all answers, which the file gets in place of the lines.
+        overwrite: replace an existing file, at the end and not before.
+        layout: writes the file, given that of the lines and the new one; None leaves it lines.
 
     Attributes:
         partial: file of the answers of the unfinished run.
         count: number of answers in it.
+        finished: with ``resume``, what made the file that is there already, by ``made_by``; None
+            where answers are to be written.
 
     Raises:
-        UserError: the folder is missing or not writable, an unfinished run is there and
-            ``resume`` is False or it was made by something else, another process writes there.
+        UserError: the folder is missing or not writable, the file exists and is not to be
+            replaced, an unfinished run is there and ``resume`` is False, either was made by
+            something else, another process writes there.
     """
 
     def __init__(
@@ -76,9 +82,11 @@ class AnswerFile:
         *,
         made_by: dict[str, str],
         resume: bool = False,
-        whole: Callable[[Iterator[dict[str, Any]]], Any] | None = None,
+        overwrite: bool = False,
+        layout: Callable[[Path, Path], None] | None = None,
     ):
-        self.whole = whole
+        self.layout = layout
+        self.finished: finished.Settings | None = None
         self.target = resolved(target)
         check_target(self.target)
         self.partial = self.target.with_name(f"{self.target.name}.partial")
@@ -97,10 +105,15 @@ class AnswerFile:
             self.size = _whole_lines(self.file)
             self.count = _count_lines(self.partial, self.size)
             self._resumed = self.size  # bytes
-            self._made_by = made_by
+            self._made_by = made_by | ({"overwrite": True} if overwrite else {})
             if self.count:
                 self._made_by = self._check_run(made_by, resume)
-            else:
+                self._made_by |= {"overwrite": True} if overwrite else {}
+            elif resume and self.target.exists() and not overwrite:
+                self.finished = finished.settings_of(self.target, made_by)
+                return
+            self._require_free()
+            if not self.count:
                 self._note()
             self._cut()
         except BaseException:
@@ -134,6 +147,11 @@ class AnswerFile:
         except OSError as error:
             raise refusal(error, self.run) from None
 
+    def _require_free(self) -> None:
+        """Refuse to replace a file that the run was not told to."""
+        if self.target.exists() and not self._made_by.get("overwrite"):
+            raise UserError(f"{self.target} exists already; --overwrite replaces it")
+
     def _check_run(self, made_by: dict[str, str], resume: bool) -> dict[str, Any]:
         if not resume:
             raise UserError(
@@ -145,10 +163,9 @@ class AnswerFile:
                 before = json.loads(file.read())
         except (OSError, ValueError):  # lost, or cut short: as good as made by something else
             before = {}
-        other = [key for key in made_by if before.get(key) != made_by[key]]
-        if other:
+        if other := finished.different(before, made_by):
             raise UserError(
-                f"{self.partial}: made with another {' and another '.join(other)}; use the same "
+                f"{self.partial}: made with another {other}; use the same "
                 "to resume, or remove the file to start again"
             )
         return before
@@ -202,26 +219,34 @@ class AnswerFile:
             self.file.truncate(self.size)
             self.file.seek(self.size)
 
-    def finish(self) -> None:
+    def finish(self, **facts: Any) -> None:
         """Give the file its name, once its content is on the disk.
 
+        Args:
+            facts: what else is to be known of the finished run (`ldt.inference.finished`).
+
         Raises:
+            UserError: there is a file of that name now, which the run was not to replace.
             ResourceError: the disk did not take it.
         """
+        self._require_free()
+        whole = temporary(self.target) if self.layout else self.partial
         try:
-            if self.whole:
-                with open(self.partial, "rb") as lines:
-                    value = json_line(self.whole(map(json.loads, lines)))
-                write_whole(self.target, value.decode())
-                self.partial.unlink()
-            else:
-                os.fsync(self.file.fileno())
-                os.replace(self.partial, self.target)
+            if self.layout:
+                remove(whole)  # of a killed process that had this one's number
+                self.layout(self.partial, whole)
+            flush(whole)
+            finished.note(self.target, whole, self._made_by | facts)
+            os.replace(whole, self.target)
+            self.partial.unlink(missing_ok=True)
             self.size = self.count = 0  # nothing is left to go on from
             with suppress(PermissionError):  # a folder that can be written but not read
                 flush(self.target.parent)
         except OSError as error:
             raise refusal(error, self.partial) from None
+        finally:
+            if self.layout:
+                remove(whole)
         self.close()
 
     def close(self) -> None:
@@ -269,7 +294,7 @@ class AnswerStream:
             raise refusal(error, "output") from None
         self.count += len(answers)
 
-    def finish(self) -> None:
+    def finish(self, **facts: Any) -> None:
         """Nothing to do: every group is out."""
 
     def close(self) -> None:

@@ -3,7 +3,6 @@
 Torch and the model are imported when they are needed, so that a wrong path is an error at once.
 """
 
-import hashlib
 import logging
 import os
 import re
@@ -11,7 +10,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,12 +18,9 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn
-
-from ldt.data.formats import FORMATS, LINES, read
+from ldt.data.formats import FORMATS, LINES, PUBLISHED, read
+from ldt.data.formats.recognition import recognised
 from ldt.data.options import check_encoding
-from ldt.data.records import Example
 from ldt.data.streams import opened
 from ldt.errors import (
     EXIT_OK,
@@ -39,24 +35,16 @@ from ldt.errors import (
     counted,
     plural,
 )
-from ldt.inference import PREDICTORS
+from ldt.inference import PREDICTORS, kept
 from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects
-from ldt.inference.stream import Counts, Predictor, ahead, answer_all
-from ldt.recipe import recipe as recipes
-from ldt.recipe.recipe import RECIPE, Recipe
+from ldt.inference.answer_table import layout_of
+from ldt.inference.finished import Documents, require_same
+from ldt.inference.progress import progress
+from ldt.inference.run_folder import find_model, fingerprint, read_recipe
+from ldt.inference.stream import Beside, Counts, Predictor, ahead, answer_all
+from ldt.recipe.recipe import Recipe
 
 log = logging.getLogger("ldt")
-
-LATEST = "runs/latest"
-_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "adapter_model.*")
-_DECISIVE = (
-    "config.json",
-    "adapter_config.json",
-    "tokenizer*",
-    "vocab*",
-    "*.safetensors",
-    "*.bin",
-)  # for the answers
 
 
 def predict(
@@ -66,6 +54,8 @@ def predict(
     output: str | None = None,
     on_error: str = "stop",
     resume: bool = False,
+    overwrite: bool = False,
+    keep: Sequence[str] = (),
     batch_tokens: int = 16384,
     max_line_bytes: int = 256 << 20,
     format: str | None = None,
@@ -87,13 +77,17 @@ def predict(
             or a folder of them, one document each.
         model: folder of a finished run; None is `LATEST` in the current directory.
         output: file, see `AnswerFile`; a pipe or device is written as it is; None or "-" is
-            standard output. A name in .json gets the layout of the task's published evaluator.
+            standard output. A file gets the layout of its ending (`answer_table.layout_of`).
         on_error: "stop" ends at the first record that cannot be used, after the answers before
             it; "skip" puts such records into `rejects_path` and goes on.
-        resume: continue the unfinished ``output``; the input must begin with the same records.
+        resume: continue the unfinished ``output``; the input must begin with the same records. Of a
+            finished one, made of the same records, nothing is left to do.
+        overwrite: replace an ``output`` that is there, at the end.
+        keep: fields of a record that its answer gets as well, as FIELD or NAME=FIELD.
         batch_tokens: most tokens of a batch, padding included; a longer input is run alone.
         max_line_bytes: a longer line cannot be used.
-        format: a name in `ldt.data.formats.FORMATS`; None: lines or a table, detected by content.
+        format: a name in `ldt.data.formats.FORMATS`; None: lines or a table, detected by content,
+            or what the training read, where the input begins like that.
         evidence, text, id: keys of the data section; None: as in training.
         encoding: key of the data section; None is UTF-8, whatever the training read.
         n_best: answers a document, of tasks that have several.
@@ -113,9 +107,20 @@ def predict(
     with _Ending() as ending, ExitStack() as stack:
         folder = find_model(model)
         trained = read_recipe(folder)
+        beside = partial(kept.copied, fields=kept.fields(keep, trained.task))
+        # What is wrong with input and output is found before the model is loaded.
+        format = format or _layout_of_training(input, trained.data.format)
         recipe = _changed(trained, n_best, format, encoding, evidence=evidence, text=text, id=id)
-        # Opened before the model is loaded: what is wrong with it must not cost that time.
-        sink = ending.sink = _open_sink(output, folder, recipe, precision, resume, stack)
+        made_by = _made_by(folder, recipe, precision, keep)
+        sink = ending.sink = _open_sink(output, recipe, made_by, resume, overwrite, stack)
+        options = {"document": recipe.task.document, "max_line_bytes": max_line_bytes}
+        documents = Documents(partial(read, input, recipe.data, **options))
+        with _layout_named(format, trained.data.format):
+            if isinstance(sink, AnswerFile) and sink.finished is not None:
+                ending.code = _nothing_left(sink, documents, on_error)
+                return ending.code
+            if not (_pauses(input) or input.startswith("hf:") or format in PUBLISHED):
+                _read_first(documents, on_error, beside)
         predictor: Predictor = resolve_name(PREDICTORS[recipe.task.kind])(
             folder, recipe, device, precision
         )
@@ -123,14 +128,9 @@ def predict(
             _same_arithmetic(sink, stack)
         stack.enter_context(closing(rejects))
         with _layout_named(format, trained.data.format):
-            # A .txt file may have the layout of the training, as CoNLL files do: it must be named.
-            plain = format is not None or trained.data.format in (None, *LINES)
-            document = recipe.task.document if plain else None
-            records = partial(
-                read, input, recipe.data, document=document, max_line_bytes=max_line_bytes
-            )
             skipped = None if on_error == "stop" else rejects
-            counts = _answer(records, _pauses(input), predictor, sink, batch_tokens, skipped)
+            waits = _pauses(input)
+            counts = _answer(documents, waits, predictor, sink, batch_tokens, skipped, beside)
         _log_summary(counts, rejects, predictor.max_length)
         ending.code = EXIT_REJECTS if rejects.count else EXIT_OK
     return ending.code
@@ -165,6 +165,11 @@ def check_paths(input: str, output: str | None, rejects: Path, resume: bool) -> 
                 "standard input is a terminal; pipe documents into it "
                 "(cat docs.jsonl | ldt predict --input -) or name a file"
             )
+    elif input.lower().endswith((".yaml", ".yml")):
+        raise UserError(
+            f"{input}: YAML, such as a recipe, not documents; ldt predict FILE takes JSON lines, "
+            "CSV or Parquet, --model the folder of a run"
+        )
     elif not (os.path.isdir(input) or (os.path.exists(input) and _pauses(input))):
         with opened(input):
             pass
@@ -184,50 +189,6 @@ def _is_loop(input: str | int, output: str | None) -> bool:
     except (OSError, TypeError):  # not there yet; a closed stream
         return False
     return same and (stat.S_ISFIFO(about.st_mode) or stat.S_ISREG(about.st_mode))
-
-
-def find_model(model: str | None) -> Path:
-    """The folder of a fine-tuned model; None is the newest run of the current directory.
-
-    Raises:
-        ModelError: there is no such folder.
-    """
-    folder = Path(model or LATEST).expanduser()
-    if not folder.is_dir():
-        other = "--model FOLDER names another" if model is None else "--model takes its folder"
-        raise ModelError(f"{folder}: no model there; ldt finetune RECIPE makes one, {other}")
-    if model is None:
-        log.info("model: %s -> %s", folder, os.path.relpath(os.path.realpath(folder)))
-    return folder
-
-
-def read_recipe(folder: Path) -> Recipe:
-    """The recipe that the model in ``folder`` was trained by; a checkpoint has that of its run.
-
-    Raises:
-        ModelError: there is no recipe, so the model is not fine-tuned, or no weights, or models
-            of its task have no answers.
-    """
-    file = folder / RECIPE
-    if not file.is_file() and folder.name.startswith("checkpoint-"):
-        file = folder.parent / RECIPE
-    if not file.is_file():
-        raise ModelError(
-            f"{folder}: no {RECIPE}, so this is not a fine-tuned model and has no answers; "
-            f"ldt finetune RECIPE model.path={folder} trains it"
-        )
-    if not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
-        raise ModelError(
-            f"{folder}: no weights, this run is not finished; ldt finetune {file} --resume "
-            "goes on with it"
-        )
-    recipe = recipes.load(file, search=False)
-    if recipe.task.kind not in PREDICTORS:
-        raise ModelError(
-            f"{folder}: {recipe.task.name} has no answers; ldt finetune RECIPE "
-            f"model.path={folder} trains a model that has"
-        )
-    return recipe
 
 
 def _changed(
@@ -259,24 +220,14 @@ def _changed(
     return replace(recipe, task=task, data=data)
 
 
-def fingerprint(folder: Path, recipe: Recipe) -> str:
-    """A hash of the files that decide what the model answers."""
-    files = {file for pattern in _DECISIVE for file in folder.glob(pattern) if file.is_file()}
-    total = hashlib.sha256()
-    written = [] if recipe.path is None else [recipe.path]
-    for file in [*written, *sorted(files)]:
-        with open(file, "rb") as data:
-            total.update(hashlib.file_digest(data, "sha256").digest())
-    return total.hexdigest()
-
-
 def _answer(
-    records: Callable[..., Iterator[Example]],
+    documents: Documents,
     pauses: bool,
     predictor: Predictor,
     sink: AnswerFile | AnswerStream,
     batch_tokens: int,
     rejects: Rejects | None,
+    beside: Beside,
 ) -> Counts:
     """Write the answer of every record; with ``rejects`` broken records go there, else raise."""
     broken = refuse = None
@@ -284,33 +235,24 @@ def _answer(
         rejects.forget()
         broken, refuse = rejects.write, rejects.refuse
     # A pipe is read by a thread, so that what waits is answered while it pauses.
-    examples = ahead(records, broken) if pauses else records(on_error=broken)
-    with _progress(shown=isinstance(sink, AnswerFile)) as progress:
+    examples = ahead(documents, broken) if pauses else documents(on_error=broken)
+    with progress(shown=isinstance(sink, AnswerFile)) as tell:
         counts = answer_all(
             examples,
             predictor,
             sink,
             batch_tokens=batch_tokens,
             refuse=refuse,
-            progress=progress,
+            beside=beside,
+            progress=tell,
         )
-    sink.finish()
+    sink.finish(documents=documents.sha256(), rejects=rejects.count if rejects else 0)
     return counts
 
 
-def _open_sink(
-    output: str | None,
-    folder: Path,
-    recipe: Recipe,
-    precision: str,
-    resume: bool,
-    stack: ExitStack,
-) -> AnswerFile | AnswerStream:
-    if output is None or output == "-":
-        return AnswerStream(sys.stdout.buffer)
-    if _is_stream(output):
-        return AnswerStream(stack.enter_context(open(output, "wb")))
-    made_by = {
+def _made_by(folder: Path, recipe: Recipe, precision: str, keep: Sequence[str]) -> dict[str, str]:
+    """What decides the answers, by names for messages."""
+    return {
         "model": fingerprint(folder, recipe),
         "text field": recipe.data.text or recipe.task.document,
         "id field": recipe.data.id,
@@ -318,13 +260,61 @@ def _open_sink(
         "encoding": recipe.data.encoding,
         "n best": recipe.task.model_dump().get("n_best", 1),
         "precision": precision,
+        "--keep": ",".join(keep),
     }
-    whole = None
-    if Path(output).suffix == ".json":
-        whole = recipe.task.published
-        whole(())  # says so where there is no such layout
-    file = AnswerFile(Path(output), made_by=made_by, resume=resume, whole=whole)
+
+
+def _open_sink(
+    output: str | None,
+    recipe: Recipe,
+    made_by: dict[str, str],
+    resume: bool,
+    overwrite: bool,
+    stack: ExitStack,
+) -> AnswerFile | AnswerStream:
+    if output is None or output == "-":
+        return AnswerStream(sys.stdout.buffer)
+    if _is_stream(output):
+        return AnswerStream(stack.enter_context(open(output, "wb")))
+    target = Path(output)
+    if made_by["--keep"] and target.suffix.lower() == ".json":
+        raise UserError(f"--keep: no place in {output}; name it .jsonl, .csv or .parquet")
+    layout = layout_of(target, recipe.task.published)
+    file = AnswerFile(target, made_by=made_by, resume=resume, overwrite=overwrite, layout=layout)
     return stack.enter_context(closing(file))
+
+
+def _nothing_left(sink: AnswerFile, documents: Documents, on_error: str) -> int:
+    """The exit code of a run that finds its answers finished: that of the run that made them."""
+    assert sink.finished is not None
+    require_same(sink.target, sink.finished, documents, skip=on_error == "skip")
+    rejected = sink.finished.get("rejects")
+    without = f", without {plural(rejected, 'rejected record')}" if rejected else ""
+    log.info("%s: finished by the same model and options%s; nothing to do", sink.target, without)
+    return EXIT_REJECTS if rejected else EXIT_OK
+
+
+def _read_first(documents: Documents, on_error: str, beside: Beside) -> None:
+    """Read the first record, which fails where the input is no file of documents.
+
+    Raises:
+        DataError: it cannot be read or, where such records are not skipped, lacks a kept field.
+    """
+    skip = on_error == "skip"
+    with closing(documents(on_error=(lambda error, raw: None) if skip else None)) as records:
+        first = next(records, None)
+    if first and not skip:
+        beside(first)
+
+
+def _layout_of_training(input: str, trained: str | None) -> str | None:
+    """The published layout that the training read, where the input begins like that."""
+    if trained in (None, *LINES) or input.startswith("hf:") or os.path.isdir(input):
+        return None
+    if not recognised(input, trained):
+        return None
+    log.info("%s: read as %s, as the training was; --format names another", input, trained)
+    return trained
 
 
 def _same_arithmetic(sink: AnswerFile, stack: ExitStack) -> None:
@@ -417,19 +407,6 @@ def _layout_named(format: str | None, trained: str | None) -> Iterator[None]:
         if format is None and trained not in (None, *LINES):
             raise DataError(f"{error}; trained with --format {trained}") from error
         raise
-
-
-@contextmanager
-def _progress(shown: bool) -> Iterator[Callable[[Counts], None]]:
-    """A line on a terminal that counts, and is gone at the end; nothing elsewhere."""
-    if not (shown and sys.stderr.isatty()):
-        yield lambda counts: None
-        return
-    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False)
-    console = Console(stderr=True, highlight=False)
-    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as progress:
-        line = progress.add_task("", total=None)
-        yield lambda counts: progress.update(line, description=counts.rate())
 
 
 def _log_summary(counts: Counts, rejects: Rejects, max_length: int) -> None:

@@ -34,6 +34,7 @@ QUEUED = 4  # records that a thread reads ahead of a pipe's reader
 
 Feature = dict[str, Any]
 Refuse = Callable[[DataError, Example], None]
+Beside = Callable[[Example], dict[str, Any]]
 _NOTHING = object()
 
 
@@ -110,6 +111,7 @@ def answer_all(
     *,
     batch_tokens: int,
     refuse: Refuse | None = None,
+    beside: Beside = lambda example: {},
     progress: Callable[[Counts], None] = lambda counts: None,
 ) -> Counts:
     """Write the answer of every record to ``sink``.
@@ -118,6 +120,7 @@ def answer_all(
         records: examples, and None where the input pauses.
         batch_tokens: most tokens of a batch, padding included; a longer window is run alone.
         refuse: is called with a record that cannot be used, and why; None raises.
+        beside: what an answer has of its record; a DataError where the record lacks it.
         progress: is called after every batch.
 
     Raises:
@@ -141,7 +144,7 @@ def answer_all(
                     group.counts.resumed += 1
                     expected = next(done, _NOTHING)
                     continue
-                features = model.encode(example)
+                features, copied = model.encode(example), beside(example)
             except DataError as error:
                 if refuse is None:
                     raise
@@ -149,7 +152,7 @@ def answer_all(
                 continue
             if expected is not _NOTHING:
                 raise UserError(_other_input(sink, expected, f"{example.id!r} ({example.where})"))
-            group.add(example, features)
+            group.add(example, features, copied)
     except DataError:
         group.flush()
         raise
@@ -182,11 +185,11 @@ class _Group:
         self.fitting = batch_tokens  # of them, what the memory holds
         self.progress = progress
         self.counts = Counts()
-        self.documents: list[tuple[Example, list[Feature]]] = []
+        self.documents: list[tuple[Example, list[Feature], dict[str, Any]]] = []
         self.tokens = 0
 
-    def add(self, example: Example, features: list[Feature]) -> None:
-        self.documents.append((example, features))
+    def add(self, example: Example, features: list[Feature], copied: dict[str, Any]) -> None:
+        self.documents.append((example, features, copied))
         self.tokens += sum(len(feature["input_ids"]) for feature in features)
         full = self.tokens >= LOOKAHEAD_BATCHES * self.batch_tokens
         if full or len(self.documents) >= LOOKAHEAD_DOCUMENTS:
@@ -196,9 +199,9 @@ class _Group:
         """Answer the documents that wait, and write the answers as one group."""
         if not self.documents:
             return
-        rows = iter(self._outputs([f for _, features in self.documents for f in features]))
+        rows = iter(self._outputs([f for _, features, _ in self.documents for f in features]))
         answers = []
-        for example, features in self.documents:
+        for example, features, copied in self.documents:
             outputs = [next(rows) for _ in features]
             if not all(np.isfinite(values).all() for row in outputs for values in row.values()):
                 raise ModelError(
@@ -208,8 +211,11 @@ class _Group:
             answer = rounded(self.model.decode(outputs, example, features))
             answers.append({"id": example.id, **answer})
             answers[-1].setdefault("windows", len(features))
+            if both := answers[-1].keys() & copied.keys():
+                raise ValueError(f"keys of an answer that its task does not name: {both}")
+            answers[-1] |= copied
         self.sink.write(answers)
-        for answer, (_, features) in zip(answers, self.documents, strict=True):
+        for answer, (_, features, _) in zip(answers, self.documents, strict=True):
             self.counts.add(answer, features)
         self.documents, self.tokens = [], 0
 

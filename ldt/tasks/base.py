@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ldt.data.options import DataSection
 
 NO_LABEL = -100  # a label that has no part in the loss
+# Keys of answers of any task: those of the flags among them.
+ANSWER_KEYS = ("id", "windows", "empty", "truncated", "question_cut")
 Outputs = dict[str, np.ndarray]  # of one input, by name
 
 
@@ -106,6 +108,7 @@ class AnyTask(Section, ABC):
     label_names: ClassVar[tuple[str, ...]] = ("labels",)  # arguments of the head, for its loss
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss"})
     extras: ClassVar[tuple[str, ...]] = ()  # keys of its features that the head does not take
+    answer_keys: ClassVar[tuple[str, ...]] = ()  # keys of its answers, besides `ANSWER_KEYS`
 
     name: str
 

@@ -73,6 +73,7 @@ class CharacterLM(AnyTask):
     """
 
     kind: ClassVar[str] = "characters"
+    answer_keys: ClassVar[tuple[str, ...]] = ("text",)
     lower_is_better: ClassVar[frozenset[str]] = frozenset(
         {"loss", "bits_per_character", "bits_per_byte"}
     )

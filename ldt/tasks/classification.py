@@ -69,6 +69,7 @@ class Classification(Task):
 
     roles: ClassVar[tuple[str, ...]] = ("cls", "document", "sep")
     noun: ClassVar[str] = "documents"
+    answer_keys: ClassVar[tuple[str, ...]] = ("label", "scores", "score")
 
     name: Literal["classification"] = "classification"
     global_attention: list[str] = ["cls"]

@@ -65,6 +65,10 @@ class HotpotQA(Task):
     )
     document: ClassVar[str] = "context"
     fields: ClassVar[tuple[str, ...]] = ("question", "answer", "supporting_facts")
+    answer_keys: ClassVar[tuple[str, ...]] = (
+        *("answer", "type", "score", "title", "sentence", "start", "end"),
+        *("supporting_facts", "fact_scores"),
+    )
     label_names: ClassVar[tuple[str, ...]] = (
         *("labels", "start_positions", "end_positions"),
         *("paragraph_labels", "sentence_labels"),

@@ -34,6 +34,7 @@ class MultipleChoice(Task):
     roles: ClassVar[tuple[str, ...]] = ("cls", "question", "choice", "context", "sep")
     document: ClassVar[str] = "context"
     fields: ClassVar[tuple[str, ...]] = ("question", "choices")
+    answer_keys: ClassVar[tuple[str, ...]] = ("answer", "choice", "score", "scores")
     together: ClassVar[bool] = True
 
     name: Literal["multiple_choice"] = "multiple_choice"

@@ -45,6 +45,7 @@ class SpanTask(Task):
     document: ClassVar[str] = "context"
     label_names: ClassVar[tuple[str, ...]] = ("start_positions", "end_positions")
     outputs: ClassVar[tuple[str, ...]] = ("start_logits", "end_logits")
+    answer_keys: ClassVar[tuple[str, ...]] = ("answer", "score", "start", "end", "n_best")
 
     global_attention: list[str] = ["cls", "question"]
     max_question: Length | None = None

@@ -40,6 +40,7 @@ class Squad(SpanTask):
     """
 
     fields: ClassVar[tuple[str, ...]] = ("question", "answers")
+    answer_keys: ClassVar[tuple[str, ...]] = (*SpanTask.answer_keys, "best", "no_answer")
 
     name: Literal["squad"] = "squad"
 

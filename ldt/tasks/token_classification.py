@@ -55,6 +55,7 @@ class TokenClassification(Task):
     roles: ClassVar[tuple[str, ...]] = ("cls", "document", "sep")
     noun: ClassVar[str] = "documents"
     fields: ClassVar[tuple[str, ...]] = ("tokens", "tags", "entities")
+    answer_keys: ClassVar[tuple[str, ...]] = ("entities", "tags")
 
     name: Literal["token_classification"] = "token_classification"
     global_attention: list[str] = ["cls"]

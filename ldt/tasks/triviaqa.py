@@ -55,6 +55,7 @@ class TriviaQA(SpanTask):
         "verified",
     )
     together: ClassVar[bool] = True
+    answer_keys: ClassVar[tuple[str, ...]] = (*SpanTask.answer_keys, "question_id")
 
     name: Literal["triviaqa"] = "triviaqa"
     loss: Literal["or", "first"] = "or"

@@ -68,6 +68,7 @@ class WikiHop(Task):
     roles: ClassVar[tuple[str, ...]] = ("cls", "question", "candidates", "supports")
     document: ClassVar[str] = "supports"
     fields: ClassVar[tuple[str, ...]] = ("query", "candidates", "answer")
+    answer_keys: ClassVar[tuple[str, ...]] = ("answer", "score", "n_best")
     together: ClassVar[bool] = True
     shuffles: ClassVar[bool] = True
     new_tokens: ClassVar[tuple[str, ...]] = ("[question]", "[/question]", "[ent]", "[/ent]")

@@ -1,4 +1,5 @@
 import json
+import os
 import resource
 
 import pytest
@@ -17,14 +18,14 @@ def ids(path):
 def test_the_file_appears_only_when_all_answers_are_there(tmp_path):
     target = tmp_path / "answers.jsonl"
     target.write_text("old\n")
-    sink = AnswerFile(target, made_by=MADE_BY)
+    sink = AnswerFile(target, made_by=MADE_BY, overwrite=True)
     sink.write([{"id": 1}, {"id": 2}])
     assert target.read_text() == "old\n"
     sink.write([{"id": 3}])
     sink.finish()
     sink.close()
     assert ids(target) == [1, 2, 3]
-    assert list(tmp_path.iterdir()) == [target]
+    assert sorted(os.listdir(tmp_path)) == [".answers.jsonl.run.json", "answers.jsonl"]
 
 
 def test_an_unfinished_file_is_not_overwritten_without_being_asked_to(tmp_path):

@@ -83,7 +83,7 @@ def test_answers_do_not_depend_on_the_batches(fine_tuned, tmp_path):
     source = write(tmp_path / "docs.jsonl", lines_of(30))
     _, expected = answer(source, fine_tuned, tmp_path, batch_tokens=1)
     for batch_tokens in (130, 16384):
-        _, answers = answer(source, fine_tuned, tmp_path, batch_tokens=batch_tokens)
+        _, answers = answer(source, fine_tuned, tmp_path, batch_tokens=batch_tokens, overwrite=True)
         assert [each["id"] for each in answers] == [each["id"] for each in expected]
         for each, other in zip(answers, expected, strict=True):
             assert each["scores"] == pytest.approx(other["scores"], abs=1e-5)
@@ -203,12 +203,18 @@ def test_a_recipe_that_asks_for_more_than_the_model_takes_is_refused(fine_tuned,
         predict(write(tmp_path / "docs.jsonl", lines_of(1)), model=str(run))
 
 
-def test_input_of_another_layout_gets_the_one_of_the_training(fine_tuned, tmp_path):
+def test_input_of_another_layout_gets_the_one_of_the_training(fine_tuned, tmp_path, log):
     run = shutil.copytree(fine_tuned, tmp_path / "run")
     (run / "recipe.yaml").write_text(RECIPE.replace("{train", "{format: squad, train"))
     source = write(tmp_path / "dev.json", [json.dumps([{"title": "Warsaw", "paragraphs": []}])])
     with pytest.raises(DataError, match=r"item 1: no field .*; trained with --format squad"):
         predict(source, model=str(run))
+    assert "read as squad" not in log.text
+    write(tmp_path / "dev.json", [json.dumps({"data": [{"title": "Warsaw"}]})])
+    with pytest.raises(DataError, match=r"article 1: no field 'paragraphs'"):
+        predict(source, model=str(run))
+    assert f"{source}: read as squad, as the training was; --format names another" in log.messages
+    write(tmp_path / "dev.json", [json.dumps([{"title": "Warsaw", "paragraphs": []}])])
     with pytest.raises(DataError, match="it has 'title', 'paragraphs'$"):
         predict(source, model=str(run), format="jsonl")
 
@@ -261,7 +267,8 @@ def test_a_broken_line_stops_and_resume_goes_on_once_it_is_mended(fine_tuned, tm
     code, answers = answer(source, fine_tuned, tmp_path, resume=True)
     assert (code, [each["id"] for each in answers]) == (0, [f"doc-{n}" for n in range(8)])
     assert "; 5 documents answered before" in log.messages[-1]
-    assert sorted(os.listdir(tmp_path)) == ["answers.jsonl", "docs.jsonl"]
+    files = [".answers.jsonl.run.json", "answers.jsonl", "docs.jsonl"]
+    assert sorted(os.listdir(tmp_path)) == files
 
 
 def test_skipped_records_are_kept_beside_the_answers(fine_tuned, tmp_path, log):
@@ -281,7 +288,7 @@ def test_skipped_records_are_kept_beside_the_answers(fine_tuned, tmp_path, log):
     assert rejects[2]["line"] == lines[-1]
     assert f"3 records rejected, see {tmp_path}/answers.jsonl.rejects.jsonl" in log.messages[-1]
     path.write_bytes(gzip.compress("\n".join(lines[4:6]).encode()))
-    assert answer(str(path), fine_tuned, tmp_path, on_error="skip")[0] == 0
+    assert answer(str(path), fine_tuned, tmp_path, on_error="skip", overwrite=True)[0] == 0
     assert not (tmp_path / "answers.jsonl.rejects.jsonl").exists()
 
 
@@ -303,6 +310,24 @@ def test_rejects_of_a_stream_are_kept_in_the_current_directory():
         ({"resume": True}, "--resume needs --output FILE"),
         ({"batch_tokens": 0}, "--batch-tokens must be at least 1"),
         ({"encoding": "utf-16"}, "--encoding: utf-16 has no ASCII in it"),
+        ({"output": "old.csv"}, "old.csv exists already; --overwrite replaces it"),
+        ({"output": "a.xlsx"}, "a.xlsx: a spreadsheet is not written; name it .csv"),
+        ({"output": "a.csv.gz"}, "a.csv.gz: compressed answers are not written; ldt predict"),
+        ({"output": "a.json"}, "answers of classification are JSON lines"),
+        ({"keep": ["label"]}, "answers of classification have 'label' themselves; --keep my_label"),
+        ({"keep": ["scores.yes"]}, "have 'scores.yes' themselves"),
+        ({"keep": ["name", "name"]}, "--keep name: 'name' stands twice"),
+        ({"keep": ["name", ""]}, "--keep 'name,': a name is empty"),
+        ({"keep": ["name"], "output": "a.json"}, "--keep: no place in a.json; name it .jsonl"),
+        (
+            {"model": "recipe.yaml"},
+            "--model recipe.yaml: a file, such as a recipe; .* finetune",
+        ),
+        (
+            {"input": "recipe.yaml"},
+            "recipe.yaml: YAML, such as a recipe, not documents; ",
+        ),
+        ({"input": "papers"}, "papers: "),
     ],
 )
 def test_what_cannot_work_is_told_before_the_model_is_loaded(
@@ -312,10 +337,40 @@ def test_what_cannot_work_is_told_before_the_model_is_loaded(
     monkeypatch.setattr(module, "PREDICTORS", {"examples": "not:loaded"})
     write(Path("docs.jsonl"), lines_of(1))
     os.link("docs.jsonl", "link.jsonl")
+    for name in ("recipe.yaml", "old.csv", "papers/a.pdf"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("a: 1")
     with pytest.raises(UserError, match=what) as raised:
         predict(**{"input": "docs.jsonl", "model": str(fine_tuned), **options})
     assert raised.value.exit_code == 2
-    assert sorted(os.listdir()) == ["docs.jsonl", "link.jsonl"]
+    assert sorted(os.listdir()) == ["docs.jsonl", "link.jsonl", "old.csv", "papers", "recipe.yaml"]
+    assert Path("old.csv").read_text() == "a: 1"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "what"),
+    [
+        ("a.jsonl", b"contract one\n", "a.jsonl:1: not JSON"),
+        ("a.xlsx", b"PK\x03\x04" + bytes(9), "a.xlsx: a .*spreadsheet"),
+        ("a.jsonl", b"\xff\xfea\x00", "a.jsonl: looks like UTF-16"),
+    ],
+)
+def test_the_first_record_is_read_before_the_model_is_loaded(
+    name, data, what, fine_tuned, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "PREDICTORS", {"examples": "not:loaded"})
+    Path(name).write_bytes(data)
+    with pytest.raises(DataError, match=what):
+        predict(name, model=str(fine_tuned), output="answers.jsonl")
+    assert os.listdir() == [name]
+
+
+def test_a_name_of_the_hub_as_model_gets_its_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = write(tmp_path / "docs.jsonl", lines_of(1))
+    with pytest.raises(ModelError, match="no such folder; .* hf download some/bert --local-dir"):
+        predict(source, model="some/bert")
 
 
 def test_a_named_pipe_is_written_to_and_not_replaced(fine_tuned, tmp_path):

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from ldt.inference.predict import _progress
+from ldt.inference import progress as module
+from ldt.inference.progress import progress
 from ldt.inference.stream import Counts
 
 
@@ -24,8 +25,8 @@ def test_progress_is_drawn_on_a_terminal_only_and_leaves_nothing(
     screen, stdout = Screen(), sys.stdout
     screen.terminal = terminal
     monkeypatch.setattr(sys, "stderr", screen)
-    with _progress(shown) as progress:
-        progress(Counts(documents=3))
+    with progress(shown) as tell:
+        tell(Counts(documents=3))
         assert sys.stdout is stdout
     drawn = screen.getvalue()
     if not (terminal and shown):
@@ -34,3 +35,15 @@ def test_progress_is_drawn_on_a_terminal_only_and_leaves_nothing(
     assert "3 documents" in drawn
     assert drawn.endswith("\x1b[1A\x1b[2K")  # the line is erased
     assert capsys.readouterr().out == ""
+
+
+def test_without_a_terminal_there_is_a_line_every_30_seconds(monkeypatch, log):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    with progress(shown=False) as tell:
+        counts = Counts(started=100.0)
+        for now[0], counts.documents in ((110.0, 1), (130.0, 3), (159.0, 5), (160.0, 6)):
+            tell(counts)
+    assert [each.split(",")[0] for each in log.messages] == ["3 documents", "6 documents"]
+    assert "in 30.0 s" in log.messages[0]

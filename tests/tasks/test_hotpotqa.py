@@ -423,7 +423,7 @@ training:
     metrics = train(recipes.load("r.yaml", command="finetune"))
     assert metrics["eval_sp_f1"] > 95
     assert metrics["eval_joint_f1"] > 90
-    assert predict("all.json", output="found.json", format="hotpotqa") == 0
+    assert predict("all.json", output="found.json") == 0
     result = evaluation.evaluate("all.json", "found.json", format="hotpotqa")
     own = {f"eval_{name}": value for name, value in result.metrics.items()}
     for name in ("em", "f1", "sp_em", "sp_f1", "joint_em", "joint_f1"):

@@ -372,7 +372,7 @@ training:
     assert metrics["eval_exact_match"] >= 93
     config = load_model(run, Squad().head()).config
     assert config.no_answer_threshold == metrics["eval_no_answer_threshold"]
-    assert predict(str(file), model=str(run), format="squad", output=str(output)) == 0
+    assert predict(str(file), model=str(run), output=str(output)) == 0
     result = evaluate(str(file), str(output), format="squad2")
     assert result.metrics["exact"] == pytest.approx(metrics["eval_exact_match"])
     assert result.metrics["f1"] == pytest.approx(metrics["eval_f1"])

@@ -395,7 +395,7 @@ training:
     )
     metrics = train(recipes.load("r.yaml", command="finetune"))
     assert metrics["eval_f1"] > 97
-    assert predict("all.conll", output="found.jsonl", format="conll") == 0
+    assert predict("all.conll", output="found.jsonl") == 0
     answers = [json.loads(line) for line in open("found.jsonl", encoding="utf-8")]  # noqa: SIM115
     found = {
         (number, *entity)

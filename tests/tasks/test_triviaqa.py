@@ -346,7 +346,7 @@ def test_16_questions_are_learnt_by_heart_and_scored_by_the_published_evaluator(
     metrics, model = learnt
     assert metrics["eval_exact_match"] >= 90
     file, output = questions(tmp_path, domain), tmp_path / "pred.json"
-    assert predict(str(file), model=model, format="triviaqa", output=str(output)) == 0
+    assert predict(str(file), model=model, output=str(output)) == 0
     keys = json.loads(output.read_text()).keys()
     assert ("q0" in keys) == (domain == "Wikipedia")
     assert ("q0--0 é/York.txt" in keys) == (domain == "Web")

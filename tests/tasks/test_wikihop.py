@@ -388,7 +388,7 @@ training:
     )
     metrics = train(recipe.load("r.yaml", command="finetune"))
     assert metrics["eval_accuracy"] >= 15 / 16 * 100
-    assert predict("all.json", output="found.json", format="wikihop") == 0
+    assert predict("all.json", output="found.json") == 0
     result = evaluate.evaluate("all.json", "found.json", format="wikihop")
     assert result.metrics["accuracy"] == metrics["eval_accuracy"]
     assert predict("all.json", output="found.jsonl", format="wikihop", n_best=2) == 0

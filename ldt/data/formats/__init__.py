@@ -26,6 +26,7 @@ _WHOLE: dict[str, ModuleType] = {  # one JSON value
 }
 _STREAMED: dict[str, ModuleType] = {"conll": conll}  # not JSON; a document at a time
 TEXT = "text"  # a file is a document
+PUBLISHED = tuple(_WHOLE)  # read whole into memory
 FORMATS = (*LINES, TEXT, *_STREAMED, *_WHOLE)
 
 

@@ -1,0 +1,95 @@
+"""Whether a file has a published layout, by its first bytes, so that a pipe can be asked too."""
+
+import re
+
+from ldt.data import records, streams
+from ldt.data.formats.conll import BORDER
+
+MOST = 1 << 16  # bytes that are looked at
+# What a file begins with, and names in its first object one of which has to be there: of a layout
+# that begins with {, before a list.
+_MARKS = {
+    "squad": ("{", {"data"}),
+    "triviaqa": ("{", {"Data"}),
+    "hotpotqa": ("[", {"_id", "supporting_facts"}),
+    "wikihop": ("[", {"query", "candidates", "supports"}),
+}
+_TABLES = ("csv", "tsv", "json", "jsonl", "parquet")  # endings that no file of CoNLL has
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\]:,]', re.S)
+_WORDS = 4  # lines of CoNLL with as many columns, by which it is known
+
+
+def recognised(source: str, format: str) -> bool:
+    """True if a file or pipe begins as one of this layout does; the pipe can still be read whole.
+
+    Args:
+        format: a name in `ldt.data.formats.FORMATS` that is not in `LINES`.
+
+    Raises:
+        UserError, DataError: as `ldt.data.streams.opened` does.
+    """
+    table = records.suffix(source) in _TABLES
+    head = streams.beginning(source, MOST, lambda head: _fits(format, head, table) is not None)
+    return bool(_fits(format, head, table, ended=True))
+
+
+def _fits(format: str, head: bytes, table: bool, ended: bool = False) -> bool | None:
+    """True or False once that is known; None as long as more bytes are needed.
+
+    Args:
+        table: the name of the file ends as that of a table or of lines does.
+        ended: there are no more.
+    """
+    text = head.decode("utf-8-sig", errors="ignore").lstrip()
+    if not text:
+        return None
+    if format in _MARKS:
+        begin, names = _MARKS[format]
+        return _has_key(text, names) if text[0] == begin else False
+    lines = text.rstrip().split("\n") if ended else text.split("\n")[:-1]
+    return _is_conll(lines, table, ended)
+
+
+def _has_key(text: str, names: set[str]) -> bool | None:
+    """Whether the first object of a JSON text has one of these keys."""
+    depth, place = 0, 2 if text[0] == "[" else 1  # of the keys
+    last = key = ""
+    for token in _TOKEN.findall(text):
+        if token[0] == '"':
+            if len(token) == 1 or token[-1] != '"':
+                return None  # cut off
+            last = token[1:-1]
+        elif token == ":":
+            key = last if depth == place else ""
+            if key in names and place == 2:
+                return True
+        elif token in "[{":
+            if key in names and token == "[":
+                return True
+            depth, key = depth + 1, ""
+        elif token == ",":
+            key = ""
+        else:
+            depth -= 1
+            if depth < place:  # the object is at its end
+                return False
+    return None
+
+
+def _is_conll(lines: list[str], table: bool, ended: bool) -> bool | None:
+    """Whether lines, of which all are complete, have a word each in as many columns."""
+    if not lines:
+        return None
+    if lines[0].split()[:1] == [BORDER]:
+        return True
+    if table or re.match(r"\s*(\{|\[\s*([{\[\"]|$))", lines[0]):
+        return False
+    words = [line for line in lines if line.strip()][:_WORDS]
+    columns = {len(line.split("\t" if "\t" in line else None)) for line in words}
+    if len(columns) > 1:
+        return False
+    if len(words) < _WORDS and not (ended and len(words) > 1):
+        return None
+    if columns != {1} or any(not line.strip() for line in lines):
+        return True
+    return False if ended else None  # a list of words has no empty lines

@@ -1,0 +1,217 @@
+"""Answers as a file of the kind that its ending names: lines, a table, a published layout.
+
+A table has a column for each key of the answers, in the order in which they first come; of
+``scores`` by class there is a column for each class, ``scores.yes``, and ``score``, that of the
+label. The columns are known at the end only, so a table is made of the finished lines, which are
+read twice, some at a time.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ldt.errors import UserError
+from ldt.inference.answer_file import json_line
+
+Layout = Callable[[Path, Path], None]  # writes the answers of a file of lines to a new file
+Answer = dict[str, Any]
+
+ROW_GROUP = 8 << 20  # bytes of lines that become one row group of Parquet
+_NOT_WRITTEN = {
+    **dict.fromkeys(
+        (".xlsx", ".xls", ".ods"), "a spreadsheet is not written; name it .csv, which one opens"
+    ),
+    **dict.fromkeys(
+        (".gz", ".bz2", ".xz", ".zst", ".zip"),
+        "compressed answers are not written; ldt predict … | gzip > FILE writes them",
+    ),
+}
+
+
+def layout_of(output: Path, published: Callable[[Iterator[Answer]], Any]) -> Layout | None:
+    """What writes the answers into a file of this name; None where they stay lines.
+
+    Args:
+        published: makes the value of the task's published layout.
+
+    Raises:
+        UserError: there is no such layout, or the ending is of a file that is not written.
+    """
+    ending = output.suffix.lower()
+    if ending in _NOT_WRITTEN:
+        raise UserError(f"{output}: {_NOT_WRITTEN[ending]}")
+    if ending == ".json":
+        published(iter(()))  # says so where there is no such layout
+        return partial(write_published, published)
+    layouts: dict[str, Layout] = {
+        ".csv": partial(write_csv, ","),
+        ".tsv": partial(write_csv, "\t"),
+        ".parquet": write_parquet,
+    }
+    return layouts.get(ending)
+
+
+def write_published(
+    published: Callable[[Iterator[Answer]], Any], answers: Path, target: Path
+) -> None:
+    """Write one JSON value, made of all answers in memory."""
+    with open(answers, "rb") as lines:
+        value = json_line(published(map(json.loads, lines)))
+    with open(target, "xb") as file:
+        file.write(value)
+
+
+def write_csv(delimiter: str, answers: Path, target: Path) -> None:
+    """Write UTF-8 with a header; lists, objects, true and false are JSON in their cells.
+
+    A text is in its cell as it is, also where a spreadsheet takes it for a formula.
+    """
+    columns = list(dict.fromkeys(name for row in _rows(answers) for name in row)) or ["id"]
+    with open(target, "x", encoding="utf-8", newline="") as file:
+        # With this line end both of its characters are quoted; RFC 4180 has it too.
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\r\n")
+        writer.writerow(columns)
+        for row in _rows(answers):
+            writer.writerow([_text(row.get(name)) for name in columns])
+
+
+def write_parquet(answers: Path, target: Path) -> None:
+    """Write columns with the types of their values, some rows at a time.
+
+    A column whose values have no common type is text: JSON, or the text itself.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    types = _types(answers) or {"id": pyarrow.string()}
+    schema = pyarrow.schema(types.items())
+    with open(target, "xb") as file, parquet.ParquetWriter(file, schema) as writer:
+        for rows in _groups(answers):
+            typed = [{name: _cast(row.get(name), types[name]) for name in types} for row in rows]
+            writer.write_table(pyarrow.Table.from_pylist(typed, schema))
+
+
+def row_of(answer: Answer) -> Answer:
+    """The cells of an answer by column."""
+    row: Answer = {}
+    for name, value in answer.items():
+        if name != "scores" or not isinstance(value, dict):
+            row[name] = value
+            continue
+        label = answer.get("label")
+        if isinstance(label, str):
+            row["score"] = value.get(label)
+        row |= {f"{name}.{label}": score for label, score in value.items()}
+    return row
+
+
+def _rows(answers: Path) -> Iterator[Answer]:
+    with open(answers, "rb") as lines:
+        yield from map(row_of, map(json.loads, lines))
+
+
+def _groups(answers: Path) -> Iterator[list[Answer]]:
+    """The rows of `ROW_GROUP` bytes of lines each, or of one longer line."""
+    group: list[Answer] = []
+    size = 0
+    with open(answers, "rb") as lines:
+        for line in lines:
+            if group and size + len(line) > ROW_GROUP:
+                yield group
+                group, size = [], 0
+            group.append(row_of(json.loads(line)))
+            size += len(line)
+    if group:
+        yield group
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+class _MixedError(Exception):
+    """Values without a common type."""
+
+
+def _types(answers: Path) -> dict[str, Any]:
+    """The Arrow type of each column."""
+    import pyarrow
+
+    types: dict[str, Any] = {}
+    for row in _rows(answers):
+        for name, value in row.items():
+            try:
+                types[name] = _common(types.get(name, pyarrow.null()), _type(value))
+            except _MixedError:
+                types[name] = pyarrow.string()
+    text = pyarrow.string()
+    return {name: text if kind == pyarrow.null() else kind for name, kind in types.items()}
+
+
+def _type(value: Any) -> Any:
+    """The Arrow type of a value; `_MixedError` for an empty object or a huge number."""
+    import pyarrow
+
+    if isinstance(value, list):
+        return pyarrow.list_(_common_of(map(_type, value)))
+    if isinstance(value, dict) and value:
+        return pyarrow.struct([(name, _type(item)) for name, item in value.items()])
+    if isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63:
+        return pyarrow.int64()
+    scalars = {type(None): pyarrow.null(), bool: pyarrow.bool_(), float: pyarrow.float64()}
+    found = (scalars | {str: pyarrow.string()}).get(type(value))
+    if found is None:
+        raise _MixedError
+    return found
+
+
+def _common_of(types: Iterable[Any]) -> Any:
+    import pyarrow
+
+    found = pyarrow.null()
+    for kind in types:
+        found = _common(found, kind)
+    return found
+
+
+def _common(one: Any, other: Any) -> Any:
+    """The Arrow type that holds the values of both; `_MixedError` where there is none."""
+    import pyarrow
+    from pyarrow.types import is_list, is_null, is_struct
+
+    if one == other or is_null(other):
+        return one
+    if is_null(one):
+        return other
+    if {one, other} == {pyarrow.int64(), pyarrow.float64()}:
+        return pyarrow.float64()
+    if is_list(one) and is_list(other):
+        return pyarrow.list_(_common(one.value_type, other.value_type))
+    if is_struct(one) and is_struct(other):
+        fields = {field.name: field.type for field in one}
+        for field in other:
+            fields[field.name] = _common(fields.get(field.name, pyarrow.null()), field.type)
+        return pyarrow.struct(fields.items())
+    raise _MixedError
+
+
+def _cast(value: Any, kind: Any) -> Any:
+    """The value as Arrow takes it for a column of this type."""
+    from pyarrow.types import is_floating, is_list, is_string, is_struct
+
+    if value is None:
+        return None
+    if is_string(kind):
+        return _text(value)
+    if is_floating(kind):
+        return float(value)
+    if is_list(kind):
+        return [_cast(item, kind.value_type) for item in value]
+    if is_struct(kind):
+        return {field.name: _cast(value.get(field.name), field.type) for field in kind}
+    return value

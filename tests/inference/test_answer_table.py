@@ -1,0 +1,132 @@
+import csv
+import json
+
+import pyarrow.parquet
+import pytest
+
+from ldt.errors import UserError
+from ldt.inference import answer_table
+from ldt.inference.answer_file import AnswerFile, json_line
+
+CLASSES = [
+    {"id": "a", "label": "yes", "scores": {"yes": 0.75, "no": 0.25}, "windows": 1},
+    {"id": "b", "label": "no", "scores": {"yes": 0.5, "no": 0.5}, "windows": 2, "truncated": True},
+]
+
+
+def written(answers, target, overwrite=False):
+    """The path of a file of answers, as a run leaves it."""
+    layout = answer_table.layout_of(target, list)
+    sink = AnswerFile(target, made_by={}, layout=layout, overwrite=overwrite)
+    sink.write(answers)
+    sink.finish()
+    return target
+
+
+def cells(path, delimiter=","):
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.reader(file, delimiter=delimiter))
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ","), ("a.TSV", "\t")])
+def test_csv_has_a_column_for_each_class_and_for_the_score_of_the_label(tmp_path, name, delimiter):
+    assert cells(written(CLASSES, tmp_path / name), delimiter) == [
+        ["id", "label", "score", "scores.yes", "scores.no", "windows", "truncated"],
+        ["a", "yes", "0.75", "0.75", "0.25", "1", ""],
+        ["b", "no", "0.5", "0.5", "0.5", "2", "true"],
+    ]
+
+
+def test_csv_quotes_text_and_has_json_for_lists_and_leaves_formulas(tmp_path):
+    text = 'a, "b"\r\nc\rd\ne'
+    answer = {"id": "=1+1", "label": ["x", "ä"], "answer": text, "start": None, "n": [{"a": 1}]}
+    path = written([answer], tmp_path / "a.csv")
+    header, row = cells(path)
+    assert dict(zip(header, row, strict=True)) == {
+        "id": "=1+1",
+        "label": '["x", "ä"]',
+        "answer": text,
+        "start": "",
+        "n": '[{"a": 1}]',
+    }
+
+
+def test_pandas_reads_csv(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.read_csv(written(CLASSES, tmp_path / "a.csv"))
+    assert table["scores.no"].tolist() == [0.25, 0.5]
+    assert table["label"].tolist() == ["yes", "no"]
+    assert table["windows"].dtype.kind == "i"
+
+
+def test_parquet_has_types_and_row_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr(answer_table, "ROW_GROUP", len(json_line(CLASSES[0])))
+    path = written(CLASSES, tmp_path / "a.parquet")
+    with pyarrow.parquet.ParquetFile(path) as file:
+        assert file.metadata.num_row_groups == 2
+        table = file.read()
+    assert {field.name: str(field.type) for field in table.schema} == {
+        "id": "string",
+        "label": "string",
+        "score": "double",
+        "scores.yes": "double",
+        "scores.no": "double",
+        "windows": "int64",
+        "truncated": "bool",
+    }
+    assert table.column("truncated").to_pylist() == [None, True]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "read"),
+    [
+        ([1, 2.5, None], "double", [1.0, 2.5, None]),
+        ([(1 << 60) + 1, 0], "int64", [(1 << 60) + 1, 0]),
+        ([7, "a"], "string", ["7", "a"]),
+        ([1 << 70], "string", [str(1 << 70)]),
+        ([None, None], "string", [None, None]),
+        ([["x"], []], "list<element: string>", [["x"], []]),
+        ([[1], [0.5]], "list<element: double>", [[1.0], [0.5]]),
+        ([["title", 3]], "string", ['["title", 3]']),
+        ([{}, {"a": 1}], "string", ["{}", '{"a": 1}']),
+        (
+            [[{"start": 1}], [{"label": "x"}]],
+            "list<element: struct<start: int64, label: string>>",
+            [[{"start": 1, "label": None}], [{"start": None, "label": "x"}]],
+        ),
+        ([True, 1], "string", ["true", "1"]),
+    ],
+)
+def test_a_column_of_parquet_has_the_type_of_its_values(tmp_path, values, kind, read):
+    answers = [{"id": number, "kept": value} for number, value in enumerate(values)]
+    table = pyarrow.parquet.read_table(written(answers, tmp_path / "a.parquet"))
+    column = table.column("kept")
+    assert (str(column.type), column.to_pylist()) == (kind, read)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_no_answers_are_a_table_without_rows(tmp_path, name):
+    path = written([], tmp_path / name)
+    if name == "a.csv":
+        assert path.read_bytes() == b"id\r\n"
+    else:
+        assert pyarrow.parquet.read_table(path).num_rows == 0
+
+
+def test_what_was_there_stays_until_the_table_is_complete(tmp_path, monkeypatch):
+    target = written(CLASSES[:1], tmp_path / "a.parquet")
+    before = target.read_bytes()
+    monkeypatch.setattr(answer_table, "_cast", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        written(CLASSES, target, overwrite=True)
+    assert target.read_bytes() == before
+    lines = (tmp_path / "a.parquet.partial").read_bytes().splitlines()
+    assert [json.loads(line) for line in lines] == CLASSES
+    assert not list(tmp_path.glob("*.tmp-*"))
+
+
+def test_other_endings_are_lines_and_some_are_refused(tmp_path):
+    path = written(CLASSES, tmp_path / "a.out")
+    assert [json.loads(line) for line in path.read_bytes().splitlines()] == CLASSES
+    with pytest.raises(UserError, match="b.xlsx: a spreadsheet is not written"):
+        answer_table.layout_of(tmp_path / "b.xlsx", list)
