@@ -72,6 +72,19 @@ def init(
     file = data if file is None else file
     target = new_file(output, overwrite)
     _need_answers({"FILE": file, "--task": task, "--model": model, "--max-length": max_length}, yes)
+    for line in _write(target, file, task, model, max_length, yes):
+        say(line)
+
+
+def _write(
+    target: Path,
+    file: str | None,
+    task: str | None,
+    model: str | None,
+    max_length: int | None,
+    yes: bool,
+) -> list[str]:
+    """Ask for what is None, write the recipe, and return what to say of it and to run next."""
     from ldt.convert.candidate import candidate
     from ldt.inference import result_file
     from ldt.recipe import draft
@@ -106,9 +119,8 @@ def init(
         name=str(target),
     )
     result_file.write(target, text)
-    say(f"{target}: written; next:")
-    for command in [*commands, *draft.commands(task, shlex.quote(str(target)))]:
-        say(f"  {command}")
+    commands += draft.commands(task, shlex.quote(str(target)))
+    return [f"{target}: written; next:", *(f"  {command}" for command in commands)]
 
 
 def _converted(model: str, longest: int | None, length: int) -> tuple[str, list[str]]:

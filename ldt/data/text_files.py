@@ -60,10 +60,12 @@ def read(
         UserError: a folder without a text file.
         DataError: a file that cannot be read.
     """
+    others = ""
     if source == "-":
         files = {"stdin": source}
     elif os.path.isdir(source):
-        files = {path.relative_to(source).as_posix(): str(path) for path in _files(source)}
+        found, others = _files(source)
+        files = {path.relative_to(source).as_posix(): str(path) for path in found}
     else:
         files = {os.path.basename(source): source}
     for name, path in files.items():
@@ -76,9 +78,12 @@ def read(
         else:
             folder = None if path == "-" else os.path.dirname(os.path.abspath(path))
             yield Example({field: document}, name, "stdin" if path == "-" else path, folder)
+    if others:
+        log.warning("%s: %s read, not read: %s", source, plural(len(files), "text file"), others)
 
 
-def _files(folder: str) -> list[Path]:
+def _files(folder: str) -> tuple[list[Path], str]:
+    """The text files of a folder and of those in it, and the number of others by suffix."""
     found, others = [], Counter[str]()
     for path in sorted(Path(folder).rglob("*")):
         if path.name.startswith(".") or not path.is_file():
@@ -92,9 +97,7 @@ def _files(folder: str) -> list[Path]:
         there = f"; it has {seen}" if others else ""
         hint = "; pdftotext makes text of a PDF" if ".pdf" in others else ""
         raise UserError(f"{folder}: no .txt file in this folder{there}{hint}")
-    if others:
-        log.warning("%s: %s read, not read: %s", folder, plural(len(found), "text file"), seen)
-    return found
+    return found, seen if others else ""
 
 
 def _text(path: str, encoding: str | None, max_bytes: int) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NO_LABEL = -100  # a label that has no part in the loss
 # Keys of answers of any task: those of the flags among them.
-ANSWER_KEYS = ("id", "windows", "empty", "truncated", "question_cut")
+ANSWER_KEYS = ("id", "windows", "empty", "truncated", "unread_tokens", "question_cut")
 Outputs = dict[str, np.ndarray]  # of one input, by name
 
 

@@ -134,13 +134,7 @@ def train(
             _require_space(run, prepared.model, training)
         trainer = _trainer(job, prepared, training, scratch or run, console)
         if _writes():
-            tell(prepared.notices)
-            log.info("%s: %s", run, job.plan(prepared, trainer.args))
-            _warn_of_slow_bfloat16(trainer)
-            if prepared.measure is None:
-                log.warning(
-                    "no data.eval and no data.eval_fraction: nothing will tell how well it works"
-                )
+            _announce(job, prepared, trainer, run)
         if dry_run:
             log.info("dry run: nothing is trained and nothing written")
             return TrainingResult({}, [], run)
@@ -291,6 +285,15 @@ def _trainer(
     if measure:
         check_metric(job.recipe, trainer, measure)
     return trainer
+
+
+def _announce(job: Job, prepared: Prepared, trainer: Trainer, run: Path) -> None:
+    """Say what will be trained, and what is likely to disappoint."""
+    tell(prepared.notices)
+    log.info("%s: %s", run, job.plan(prepared, trainer.args))
+    _warn_of_slow_bfloat16(trainer)
+    if prepared.measure is None:
+        log.warning("no data.eval and no data.eval_fraction: nothing will tell how well it works")
 
 
 def _warn_of_slow_bfloat16(trainer: Trainer) -> None:

@@ -251,6 +251,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
     monkeypatch.setitem(sys.modules, "ldt.inference.predict", module)
     given = ["--model", "m", "--output", "o", "--on-error", "skip", "--resume", "--text", "t"]
     given += ["--format", "squad", "--evidence", "e", "--n-best", "3", "--encoding", "cp1252"]
+    given += ["--overwrite", "--keep", "a,b"]
     given += ["--batch-tokens", "9", "--max-line-bytes", "8", "--id", "i", "--device", "cpu"]
     for arguments in (["--input", "-"], ["--input", "a", *given], ["a", *given]):
         with pytest.raises(SystemExit) as ended:
@@ -263,6 +264,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
         **{"model": None, "output": None, "on_error": "stop", "resume": False, "text": None},
         **{"batch_tokens": 16384, "max_line_bytes": 256 << 20, "id": None, "device": "auto"},
         **{"precision": "fp32", "format": None, "evidence": None, "n_best": None, "encoding": None},
+        **{"overwrite": False, "keep": ()},
     }
     assert options == {
         **{"model": "m", "output": "o", "on_error": "skip", "resume": True, "text": "t"},
@@ -274,6 +276,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
             "n_best": 3,
             "encoding": "cp1252",
         },
+        **{"overwrite": True, "keep": ["a", "b"]},
     }
 
 
@@ -286,7 +289,7 @@ def test_predict_has_the_parameters_that_the_command_passes():
     function = inspect.signature(predict).parameters
     assert list(command)[:2] == ["file", "source"]
     assert list(function)[1:] == list(command)[2:]
-    for name in list(command)[2:]:
+    for name in set(list(command)[2:]) - {"keep"}:  # which the command parts
         assert function[name].default == command[name].default
 
 
@@ -302,7 +305,9 @@ def test_finetune_gets_the_recipe_with_its_overrides(monkeypatch, tmp_path):
     assert ended.value.code == 0
     ((recipe, options),) = seen
     assert (recipe.training, recipe.data.stride, recipe.path) == ({"seed": 3}, 2, file)
-    assert options == {"resume": False, "overwrite": False, "dry_run": True}
+    assert options == {
+        **{"resume": False, "overwrite": False, "dry_run": True, "keep_checkpoints": False}
+    }
 
 
 def test_finetune_prints_all_problems_of_a_recipe(tmp_path, capsys):

@@ -10,7 +10,7 @@ CLAUSE = "Competitive Restriction Exception clause"
 def printed(width, monkeypatch, capsys, **more):
     row = {"precision": 0.1234, "recall": 1.0, **more, "support": 1_234_567}
     monkeypatch.setattr(console.stdout, "width", width)
-    training.show_metrics({}, [{"class": name, **row} for name in (CLAUSE, "b")])
+    training.show_metrics({}, [{"class": name, **row} for name in (CLAUSE, "b")], {})
     return capsys.readouterr().out
 
 

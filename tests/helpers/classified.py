@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from ldt.inference.predict import predict
 from ldt.model import LdtForSequenceClassification, load, load_tokenizer
 
 LABELS = ["yes", "no", "007"]
@@ -56,3 +57,10 @@ def write(path, lines):
 
 def read(path):
     return [json.loads(line) for line in Path(path).read_bytes().splitlines()]
+
+
+def answer(source, folder, tmp_path, **options):
+    """The exit code and the answers."""
+    target = tmp_path / "answers.jsonl"
+    code = predict(source, model=str(folder), output=str(target), **options)
+    return code, read(target)

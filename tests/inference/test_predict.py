@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 import yaml
-from classified import LABELS, RECIPE, lines_of, make_run, read, write
+from classified import LABELS, RECIPE, answer, lines_of, make_run, read, write
 from transformers import AutoTokenizer
 
 from ldt.attention import matmul
@@ -26,13 +26,6 @@ from ldt.inference import predict as module
 from ldt.inference import stream
 from ldt.inference.predict import predict
 from ldt.inference.predictor import EncoderPredictor
-
-
-def answer(source, folder, tmp_path, **options):
-    """The exit code and the answers."""
-    target = tmp_path / "answers.jsonl"
-    code = predict(source, model=str(folder), output=str(target), **options)
-    return code, read(target)
 
 
 def test_each_document_gets_its_label_scores_and_windows(fine_tuned, tmp_path, log):
@@ -113,47 +106,6 @@ def test_fields_named_on_the_command_line_replace_those_of_the_recipe(fine_tuned
         predict(source, model=str(fine_tuned), output=str(tmp_path / "other.jsonl"))
 
 
-def test_each_text_file_of_a_folder_gets_an_answer(fine_tuned, tmp_path, log):
-    folder = tmp_path / "contracts"
-    (folder / "old").mkdir(parents=True)
-    (folder / "b.txt").write_text("this party ends")
-    (folder / "old" / "a.txt").write_text("[the] other part")
-    (folder / "empty.txt").touch()
-    (folder / "c.pdf").touch()
-    code, answers = answer(str(folder), fine_tuned, tmp_path)
-    assert code == 0
-    assert [each["id"] for each in answers] == ["b.txt", "empty.txt", "old/a.txt"]
-    assert [each.get("empty") for each in answers] == [None, True, None]
-    assert f"{folder}: 3 text files read, not read: 1 .pdf" in log.messages
-    assert not module._pauses(str(folder))  # else batches would depend on the speed of the disk
-    _, (alone,) = answer(str(folder / "b.txt"), fine_tuned, tmp_path)
-    assert alone["scores"] == pytest.approx(answers[0]["scores"], abs=1e-5)
-    assert alone["id"] == "b.txt"
-
-
-def test_a_text_file_may_have_the_layout_of_the_training_and_is_asked_about(fine_tuned, tmp_path):
-    run = shutil.copytree(fine_tuned, tmp_path / "run")
-    (run / "recipe.yaml").write_text(RECIPE.replace("text: body.text", "format: conll"))
-    source = tmp_path / "docs.txt"
-    source.write_text("EU B-ORG\n")
-    with pytest.raises(DataError, match="docs.txt: plain text, .*; trained with --format conll$"):
-        answer(str(source), run, tmp_path)
-    assert answer(str(source), run, tmp_path, format="text")[1][0]["id"] == "docs.txt"
-
-
-def test_the_encoding_is_that_of_the_command_and_not_of_the_training(fine_tuned, tmp_path):
-    run = shutil.copytree(fine_tuned, tmp_path / "run")
-    recipe = RECIPE.replace("text: body.text", "text: body, encoding: cp1252")
-    (run / "recipe.yaml").write_text(recipe)
-    source = tmp_path / "docs.csv"
-    source.write_bytes("name;body\nÉ;this party\n".encode())
-    assert answer(str(source), run, tmp_path)[1][0]["id"] == "É"
-    source.write_bytes("name;body\nÉ;this party\n".encode("cp1252"))
-    with pytest.raises(DataError, match="docs.csv:2: not UTF-8: .*--encoding cp1252"):
-        answer(str(source), run, tmp_path)
-    assert answer(str(source), run, tmp_path, encoding="cp1252")[1][0]["id"] == "É"
-
-
 def test_resuming_with_another_field_or_model_is_refused(fine_tuned, tmp_path):
     lines = ['{"text": "this part", "key": 1}', "{"]
     source = write(tmp_path / "docs.jsonl", lines)
@@ -201,22 +153,6 @@ def test_a_recipe_that_asks_for_more_than_the_model_takes_is_refused(fine_tuned,
     (run / "recipe.yaml").write_text(RECIPE.replace("64", "4096"))
     with pytest.raises(RecipeError, match=r"max_length: 4,096 tokens, the model takes 128"):
         predict(write(tmp_path / "docs.jsonl", lines_of(1)), model=str(run))
-
-
-def test_input_of_another_layout_gets_the_one_of_the_training(fine_tuned, tmp_path, log):
-    run = shutil.copytree(fine_tuned, tmp_path / "run")
-    (run / "recipe.yaml").write_text(RECIPE.replace("{train", "{format: squad, train"))
-    source = write(tmp_path / "dev.json", [json.dumps([{"title": "Warsaw", "paragraphs": []}])])
-    with pytest.raises(DataError, match=r"item 1: no field .*; trained with --format squad"):
-        predict(source, model=str(run))
-    assert "read as squad" not in log.text
-    write(tmp_path / "dev.json", [json.dumps({"data": [{"title": "Warsaw"}]})])
-    with pytest.raises(DataError, match=r"article 1: no field 'paragraphs'"):
-        predict(source, model=str(run))
-    assert f"{source}: read as squad, as the training was; --format names another" in log.messages
-    write(tmp_path / "dev.json", [json.dumps([{"title": "Warsaw", "paragraphs": []}])])
-    with pytest.raises(DataError, match="it has 'title', 'paragraphs'$"):
-        predict(source, model=str(run), format="jsonl")
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
@@ -299,80 +235,6 @@ def test_rejects_of_a_stream_are_kept_in_the_current_directory():
     assert str(module.rejects_path("-", os.devnull)) == "stdin.rejects.jsonl"
 
 
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        ({"input": "missing.jsonl"}, "missing.jsonl: no such file"),
-        ({"output": "nowhere/answers.jsonl"}, "nowhere: no such folder"),
-        ({"output": "docs.jsonl"}, "docs.jsonl: this is the input"),
-        ({"output": "link.jsonl"}, "link.jsonl: this is the input"),
-        ({"output": "."}, ".: a folder"),
-        ({"resume": True}, "--resume needs --output FILE"),
-        ({"batch_tokens": 0}, "--batch-tokens must be at least 1"),
-        ({"encoding": "utf-16"}, "--encoding: utf-16 has no ASCII in it"),
-        ({"output": "old.csv"}, "old.csv exists already; --overwrite replaces it"),
-        ({"output": "a.xlsx"}, "a.xlsx: a spreadsheet is not written; name it .csv"),
-        ({"output": "a.csv.gz"}, "a.csv.gz: compressed answers are not written; ldt predict"),
-        ({"output": "a.json"}, "answers of classification are JSON lines"),
-        ({"keep": ["label"]}, "answers of classification have 'label' themselves; --keep my_label"),
-        ({"keep": ["scores.yes"]}, "have 'scores.yes' themselves"),
-        ({"keep": ["name", "name"]}, "--keep name: 'name' stands twice"),
-        ({"keep": ["name", ""]}, "--keep 'name,': a name is empty"),
-        ({"keep": ["name"], "output": "a.json"}, "--keep: no place in a.json; name it .jsonl"),
-        (
-            {"model": "recipe.yaml"},
-            "--model recipe.yaml: a file, such as a recipe; .* finetune",
-        ),
-        (
-            {"input": "recipe.yaml"},
-            "recipe.yaml: YAML, such as a recipe, not documents; ",
-        ),
-        ({"input": "papers"}, "papers: "),
-    ],
-)
-def test_what_cannot_work_is_told_before_the_model_is_loaded(
-    options, what, fine_tuned, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module, "PREDICTORS", {"examples": "not:loaded"})
-    write(Path("docs.jsonl"), lines_of(1))
-    os.link("docs.jsonl", "link.jsonl")
-    for name in ("recipe.yaml", "old.csv", "papers/a.pdf"):
-        Path(name).parent.mkdir(exist_ok=True)
-        Path(name).write_text("a: 1")
-    with pytest.raises(UserError, match=what) as raised:
-        predict(**{"input": "docs.jsonl", "model": str(fine_tuned), **options})
-    assert raised.value.exit_code == 2
-    assert sorted(os.listdir()) == ["docs.jsonl", "link.jsonl", "old.csv", "papers", "recipe.yaml"]
-    assert Path("old.csv").read_text() == "a: 1"
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "what"),
-    [
-        ("a.jsonl", b"contract one\n", "a.jsonl:1: not JSON"),
-        ("a.xlsx", b"PK\x03\x04" + bytes(9), "a.xlsx: a .*spreadsheet"),
-        ("a.jsonl", b"\xff\xfea\x00", "a.jsonl: looks like UTF-16"),
-    ],
-)
-def test_the_first_record_is_read_before_the_model_is_loaded(
-    name, data, what, fine_tuned, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module, "PREDICTORS", {"examples": "not:loaded"})
-    Path(name).write_bytes(data)
-    with pytest.raises(DataError, match=what):
-        predict(name, model=str(fine_tuned), output="answers.jsonl")
-    assert os.listdir() == [name]
-
-
-def test_a_name_of_the_hub_as_model_gets_its_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    source = write(tmp_path / "docs.jsonl", lines_of(1))
-    with pytest.raises(ModelError, match="no such folder; .* hf download some/bert --local-dir"):
-        predict(source, model="some/bert")
-
-
 def test_a_named_pipe_is_written_to_and_not_replaced(fine_tuned, tmp_path):
     source = write(tmp_path / "docs.jsonl", lines_of(2))
     pipe = tmp_path / "pipe"
@@ -383,17 +245,6 @@ def test_a_named_pipe_is_written_to_and_not_replaced(fine_tuned, tmp_path):
     os.close(reader)
     assert [json.loads(each)["id"] for each in answers] == ["doc-0", "doc-1"]
     assert pipe.is_fifo()
-
-
-class Terminal(BytesIO):
-    def isatty(self):
-        return True
-
-
-def test_a_terminal_as_input_gives_a_hint(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", Terminal())
-    with pytest.raises(UserError, match="standard input is a terminal; pipe documents"):
-        predict("-")
 
 
 def test_a_pipe_gives_the_answers_of_the_file(fine_tuned, tmp_path, monkeypatch, capfdbinary):

@@ -1,6 +1,5 @@
 import subprocess
 import sys
-from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
 from typing import ClassVar, Literal
@@ -201,15 +200,7 @@ def test_overrides_replace_what_the_file_says(folder):
 
 @pytest.mark.parametrize(
     ("written", "separator"),
-    [
-        ("|", "|"),
-        (",", ","),
-        (" / ", " / "),
-        ("::", "::"),
-        ("'|'", "|"),
-        ('"\\n"', "\n"),
-        ("-", "-"),
-    ],
+    [(text, text) for text in ("|", ",", " / ", "::", "-")] + [("'|'", "|"), ('"\\n"', "\n")],
 )
 def test_punctuation_on_the_command_line_is_text(folder, written, separator):
     assert read(GOOD, f"data.label_separator={written}").data.label_separator == separator
@@ -266,19 +257,6 @@ def test_a_file_that_is_not_there_is_a_usage_error_with_the_nearest_name(folder)
     with pytest.raises(UserError, match=r"r\.yml: No such file.*did you mean 'r\.yaml'") as raised:
         load("r.yml")
     assert raised.value.exit_code == 2
-
-
-def test_what_is_no_recipe_is_a_line_that_says_what_it_is(folder):
-    with pytest.raises(UserError, match=r"^\.: a folder; a recipe is a YAML file, ldt recipes"):
-        load(".")
-    Path("recipe.yaml").touch()
-    with pytest.raises(UserError, match=r", recipe\.yaml is the one of this run$") as raised:
-        load(".")
-    assert raised.value.exit_code == 2
-    for name in ("contracts.csv", "a.JSONL", "a.tsv.gz", "a.parquet", "a.txt", "a.pdf"):
-        Path(name).write_bytes(b"id,text\n\xff,x\n")
-        with pytest.raises(UserError, match=f"^{name}: a file of data; a recipe is a YAML file"):
-            load(name)
 
 
 def test_home_is_expanded_and_variables_are_not(folder, monkeypatch):
