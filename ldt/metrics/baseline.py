@@ -64,11 +64,14 @@ def no_better(
     metrics: Mapping[str, float], baselines: Baselines, lower_is_better: Set[str] = frozenset()
 ) -> list[str]:
     """Return a warning where no metric is better than without reading, else nothing."""
-    for name, (_, value) in baselines.items():
-        if is_better(name, metrics[name], value, lower_is_better):
-            return []
-    name, (answer, value) = next(iter(baselines.items()), ("", Baseline("", 0)))
-    return [f"no better than {answer}: {name} {value:.4g}"] if name else []
+    beaten = (
+        is_better(name, metrics[name], trivial.value, lower_is_better)
+        for name, trivial in baselines.items()
+    )
+    if not baselines or any(beaten):
+        return []
+    name, (answer, value) = next(iter(baselines.items()))
+    return [f"no better than {answer}: {name} {value:.4g}"]
 
 
 def commonest(answers: Iterable[Iterable[Hashable]], default: Any = "") -> Any:
