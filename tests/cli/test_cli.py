@@ -296,7 +296,12 @@ def test_finetune_gets_the_recipe_with_its_overrides(monkeypatch, tmp_path):
     assert ended.value.code == 0
     ((recipe, options),) = seen
     assert (recipe.training, recipe.data.stride, recipe.path) == ({"seed": 3}, 2, file)
-    assert options == {"resume": False, "overwrite": False, "dry_run": True}
+    assert options == {
+        "resume": False,
+        "overwrite": False,
+        "keep_checkpoints": False,
+        "dry_run": True,
+    }
 
 
 def test_finetune_prints_all_problems_of_a_recipe(tmp_path, capsys):
