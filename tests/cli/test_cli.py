@@ -306,7 +306,10 @@ def test_finetune_gets_the_recipe_with_its_overrides(monkeypatch, tmp_path):
     ((recipe, options),) = seen
     assert (recipe.training, recipe.data.stride, recipe.path) == ({"seed": 3}, 2, file)
     assert options == {
-        **{"resume": False, "overwrite": False, "dry_run": True, "keep_checkpoints": False}
+        "resume": False,
+        "overwrite": False,
+        "keep_checkpoints": False,
+        "dry_run": True,
     }
 
 

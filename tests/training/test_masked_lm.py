@@ -49,7 +49,7 @@ def test_a_run_folder_has_a_masked_lm_and_tells_its_figures(recipe, capsys):
     out, err = capsys.readouterr()
     assert "bits_per_token  " in out
     assert "train: 24 documents, " in err
-    assert "the first input, masked: <s>|" in err
+    assert "the first input, masked:\n  <s>|" in err
     assert "6 steps of 2 inputs or 128 tokens, on cpu" in err
     results = json.loads((run / "metrics.json").read_text())
     assert results["metrics"] == metrics
