@@ -53,6 +53,7 @@ class Prepared:
         metric: of ``measure``, chooses the best weights where the recipe does not say.
         facts: model and data in metrics.json, the data by set under ``data``.
         notices: lines to show before the first step.
+        whole: False where ``train_items`` are those of a part of the text, in a dry run.
         callbacks: further ones of the Trainer.
         finish: is called with the metrics when training is over, and may change the model.
     """
@@ -68,6 +69,7 @@ class Prepared:
     metric: str
     facts: dict[str, Any]
     notices: list[Notice]
+    whole: bool = True
     callbacks: list[TrainerCallback] = field(default_factory=list)
     finish: Callable[[dict[str, float]], None] = do_nothing
 

@@ -26,7 +26,8 @@ from ldt.errors import ResourceError, UserError
 from ldt.model.pooling import gates
 from ldt.recipe.recipe import Recipe, dump
 from ldt.training import TrainingResult, checkpoints, lora, run_folder
-from ldt.training.arguments import arguments, settings
+from ldt.training.arguments import arguments, is_automatic, settings
+from ldt.training.cost import estimate, fitting
 from ldt.training.evaluation import Measured, MetricsByStep, check_metric
 from ldt.training.job import Job, Prepared
 from ldt.training.model_card import card
@@ -117,6 +118,8 @@ def train(
             tell(prepared.notices)
             log.info("%s: %s", run, job.plan(prepared, trainer.args))
             _warn_of_slow_bfloat16(trainer)
+        if dry_run or (is_automatic(job.recipe) and checkpoint is None):
+            _measure(job, prepared, trainer)
         if dry_run:
             log.info("dry run: nothing is trained and nothing written")
             return TrainingResult({}, [], run)
@@ -274,6 +277,17 @@ def _warn_of_slow_bfloat16(trainer: Trainer) -> None:
         )
 
 
+def _measure(job: Job, prepared: Prepared, trainer: Trainer) -> None:
+    """Log what the training will take; an automatic batch becomes as large as memory allows."""
+    cost = estimate(job, prepared, trainer)
+    if cost is None:
+        return
+    tell([cost.notice])
+    if is_automatic(job.recipe):
+        trainer.micro_batch = fitting(prepared, trainer, cost)
+        log.info("%d inputs at a time", trainer.micro_batch or cost.batch)
+
+
 def _run(trainer: Trainer, run: Path, checkpoint: Path | None) -> None:
     """Train to the end, from a checkpoint if there is one; log where a signal stopped it."""
     try:
@@ -401,6 +415,7 @@ def _results(
         "steps": trainer.state.global_step,
         "epochs": trainer.state.epoch,
         "skipped_steps": trainer.skipped,
+        "inputs_at_a_time": trainer.micro_batch or trainer.batch_size,
         "task": job.recipe.task.name,
         "parameters": prepared.model.num_parameters(),
         **prepared.facts,
