@@ -13,6 +13,8 @@ from ldt.recipe.recipe import Recipe
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ldt.training.cost import Cost
+
 # kind of data that a task learns from -> the `ldt.training.job.Job` that trains on it, as
 # module:class, so that torch is imported by who trains only
 JOBS = {
@@ -33,12 +35,14 @@ class TrainingResult:
         run: the run folder.
         closing: the last line for the user; empty where nothing was trained (a dry run, a run that
             was finished before) and in all processes but the first.
+        cost: what the training will take, after a dry run in a single process.
     """
 
     metrics: dict[str, float]
     table: list[dict[str, Any]]
     run: Path
     closing: str = ""
+    cost: Cost | None = None
 
 
 def train(
@@ -62,7 +66,8 @@ def train(
             run, bit by bit. A run killed before its first checkpoint begins again; a finished one
             stays as it is.
         overwrite: replace the run that the folder holds.
-        dry_run: stop before the first step, with everything checked and nothing written.
+        dry_run: stop before the first step, with everything checked, a few steps measured and
+            nothing written.
         console: shows a live progress bar if it is a terminal; None shows none.
 
     Returns:

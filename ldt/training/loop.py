@@ -27,7 +27,7 @@ from ldt.model.pooling import gates
 from ldt.recipe.recipe import Recipe, dump
 from ldt.training import TrainingResult, checkpoints, lora, run_folder
 from ldt.training.arguments import arguments, is_automatic, settings
-from ldt.training.cost import estimate, fitting
+from ldt.training.cost import Cost, estimate, fitting
 from ldt.training.evaluation import Measured, MetricsByStep, check_metric
 from ldt.training.job import Job, Prepared
 from ldt.training.model_card import card
@@ -118,11 +118,12 @@ def train(
             tell(prepared.notices)
             log.info("%s: %s", run, job.plan(prepared, trainer.args))
             _warn_of_slow_bfloat16(trainer)
+        cost = None
         if dry_run or (is_automatic(job.recipe) and checkpoint is None):
-            _measure(job, prepared, trainer)
+            cost = _measure(job, prepared, trainer)
         if dry_run:
             log.info("dry run: nothing is trained and nothing written")
-            return TrainingResult({}, [], run)
+            return TrainingResult({}, [], run, cost=cost)
 
         # From here on the folder is this run's: one that is overwritten goes now, not before.
         versions = run_folder.versions(trainer.args.device.type)
@@ -277,15 +278,17 @@ def _warn_of_slow_bfloat16(trainer: Trainer) -> None:
         )
 
 
-def _measure(job: Job, prepared: Prepared, trainer: Trainer) -> None:
-    """Log what the training will take; an automatic batch becomes as large as memory allows."""
+def _measure(job: Job, prepared: Prepared, trainer: Trainer) -> Cost | None:
+    """What the training will take, which is logged too; an automatic batch is run in as large parts
+    as memory allows."""
     cost = estimate(job, prepared, trainer)
-    if cost is None:
-        return
-    tell([cost.notice])
-    if is_automatic(job.recipe):
-        trainer.micro_batch = fitting(prepared, trainer, cost)
-        log.info("%d inputs at a time", trainer.micro_batch or cost.batch)
+    if cost is not None:
+        tell([cost.notice])
+        if is_automatic(job.recipe):
+            trainer.micro_batch = fitting(prepared, trainer, cost)
+            size = trainer.micro_batch or cost.batch
+            log.info("training.per_device_train_batch_size=auto: %d inputs at a time", size)
+    return cost
 
 
 def _run(trainer: Trainer, run: Path, checkpoint: Path | None) -> None:
