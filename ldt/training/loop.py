@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,8 @@ from ldt.errors import ResourceError, UserError
 from ldt.model.pooling import gates
 from ldt.recipe.recipe import Recipe, dump
 from ldt.training import TrainingResult, checkpoints, lora, run_folder
-from ldt.training.arguments import arguments, settings
+from ldt.training.arguments import arguments, is_automatic, settings
+from ldt.training.cost import Cost, estimate, fitting
 from ldt.training.evaluation import Measured, MetricsByStep, check_metric, no_better_than
 from ldt.training.job import Job, Prepared
 from ldt.training.model_card import card
@@ -115,7 +116,7 @@ def train(
         inputs = job.open(training, scratch)
         identity = run_folder.identity(job.recipe, training, inputs.hashes)
         if dry_run:
-            _check_writable(run)
+            run_folder.check_writable(run)
         elif _enter(stack, run, identity, resume, overwrite):
             log.info("%s: this run is finished, there is nothing left to do", run)
             return TrainingResult(run_folder.read_results(run)["metrics"], [], run)
@@ -135,9 +136,12 @@ def train(
         trainer = _trainer(job, prepared, training, scratch or run, console)
         if _writes():
             _announce(job, prepared, trainer, run)
+        cost = None
+        if dry_run or (is_automatic(job.recipe) and checkpoint is None):
+            cost = _measure(job, prepared, trainer)
         if dry_run:
             log.info("dry run: nothing is trained and nothing written")
-            return TrainingResult({}, [], run)
+            return TrainingResult({}, [], run, cost=cost)
 
         # From here on the folder is this run's: one that is overwritten goes now, not before.
         versions = run_folder.versions(trainer.args.device.type)
@@ -183,34 +187,12 @@ def _enter(stack: ExitStack, run: Path, identity: dict, resume: bool, overwrite:
     """
     finished = False
     if _writes():
-        stack.enter_context(_locked(run))
+        stack.enter_context(run_folder.locked(run))
         files.remove_leftovers(run)
         finished = run_folder.check_use(run, identity, resume=resume, overwrite=overwrite)
     elif resume:
         finished = (run_folder.read_run(run) or {}).get("finished", False)
     return finished and (run / run_folder.RESULTS).is_file()
-
-
-@contextmanager
-def _locked(run: Path) -> Iterator[None]:
-    """The run folder for this process alone; a folder that stays empty is removed."""
-    lock = files.Lock(run)
-    try:
-        with lock:
-            yield
-    finally:
-        with suppress(OSError):
-            if lock.same_folder():  # not one of the same name that somebody else made
-                run.rmdir()
-
-
-def _check_writable(run: Path) -> None:
-    """Raise UserError where a run folder cannot be made; nothing is written."""
-    parent = files.existing(run)
-    if not parent.is_dir():
-        raise UserError(f"{run}: is a file or lies in one, not a folder")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise UserError(f"{run}: cannot be written: {parent} is read-only")
 
 
 def _require_space(run: Path, model, training: dict[str, Any]) -> None:
@@ -303,6 +285,19 @@ def _warn_of_slow_bfloat16(trainer: Trainer) -> None:
             "training.bf16: this CPU has no instructions for bfloat16 and takes many times "
             "longer than with training.bf16=false"
         )
+
+
+def _measure(job: Job, prepared: Prepared, trainer: Trainer) -> Cost | None:
+    """What the training will take, which is logged too; an automatic batch is run in as large parts
+    as memory allows."""
+    cost = estimate(job, prepared, trainer)
+    if cost is not None:
+        tell([cost.notice])
+        if is_automatic(job.recipe):
+            trainer.micro_batch = fitting(prepared, trainer, cost)
+            size = trainer.micro_batch or cost.batch
+            log.info("training.per_device_train_batch_size=auto: %d inputs at a time", size)
+    return cost
 
 
 def _run(trainer: Trainer, run: Path, checkpoint: Path | None) -> None:
@@ -433,6 +428,7 @@ def _results(
         "steps": trainer.state.global_step,
         "epochs": trainer.state.epoch,
         "skipped_steps": trainer.skipped,
+        "inputs_at_a_time": trainer.micro_batch or trainer.batch_size,
         "task": job.recipe.task.name,
         "parameters": prepared.model.num_parameters(),
         **prepared.facts,

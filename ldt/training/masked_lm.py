@@ -53,6 +53,7 @@ class CorpusInputs(Inputs):
         tokenizer: has tokenized them, or will tokenize a stream.
         config: of the model.
         stores: the tokens by set; a stream has none.
+        whole: False where a dry run may have read a part of the text only.
     """
 
     data: CorpusSection
@@ -60,6 +61,7 @@ class CorpusInputs(Inputs):
     tokenizer: PreTrainedTokenizerBase
     config: LdtConfig
     stores: dict[str, TokenStore]
+    whole: bool
 
 
 class Pretraining(Job[CorpusInputs]):
@@ -117,7 +119,8 @@ class Pretraining(Job[CorpusInputs]):
         hashes = {name: store.digest() for name, store in stores.items()}
         if data.streaming:
             hashes["train"] = " ".join(source.key() for source in texts["train"])
-        return CorpusInputs(training, hashes, data, texts, tokenizer, config, stores)
+        whole = most is None or all(len(store) < most for store in stores.values())
+        return CorpusInputs(training, hashes, data, texts, tokenizer, config, stores, whole)
 
     def prepare(self, inputs, checkpoint):
         task, seed = self.recipe.task, inputs.training["seed"]
@@ -152,6 +155,7 @@ class Pretraining(Job[CorpusInputs]):
                 "data": data,
             },
             notices=notices,
+            whole=inputs.whole,
             callbacks=[self._frozen_rows(model)] if task.trainable == "positions" else [],
             finish=partial(_copy_at_end, model) if copies else do_nothing,
         )

@@ -14,7 +14,8 @@ import os
 import platform
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -317,3 +318,25 @@ def point_latest(run: Path) -> None:
     except OSError as error:  # such as a file system without links
         files.remove(link)
         log.warning("%s: not linked to %s: %s", LATEST, run, error.strerror)
+
+
+@contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """The run folder for this process alone; a folder that stays empty is removed."""
+    lock = files.Lock(run)
+    try:
+        with lock:
+            yield
+    finally:
+        with suppress(OSError):
+            if lock.same_folder():  # not one of the same name that somebody else made
+                run.rmdir()
+
+
+def check_writable(run: Path) -> None:
+    """Raise UserError where a run folder cannot be made; nothing is written."""
+    parent = files.existing(run)
+    if not parent.is_dir():
+        raise UserError(f"{run}: is a file or lies in one, not a folder")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"{run}: cannot be written: {parent} is read-only")

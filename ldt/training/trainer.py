@@ -13,9 +13,6 @@ from typing import NamedTuple
 
 import torch
 from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]  # has no hints
-from accelerate.utils.memory import (  # type: ignore[import-untyped]  # has no hints
-    should_reduce_batch_size,
-)
 from transformers.trainer_callback import (
     ExportableState,
     PrinterCallback,
@@ -25,13 +22,13 @@ from transformers.trainer_callback import (
 from transformers.utils import logging as transformers_logging
 
 from ldt import files
-from ldt.errors import ModelError, ResourceError, TrainingDiverged, UserError, first_line
+from ldt.errors import ModelError, TrainingDiverged, UserError, first_line, out_of_memory
 from ldt.training import checkpoints, lora
 from ldt.training.flow import Flow, NamingDocuments
+from ldt.training.micro_batches import MicroBatches
 from ldt.training.progress import METRICS, ProgressReport, cut_log
 from ldt.training.rescue import FolderLost, Held
 from ldt.training.signals import StopSignal
-from ldt.training.whole_steps import WholeSteps
 
 log = logging.getLogger("ldt")
 
@@ -40,8 +37,8 @@ MOST_NAMED = 10  # documents in a message
 _SESSION_KEYS = ("train_runtime", "train_samples_per_second", "train_steps_per_second")
 
 
-class Trainer(WholeSteps):
-    """A Trainer that replaces five things of transformers' and no more:
+class Trainer(MicroBatches):
+    """A Trainer that replaces six things of transformers' and no more:
 
     1. Checkpoints are atomic (`ldt.training.checkpoints`); a disk that is full costs one
        checkpoint, not the run; the newest ``save_total_limit`` are kept and the best one besides.
@@ -54,7 +51,8 @@ class Trainer(WholeSteps):
     4. SIGINT and SIGTERM finish the step, save a checkpoint and raise `Interrupted`; a second one
        raises it at once.
     5. The loss of a step is the mean over its items, and an evaluation has each input once
-       (`WholeSteps`).
+       (`ldt.training.whole_steps`).
+    6. Where memory ends, a step goes on with fewer inputs at a time (`MicroBatches`).
 
     Args:
         tokenizer: saved in every checkpoint, which makes it a model folder.
@@ -117,7 +115,7 @@ class Trainer(WholeSteps):
 
         Raises:
             TrainingDiverged: a loss, the weights or over 10 gradients in a row are not finite.
-            ResourceError: too little memory.
+            ResourceError: too little memory for a single input.
             Interrupted: a signal came.
         """
         self._began = time.monotonic()
@@ -131,12 +129,8 @@ class Trainer(WholeSteps):
                     result = self.train(resume_from_checkpoint=str(resume) if resume else None)
                     self.train_loss = result.training_loss
         except Exception as error:
-            if should_reduce_batch_size(error) or isinstance(error, MemoryError):
-                raise ResourceError(
-                    f"out of memory at step {self.state.global_step}: training.gradient_"
-                    "checkpointing=true, a shorter data.max_length or a smaller "
-                    "training.per_device_train_batch_size need less; --resume goes on"
-                ) from error
+            if out_of_memory(error):
+                raise self.too_little_memory() from error
             if resume and not self._stepping and not isinstance(error, UserError | FolderLost):
                 # Whatever a checkpoint holds that nobody wrote there: no code of it is run.
                 foreign = isinstance(error, pickle.UnpicklingError)
@@ -180,6 +174,7 @@ class Trainer(WholeSteps):
         saved = torch.load(checkpoints.part_of(folder / self._state_name), weights_only=True)
         self.skipped, self.skipped_in_a_row = saved["skipped"], saved["skipped_in_a_row"]
         self._seconds, self._busy = saved["seconds"], saved["busy"]
+        self.micro_batch = saved.get("micro_batch")  # older ones have none
         self.state.best_model_checkpoint = None  # the run folder may have moved
         if self.state.best_global_step is not None:
             best = self.folder / f"checkpoint-{self.state.best_global_step}"
@@ -308,6 +303,7 @@ class Trainer(WholeSteps):
             "skipped": self.skipped,
             "skipped_in_a_row": self.skipped_in_a_row,
             "epoch_rng": self.epoch_rng,
+            "micro_batch": self.micro_batch,
         }
         torch.save(state, folder / self._state_name)
         if self.args.should_save:

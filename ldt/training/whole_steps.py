@@ -84,8 +84,6 @@ class WholeSteps(transformers.Trainer):
         cut = self.args.dataloader_drop_last or self._strategy == "batch_rebalance"
         if batches and not cut and self._loss_items is not None:
             batches[-1] = self._without_repeated(batches[-1], self.train_dataset)
-        for batch in batches:
-            del batch["rows"]
         if not batches or self._loss_items is None:
             return batches, self._get_num_items_in_batch(batches, device)
         return batches, self._items_of(batches, device)

@@ -1,0 +1,141 @@
+"""Batches that memory does not hold, run in smaller ones; a step learns the same."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator
+
+import torch
+from accelerate.utils import DistributedType  # type: ignore[import-untyped]  # has no hints
+
+from ldt.errors import ResourceError, out_of_memory
+from ldt.training.whole_steps import WholeSteps
+
+log = logging.getLogger("ldt")
+
+
+class MicroBatches(WholeSteps):
+    """A Trainer that halves what it runs at a time where memory ends, and repeats the step.
+
+    The loss of a step is a mean over its items however they lie in batches (`WholeSteps`), so the
+    inputs of a step, its loss and its gradient stay those that they were, but for rounding and for
+    what dropout draws.
+
+    Several processes would have to halve together, while each waits for the gradients of the
+    others: there memory that ends is an error, as it is with a single input at a time.
+
+    ``micro_batch``: inputs of a batch that are run at a time; None: all of them.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.micro_batch: int | None = None
+        self._passed: list[tuple[dict, torch.Tensor]] = []  # batches of this step, and their rows
+        self._given = torch.zeros(())  # the loss of this step, up to the batch before
+        self._random: list[torch.Tensor] = []  # state at the step's beginning
+
+    @property
+    def parts_batches(self) -> bool:
+        """True if a batch can be run in smaller ones."""
+        single = self.accelerator.distributed_type == DistributedType.NO
+        return single and self._loss_items is not None
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        self._passed, self._given = [], torch.zeros((), device=device)
+        return super().get_batch_samples(epoch_iterator, num_batches, device)
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        """The loss of a batch [], whose gradients are added to those of the batches before."""
+        if not self._passed:
+            self._random = random_state(self.args.device)
+        self._passed.append((inputs, inputs.pop("rows")))
+        loss = self._run(model, self._passed[-1:], num_items_in_batch)
+        while loss is None:
+            # The graph of the pass that failed is gone with its exception. Some gradients may have
+            # come before that, so the step begins anew.
+            model.zero_grad()
+            free_memory(self.args.device)
+            set_random_state(self._random, self.args.device)
+            whole = self._run(model, self._passed, num_items_in_batch)
+            loss = None if whole is None else whole - self._given
+        self._given = self._given + loss
+        return loss
+
+    def _run(self, model, batches, items) -> torch.Tensor | None:
+        """Passes through batches, the sum of their losses; None, and less at a time, if memory
+        ends."""
+        total = torch.zeros((), device=self.args.device)
+        try:
+            for inputs, rows in batches:
+                for part in micro_batches(inputs, rows, self.micro_batch):
+                    total = total + super().training_step(model, part, items)
+        except Exception as error:
+            most = max(len(rows) for _, rows in batches)
+            size = min(self.micro_batch or most, most)
+            if size == 1 or not self.parts_batches or not out_of_memory(error):
+                raise
+        else:
+            return total
+        self.micro_batch = size // 2
+        log.warning(
+            "out of memory at step %d with %d inputs at a time: from here on %d are run at a time, "
+            "and a step has the same inputs as before",
+            self.state.global_step + 1,
+            size,
+            self.micro_batch,
+        )
+        return None
+
+    def too_little_memory(self) -> ResourceError:
+        """The error that ends a run where memory ended."""
+        step = f"out of memory at step {self.state.global_step}"
+        if self.model is not None and not self.model.training:
+            return ResourceError(
+                f"{step}, in its evaluation: a smaller training.per_device_eval_batch_size needs "
+                "less; --resume goes on"
+            )
+        batch = self.micro_batch or self.args.train_batch_size
+        at_once = f" with {batch} inputs at a time" if batch > 1 else " with one input at a time"
+        smaller = ", a smaller training.per_device_train_batch_size" if batch > 1 else ""
+        return ResourceError(
+            f"{step}{at_once}: training.gradient_checkpointing=true{smaller} or a shorter "
+            "data.max_length needs less; --resume goes on"
+        )
+
+
+def micro_batches(batch: dict, rows: torch.Tensor, size: int | None) -> Iterator[dict]:
+    """Cut a batch into smaller ones.
+
+    Args:
+        batch: tensors [rows, ...].
+        rows: [inputs] int64, how many rows of the batch each input is.
+        size: inputs of a smaller one; None: all.
+    """
+    if size is None or size >= len(rows):
+        yield dict(batch)
+        return
+    ends = [0, *rows.cumsum(0).tolist()]
+    for first in range(0, len(rows), size):
+        start, end = ends[first], ends[min(first + size, len(rows))]
+        yield {name: value[start:end] for name, value in batch.items()}
+
+
+def free_memory(device: torch.device) -> None:
+    """Give back what nothing refers to."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def random_state(device: torch.device) -> list[torch.Tensor]:
+    """The state of the generators that a model draws from on a device."""
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+
+
+def set_random_state(states: list[torch.Tensor], device: torch.device) -> None:
+    """Bring the generators back to a `random_state`."""
+    torch.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)

@@ -1,0 +1,207 @@
+"""Small models and inputs of every task, trained for an epoch; the gradient of each step."""
+
+import random
+from pathlib import Path
+
+import torch
+from longformers import SEP, ldt_model
+from rich.console import Console
+from transformers import TrainerCallback, TrainingArguments
+
+from ldt.data.collate import Collator
+from ldt.model import LdtCausalConfig, LdtForCausalLM
+from ldt.training.progress import ProgressReport
+from ldt.training.trainer import Trainer
+
+INPUTS = 13  # a step of 8 and one of 5
+
+
+def feature(rng, number, **more):
+    """8 to 20 tokens, the fifth a separator, the first two global."""
+    ids = [rng.randrange(3, 40) for _ in range(rng.randrange(8, 21))]
+    ids[4] = SEP
+    is_global = [1, 1] + [0] * (len(ids) - 2)
+    made = {"input_ids": ids, "global_attention_mask": is_global, "document": number}
+    return made | {
+        key: value(len(ids)) if callable(value) else value for key, value in more.items()
+    }
+
+
+def some_of(rng, values):
+    """As many of the values as it happens, at times none."""
+    return [value for value in values if rng.random() < 0.4]
+
+
+def of_tokens(rng, high):
+    return lambda size: [rng.randrange(high) if rng.random() < 0.3 else -100 for _ in range(size)]
+
+
+def spans(rng, number):
+    sides = {f"{side}_positions": some_of(rng, range(8)) for side in ("start", "end")}
+    return feature(rng, number, **sides)
+
+
+def several_spans(rng, number):
+    return [spans(rng, number) for _ in range(3 - number % 3)]
+
+
+def evidence(rng, number):
+    count = rng.randrange(1, 4)
+    return spans(rng, number) | {
+        "paragraph_positions": [2, 3, 5][:count],
+        "sentence_positions": [6, 7],
+        "paragraph_labels": [rng.choice([0, 1, -100]) for _ in range(count)],
+        "sentence_labels": [rng.choice([0, 1, -100]) for _ in range(2)],
+        "labels": rng.choice([0, 1, 2, -100]),
+    }
+
+
+def candidates(rng, number):
+    more = {"positions": [1, 2, 3], "labels": rng.choice([0, 1, 2, -100])}
+    return [feature(rng, number, **more) for _ in range(3 - number % 3)]
+
+
+def choices(rng, number):
+    chunks, label = 2 - number % 2, rng.choice([0, 1, 1, -100])
+    return [
+        feature(rng, number, labels=label, choices=choice)
+        for choice in (0, 1, 2)
+        for _ in range(chunks)
+    ]
+
+
+TASKS = {  # task and variation: head, its changes of the config, and what makes an item
+    "classification": (
+        "ForSequenceClassification",
+        {},
+        lambda rng, n: feature(rng, n, labels=rng.choice([0, 1, 2, -100])),
+    ),
+    "classification, pooled": (
+        "ForSequenceClassification",
+        {"classifier_pooling": "mean"},
+        lambda rng, n: feature(rng, n, labels=rng.choice([0, 1, 2, -100])),
+    ),
+    "classification, several labels": (
+        "ForSequenceClassification",
+        {},
+        lambda rng, n: feature(rng, n, labels=[rng.choice([0.0, 1.0]) for _ in range(3)]),
+    ),
+    "classification, regression": (
+        "ForSequenceClassification",
+        {"num_labels": 1},
+        lambda rng, n: feature(rng, n, labels=rng.random()),
+    ),
+    "token_classification": (
+        "ForTokenClassification",
+        {},
+        lambda rng, n: feature(rng, n, labels=of_tokens(rng, 3)),
+    ),
+    "squad": ("ForQuestionAnswering", {}, spans),
+    "triviaqa": ("ForQuestionAnswering", {}, several_spans),
+    "hotpotqa": ("ForEvidenceAnswering", {"evidence_weights": {"paragraphs": 2.0}}, evidence),
+    "wikihop": ("ForCandidateRanking", {}, candidates),
+    "wikihop, sums": ("ForCandidateRanking", {"window_merge": "sum"}, candidates),
+    "multiple_choice": ("ForMultipleChoice", {}, choices),
+    "mlm": ("ForMaskedLM", {}, lambda rng, n: feature(rng, n, labels=of_tokens(rng, 40))),
+    "charlm": (None, {}, lambda rng, n: feature(rng, n, labels=of_tokens(rng, 40))),
+}
+OF_ROWS = ("triviaqa", "wikihop", "multiple_choice")  # whose items are several rows
+
+
+class Gradients(TrainerCallback):
+    """Keeps those of each step."""
+
+    def __init__(self):
+        self.steps = []
+
+    def on_pre_optimizer_step(self, args, state, control, model, **kwargs):
+        gradients = ((weight, weight.grad) for weight in model.parameters())
+        self.steps.append(
+            [
+                torch.zeros_like(x) if gradient is None else gradient.clone()
+                for x, gradient in gradients
+            ]
+        )
+
+
+class Answers:
+    """The metrics of an evaluation: none; it keeps what they would be made of."""
+
+    def __call__(self, prediction):
+        self.prediction = prediction
+        return {}
+
+
+def made_of(task, dtype=torch.float64):
+    """Model and items of a task."""
+    head, changes, item = TASKS[task]
+    torch.manual_seed(0)
+    rng = random.Random(0)
+    items = [item(rng, number) for number in range(INPUTS)]
+    if head:
+        return ldt_model(head, **changes).to(dtype), items
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LdtCausalConfig(
+        vocab_size=40,
+        intermediate_size=24,
+        attention_window=8,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        **sizes,
+    )
+    for made in items:
+        del made["global_attention_mask"]
+    return LdtForCausalLM(config).to(dtype), items
+
+
+def trainer(folder, task, size, batches, dtype=torch.float64, callbacks=(), **changes):
+    """Of an epoch of a task; the weights stay as they are unless changed otherwise."""
+    model, items = made_of(task, dtype)
+    arguments = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": size,
+        "gradient_accumulation_steps": batches,
+        "num_train_epochs": 1,
+        "learning_rate": 0.0,
+        "max_grad_norm": 0.0,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+        "logging_nan_inf_filter": False,
+        "average_tokens_across_devices": True,
+        "ddp_find_unused_parameters": False,
+        "restore_callback_states_from_checkpoint": True,
+    }
+    positions = ["start_positions", "end_positions"]
+    names = positions if task in ("squad", "triviaqa") else ["labels"]
+    return Trainer(
+        model=model,
+        args=TrainingArguments(**arguments | {"label_names": names} | changes),
+        train_dataset=items,
+        eval_dataset=items,
+        data_collator=Collator(1, type(model)),
+        compute_metrics=Answers(),
+        callbacks=list(callbacks),
+        tokenizer=None,
+        ids=list(range(INPUTS)),
+        progress=ProgressReport(Console(quiet=True), Path(folder)),
+    )
+
+
+def gradients(folder, task, size, batches, dtype=torch.float64, resume=None, **changes):
+    """Those of each step of an epoch, and the losses that the steps logged."""
+    seen = Gradients()
+    made = trainer(folder, task, size, batches, dtype, [seen], **changes)
+    made.run(resume)
+    return seen.steps, [row["loss"] for row in made.state.log_history if "loss" in row]
+
+
+def assert_same(found, wanted, bound=1e-9):
+    for step, other in zip(found, wanted, strict=True):
+        largest = max(weight.abs().max() for weight in other)
+        assert largest > 0
+        for one, same in zip(step, other, strict=True):
+            assert (one - same).abs().max() < bound * largest
