@@ -98,7 +98,8 @@ def walks():
             ldt("convert", "short", "longer", "--max-length", "1024", "--window", "32")
             with Trace() as recipe:
                 ldt("finetune", "recipe.yaml")
-            with Trace(("data/records.py", "lines"), "inference/answer_file.py") as line:
+            begin = ("inference/stream.py", "answer_all")  # the model is loaded
+            with Trace(begin, "inference/answer_file.py") as line:
                 ldt("predict", "line.jsonl", "--output", "answers.jsonl")
         finally:
             os.chdir(home)
