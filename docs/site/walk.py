@@ -30,13 +30,13 @@ class Trace:
     """Files of ldt in the order in which their functions are first entered, in any thread.
 
     Args:
-        begin: (file, function) from whose first entry on the trace records; None records from the
-            start.
+        begin: pairs (file, function) that are entered in this order, the last one being where the
+            trace begins to record; none records from the start.
         end: file with whose first entry it stops.
     """
 
-    def __init__(self, begin=None, end=None):
-        self.begin, self.end = begin, end
+    def __init__(self, begin=(), end=None):
+        self.begin, self.end = list(begin), end
         self.entered = {}  # file -> first function
         self._names = {}
 
@@ -52,9 +52,9 @@ class Trace:
             self._names[code.co_filename] = name
         if not name or code.co_name.startswith("<"):
             return
-        if self.begin == (name, code.co_name):
-            self.begin = None
-        if self.begin is None and self.end not in self.entered:
+        if self.begin[:1] == [(name, code.co_name)]:
+            self.begin.pop(0)
+        if not self.begin and self.end not in self.entered:
             self.entered.setdefault(name, code.co_name)
 
     def __enter__(self):
@@ -98,7 +98,8 @@ def walks():
             ldt("convert", "short", "longer", "--max-length", "1024", "--window", "32")
             with Trace() as recipe:
                 ldt("finetune", "recipe.yaml")
-            begin = ("inference/stream.py", "answer_all")  # the model is loaded
+            # The first record is read before the model is loaded, and then anew.
+            begin = [("inference/stream.py", "answer_all"), ("data/records.py", "lines")]
             with Trace(begin, "inference/answer_file.py") as line:
                 ldt("predict", "line.jsonl", "--output", "answers.jsonl")
         finally:

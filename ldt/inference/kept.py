@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ldt.data.records import Example, field
 from ldt.errors import UserError
+from ldt.inference.stream import Beside
 from ldt.tasks.base import ANSWER_KEYS, AnyTask
 
 
-def fields(keep: Sequence[str], task: AnyTask) -> dict[str, str]:
-    """Dotted path of each field, by the name that it gets in the answer.
+def copier(keep: Sequence[str], task: AnyTask) -> Beside | None:
+    """What copies fields of a record for its answer; None for no fields.
 
     Args:
         keep: FIELD, or NAME=FIELD for another name than that of the field.
@@ -32,10 +34,10 @@ def fields(keep: Sequence[str], task: AnyTask) -> dict[str, str]:
         if name in found:
             raise UserError(f"--keep {option}: {name!r} stands twice; each name once")
         found[name] = path
-    return found
+    return partial(_copied, fields=found) if found else None
 
 
-def copied(example: Example, fields: dict[str, str]) -> dict[str, Any]:
+def _copied(example: Example, fields: dict[str, str]) -> dict[str, Any]:
     """The fields of a record by their names in the answer.
 
     Raises:

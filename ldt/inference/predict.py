@@ -38,10 +38,9 @@ from ldt.errors import (
 from ldt.inference import PREDICTORS, kept
 from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects
 from ldt.inference.answer_table import layout_of
-from ldt.inference.finished import Documents, require_same
 from ldt.inference.progress import progress
 from ldt.inference.run_folder import find_model, fingerprint, read_recipe
-from ldt.inference.stream import Beside, Counts, Predictor, ahead, answer_all
+from ldt.inference.stream import Beside, Counts, Documents, Predictor, ahead, answer_all
 from ldt.recipe.recipe import Recipe
 
 log = logging.getLogger("ldt")
@@ -107,7 +106,7 @@ def predict(
     with _Ending() as ending, ExitStack() as stack:
         folder = find_model(model)
         trained = read_recipe(folder)
-        beside = partial(kept.copied, fields=kept.fields(keep, trained.task))
+        beside = kept.copier(keep, trained.task)
         # What is wrong with input and output is found before the model is loaded.
         format = format or _layout_of_training(input, trained.data.format)
         recipe = _changed(trained, n_best, format, encoding, evidence=evidence, text=text, id=id)
@@ -227,7 +226,7 @@ def _answer(
     sink: AnswerFile | AnswerStream,
     batch_tokens: int,
     rejects: Rejects | None,
-    beside: Beside,
+    beside: Beside | None,
 ) -> Counts:
     """Write the answer of every record; with ``rejects`` broken records go there, else raise."""
     broken = refuse = None
@@ -285,26 +284,41 @@ def _open_sink(
 
 
 def _nothing_left(sink: AnswerFile, documents: Documents, on_error: str) -> int:
-    """The exit code of a run that finds its answers finished: that of the run that made them."""
+    """The exit code of a run that finds its answers finished: that of the run that made them.
+
+    Raises:
+        UserError: they are those of other documents.
+        DataError: a record cannot be read.
+    """
     assert sink.finished is not None
-    require_same(sink.target, sink.finished, documents, skip=on_error == "skip")
+    for _ in documents(on_error=_ignore if on_error == "skip" else None):
+        pass
+    if documents.sha256() != sink.finished.get("documents"):
+        raise UserError(
+            f"{sink.target}: finished, of other documents than there are now; --overwrite "
+            "replaces it"
+        )
     rejected = sink.finished.get("rejects")
     without = f", without {plural(rejected, 'rejected record')}" if rejected else ""
     log.info("%s: finished by the same model and options%s; nothing to do", sink.target, without)
     return EXIT_REJECTS if rejected else EXIT_OK
 
 
-def _read_first(documents: Documents, on_error: str, beside: Beside) -> None:
+def _read_first(documents: Documents, on_error: str, beside: Beside | None) -> None:
     """Read the first record, which fails where the input is no file of documents.
 
     Raises:
         DataError: it cannot be read or, where such records are not skipped, lacks a kept field.
     """
     skip = on_error == "skip"
-    with closing(documents(on_error=(lambda error, raw: None) if skip else None)) as records:
+    with closing(documents(on_error=_ignore if skip else None)) as records:
         first = next(records, None)
-    if first and not skip:
+    if first and beside and not skip:
         beside(first)
+
+
+def _ignore(error: DataError, raw: bytes) -> None:
+    """Leave out a record that cannot be read."""
 
 
 def _layout_of_training(input: str, trained: str | None) -> str | None:

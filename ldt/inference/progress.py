@@ -2,7 +2,6 @@
 
 import logging
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -24,7 +23,7 @@ def progress(shown: bool) -> Iterator[Callable[[Counts], None]]:
     appear there. What is no terminal gets a line of the log every `PERIOD` seconds.
     """
     if not sys.stderr.isatty():
-        yield _Lines()
+        yield lambda counts: log.info("%s", counts.rate()) if counts.due(PERIOD) else None
     elif not shown:
         yield lambda counts: None
     else:
@@ -33,13 +32,3 @@ def progress(shown: bool) -> Iterator[Callable[[Counts], None]]:
         with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
             line = bar.add_task("", total=None)
             yield lambda counts: bar.update(line, description=counts.rate())
-
-
-class _Lines:
-    def __init__(self) -> None:
-        self.told = time.monotonic()
-
-    def __call__(self, counts: Counts) -> None:
-        if time.monotonic() - self.told >= PERIOD:
-            self.told = time.monotonic()
-            log.info("%s", counts.rate())

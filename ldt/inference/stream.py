@@ -7,6 +7,8 @@ documents alone (pauses aside), and a run is resumed at the start of a group, so
 batches and writes the same bytes.
 """
 
+import hashlib
+import json
 import logging
 import queue
 import threading
@@ -14,7 +16,7 @@ import time
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -35,6 +37,7 @@ QUEUED = 4  # records that a thread reads ahead of a pipe's reader
 Feature = dict[str, Any]
 Refuse = Callable[[DataError, Example], None]
 Beside = Callable[[Example], dict[str, Any]]
+Records = Callable[..., Iterator[Example]]  # makes them anew; its argument is ``on_error``
 _NOTHING = object()
 
 
@@ -79,6 +82,15 @@ class Counts:
     labels: Counter[str] = field(default_factory=Counter)
     resumed: int = 0
     started: float = field(default_factory=time.monotonic)
+    told: float = field(default_factory=time.monotonic)
+
+    def due(self, seconds: float) -> bool:
+        """True where so many seconds have gone by since it was true, or since the run began."""
+        now = time.monotonic()
+        if now - self.told < seconds:
+            return False
+        self.told = now
+        return True
 
     def rate(self) -> str:
         """Text for people: documents, windows, tokens, tokens a second."""
@@ -111,7 +123,7 @@ def answer_all(
     *,
     batch_tokens: int,
     refuse: Refuse | None = None,
-    beside: Beside = lambda example: {},
+    beside: Beside | None = None,
     progress: Callable[[Counts], None] = lambda counts: None,
 ) -> Counts:
     """Write the answer of every record to ``sink``.
@@ -120,7 +132,7 @@ def answer_all(
         records: examples, and None where the input pauses.
         batch_tokens: most tokens of a batch, padding included; a longer window is run alone.
         refuse: is called with a record that cannot be used, and why; None raises.
-        beside: what an answer has of its record; a DataError where the record lacks it.
+        beside: makes what an answer has of its record; a DataError where the record lacks it.
         progress: is called after every batch.
 
     Raises:
@@ -144,7 +156,8 @@ def answer_all(
                     group.counts.resumed += 1
                     expected = next(done, _NOTHING)
                     continue
-                features, copied = model.encode(example), beside(example)
+                features = model.encode(example)
+                copied = beside(example) if beside else {}
             except DataError as error:
                 if refuse is None:
                     raise
@@ -167,6 +180,35 @@ def _other_input(sink, expected, got):
         f"{sink.partial}: after {expected!r} was answered the input has {got} in its place; "
         "resume with the same input, or remove the file to start again"
     )
+
+
+class Documents:
+    """`Records`, of which a hash is taken while they are read."""
+
+    def __init__(self, records: Records):
+        self.records = records
+        self._total = hashlib.sha256()
+
+    def __call__(self, *, on_error: OnError | None) -> Generator[Example, None, None]:
+        """Yield the records; a broken one goes to ``on_error``, or is raised where that is None."""
+        self._total = hashlib.sha256()
+
+        def broken(error, raw):
+            assert on_error is not None
+            self._total.update(raw)
+            on_error(error, raw)
+
+        return self._hashed(self.records(on_error=broken if on_error else None))
+
+    def _hashed(self, examples: Iterator[Example]) -> Generator[Example, None, None]:
+        for example in examples:
+            value = [example.id, example.fields]
+            self._total.update(json.dumps(value, default=str).encode())
+            yield example
+
+    def sha256(self) -> str:
+        """The hash of what was read last, once it was read to its end."""
+        return self._total.hexdigest()
 
 
 class _Group:
@@ -338,12 +380,11 @@ def _holds(values: np.ndarray, value: int) -> bool:
 
 
 def ahead(
-    records: Callable[..., Iterator[Example]], on_error: OnError | None, patience: float = PATIENCE
+    records: Records, on_error: OnError | None, patience: float = PATIENCE
 ) -> Iterator[Example | None]:
     """The records of a pipe, read by a thread, and None where the next is not there in time.
 
     Args:
-        records: makes the records; its argument ``on_error`` is None where ours is.
         on_error: is called here, in the reader's thread, in the order of the records.
         patience: seconds to wait before a None.
 

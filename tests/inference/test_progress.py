@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ldt.inference import progress as module
+from ldt.inference import stream
 from ldt.inference.progress import progress
 from ldt.inference.stream import Counts
 
@@ -40,9 +40,9 @@ def test_progress_is_drawn_on_a_terminal_only_and_leaves_nothing(
 def test_without_a_terminal_there_is_a_line_every_30_seconds(monkeypatch, log):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(stream.time, "monotonic", lambda: now[0])
     with progress(shown=False) as tell:
-        counts = Counts(started=100.0)
+        counts = Counts(started=100.0, told=100.0)
         for now[0], counts.documents in ((110.0, 1), (130.0, 3), (159.0, 5), (160.0, 6)):
             tell(counts)
     assert [each.split(",")[0] for each in log.messages] == ["3 documents", "6 documents"]
