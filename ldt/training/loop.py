@@ -129,8 +129,6 @@ def train(
             stack.enter_context(matmul.chosen(record.get("arithmetic", {})))
 
         prepared = job.prepare(inputs, checkpoint)
-        if job.unit == "token":  # a character model reads any length
-            prepared.tokenizer.model_max_length = prepared.max_length
         if _writes():
             _require_space(run, prepared.model, training)
         trainer = _trainer(job, prepared, training, scratch or run, console)
@@ -245,6 +243,8 @@ def _trainer(
     Raises:
         RecipeError: transformers refuses the settings, or there is no such metric.
     """
+    if job.unit == "token":  # a character model reads any length
+        prepared.tokenizer.model_max_length = prepared.max_length
     measure, items = prepared.measure, prepared.train_items
     metrics = MetricsByStep(measure) if measure else None
     callbacks = [*([metrics] if metrics else []), *prepared.callbacks]
