@@ -79,7 +79,7 @@ class MicroBatches(WholeSteps):
             return total
         self.micro_batch = size // 2
         log.warning(
-            "out of memory at step %d with %d inputs at a time: from here on %d are run at a time, "
+            "out of memory at step %d with %d inputs at a time: from here on it is %d at a time, "
             "and a step has the same inputs as before",
             self.state.global_step + 1,
             size,
@@ -89,18 +89,18 @@ class MicroBatches(WholeSteps):
 
     def too_little_memory(self) -> ResourceError:
         """The error that ends a run where memory ended."""
-        step = f"out of memory at step {self.state.global_step}"
-        if self.model is not None and not self.model.training:
+        if not self.model.training:
             return ResourceError(
-                f"{step}, in its evaluation: a smaller training.per_device_eval_batch_size needs "
-                "less; --resume goes on"
+                f"out of memory in the evaluation at step {self.state.global_step}: a smaller "
+                "training.per_device_eval_batch_size needs less; --resume goes on"
             )
         batch = self.micro_batch or self.args.train_batch_size
-        at_once = f" with {batch} inputs at a time" if batch > 1 else " with one input at a time"
+        size = f"{batch} inputs" if batch > 1 else "one input"
         smaller = ", a smaller training.per_device_train_batch_size" if batch > 1 else ""
         return ResourceError(
-            f"{step}{at_once}: training.gradient_checkpointing=true{smaller} or a shorter "
-            "data.max_length needs less; --resume goes on"
+            f"out of memory at step {self.state.global_step + 1} with {size} at a time: "
+            f"training.gradient_checkpointing=true{smaller} or a shorter data.max_length needs "
+            "less; --resume goes on"
         )
 
 

@@ -1,13 +1,24 @@
 """Memory that ends in the middle of a training."""
 
+import json
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
-from small_steps import OF_ROWS, TASKS, assert_same, gradients, made_of
+from small_steps import OF_ROWS, assert_same, gradients, made_of
+from training_runs import rows, train, weights
 
 from ldt.data.collate import Collator
+from ldt.errors import EXIT_RESOURCES, ResourceError
 from ldt.training.flow import NamingDocuments
 from ldt.training.micro_batches import micro_batches
 from ldt.training.whole_steps import WholeSteps
+
+
+class Stop(Exception):
+    """What a test interrupts a run with."""
+
 
 NO_MEMORY = {
     "a GPU": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
@@ -42,7 +53,7 @@ def room(monkeypatch):
     return make
 
 
-@pytest.mark.parametrize("task", [name for name in TASKS if name != "multiple_choice"])
+@pytest.mark.parametrize("task", ["squad", "wikihop", "mlm"])
 def test_a_step_that_is_repeated_with_less_at_a_time_has_its_gradient(tmp_path, task, room):
     wanted, losses = gradients(tmp_path, task, 4, 2)
     sizes = room(2, NO_MEMORY["a GPU"])
@@ -82,3 +93,90 @@ def test_a_batch_is_cut_between_inputs(task):
     assert [len(part["example_ids"].unique()) for part in parts] == [2, 2, 1]
     for name, value in whole.items():
         assert torch.equal(torch.cat([part[name] for part in parts]), value)
+
+
+# -- a run, of batches of 4
+
+
+@pytest.fixture
+def of_four(recipe, tiny_longformer):
+    """Makes a recipe of 6 steps without dropout, each of 4 documents at a time."""
+
+    def make(name, *changes):
+        sizes = ["per_device_train_batch_size=4", "gradient_accumulation_steps=1", "save_steps=1"]
+        sizes += ["logging_steps=1", f"output_dir=runs/{name}", *changes]
+        model = f"model.path={without_dropout(tiny_longformer)}"
+        return recipe(model, *(f"training.{change}" for change in sizes))
+
+    return make
+
+
+def without_dropout(source):
+    folder = Path("no-dropout")
+    if not folder.exists():
+        shutil.copytree(source, folder)
+        file = folder / "config.json"
+        none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        file.write_text(json.dumps(json.loads(file.read_text()) | none))
+    return str(folder)
+
+
+def losses(name):
+    return [row["loss"] for row in rows(f"runs/{name}") if "loss" in row]
+
+
+def assert_trained_alike(name, other):
+    assert losses(name) == pytest.approx(losses(other), abs=1e-6)
+    found, wanted = weights(f"runs/{name}"), weights(f"runs/{other}")
+    assert all(torch.allclose(found[key], wanted[key], atol=1e-5) for key in wanted)
+
+
+def test_a_run_goes_on_with_half_the_batch_also_after_a_kill(of_four, room, at_step, capsys):
+    train(of_four("whole"))
+    sizes = room(2, NO_MEMORY["the CPU"], step=3)
+    train(of_four("halved"))
+    assert sizes == [4, 4, 4, *[2] * 8]
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("out of memory") == 1
+    assert (
+        "out of memory at step 3 with 4 inputs at a time: from here on it is 2 at a time, and a "
+        "step has the same inputs as before"
+    ) in said
+    assert_trained_alike("halved", "whole")
+
+    def die(model):
+        raise Stop
+
+    at_step(5, die)
+    with pytest.raises(Stop):
+        train(of_four("killed"))
+    at_step(0, None)
+    sizes.clear()
+    train(of_four("killed"), resume=True)
+    assert sizes == [2] * 4  # never 4 again
+    assert_trained_alike("killed", "whole")
+    assert rows("runs/killed")[-1]["step"] == 6
+
+
+def test_too_little_memory_for_one_input_ends_the_run(of_four, room):
+    sizes = room(0, NO_MEMORY["a GPU"], step=2)
+    with pytest.raises(
+        ResourceError, match="step 2 with one input at a time: .* --resume"
+    ) as ended:
+        train(of_four("ended"))
+    assert sizes == [4, 4, 2, 1]
+    assert ended.value.exit_code == EXIT_RESOURCES
+
+
+def test_too_little_memory_in_an_evaluation_names_its_batch(of_four, monkeypatch):
+    def prediction_step(self, model, *inputs, **options):
+        if self.state.global_step:
+            raise NO_MEMORY["a GPU"]
+        return real(self, model, *inputs, **options)
+
+    real = WholeSteps.prediction_step
+    monkeypatch.setattr(WholeSteps, "prediction_step", prediction_step)
+    with pytest.raises(
+        ResourceError, match="in the evaluation at step 1: .*per_device_eval_batch_size"
+    ):
+        train(of_four("ended", "eval_steps=1"))

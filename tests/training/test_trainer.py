@@ -295,7 +295,7 @@ def test_running_out_of_memory_is_told_with_what_would_help(tmp_path, error):
     made = trainer(tmp_path)
     made.model.fault = from_step(3, fail)
     with pytest.raises(
-        ResourceError, match="out of memory at step 2 with 2 inputs at a time: training.gradient_"
+        ResourceError, match="out of memory at step 3 with 2 inputs at a time: training.gradient_"
     ) as raised:
         made.run()
     assert raised.value.exit_code == EXIT_RESOURCES
