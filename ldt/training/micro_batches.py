@@ -89,7 +89,7 @@ class MicroBatches(WholeSteps):
 
     def too_little_memory(self) -> ResourceError:
         """The error that ends a run where memory ended."""
-        if not self.model.training:
+        if self.model is not None and not self.model.training:
             return ResourceError(
                 f"out of memory in the evaluation at step {self.state.global_step}: a smaller "
                 "training.per_device_eval_batch_size needs less; --resume goes on"
