@@ -45,8 +45,7 @@ def perplexity(
         typer.Option(
             min=1,
             metavar="CHARACTERS",
-            help="Characters scored at the end of each window of a character model; by default "
-            "half of the window.",
+            help="Characters scored at the end of a character model's window; by default half of it.",
         ),
     ] = None,
     part: Annotated[

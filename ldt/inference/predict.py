@@ -120,13 +120,8 @@ def predict(
                 return ending.code
             if not (_pauses(input) or input.startswith("hf:") or format in PUBLISHED):
                 _read_first(documents, on_error, beside)
-        predictor: Predictor = resolve_name(PREDICTORS[recipe.task.kind])(
-            folder, recipe, device, precision
-        )
-        if isinstance(sink, AnswerFile):
-            _same_arithmetic(sink, stack)
-        stack.enter_context(closing(rejects))
-        with _layout_named(format, trained.data.format):
+            predictor = _load(folder, recipe, device, precision, sink, stack)
+            stack.enter_context(closing(rejects))
             skipped = None if on_error == "stop" else rejects
             waits = _pauses(input)
             counts = _answer(documents, waits, predictor, sink, batch_tokens, skipped, beside)
@@ -217,6 +212,21 @@ def _changed(
             raise UserError(f"--n-best: {task.name} has one answer a document")
         task = task.model_copy(update={"n_best": n_best})
     return replace(recipe, task=task, data=data)
+
+
+def _load(
+    folder: Path,
+    recipe: Recipe,
+    device: str,
+    precision: str,
+    sink: AnswerFile | AnswerStream,
+    stack: ExitStack,
+) -> Predictor:
+    """The model; it computes as the run did that began the file."""
+    predictor = resolve_name(PREDICTORS[recipe.task.kind])(folder, recipe, device, precision)
+    if isinstance(sink, AnswerFile):
+        _same_arithmetic(sink, stack)
+    return predictor
 
 
 def _answer(

@@ -134,9 +134,8 @@ def train(
         trainer = _trainer(job, prepared, training, scratch or run, console)
         if _writes():
             _announce(job, prepared, trainer, run)
-        cost = None
-        if dry_run or (is_automatic(job.recipe) and checkpoint is None):
-            cost = _measure(job, prepared, trainer)
+        measured = dry_run or (is_automatic(job.recipe) and checkpoint is None)
+        cost = _measure(job, prepared, trainer) if measured else None
         if dry_run:
             log.info("dry run: nothing is trained and nothing written")
             return TrainingResult({}, [], run, cost=cost)
