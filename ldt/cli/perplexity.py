@@ -45,7 +45,7 @@ def perplexity(
         typer.Option(
             min=1,
             metavar="CHARACTERS",
-            help="Characters scored at the end of a character model's window; by default half of it.",
+            help="Characters that are scored in a character model's window; by default half of it.",
         ),
     ] = None,
     part: Annotated[
