@@ -6,7 +6,7 @@ import logging
 import math
 import resource
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class Cost:
         memory: bytes of the process, or of the GPU, at the peak.
         limit: bytes that are there for it.
         batch: inputs that the recipe runs at a time.
+        fits: whether memory holds them, and some more.
         largest: most inputs that fit at a time, a power of two; 0 where one does not.
         longest: tokens of the longest input.
         unit: what these are.
@@ -53,6 +54,7 @@ class Cost:
     memory: int
     limit: int
     batch: int
+    fits: bool
     largest: int
     longest: int
     unit: str
@@ -65,14 +67,14 @@ class Cost:
         needed, there = (f"{value / 2**30:,.1f} GiB" for value in (self.memory, self.limit))
         took = _minutes(self.seconds)
         length = f"{took} a step" if self.steps is None else f"{plural(self.steps, 'step')}, {took}"
-        fits = f"the largest batch that fits is {plural(self.largest, 'input')} of {size}"
-        if self.batch <= max(self.largest, 1) and self.memory <= self.limit:
+        most = f"the largest batch that fits is {plural(self.largest, 'input')} of {size}"
+        if self.fits:
             return Notice(
-                f"about {length} on {self.device}, {needed} of memory at the peak; {fits}"
+                f"about {length} on {self.device}, {needed} of memory at the peak; {most}"
             )
         what = f"{plural(self.batch, 'input')} of {size} at a time"
         if self.largest:
-            advice = f"{fits}: training.per_device_train_batch_size=auto takes it"
+            advice = f"{most}: training.per_device_train_batch_size=auto takes it"
         else:
             advice = "training.gradient_checkpointing=true or a shorter data.max_length needs less"
         return Notice(
@@ -108,17 +110,21 @@ def estimate(job: Job, prepared: Prepared, trainer: Trainer) -> Cost | None:
     short, long = items.typical(1, 1)[0], items.longest(1)
     (_, one), *_ = measure(trainer, [short, long])
     line = _Memory(one.peak, tokens(long), (one.peak - one.base) / tokens(long))
-    micro = line.largest(limit, items.most)
-    large, typical = items.largest(batch), items.typical(TYPICAL, batch)
-    tried = [inputs for inputs in (items.longest(2), large) if line.of(inputs) <= ROOM * limit]
-    batches = [short, *tried, *typical]
-    steps, answer, fits = measure(trainer, batches, last, micro if micro < batch else None)
+    surely, room = max(line.largest(limit, items.most), 1), round(ROOM * limit)
+    two, large, typical = items.longest(2), items.largest(batch), items.typical(TYPICAL, batch)
+    pair = [two] if line.of(two) <= room else []
+    whole = [large] if line.of(large) <= room else []
+    batches = [short, *pair, *whole, *typical]
+    steps, answer, micro = measure(trainer, batches, last, surely if surely < batch else None)
+    if pair:
+        further = tokens(two) - tokens(long)
+        line = replace(line, a_token=max(steps[1].peak - one.peak, 0) / further)
     peak = max(step.peak for step in [one, *steps, *([answer] if answer else [])])
-    if len(tried) == 2:
-        line = _Memory(one.peak, tokens(long), max(steps[1].peak - one.peak, 0) / tokens(long))
-    else:
+    if not whole:
         peak = max(peak, line.of(large))
-    largest = min(line.largest(limit, items.most), fits or MOST, _power_of_two(items.count))
+    largest, fits = line.largest(limit, items.most), peak <= room
+    if micro is not None and micro < min(surely, batch):  # memory ended before that
+        largest, fits = min(largest, micro), False
 
     count = None
     if prepared.whole or args.max_steps > 0:
@@ -128,7 +134,7 @@ def estimate(job: Job, prepared: Prepared, trainer: Trainer) -> Cost | None:
         evaluations = _times(args.eval_strategy, args.eval_steps, args, items.count)
         seconds += evaluations * answer.seconds * answered.mean * answered.count / tokens(last)
     device = args.device.type
-    return Cost(count, seconds, peak, limit, batch, largest, items.most, job.unit, device)
+    return Cost(count, seconds, peak, limit, batch, fits, largest, items.most, job.unit, device)
 
 
 def fitting(prepared: Prepared, trainer: Trainer, cost: Cost) -> int | None:
@@ -238,13 +244,9 @@ class _Memory:
         """The power of two of inputs of ``most`` tokens that fits into ``limit`` bytes."""
         room = ROOM * limit - self.one
         if room < 0:
-            return 1 if self.one <= limit else 0
-        return _power_of_two(1 + int(min(MOST, room / max(self.a_token * most, 1))))
-
-
-def _power_of_two(number: int) -> int:
-    """The largest one that is not above a number."""
-    return 1 << (number.bit_length() - 1)
+            return 0
+        number = 1 + int(min(MOST - 1, room / max(self.a_token * most, 1)))
+        return 1 << (number.bit_length() - 1)
 
 
 def _seconds(

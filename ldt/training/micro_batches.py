@@ -28,6 +28,8 @@ class MicroBatches(WholeSteps):
     ``micro_batch``: inputs of a batch that are run at a time; None: all of them.
     """
 
+    model: torch.nn.Module  # never None, as transformers' may be before its training
+
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.micro_batch: int | None = None

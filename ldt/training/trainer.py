@@ -61,8 +61,6 @@ class Trainer(MicroBatches):
         kwargs: of transformers' Trainer.
     """
 
-    model: torch.nn.Module  # never None, as transformers' may be before its training
-
     def __init__(self, *, tokenizer, ids: list, progress: ProgressReport, **kwargs):
         self.tokenizer, self.ids, self.progress = tokenizer, ids, progress
         self.skipped = self.skipped_in_a_row = 0

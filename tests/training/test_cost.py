@@ -27,6 +27,7 @@ NEW = {  # of a dry run of 12 documents
     "memory": 3 * GIB,
     "limit": 8 * GIB,
     "batch": 4,
+    "fits": True,
     "largest": 8,
     "longest": 4096,
     "unit": "token",
@@ -50,14 +51,14 @@ NEW = {  # of a dry run of 12 documents
             logging.INFO,
         ),
         (
-            {"memory": 12 * GIB, "batch": 16, "seconds": 72000},
+            {"memory": 12 * GIB, "batch": 16, "seconds": 72000, "fits": False},
             "about 8 steps, 20.0 h on cpu; 16 inputs of 4,096 tokens at a time take 12.0 GiB of "
             "memory at the peak, 8.0 GiB are there: the largest batch that fits is 8 inputs of "
             "4,096 tokens: training.per_device_train_batch_size=auto takes it",
             logging.WARNING,
         ),
         (
-            {"memory": 9 * GIB, "batch": 1, "largest": 0, "seconds": 40},
+            {"memory": 9 * GIB, "batch": 1, "fits": False, "largest": 0, "seconds": 40},
             "about 8 steps, 40 s on cpu; 1 input of 4,096 tokens at a time take 9.0 GiB of memory "
             "at the peak, 8.0 GiB are there: training.gradient_checkpointing=true or a shorter "
             "data.max_length needs less",
@@ -75,7 +76,8 @@ def test_a_dry_run_says_how_many_steps_there_will_be(recipe, capsys):
     train(recipe())
     assert found.steps == json.loads(Path("runs/r/metrics.json").read_text())["steps"] == 8
     assert found.batch == 1
-    assert found.largest == 8  # of 12 documents
+    assert found.fits
+    assert found.largest >= 8  # of short documents and a small model
     assert found.seconds > 0
     assert GIB / 10 < found.memory < found.limit
     capsys.readouterr()
@@ -186,6 +188,44 @@ def test_an_automatic_batch_has_the_inputs_of_a_step(recipe):
     assert found["gradient_accumulation_steps"] == 1
 
 
+def estimated(recipe, monkeypatch, limit, most=99):
+    """The cost of batches of 8, where an input of 67 tokens takes 1 GiB over 2 of the process, and
+    memory ends with more than ``most`` inputs of a batch."""
+    tried = []
+
+    def measured(trainer, batches, evaluated=None, micro_batch=None):
+        tried.extend(len(batch) for batch in batches)
+        sizes = [cost.tokens(batch) / 67 for batch in batches]
+        steps = [cost.Step(1.0, 0.5, 2 * GIB, int((2 + size) * GIB)) for size in sizes]
+        fits = micro_batch if max(map(len, batches)) <= most else most
+        return steps, None, fits
+
+    monkeypatch.setattr(cost, "measure", measured)
+    monkeypatch.setattr(cost, "memory_limit", lambda device: int(limit * GIB))
+    sizes = ["per_device_train_batch_size=8", "gradient_accumulation_steps=1"]
+    made = recipe(*(f"training.{size}" for size in sizes))
+    return training.train(made, dry_run=True).cost, tried
+
+
+def test_what_surely_does_not_fit_is_not_tried(recipe, monkeypatch):
+    found, tried = estimated(recipe, monkeypatch, limit=100)
+    assert found.fits
+    assert found.largest == 64  # of 88 GiB
+    assert tried == [1, 1, 1, 2, 8, 8, 8, 8]
+    found, tried = estimated(recipe, monkeypatch, limit=4.6)
+    assert not found.fits
+    assert found.largest == 2
+    assert tried == [1, 1, 1, 2, 8, 8, 8]  # not the largest batch of 8
+    found, tried = estimated(recipe, monkeypatch, limit=3)
+    assert (found.fits, found.largest) == (False, 0)
+    assert tried == [1, 1, 1, 8, 8, 8]
+
+
+def test_memory_that_ends_while_measuring_is_the_limit(recipe, monkeypatch):
+    found, _ = estimated(recipe, monkeypatch, limit=100, most=4)
+    assert (found.fits, found.largest) == (False, 4)
+
+
 # -- lengths, memory
 
 
@@ -223,7 +263,7 @@ def test_memory_grows_by_the_token_up_to_the_room():
     assert line.of([feature(4096)] * 3) == 4 * GIB
     assert line.largest(8 * GIB, 4096) == 4  # 7.2 GiB: six
     assert line.largest(GIB, 4096) == 0
-    assert line.largest(2 * GIB, 4096) == 1
+    assert line.largest(round(2.3 * GIB), 4096) == 1
 
 
 def test_the_limit_is_that_of_the_shell_or_of_the_container(monkeypatch, tmp_path):
