@@ -32,6 +32,7 @@ ENVIRONMENT = {
 # A command is a function, or a `typer.Typer` of several; the help has them in this order.
 COMMANDS = {
     "convert": "ldt.cli.convert:convert",
+    "check": "ldt.cli.check:check",
     "finetune": "ldt.cli.finetune:finetune",
     "pretrain": "ldt.cli.pretrain:pretrain",
     "predict": "ldt.cli.predict:predict",

@@ -46,7 +46,8 @@ class Sketches:
     def __enter__(self) -> Sketches:
         self._stack = ExitStack()
         self._bands: list[IO[bytes]] = [
-            self._stack.enter_context(TemporaryFile(prefix="ldt-")) for _ in range(BANDS)
+            self._stack.enter_context(TemporaryFile(prefix="ldt-"))  # noqa: SIM115
+            for _ in range(BANDS)
         ]
         return self
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-GIANT = 1_000_000  # characters of a document that is as long as books are
 _LANGUAGE_WORDS = 400  # of a text, by which its language is told
 _LEAST_WORDS = 20  # of fewer it is not told
 
@@ -49,8 +48,6 @@ def faults(text: str) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with a text: the name of a kind of `ldt.data.findings`, and where."""
     if not any(map(str.isalnum, text)):
         yield "empty", "no letter or digit"
-    if len(text) > GIANT:
-        yield "giant", f"{len(text):,} characters"
     for kind, pattern in (("control_characters", _CONTROLS), ("wrong_encoding", _MOJIBAKE)):
         if (kind == "control_characters" or not text.isascii()) and (found := pattern.search(text)):
             around = text[max(found.start() - 10, 0) : found.end() + 10]

@@ -1,5 +1,6 @@
 """Classes or a number for a whole document: [cls] document [sep], answered at the first token."""
 
+import json
 import logging
 import math
 from collections import Counter
@@ -138,6 +139,18 @@ class Classification(Task):
                 f"{where[unseen.most_common(1)[0][0]]}: labels that the training set does not "
                 f"have, with the number of documents: {counts}; it has {listed(_names(config))}"
             )
+
+    def classes(self, example: Example, data: "DataSection") -> list[str]:
+        """Return those that the label names, each as often as it does; of a number none."""
+        raw = _raw(example, data.label)
+        if self.problem == "regression" or isinstance(raw, float):
+            return []
+        return [_class(each, data.label, example.where) for each in _several(raw)]
+
+    def answer_key(self, example: Example, data: "DataSection") -> str:
+        """Return the label as the file has it, of several fields those that are true."""
+        raw = _raw(example, data.label)
+        return json.dumps(sorted(map(str, raw)) if isinstance(raw, list) else raw, default=str)
 
     def stratum(self, example: Example, data: "DataSection") -> Hashable:
         """Return the class where each document has one."""

@@ -32,6 +32,7 @@ class MultipleChoice(Task):
     extras: ClassVar[tuple[str, ...]] = ("texts",)
     roles: ClassVar[tuple[str, ...]] = ("cls", "question", "choice", "context", "sep")
     document: ClassVar[str] = "context"
+    asked: ClassVar[tuple[str, ...]] = ("question", "choices")
     fields: ClassVar[tuple[str, ...]] = ("question", "choices")
     together: ClassVar[bool] = True
 
