@@ -182,9 +182,8 @@ class Tally:
         self.counts[kind] = self.counts.get(kind, 0) + count
         places = self.places.setdefault(kind, [])
         for place in where:
-            if len(places) == PLACES:
-                break
-            places.append(place)
+            if len(places) < PLACES and place not in places:
+                places.append(place)
         self.details.setdefault(kind, detail)
 
     def findings(self, of: int) -> list[Finding]:

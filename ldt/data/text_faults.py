@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 _LANGUAGE_WORDS = 400  # of a text, by which its language is told
@@ -35,7 +36,7 @@ _COMMON = {  # words that few other languages have
     "French": "le les des et est une dans pour que qui du pas sur avec il au sont",
     "Spanish": "el los las y una por con para del es se como lo más su al fue",
     "Italian": "il di che è della per una con non sono del le gli alla nel anche si",
-    "Portuguese": "o os uma do da não em para com dos ao mais foi são pelo que as",
+    "Portuguese": "os uma da não em para com dos ao mais foi são pelo que também",
     "Dutch": "het een van en dat niet voor met zijn aan op ook wordt bij deze naar te",
 }
 _WORDS: dict[str, list[str]] = {}
@@ -65,11 +66,8 @@ def language(text: str) -> str | None:
     words = beginning.lower().split(maxsplit=_LANGUAGE_WORDS)[:_LANGUAGE_WORDS]
     if len(words) < _LEAST_WORDS:
         return None
-    counts = dict.fromkeys(_COMMON, 0)
-    for word in words:
-        for name in _WORDS.get(word, ()):
-            counts[name] += 1
-    best, second = sorted(counts, key=lambda name: -counts[name])[:2]
-    if counts[best] < 0.08 * len(words) or counts[best] < 2 * counts[second]:
-        return None
-    return best
+    found = [(name, word) for word in words for name in _WORDS.get(word, ())]
+    counts = Counter(name for name, _ in found)
+    (best, count), (_, second) = (*counts.most_common(2), ("", 0), ("", 0))[:2]
+    different = len({word for name, word in found if name == best})
+    return best if count >= max(0.08 * len(words), 2 * second) and different >= 3 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from itertools import groupby
 
@@ -77,4 +78,12 @@ def _lists(classes: Classes) -> list[str]:
     """Names that are JSON, and the 0 and 1 of vectors."""
     if classes.several and set(classes.counts) == {"0", "1"}:
         return ["0", "1"]
-    return [name for name in classes.counts if name[:1] + name[-1:] in ("[]", "{}")]
+    return [name for name in classes.counts if name[:1] in "[{" and _is_json(name)]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True

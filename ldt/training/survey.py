@@ -232,7 +232,7 @@ def same_files(one: str, other: str) -> bool:
 def _tell(survey: Survey, kind: str, numbers: np.ndarray, like: str = "") -> None:
     """Count documents by number; ``like`` is the place that the first one resembles."""
     places = [survey.places[number] for number in numbers[:PLACES]]
-    survey.tally.add(kind, places, f"the first one: see {like}" if like else "", len(numbers))
+    survey.tally.add(kind, places, f"the first is like {like}" if like else "", len(numbers))
 
 
 def _has_text(survey: Survey) -> np.ndarray:
