@@ -33,6 +33,7 @@ ENVIRONMENT = {
 COMMANDS = {
     "init": "ldt.cli.init:init",
     "convert": "ldt.cli.convert:convert",
+    "check": "ldt.cli.check:check",
     "finetune": "ldt.cli.finetune:finetune",
     "pretrain": "ldt.cli.pretrain:pretrain",
     "predict": "ldt.cli.predict:predict",

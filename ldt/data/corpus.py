@@ -96,7 +96,8 @@ class Reader:
     """The documents of a source; after the iteration, what was left out.
 
     Iterating yields texts that are not blank. ``rejected`` counts documents (or lines, or the rest
-    of a damaged file) that could not be read, ``empty`` blank documents.
+    of a damaged file) that could not be read, ``empty`` blank documents. ``where`` is the place of
+    the text that was yielded last: its file, or "file:line".
 
     Args:
         source: what to read.
@@ -107,6 +108,7 @@ class Reader:
     data: CorpusSection
     rejected: int = 0
     empty: int = 0
+    where: str = ""
     messages: list[str] = field(default_factory=list)  # of the first that were rejected
 
     def __iter__(self) -> Iterator[str]:
@@ -148,6 +150,7 @@ class Reader:
             on_error=self._reject,
             max_line_bytes=limit,
         ):
+            self.where = example.where
             try:
                 yield records.text(example, self.data.text)
             except DataError as error:
@@ -200,7 +203,14 @@ class Reader:
             what = streams.not_utf8(raw, error, lines[0].offset)
             self._reject(DataError(f"{self.source.name}:{number}: {what}"))
         else:
-            yield text if self.data.documents == "file" else text.rstrip("\r\n")
+            whole = self.data.documents == "file"
+            self.where = self.source.name if whole else f"{self.source.name}:{lines[0].number}"
+            yield text if whole else text.rstrip("\r\n")
+
+
+def normalised(text: str) -> str:
+    """The text in lower case with single spaces, so that copies which differ in them are equal."""
+    return " ".join(text.casefold().split())
 
 
 def fingerprint(text: str) -> int:

@@ -42,6 +42,10 @@ _ADJACENT = re.compile(r"""['"]\s+['"]|\\""")  # texts that Python would join, a
 _ARRAY = re.compile(r"""\[[\d.\s]*\]|\[\s*['"].*['"]\s*\]""", re.S)  # as NumPy prints it
 
 
+class AmbiguousLabels(DataError):
+    """Labels that can be meant in two ways. The message begins with a place."""
+
+
 @dataclass(frozen=True)
 class LabelReader:
     """Reads labels.
@@ -105,6 +109,17 @@ class LabelReader:
         if problem == MULTI:
             return self._classes(value, where)
         return (self._number if problem == REGRESSION else self._class)(value, where)
+
+    def classes(self, value: Any, where: str) -> str | list[str] | None:
+        """The class or classes in what `raw` returned, whatever the problem; None where it is blank.
+
+        Raises:
+            DataError: it is of a wrong type.
+        """
+        if is_blank(value):
+            return None
+        several = isinstance(value, list | dict)
+        return self._classes(value, where) if several else self._class(value, where)
 
     def _literal(self, text: str, where: str) -> Any:
         """The list or object that a text is, in JSON or as Python prints it; else the text."""
@@ -182,7 +197,8 @@ def infer_problem(values: Values, reader: LabelReader) -> str:
     """The problem that goes with labels of these types.
 
     Raises:
-        DataError: labels of types that do not go together, or that can be meant in two ways.
+        DataError: labels of types that do not go together.
+        AmbiguousLabels: numbers as text.
     """
     path = reader.path
     several = [value for value, _ in values if not is_blank(value)]
@@ -206,7 +222,7 @@ def infer_problem(values: Values, reader: LabelReader) -> str:
     if set(first) == {"str"} and all(_is_number(value) for value, _ in values):
         decimal = next((value for value, _ in values if is_decimal(value)), None)
         if decimal is not None:
-            raise DataError(
+            raise AmbiguousLabels(
                 f"{values[0][1]}: labels such as {decimal!r} are numbers as text; "
                 "task.problem=regression reads them so, single_label as classes"
             )
@@ -217,7 +233,7 @@ def check_meaning(values: Values, reader: LabelReader) -> None:
     """Stop where labels of a training set can be meant in two ways; tell of blanks around them.
 
     Raises:
-        DataError: texts that look like several classes, or numbers, in one; vectors of 0 and 1
+        AmbiguousLabels: texts that look like several classes, or numbers, in one; vectors of 0 and 1
             of classes without names. The message has each way to read them.
     """
     if reader.separator is None:
@@ -226,11 +242,11 @@ def check_meaning(values: Values, reader: LabelReader) -> None:
     if lists and not reader.names and isinstance(reader.path, str):
         sizes = {len(value) if _is_vector(value) else 0 for value, _ in lists}
         if len(sizes) == 1 and sizes != {0}:
-            raise DataError(
+            raise AmbiguousLabels(
                 f"{lists[0][1]}: label {reader.path!r} is a vector of {sizes.pop():,} numbers 0 "
                 "and 1, of classes without names; task.labels=[a, b, …] names them in their order"
             )
-    stray = [where for value, where in values if _is_stray(value)]
+    stray = [where for value, where in values if is_stray(value)]
     if stray:
         log.warning(
             "%s: %s with blanks around a class, which is read without them",
@@ -297,7 +313,7 @@ def _check_texts(values: Values, known: Sequence[str]) -> None:
             places.setdefault(value.strip(), where)
     numbers = [text for text in places if "," in text]
     if numbers and all(_DECIMAL_COMMA.fullmatch(text) for text in places):
-        raise DataError(
+        raise AmbiguousLabels(
             f"{places[numbers[0]]}: labels such as {numbers[0]!r} look like numbers with a decimal "
             "comma, which is to be a point; data.label_separator=',' reads several classes, "
             "data.label_separator=none one"
@@ -308,7 +324,7 @@ def _check_texts(values: Values, known: Sequence[str]) -> None:
     parts = {part for text in counts for part in _parts(text, found)}
     text = next(text for text in places if len(_parts(text, found)) > 1)
     shell = "'\"\\n\"'" if found == "\n" else f"{found!r}"
-    raise DataError(
+    raise AmbiguousLabels(
         f"{places[text]}: labels such as {shown(text)} look like several classes in a cell; "
         f"data.label_separator={shell} reads {len(parts):,} classes, data.label_separator=none "
         f"keeps {len(counts):,} combinations as classes"
@@ -363,7 +379,7 @@ def _is_number(value: str) -> bool:
         return False
 
 
-def _is_stray(value: Any) -> bool:
+def is_stray(value: Any) -> bool:
     """True if a class has blanks around it."""
     if isinstance(value, list | dict):
         return any(isinstance(item, str) and item != item.strip() for item in value)

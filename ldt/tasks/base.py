@@ -4,19 +4,21 @@ Every task builds its input from named segments by the one `join` below, so that
 what gets global attention by role. Nothing here imports torch before a head is asked for.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, model_validator
 
+from ldt.data.corpus import fingerprint, normalised
 from ldt.data.features import Feature
 from ldt.data.options import Section
-from ldt.data.records import Example, text
+from ldt.data.records import Example, field, text
 from ldt.data.tokenization import special_id
-from ldt.errors import DataError, UserError
+from ldt.errors import DataError, UserError, kind
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 
@@ -81,6 +83,20 @@ def ends(tokenizer) -> tuple[Segment, Segment]:
 def by_input(outputs: Outputs, rows: Iterable[int]) -> list[Outputs]:
     """The outputs of a head for a batch, [rows, ...] by name, as one dict for each of the rows."""
     return [{name: values[row] for name, values in outputs.items()} for row in rows]
+
+
+class Fault(NamedTuple):
+    """What is wrong with an example: a kind of `ldt.data.findings`, and what was found."""
+
+    kind: str
+    what: str
+
+
+def flat(value: Any) -> str:
+    """All text in a JSON value, a line for each."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return "\n".join(map(flat, value)) if isinstance(value, list) else str(value)
 
 
 def named_labels(names: Sequence[str]) -> dict[str, Any]:
@@ -151,6 +167,7 @@ class Task(AnyTask):
     shuffles: ClassVar[bool] = False  # training sees each example anew in every epoch
     new_tokens: ClassVar[tuple[str, ...]] = ()  # special tokens that the vocabulary is to have
     noun: ClassVar[str] = "questions"  # what examples are called in messages
+    asked: ClassVar[tuple[str, ...]] = ()  # fields of the input beside the document
 
     global_attention: list[str]
 
@@ -183,6 +200,45 @@ class Task(AnyTask):
         if not question.strip():
             raise DataError(f"{example.where}: the question is empty")
         return question
+
+    def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
+        """What the model reads of an example, as text: the document, and what is asked about it.
+
+        Raises:
+            DataError: a field is missing, or the document is no text.
+        """
+        path = self.path(self.document, data)
+        document = field(example, path)
+        if not isinstance(document, str | list):
+            raise DataError(f"{example.where}: field {path!r} is {kind(document)}, expected text")
+        asked = [flat(field(example, self.path(name, data))) for name in self.asked]
+        return flat(document), "\n".join(asked)
+
+    def classes(self, example: Example, data: "DataSection") -> str | list[str] | None:
+        """The class that is the right answer, or the list of classes in it; None of a blank one.
+
+        An empty list where the task has no classes.
+
+        Raises:
+            DataError: they cannot be read.
+        """
+        return []
+
+    def answer_key(self, example: Example, data: "DataSection") -> str:
+        """The right answer as text that is the same for equal answers.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        return json.dumps(self.gold(example, data, None), default=sorted, sort_keys=True)
+
+    def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
+        """Yield what is wrong with an example by what the task knows, for `ldt check`.
+
+        Raises:
+            DataError: the example cannot be read.
+        """
+        return iter(())
 
     def each(self, examples: Iterable[Example], source: str) -> Iterator[Example]:
         """Yield the examples of a set.
@@ -224,9 +280,9 @@ class Task(AnyTask):
     def unit(self, example: Example, data: "DataSection") -> Hashable:
         """The group of an example that a split leaves together, as the questions on one text.
 
-        Here the example alone.
+        Here the example and its copies, so that none is evaluated on that was trained on.
         """
-        return example.id
+        return fingerprint(normalised("\0".join(self.parts(example, data))))
 
     @abstractmethod
     def encode(

@@ -1,8 +1,9 @@
 """Classes or a number for a whole document: [cls] document [sep], answered at the first token."""
 
+import json
 import logging
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -21,14 +22,16 @@ from ldt.data.labels import (
     count_classes,
     infer_problem,
     is_decimal,
+    is_stray,
 )
 from ldt.data.options import Names
 from ldt.data.records import Example, text
 from ldt.data.tokenization import tokenize
-from ldt.errors import DataError, RecipeError, listed
+from ldt.errors import DataError, RecipeError, listed, shown
 from ldt.metrics import baseline, classification
 from ldt.metrics.numbers import logsumexp, softmax
 from ldt.tasks.base import (
+    Fault,
     Outputs,
     Segment,
     Task,
@@ -151,6 +154,27 @@ class Classification(Task):
                 f"{where[unseen.most_common(1)[0][0]]}: labels that the training set does not "
                 f"have, with the number of documents: {counts}; it has {listed(_names(config))}"
             )
+
+    def classes(self, example: Example, data: "DataSection") -> str | list[str] | None:
+        """Return the class, or the list of classes; of a number an empty one."""
+        reader = self.labels_of(data)
+        value = reader.raw(example)
+        if self.problem == "regression" or isinstance(value, float):
+            return []
+        return reader.classes(value, example.where)
+
+    def answer_key(self, example: Example, data: "DataSection") -> str:
+        """Return the label as the file has it, of several fields those that are true."""
+        value = self.labels_of(data).raw(example)
+        return json.dumps(
+            sorted(map(str, value)) if isinstance(value, list) else value, default=str
+        )
+
+    def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
+        """Yield blanks around a class."""
+        value = self.labels_of(data).raw(example)
+        if is_stray(value):
+            yield Fault("stray_blanks", f"the label {shown(value)}")
 
     def stratum(self, example: Example, data: "DataSection") -> Hashable:
         """Return the class where each document has one."""

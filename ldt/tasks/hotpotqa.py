@@ -4,7 +4,7 @@ Input: <s> [question] question [/question]
        (<t> title </t> (sentence [/sent])* [/par])*  yes no null </s>
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from ldt.errors import DataError
 from ldt.metrics import baseline, hotpotqa
 from ldt.metrics.numbers import logistic, logsumexp, softmax
 from ldt.metrics.result import mean
-from ldt.tasks.base import NO_LABEL, Outputs, Segment, Task, ends, join, named_labels
+from ldt.tasks.base import NO_LABEL, Fault, Outputs, Segment, Task, ends, join, named_labels
 from ldt.tasks.text import paragraphs
 from ldt.tasks.text.alignment import aligned, real_tokens
 from ldt.tasks.text.mentions import mentions
@@ -64,6 +64,7 @@ class HotpotQA(Task):
         *("document", "paragraphs", "options", "sep"),
     )
     document: ClassVar[str] = "context"
+    asked: ClassVar[tuple[str, ...]] = ("question",)
     fields: ClassVar[tuple[str, ...]] = ("question", "answer", "supporting_facts")
     answer_keys: ClassVar[tuple[str, ...]] = (
         *("answer", "type", "score", "title", "sentence", "start", "end"),
@@ -113,6 +114,17 @@ class HotpotQA(Task):
         """
         super().learn(examples, data)
         return {**named_labels(TYPES), "evidence_weights": self.weights}
+
+    def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
+        """Yield an answer that no sentence mentions, and evidence that is not there."""
+        answer, facts = self.gold(example, data, None).values()
+        context = paragraphs.read(example, self.path("context", data))
+        there = {(title, place) for title, sentences in context for place in range(len(sentences))}
+        told = "\n".join(sentence for _, sentences in context for sentence in sentences)
+        if answer not in TYPES[1:] and not mentions(told, [answer]):
+            yield Fault("answer_not_mentioned", f"no mention of {answer[:60]!r}")
+        for title, place in sorted(facts - there):
+            yield Fault("answer_not_in_context", f"no sentence {place} of {title[:60]!r}, a fact")
 
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None

@@ -33,6 +33,7 @@ class MultipleChoice(Task):
     extras: ClassVar[tuple[str, ...]] = ("texts",)
     roles: ClassVar[tuple[str, ...]] = ("cls", "question", "choice", "context", "sep")
     document: ClassVar[str] = "context"
+    asked: ClassVar[tuple[str, ...]] = ("question", "choices")
     fields: ClassVar[tuple[str, ...]] = ("question", "choices")
     answer_keys: ClassVar[tuple[str, ...]] = ("answer", "choice", "score", "scores")
     together: ClassVar[bool] = True

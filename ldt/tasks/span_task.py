@@ -43,6 +43,7 @@ class SpanTask(Task):
     extras: ClassVar[tuple[str, ...]] = ("offsets", "first", "context")
     roles: ClassVar[tuple[str, ...]] = ("cls", "question", "sep", "document")
     document: ClassVar[str] = "context"
+    asked: ClassVar[tuple[str, ...]] = ("question",)
     label_names: ClassVar[tuple[str, ...]] = ("start_positions", "end_positions")
     outputs: ClassVar[tuple[str, ...]] = ("start_logits", "end_logits")
     answer_keys: ClassVar[tuple[str, ...]] = ("answer", "score", "start", "end", "n_best")

@@ -1,6 +1,6 @@
 """Questions on documents whose answers have a place, or none; as in SQuAD 1.1 and 2.0."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -10,9 +10,10 @@ from ldt.errors import DataError
 from ldt.metrics import baseline, squad
 from ldt.metrics.numbers import logistic
 from ldt.metrics.result import mean
-from ldt.tasks.base import Outputs, evaluation_set, training_set
+from ldt.tasks.base import Fault, Outputs, evaluation_set, training_set
 from ldt.tasks.span_task import SpanTask, context_of
 from ldt.tasks.text.alignment import Span
+from ldt.tasks.text.words import cuts_word
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -97,6 +98,18 @@ class Squad(SpanTask):
             for name in self.label_names if spans is not None else ():
                 feature[name] = feature[name] or [CLS]
         return features
+
+    def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
+        """Yield answers that are not where they are said to be, and those that cut a word."""
+        context = text(example, self.path("context", data))
+        for answer in self._listed(example, data):
+            try:
+                (start, end), words = _placed(answer, context, example.where)
+            except DataError as error:
+                yield Fault("answer_not_in_context", str(error).removeprefix(f"{example.where}: "))
+            else:
+                if words.strip() and cuts_word(context, start, end):
+                    yield Fault("span_cuts_word", f"the answer {words[:40]!r}")
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Number of chunks with an answer."""
@@ -190,7 +203,13 @@ class Squad(SpanTask):
 
     def _answers(self, example: Example, data: "DataSection") -> list[tuple[Span, str]]:
         """The characters and the text of each right answer; none of one that is white space."""
-        path, context = self.path("answers", data), text(example, self.path("context", data))
+        context = text(example, self.path("context", data))
+        placed = [_placed(answer, context, example.where) for answer in self._listed(example, data)]
+        return [(span, words) for span, words in placed if words.strip()]
+
+    def _listed(self, example: Example, data: "DataSection") -> list[Any]:
+        """The right answers one by one, each as text or as an object."""
+        path = self.path("answers", data)
         listed = field(example, path)
         if isinstance(listed, dict):
             quoted, starts = listed.get("text"), listed.get("answer_start")
@@ -200,8 +219,7 @@ class Squad(SpanTask):
         listed = [listed] if isinstance(listed, str | dict) else listed
         if not isinstance(listed, list):
             raise DataError(f"{example.where}: {path!r} is {kind(listed)}, expected a list")
-        placed = [_placed(answer, context, example.where) for answer in listed]
-        return [(span, words) for span, words in placed if words.strip()]
+        return listed
 
 
 def _placed(answer: Any, context: str, where: str) -> tuple[Span, str]:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from ldt.metrics.conll import Entity
 from ldt.metrics.numbers import softmax
 from ldt.tasks.base import (
     NO_LABEL,
+    Fault,
     Outputs,
     Segment,
     Task,
@@ -27,7 +28,7 @@ from ldt.tasks.base import (
     named_labels,
     training_set,
 )
-from ldt.tasks.text.words import Words, sentences, spans
+from ldt.tasks.text.words import Words, cuts_word, sentences, spans
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -120,6 +121,23 @@ class TokenClassification(Task):
                 f"{where}: types that the training set does not have, with the number of "
                 f"entities: {listed}; it has {', '.join(map(repr, _types(config)))}"
             )
+
+    def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
+        """Return the text, or the words with a space between them."""
+        tokens = self._tokens(example, data)
+        return Words.given(*tokens).text if tokens else self._text(example, data), ""
+
+    def classes(self, example: Example, data: "DataSection") -> list[str]:
+        """Return the type of each entity."""
+        return [entity.label for entity in self.gold(example, data, None)]
+
+    def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
+        """Yield entities of a raw text that begin or end inside of a word."""
+        if self._tokens(example, data) is None:
+            document = self._text(example, data)
+            for start, end, label in self.gold(example, data, None):
+                if cuts_word(document, start, end):
+                    yield Fault("span_cuts_word", f"{label} {document[start:end][:40]!r}")
 
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None

@@ -1,6 +1,7 @@
 """Questions on long documents, learnt from answers without a place; as in TriviaQA."""
 
-from collections.abc import Hashable, Iterable, Sequence
+import json
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -8,10 +9,10 @@ from ldt.data import evidence
 from ldt.data.features import Feature
 from ldt.data.options import Count, Length
 from ldt.data.records import Example, field, kind, text
-from ldt.errors import DataError
+from ldt.errors import DataError, listed
 from ldt.metrics import baseline, triviaqa
 from ldt.metrics.result import mean
-from ldt.tasks.base import Outputs
+from ldt.tasks.base import Fault, Outputs
 from ldt.tasks.span_task import SpanTask, context_of
 from ldt.tasks.text.mentions import mentions
 
@@ -68,6 +69,21 @@ class TriviaQA(SpanTask):
     def unit(self, example: Example, data: "DataSection") -> Hashable:
         """The question: its documents are not parted."""
         return self.gold(example, data, None)["question"]
+
+    def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
+        """Return the document, also where it is a file of its own, and the question."""
+        source = self._source(example, data)
+        return context_of(source), self.question(example, data)
+
+    def answer_key(self, example: Example, data: "DataSection") -> str:
+        """Return the names of the answer; the id of the question is no part of it."""
+        return json.dumps(sorted(self._answers(example, data)))
+
+    def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
+        """Yield a document in which no answer is mentioned."""
+        answers = self._answers(example, data)
+        if not mentions(context_of(self._source(example, data)), answers):
+            yield Fault("answer_not_mentioned", f"no mention of {listed(answers, 3)}")
 
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None

@@ -5,7 +5,8 @@ Input: <s> [question] query [/question] ([ent] candidate [/ent])* (</s> support 
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -23,11 +24,13 @@ from ldt.metrics.numbers import softmax
 from ldt.metrics.result import mean
 from ldt.tasks.base import (
     NO_LABEL,
+    Fault,
     Outputs,
     Segment,
     Task,
     ends,
     evaluation_set,
+    flat,
     join,
     training_set,
 )
@@ -67,6 +70,7 @@ class WikiHop(Task):
     extras: ClassVar[tuple[str, ...]] = ("candidates",)
     roles: ClassVar[tuple[str, ...]] = ("cls", "question", "candidates", "supports")
     document: ClassVar[str] = "supports"
+    asked: ClassVar[tuple[str, ...]] = ("query", "candidates")
     fields: ClassVar[tuple[str, ...]] = ("query", "candidates", "answer")
     answer_keys: ClassVar[tuple[str, ...]] = ("answer", "score", "n_best")
     together: ClassVar[bool] = True
@@ -131,6 +135,16 @@ class WikiHop(Task):
             values = field(example, path)
             changed[path] = [values[place] for place in generator.permutation(len(values))]
         return replace(example, fields=example.fields | changed)
+
+    def faults(self, example: Example, data: "DataSection") -> Iterator[Fault]:
+        """Yield an answer that is no candidate, and candidates that no support mentions."""
+        answer, candidates = self._answer(example, data), self._candidates(example, data)
+        if answer not in candidates:
+            yield Fault("answer_not_in_candidates", f"the answer is {_cut(answer)}")
+        supports = _words(flat(texts(example, self.path("supports", data))))
+        missing = [each for each in candidates if _words(each) not in supports]
+        if missing:
+            yield Fault("candidate_never_occurs", listed(missing, 3, _cut))
 
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
@@ -255,6 +269,12 @@ def joined(text: str) -> str:
     for spaced, close in (*_SPACED, (" 's", "'s")):
         text = text.replace(spaced, close)
     return " ".join(text.split())
+
+
+def _words(text: str) -> str:
+    """The words in lower case, a space around each, to look for one text in another."""
+    words = " ".join(re.findall(r"\w+", text.casefold()))
+    return f" {words} "
 
 
 def _ids(tokenizer, text: str) -> list[int]:

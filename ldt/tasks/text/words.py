@@ -15,6 +15,7 @@ _ALONE = (  # Thai, Lao, Burmese, Khmer, Chinese, Japanese
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
     "\u2e80-\u2fff\u3001-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
+_LETTER_ALONE = re.compile(f"[{_ALONE}]")
 _PIECE = re.compile(rf"(?P<alone>[{_ALONE}])|[^\W{_ALONE}]+|[^\w\s]")
 
 
@@ -88,6 +89,15 @@ class Words:
         if self.sizes is None:
             located[:, 0] = np.arange(len(located))
         return located
+
+
+def cuts_word(text: str, start: int, end: int) -> bool:
+    """Tell whether a span begins or ends between two letters or digits, which make one word."""
+    return any(
+        0 < border < len(text)
+        and all(c.isalnum() and not _LETTER_ALONE.match(c) for c in text[border - 1 : border + 1])
+        for border in (start, end)
+    )
 
 
 def sentences(example: Example, path: str) -> tuple[list[list[str]], bool]:

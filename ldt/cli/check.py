@@ -1,0 +1,123 @@
+"""ldt check: what is wrong with the data of a recipe, and what would do."""
+
+import json as json_text
+import logging
+import textwrap
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ldt.cli.console import say, stdout
+from ldt.cli.options import Overrides, Recipe
+from ldt.errors import escaped
+
+if TYPE_CHECKING:
+    from ldt.data.findings import Finding
+    from ldt.training.check import Report
+
+log = logging.getLogger("ldt")
+
+WIDTH = 80
+
+
+def check(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    json: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="File for the report as JSON; - prints it instead."),
+    ] = None,
+) -> int:
+    """Look for faults in the data of a recipe, before a training.
+
+    Nothing is trained, and no weights are read. Ends with 4 where a fault or a warning was found.
+
+    Example: ldt check wikihop data.train=train.json
+    """
+    from ldt.inference import result_file
+    from ldt.recipe.recipe import COMMANDS, load
+    from ldt.training.check import check
+
+    loaded = load(recipe, overrides or ())
+    loaded = load(recipe, overrides or (), command=COMMANDS[loaded.task.kind])
+    if json and json != "-":
+        result_file.check(Path(json), "--json", (recipe,))
+    report = check(loaded)
+    text = json_text.dumps(report.facts(), ensure_ascii=False, indent=2) if json else ""
+    if json == "-":
+        typer.echo(escaped(text) if stdout.is_terminal else text)
+        return report.exit_code
+    show(report)
+    if json:
+        result_file.write(Path(json), f"{text}\n")
+        log.info("%s: written", json)
+    return report.exit_code
+
+
+def show(report: "Report") -> None:
+    """Print findings by level, then lengths and cost, in lines that a pipe can show."""
+    for level, findings in groupby(report.findings, lambda finding: finding.level):
+        for finding in findings:
+            _show_finding(level, finding)
+    counts = " and ".join(f"{count:,} {name}" for name, count in report.documents.items())
+    if not report.findings:
+        say(f"nothing found in {counts} {report.noun}", console=stdout)
+    for name, table in report.lengths.items():
+        _show_lengths(f"{name}: {report.documents[name]:,} {report.noun}", table, report)
+    for line in (*report.remarks, *report.cost):
+        say(line, console=stdout)
+
+
+def _show_finding(level: str, finding: "Finding") -> None:
+    """A finding: its amount and what it is, its places, and what would do."""
+    if finding.about_all:
+        amount = ""
+    else:
+        share = finding.count / max(finding.of, 1)
+        amount = f"{finding.count:,} of {finding.of:,} ({_percent(share)}) "
+    detail = f": {finding.detail}" if finding.detail else ""
+    lines = [f"{level}: {finding.kind}: {finding.set}: {amount}{finding.what}{detail}"]
+    if finding.where:
+        lines.append(f"  at {', '.join(finding.where)}")
+    lines.append(f"  {finding.would_do}")
+    for line in lines:
+        for part in textwrap.wrap(
+            line, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        ):
+            say(part, console=stdout)
+
+
+def _show_lengths(heading: str, table: dict[str, Any], report: "Report") -> None:
+    unit = report.unit
+    say(
+        f"{heading}: {table['median']:,} {unit} in the median, {table['p95']:,} at the 95th "
+        f"percentile, {table['longest']:,} in the longest",
+        console=stdout,
+    )
+    if report.max_length:
+        say(
+            f"  as the recipe reads them, up to {report.max_length:,} {unit} an input: "
+            f"{_percent(table['read'])} of the text, {table['inputs']:,} inputs",
+            console=stdout,
+        )
+    say(
+        f"  {'max_length':>10} {'read whole':>11} {'text in one input':>18} {'inputs':>10}",
+        console=stdout,
+    )
+    for row in table["by_max_length"]:
+        say(
+            f"  {row['max_length']:>10,} {_percent(row['whole']):>11} "
+            f"{_percent(row['beginning']):>18} {row['inputs']:>10,}",
+            console=stdout,
+        )
+
+
+def _percent(share: float) -> str:
+    """``7 %``, ``0.3 %``, ``99.9 %``: not 0 or 100 where it is not that."""
+    digits = 0 if share in (0, 1) or 0.01 <= share <= 0.99 else 1
+    shown = f"{100 * share:.{digits}f}"
+    if shown in ("0.0", "100.0"):
+        return "under 0.1 %" if shown == "0.0" else "over 99.9 %"
+    return f"{shown} %"

@@ -1,0 +1,207 @@
+"""What can be wrong with data: the kinds that `ldt check` names, and how often each was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+LEVELS = ("fault", "warning", "note")  # from what ruins a training to what is good to know
+PLACES = 3  # of a kind that are named
+
+
+class Kind(NamedTuple):
+    """A kind of finding: how bad it is, what it is in words, and what would do."""
+
+    level: str
+    what: str
+    would_do: str
+
+
+# The names are stable: programs read them. {of} is what a set has: documents, or questions.
+KINDS = {
+    # records
+    "unreadable": Kind("fault", "cannot be read", "mend or remove these records"),
+    "unusable": Kind("fault", "cannot be used for the task", "mend or remove these records"),
+    "stops": Kind("fault", "ends the training before its first step", "see the message"),
+    "duplicate_id": Kind("fault", "have an id that stands before", "give each an id of its own"),
+    # texts
+    "empty": Kind("warning", "have no letter or digit in their text", "remove them"),
+    "giant": Kind(
+        "warning", "are far longer than the others", "look whether many documents became one"
+    ),
+    "control_characters": Kind(
+        "warning",
+        "have control characters",
+        "remove them (tr -d '\\000-\\010'), or read the source again",
+    ),
+    "wrong_encoding": Kind(
+        "warning",
+        "were decoded in a wrong encoding",
+        "read the source as UTF-8 again; the package ftfy mends much of it",
+    ),
+    "mixed_languages": Kind(
+        "note", "are in another language than most", "make sure that the model knows it"
+    ),
+    "unknown_tokens": Kind(
+        "warning", "are letters that the tokenizer does not know", "take a model of the language"
+    ),
+    "cut": Kind(
+        "warning",
+        "are not read to their end",
+        "data.overflow=windows with a larger data.max_windows, or a larger data.max_length",
+    ),
+    # copies
+    "duplicate": Kind("warning", "stand there before", "keep one of each"),
+    "contradiction": Kind(
+        "fault", "stand there before with another answer", "decide which answer is right"
+    ),
+    "near_duplicate": Kind("note", "are nearly the same as one before", "keep one of each"),
+    "same_files": Kind(
+        "fault",
+        "data.eval is data.train: figures will say nothing",
+        "name another file, or remove data.eval and set data.eval_fraction=0.1",
+    ),
+    "leak": Kind(
+        "fault", "stand in the training set too: figures will be too good", "remove them from one"
+    ),
+    "near_leak": Kind(
+        "warning",
+        "are nearly the same as training documents: figures will be too good",
+        "remove them from one",
+    ),
+    "shared_document": Kind(
+        "note",
+        "are about a document that the training set has too",
+        "evaluate on other documents to know what new ones will give",
+    ),
+    # classes
+    "one_label": Kind("fault", "have the same class: there is nothing to learn", "add others"),
+    "rare_label": Kind(
+        "warning", "are the only ones of their class", "label more, or merge such classes"
+    ),
+    "unseen_label": Kind(
+        "fault", "have a class that the training set lacks", "move some to the training set"
+    ),
+    "unevaluated_label": Kind(
+        "note", "have a class that the evaluation set lacks", "evaluate on some of each class"
+    ),
+    "ambiguous_labels": Kind(
+        "fault", "labels can be meant in two ways", "say which, and the training begins"
+    ),
+    "unlabelled": Kind("fault", "have no label", "label or remove them"),
+    "near_names": Kind(
+        "warning",
+        "have a class that differs from another in case, blanks or punctuation alone",
+        "spell them alike; they are different classes now",
+    ),
+    "stray_blanks": Kind(
+        "note", "have blanks around a class", "nothing; they are read without them"
+    ),
+    "many_labels": Kind(
+        "warning", "have a class that hardly any other has", "look whether data.label is an id"
+    ),
+    "majority": Kind(
+        "note",
+        "are of one class",
+        "compare accuracy with always answering it; look at macro_f1",
+    ),
+    # answers
+    "answer_not_in_context": Kind(
+        "fault", "have an answer that is not where it is said to be", "mend or remove these answers"
+    ),
+    "answer_not_mentioned": Kind(
+        "note", "have an answer that their text does not mention", "nothing; they teach less"
+    ),
+    "span_cuts_word": Kind(
+        "note", "have an answer that begins or ends inside of a word", "count characters, not bytes"
+    ),
+    "answer_not_in_candidates": Kind(
+        "fault", "have an answer that is none of the candidates", "add it to the candidates"
+    ),
+    "candidate_never_occurs": Kind(
+        "note", "have candidates that their text never mentions", "nothing, if that is meant"
+    ),
+}
+
+
+WHOLE = ("same_files", "stops", "ambiguous_labels")  # about the set, not some of its documents
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong with a set of documents.
+
+    Args:
+        kind: of `KINDS`.
+        level: of `LEVELS`.
+        set: train or eval.
+        count: documents that have it.
+        of: documents of the set, or those that were looked at.
+        where: the first places, "file:line".
+        detail: of the first place; may be empty.
+    """
+
+    kind: str
+    level: str
+    set: str
+    count: int
+    of: int
+    where: tuple[str, ...] = ()
+    detail: str = ""
+
+    @property
+    def what(self) -> str:
+        return KINDS[self.kind].what
+
+    @property
+    def about_all(self) -> bool:
+        """True if it is about the set, not about some of its documents."""
+        return self.kind in WHOLE
+
+    @property
+    def would_do(self) -> str:
+        return KINDS[self.kind].would_do
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """By level, then by set and share."""
+    return sorted(findings, key=lambda f: (LEVELS.index(f.level), f.set != "train", -f.count))
+
+
+@dataclass
+class Tally:
+    """Counts of what was found in a set, by kind, with the first places of each.
+
+    Args:
+        set: train or eval.
+    """
+
+    set: str
+    counts: dict[str, int] = field(default_factory=dict)
+    places: dict[str, list[str]] = field(default_factory=dict)
+    details: dict[str, str] = field(default_factory=dict)
+
+    def add(self, kind: str, where: Iterable[str], detail: str = "", count: int = 1) -> None:
+        """Count documents of a kind at these places, some of them at least."""
+        self.counts[kind] = self.counts.get(kind, 0) + count
+        places = self.places.setdefault(kind, [])
+        for place in where:
+            if len(places) < PLACES and place not in places:
+                places.append(place)
+        self.details.setdefault(kind, detail)
+
+    def findings(self, of: int) -> list[Finding]:
+        """One a kind, of a set of so many documents."""
+        return [
+            Finding(
+                kind,
+                KINDS[kind].level,
+                self.set,
+                count,
+                of,
+                tuple(self.places[kind]),
+                self.details[kind],
+            )
+            for kind, count in self.counts.items()
+        ]

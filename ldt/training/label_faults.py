@@ -1,0 +1,47 @@
+"""Classes that look wrong, by their names and how often they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ldt.data import labels
+from ldt.errors import listed
+from ldt.training.survey import Survey
+
+ONE_SIDED = 0.8  # share of the documents from which on a class is named as the answer to beat
+
+
+def tell_labels(train: Survey, evaluation: Survey | None) -> None:
+    """Count what is wrong with the classes of one set or two."""
+    classes = train.classes
+    counts, documents = classes.counts, classes.documents
+    for survey in (train, evaluation):
+        if survey is not None and survey.classes.blank and not classes.several:
+            survey.tally.add("unlabelled", survey.classes.blanks, "", survey.classes.blank)
+    if not counts:
+        return
+
+    def tell(kind: str, names: Iterable[str], detail: str = "") -> None:
+        names = sorted(names, key=lambda name: -counts[name])
+        if names:
+            places = [place for name in names for place in classes.places[name]]
+            count = min(sum(counts[name] for name in names), documents)
+            train.tally.add(kind, places, detail or listed(names, 5), count)
+
+    one = len(counts) == 1 and not classes.several
+    tell("one_label", counts if one else ())
+    tell("near_names", [name for group in labels.near(counts) for name in group])
+    if len(counts) > max(20, documents / 2) and not classes.several:
+        tell("many_labels", counts, f"{len(counts):,} classes")
+    elif not one and "ambiguous_labels" not in train.tally.counts:
+        tell("rare_label", [name for name, count in counts.items() if count == 1])
+    commonest, most = counts.most_common(1)[0]
+    if not classes.several and len(counts) > 1 and most >= ONE_SIDED * documents:
+        tell("majority", [commonest])
+    if evaluation is not None and (theirs := evaluation.classes).counts:
+        missing = [name for name in theirs.counts if name not in counts]
+        if missing:
+            count = sum(theirs.counts[name] for name in missing)
+            places = [place for name in missing for place in theirs.places[name]]
+            evaluation.tally.add("unseen_label", places, listed(missing, 5), count)
+        tell("unevaluated_label", counts.keys() - theirs.counts.keys())
