@@ -102,8 +102,8 @@ def estimate(job: Job, prepared: Prepared, trainer: Trainer) -> Cost | None:
         return None
     args, batch = trainer.args, trainer.args.train_batch_size
     limit = memory_limit(args.device)
-    items = _Lengths(prepared.train_items)
-    answered = _Lengths(prepared.eval_items) if prepared.measure else None
+    items = _Lengths(prepared.train_items, prepared.every)
+    answered = _Lengths(prepared.eval_items, prepared.every) if prepared.measure else None
     last = answered.longest(args.per_device_eval_batch_size) if answered else None
 
     # One at a time first: where two do not fit, they must not be tried.
@@ -179,14 +179,18 @@ class _Lengths:
     """Items by their tokens; of items whose lengths are not known, a sample.
 
     ``count``: of all items; a stream has as many as a batch may have.
+
+    Args:
+        items: one of ``every`` so many.
     """
 
-    def __init__(self, items: Any):
+    def __init__(self, items: Any, every: int = 1):
         if isinstance(items, Sequence):
-            self.count = len(items)
-            numbers = np.arange(self.count)
+            self.count = len(items) * every
+            numbers = np.arange(len(items))
             if not hasattr(items, "lengths"):
-                numbers = np.linspace(0, self.count - 1, min(SAMPLED, self.count)).astype(int)
+                most = min(SAMPLED, len(items))
+                numbers = np.linspace(0, len(items) - 1, most).astype(int)
         else:
             self.count = MOST
             items = list(islice(items, SAMPLED))

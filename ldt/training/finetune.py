@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,16 @@ class Encoded:
 
 
 class Finetuning(Job[Inputs]):
-    """A model that answers, by labelled documents."""
+    """A model that answers, by labelled documents.
+
+    Args:
+        recipe: what is trained.
+        every: of so many documents one is read, in a check.
+    """
+
+    def __init__(self, recipe: Recipe, every: int = 1):
+        super().__init__(recipe)
+        self.every = every
 
     def open(self, training, scratch):
         """Hash the files. Reading them is left to `prepare`: a run that is refused need not wait
@@ -75,7 +85,7 @@ class Finetuning(Job[Inputs]):
 
     def prepare(self, inputs, checkpoint):
         task, data, seed = self.recipe.task, self.recipe.data, inputs.training["seed"]
-        train, evaluation = documents(self.recipe, seed)
+        train, evaluation = documents(self.recipe, seed, self.every)
         # The task learns its labels from the documents, and the config takes them from it.
         attention = config_changes(self.recipe)
         changes = task.learn(train, data) | attention
@@ -133,6 +143,7 @@ class Finetuning(Job[Inputs]):
             | facts,
             notices=self._notices(encoded, reports, labels, tokenizer),
             baselines=baselines,
+            every=self.every,
             finish=partial(_settle, task, model.config),
         )
 
@@ -183,11 +194,14 @@ class Finetuning(Job[Inputs]):
         return f"ldt predict --input FILE --model {run}"
 
 
-def documents(recipe: Recipe, seed: int) -> tuple[list[Example], list[Example]]:
+def documents(
+    recipe: Recipe, seed: int, every: int = 1
+) -> tuple[list[Example], list[Example]]:
     """The training and the evaluation set; the second one may be empty.
 
     Args:
         seed: of the split.
+        every: of so many documents one is read.
 
     Raises:
         UserError: or a subclass, where files are missing, damaged or have an id twice.
@@ -195,9 +209,14 @@ def documents(recipe: Recipe, seed: int) -> tuple[list[Example], list[Example]]:
     data = recipe.data
     if data.train is None or recipe.model.path is None:
         raise RecipeError(f"{recipe.where()}: finetune needs model.path and data.train")
-    train = list(unique(reported(read(data.train, data), f"reading {data.train}")))
+
+    def documents_of(source: str) -> list[Example]:
+        examples = reported(read(source, data), f"reading {source}")
+        return list(unique(islice(examples, 0, None, every)))
+
+    train = documents_of(data.train)
     if data.eval:
-        return train, list(unique(reported(read(data.eval, data), f"reading {data.eval}")))
+        return train, documents_of(data.eval)
     return split(train, recipe.task, data, seed) if data.eval_fraction else (train, [])
 
 

@@ -56,6 +56,7 @@ class Prepared:
         notices: lines to show before the first step.
         baselines: by metric what an answer has that needs no reading (`Task.baseline`).
         whole: False where ``train_items`` are those of a part of the text, in a dry run.
+        every: of so many documents one is in the items, in a check.
         callbacks: further ones of the Trainer.
         finish: is called with the metrics when training is over, and may change the model.
     """
@@ -73,6 +74,7 @@ class Prepared:
     notices: list[Notice]
     baselines: Baselines = field(default_factory=dict)
     whole: bool = True
+    every: int = 1
     callbacks: list[TrainerCallback] = field(default_factory=list)
     finish: Callable[[dict[str, float]], None] = do_nothing
 

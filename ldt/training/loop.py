@@ -96,6 +96,19 @@ def train_jobs(
         )
 
 
+def cost_of(job: Job) -> Cost | None:
+    """Measure what a training will take, as a dry run does; it is not logged.
+
+    Raises:
+        UserError: or a subclass, where the training would raise it.
+    """
+    training = settings(job.recipe)
+    with TemporaryDirectory(prefix="ldt-") as folder:
+        scratch = Path(folder)
+        prepared = job.prepare(job.open(training, scratch), None)
+        return estimate(job, prepared, _trainer(job, prepared, training, scratch, None))
+
+
 def train(
     job: Job,
     *,
