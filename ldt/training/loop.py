@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -43,9 +44,10 @@ def leave_process_group() -> None:
     """Leave the group of a training in several processes, at the end of this one.
 
     Its threads are joined here. Left to the end of the interpreter, they at times abort it, and
-    with it a run that is saved.
+    with it a run that is saved: they let go of tensors, which takes Python.
     """
     if distributed.is_available() and distributed.is_initialized():
+        gc.collect()  # a Trainer that is over is part of a cycle, and holds the group
         distributed.destroy_process_group()
 
 
