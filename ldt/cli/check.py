@@ -29,10 +29,16 @@ def check(
         str | None,
         typer.Option(metavar="FILE", help="File for the report as JSON; - prints it instead."),
     ] = None,
+    cost: Annotated[
+        bool,
+        typer.Option(
+            "--cost/--no-cost", help="Measure a few steps, for the time and memory of the training."
+        ),
+    ] = True,
 ) -> int:
-    """Look for faults in the data of a recipe, before a training.
+    """Look for faults in the data of a recipe, before a training, and tell what it will cost.
 
-    Nothing is trained, and no weights are read. Ends with 4 where a fault or a warning was found.
+    Nothing is trained. Ends with 4 where a fault or a warning was found.
 
     Example: ldt check wikihop data.train=train.json
     """
@@ -44,7 +50,7 @@ def check(
     loaded = load(recipe, overrides or (), command=COMMANDS[loaded.task.kind])
     if json and json != "-":
         result_file.check(Path(json), "--json", (recipe,))
-    report = check(loaded)
+    report = check(loaded, cost=cost)
     text = json_text.dumps(report.facts(), ensure_ascii=False, indent=2) if json else ""
     if json == "-":
         typer.echo(escaped(text) if stdout.is_terminal else text)

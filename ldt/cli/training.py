@@ -23,7 +23,7 @@ def train(recipe: Recipe, **options: bool) -> TrainingResult:
     Returns:
         The result of the last phase.
     """
-    from ldt.training.loop import leave_process_group
+    from ldt.training.processes import leave_group
 
     try:
         for result in train_in_phases(recipe, **options, console=stderr):
@@ -31,7 +31,7 @@ def train(recipe: Recipe, **options: bool) -> TrainingResult:
                 show_metrics(result.metrics, result.table, result.baselines)
                 say(result.closing)
     finally:
-        leave_process_group()
+        leave_group()
     return result
 
 

@@ -111,7 +111,7 @@ class LabelReader:
         return (self._number if problem == REGRESSION else self._class)(value, where)
 
     def classes(self, value: Any, where: str) -> str | list[str] | None:
-        """The class or classes in what `raw` returned, whatever the problem; None where it is blank.
+        """The class or classes in what `raw` returned, whatever the problem; None of a blank.
 
         Raises:
             DataError: it is of a wrong type.
@@ -233,8 +233,8 @@ def check_meaning(values: Values, reader: LabelReader) -> None:
     """Stop where labels of a training set can be meant in two ways; tell of blanks around them.
 
     Raises:
-        AmbiguousLabels: texts that look like several classes, or numbers, in one; vectors of 0 and 1
-            of classes without names. The message has each way to read them.
+        AmbiguousLabels: texts that look like several classes, or numbers, in one; vectors of 0
+            and 1 of classes without names. The message has each way to read them.
     """
     if reader.separator is None:
         _check_texts(values, reader.names or ())

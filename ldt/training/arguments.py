@@ -21,7 +21,7 @@ from ldt.errors import RecipeError, UserError, first_line
 from ldt.recipe.problems import shown
 from ldt.recipe.recipe import Recipe, check_training
 from ldt.recipe.training import NEW_NAMES, OWN_TRAINING_KEYS
-from ldt.training import lora
+from ldt.training import lora, processes
 
 DOCUMENTS_A_STEP = 8  # where the recipe does not say how many batches make a step
 LINES = 50  # of progress in a run, where the recipe does not say how often
@@ -115,7 +115,7 @@ def _check_automatic(recipe: Recipe) -> None:
             f"{recipe.where('training', 'auto_find_batch_size')}: changes what is learned, since a "
             "smaller batch has fewer inputs a step; per_device_train_batch_size: auto does not"
         )
-    if is_automatic(recipe) and os.environ.get("WORLD_SIZE", "1") != "1":
+    if is_automatic(recipe) and processes.count() > 1:
         raise RecipeError(
             f"{recipe.where('training', 'per_device_train_batch_size')}: auto is for a single "
             "process, here are several; give a number"
@@ -145,7 +145,7 @@ def _fill_steps(recipe: Recipe, values: dict[str, Any]) -> None:
     """Fill in how many batches make a step, and what a stream without an end asks for."""
     corpus = recipe.data if isinstance(recipe.data, CorpusSection) else None
     tokens = corpus and corpus.tokens_per_step
-    inputs = values["per_device_train_batch_size"] * int(os.environ.get("WORLD_SIZE", "1"))
+    inputs = values["per_device_train_batch_size"] * processes.count()
     wanted = max(1, DOCUMENTS_A_STEP // inputs)
     if tokens:
         wanted = max(1, round(tokens / (inputs * recipe.data.max_length)))
@@ -219,7 +219,7 @@ def arguments(
 
 def steps_an_epoch(training: Mapping[str, Any], inputs: int) -> int:
     """Optimizer steps of an epoch of so many inputs; ``training``: as `settings` has it."""
-    together = training["per_device_train_batch_size"] * int(os.environ.get("WORLD_SIZE", "1"))
+    together = training["per_device_train_batch_size"] * processes.count()
     return math.ceil(math.ceil(inputs / together) / training["gradient_accumulation_steps"])
 
 

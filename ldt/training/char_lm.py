@@ -25,7 +25,7 @@ from ldt.model.loading import read_tokenizer
 from ldt.model.skeleton import require_memory
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.char_lm import Phase, character_lm_metrics
-from ldt.training import run_folder
+from ldt.training import processes, run_folder
 from ldt.training.arguments import is_automatic
 from ldt.training.evaluation import BySum
 from ldt.training.from_scratch import check_keys
@@ -307,7 +307,7 @@ def _check(base: LdtCausalConfig, window: int | list[int], where: str) -> None:
 def _accumulation(recipe: Recipe, training: dict, batch: int, number: int) -> dict[str, int]:
     """The setting that makes ``batch`` inputs a step of phase ``number``."""
     size = 1 if is_automatic(recipe) else training.get("per_device_train_batch_size", 1)
-    together = size * int(os.environ.get("WORLD_SIZE", 1))
+    together = size * processes.count()
     if batch % together:
         raise RecipeError(
             f"{recipe.where('task', 'phases', number, 'batch')}: {batch} inputs a step, "

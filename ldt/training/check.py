@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ldt.data.corpus import Reader, sources
 from ldt.data.findings import Finding, worst_first
@@ -30,13 +31,16 @@ from ldt.training.survey import (
     watched,
 )
 
+if TYPE_CHECKING:
+    from ldt.training.job import Job
+
 log = logging.getLogger("ldt")
 
-_STOPS_BY = {
-    "one_label",
-    "unseen_label",
-    "unlabelled",
-}  # kinds that say what the message of a task says
+# kinds that say what the message of a task says
+_STOPS_BY = {"one_label", "unseen_label", "unlabelled"}
+# kinds with which a training does not begin
+_ENDS = {*_STOPS_BY, "stops", "ambiguous_labels", "unreadable", "unusable", "duplicate_id"}
+_COSTED = 2_000  # documents of a set that are encoded to tell the cost, at most
 _FEW = 5  # findings that a training tells before it begins
 
 
@@ -139,12 +143,13 @@ class Ruler:
         return 0 if unknown is None else list(ids).count(unknown)
 
 
-def check(recipe: Recipe, cost: Callable[[Recipe], list[str]] | None = None) -> Report:
+def check(recipe: Recipe, *, cost: bool = False) -> Report:
     """Look at all data of a recipe, and train nothing.
 
     Args:
         recipe: of a fine-tuning, or of a pretraining on a corpus.
-        cost: tells what the training will cost; is called last, with data without a fault.
+        cost: whether a few steps are measured, to tell what the training will take; not where
+            there is no model, or a fault that ends the training.
 
     Raises:
         UserError: or a subclass, where files are missing or the recipe cannot work.
@@ -165,7 +170,8 @@ def check(recipe: Recipe, cost: Callable[[Recipe], list[str]] | None = None) -> 
         findings = [
             replace(f, level="warning") if f.kind == "near_duplicate" else f for f in findings
         ]
-    faulty = any(f.level == "fault" for f in findings)
+    stops = _ENDS & {f.kind for f in findings}
+    asked = cost and not ruler.why and not stops
     return Report(
         noun=getattr(recipe.task, "noun", "documents"),
         documents={name: len(survey) for name, survey in surveys.items()},
@@ -174,14 +180,50 @@ def check(recipe: Recipe, cost: Callable[[Recipe], list[str]] | None = None) -> 
         unit="words" if ruler.why else "tokens",
         max_length=ruler.max_length,
         remarks=_remarks(surveys, ruler),
-        cost=cost(recipe) if cost and not faulty else [],
+        cost=_cost(recipe, surveys) if asked else [],
     )
+
+
+def _cost(recipe: Recipe, surveys: dict[str, Survey]) -> list[str]:
+    """What the training will take; of many documents some are encoded for that."""
+    from ldt.training.loop import cost_of
+
+    every = max(1, max(-(-len(survey) // _COSTED) for survey in surveys.values()))
+    if recipe.task.kind == "examples":
+        from ldt.training.finetune import Finetuning
+
+        job: Job = Finetuning(recipe, every)
+    else:
+        from ldt.training.masked_lm import Pretraining
+
+        job, every = Pretraining(recipe), 1
+    try:
+        with _silence():
+            cost = cost_of(job)
+    except UserError as error:
+        return [f"cost: not known: {error}"]
+    if cost is None:
+        return []
+    judged = f" (by one document in {every:,})" if every > 1 else ""
+    return [f"cost: {cost.notice.text}{judged}"]
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep to itself what a training would log; the report says it."""
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def first_look(recipe: Recipe, examples: dict[str, list[Example]]) -> list[str]:
     """The worst of what is wrong with labelled documents, a line each, found without delay.
 
-    Copies are found by hash alone, and classes are compared; `check` looks at all else.
+    Copies are found, by hash alone; `check` looks at all else. What is wrong with classes is told
+    where the task learns them.
     """
     task, data = recipe.task, recipe.data
     surveys = {name: Survey(name) for name in examples}
@@ -189,9 +231,7 @@ def first_look(recipe: Recipe, examples: dict[str, list[Example]]) -> list[str]:
         for example in examples[name]:
             document, asked = task.parts(example, data)
             survey.compare(example.where, document, asked, task.answer_key(example, data))
-            survey.classes.add(example.where, task.classes(example, data))
     train, evaluation = surveys["train"], surveys["eval"]
-    tell_labels(train, evaluation)
     if data.eval and same_files(data.train, data.eval):
         evaluation.tally.add("same_files", [data.eval])
         compare_copies(train, None)
@@ -260,7 +300,8 @@ def _labelled(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Sur
 def _stopped(step: Callable[[], Any]) -> UserError | None:
     """The error by which the data would end a training, of which the log says nothing yet."""
     try:
-        step()
+        with _silence():
+            step()
     except (DataError, RecipeError) as error:
         return error
     return None

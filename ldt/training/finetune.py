@@ -1,11 +1,12 @@
 """Fine-tuning: a model that answers, by labelled documents."""
 
+import logging
 import os
+import random
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Task
 from ldt.training import lora
 from ldt.training.arguments import check_smoothing
+from ldt.training.check import first_look
 from ldt.training.evaluation import ByExample
 from ldt.training.job import (
     Inputs,
@@ -175,7 +177,9 @@ class Finetuning(Job[Inputs]):
         name = plain(str(examples[features[0]["document"]].id))
         heading = f"document {name!r}, global tokens in stars:"
         shown = encoded_input(heading, features[0], tokenizer)
-        return [*labelled_data(reports, labels, remarks), shown]
+        doubts = first_look(self.recipe, encoded.examples)
+        warnings = [Notice(doubt, level=logging.WARNING) for doubt in doubts]
+        return [*labelled_data(reports, labels, remarks), *warnings, shown]
 
     def plan(self, prepared, args):
         # Groups of inputs and documents encoded anew are items of their own; else inputs are.
@@ -194,9 +198,7 @@ class Finetuning(Job[Inputs]):
         return f"ldt predict --input FILE --model {run}"
 
 
-def documents(
-    recipe: Recipe, seed: int, every: int = 1
-) -> tuple[list[Example], list[Example]]:
+def documents(recipe: Recipe, seed: int, every: int = 1) -> tuple[list[Example], list[Example]]:
     """The training and the evaluation set; the second one may be empty.
 
     Args:
@@ -212,12 +214,22 @@ def documents(
 
     def documents_of(source: str) -> list[Example]:
         examples = reported(read(source, data), f"reading {source}")
-        return list(unique(islice(examples, 0, None, every)))
+        return list(unique(_one_in(every, examples)))
 
     train = documents_of(data.train)
     if data.eval:
         return train, documents_of(data.eval)
     return split(train, recipe.task, data, seed) if data.eval_fraction else (train, [])
+
+
+def _one_in(every: int, examples: Iterable[Example]) -> Iterator[Example]:
+    """One of each ``every`` examples, at random: labels may come in turn."""
+    generator = random.Random(0)
+    for number, example in enumerate(examples):
+        if number % every == 0:
+            chosen = generator.randrange(every)
+        if number % every == chosen:
+            yield example
 
 
 def encode_sets(

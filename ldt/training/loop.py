@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -17,7 +16,6 @@ from typing import Any, NoReturn
 from accelerate import PartialState  # type: ignore[import-untyped]  # has no hints
 from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]  # has no hints
 from rich.console import Console
-from torch import distributed
 from transformers import EarlyStoppingCallback
 
 from ldt import files
@@ -26,7 +24,7 @@ from ldt.data.heartbeat import duration
 from ldt.errors import ResourceError, UserError
 from ldt.model.pooling import gates
 from ldt.recipe.recipe import Recipe, dump
-from ldt.training import TrainingResult, checkpoints, lora, run_folder
+from ldt.training import TrainingResult, checkpoints, lora, processes, run_folder
 from ldt.training.arguments import arguments, is_automatic, settings
 from ldt.training.cost import Cost, estimate, fitting
 from ldt.training.evaluation import Measured, MetricsByStep, check_metric, no_better_than
@@ -39,16 +37,6 @@ from ldt.training.summary import tell
 from ldt.training.trainer import Trainer
 
 log = logging.getLogger("ldt")
-
-
-def leave_process_group() -> None:
-    """Leave the group of a training in several processes, at the end of this one.
-
-    Its threads are joined here. Left to the end of the interpreter, they at times abort it, and
-    with it a run that is saved.
-    """
-    if distributed.is_available() and distributed.is_initialized():
-        distributed.destroy_process_group()
 
 
 def train_jobs(
@@ -74,12 +62,12 @@ def train_jobs(
     if resume and overwrite:
         raise UserError("--resume and --overwrite exclude each other")
     runs = [run_folder.place(job.recipe) for job in jobs]
-    if overwrite and not dry_run and _writes():
+    if overwrite and not dry_run and processes.is_first():
         for run in reversed(runs[1:]):  # a later phase must not seem finished
             if record := run_folder.read_run(run):
                 run_folder.clear(run, record)
     for number, (job, run) in enumerate(zip(jobs, runs, strict=True)):
-        if number and not dry_run and os.environ.get("WORLD_SIZE", "1") != "1":
+        if number and not dry_run and processes.count() > 1:
             PartialState().wait_for_everyone()  # this phase reads what one process wrote
         if len(jobs) > 1:
             log.info("phase %d of %d: %s", number + 1, len(jobs), job.title)
@@ -142,10 +130,10 @@ def train(
             stack.enter_context(matmul.chosen(record.get("arithmetic", {})))
 
         prepared = job.prepare(inputs, checkpoint)
-        if _writes():
+        if processes.is_first():
             _require_space(run, prepared.model, training)
         trainer = _trainer(job, prepared, training, scratch or run, console)
-        if _writes():
+        if processes.is_first():
             _announce(job, prepared, trainer, run)
         measured = dry_run or (is_automatic(job.recipe) and checkpoint is None)
         cost = _measure(job, prepared, trainer) if measured else None
@@ -158,7 +146,7 @@ def train(
         arithmetic = broadcast_object_list([matmul.choices()])[0]  # the same in all processes
         stack.enter_context(matmul.chosen(arithmetic))
         begin = partial(_begin, job.recipe, training, identity, versions, arithmetic)
-        if _writes():
+        if processes.is_first():
             trainer.held = Held(run, begin(run, resume=resume))
             trainer.progress.lost = trainer.held.fault
             _say_where_it_begins(run, checkpoint, resume)
@@ -170,7 +158,7 @@ def train(
             _save(job, prepared, trainer, run, outcome)
         except FolderLost as lost:
             _rescue(job, prepared, trainer, run, outcome, begin, str(lost))
-        if not _writes():
+        if not processes.is_first():
             return TrainingResult(metrics, table, run)
         if not (keep_checkpoints or training.get("save_only_model")):
             checkpoints.remove_all(run)
@@ -179,11 +167,6 @@ def train(
             log.warning("%s", line)
         closing = f"{run}: {duration(trainer.seconds)}; {job.next_command(run)}"
         return TrainingResult(metrics, table, run, closing, prepared.baselines)
-
-
-def _writes() -> bool:
-    """True in the one of several processes that writes and logs."""
-    return int(os.environ.get("RANK", "0")) == 0
 
 
 # -- the folder
@@ -196,7 +179,7 @@ def _enter(stack: ExitStack, run: Path, identity: dict, resume: bool, overwrite:
         UserError: the folder holds something that the user has to decide about.
     """
     finished = False
-    if _writes():
+    if processes.is_first():
         stack.enter_context(run_folder.locked(run))
         files.remove_leftovers(run)
         finished = run_folder.check_use(run, identity, resume=resume, overwrite=overwrite)
@@ -274,7 +257,7 @@ def _trainer(
         callbacks=callbacks,
         tokenizer=prepared.tokenizer,
         ids=prepared.names,
-        progress=ProgressReport(console if _writes() else None, folder),
+        progress=ProgressReport(console if processes.is_first() else None, folder),
     )
     if measure:
         check_metric(job.recipe, trainer, measure)
@@ -317,7 +300,7 @@ def _run(trainer: Trainer, run: Path, checkpoint: Path | None) -> None:
     try:
         trainer.run(checkpoint)
     except Interrupted:
-        if _writes():
+        if processes.is_first():
             steps = list(checkpoints.checkpoints(run))
             saved = f"; step {steps[-1]} is saved, --resume goes on" if steps else ""
             log.info("stopped%s", saved)
@@ -354,7 +337,7 @@ def _save(job: Job, prepared: Prepared, trainer: Trainer, run: Path, results: di
     try:
         adapted = lora.is_adapted(trainer.model)
         trainer.save_model(str(folder / lora.FOLDER if adapted else folder), _internal_call=True)
-        if _writes():
+        if processes.is_first():
             if adapted:
                 lora.merge(run, folder, prepared.tokenizer, job.recipe.task.head())
             weights = {path.name: files.digest(path) for path in folder.glob("*.safetensors")}
@@ -362,7 +345,7 @@ def _save(job: Job, prepared: Prepared, trainer: Trainer, run: Path, results: di
             if results:
                 _describe(job, prepared, folder, run.name, results | {"weights": weights})
         trainer.check_folder()  # once more: writing takes a while
-        if _writes():
+        if processes.is_first():
             also = [run_folder.RESULTS] if results else []
             run_folder.finish(run, folder, also, finished=bool(results) and lost is None)
     except Exception as error:
@@ -413,8 +396,9 @@ def _rescue(
     """
     trainer.held = None
     try:
-        place = Path(broadcast_object_list([str(new_place(run)) if _writes() else None])[0])
-        if _writes():
+        new = str(new_place(run)) if processes.is_first() else None
+        place = Path(broadcast_object_list([new])[0])
+        if processes.is_first():
             begin(place, resume=False)
         if not results:
             trainer.rescue(place)

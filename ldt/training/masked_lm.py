@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from ldt.model.loading import find_folder, read_config, read_weights
 from ldt.model.skeleton import require_memory
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.masked_lm import masked_lm_metrics
+from ldt.training import processes
 from ldt.training.evaluation import BySum
 from ldt.training.from_scratch import begin_with_sines, new_config, new_tokenizer
 from ldt.training.job import (
@@ -192,15 +192,14 @@ class Pretraining(Job[CorpusInputs]):
                 raise DataError(f"{getattr(data, name) or data.train}: no text to {name} on")
             items[name], facts[name] = part, _facts(store, part)
         if data.streaming:
-            rank, size = (int(os.environ.get(k, d)) for k, d in (("RANK", 0), ("WORLD_SIZE", 1)))
             items["train"] = Stream(
                 inputs.sources["train"],
                 data,
                 inputs.tokenizer,
                 masker,
                 **options,
-                part=rank,
-                parts=size,
+                part=processes.rank(),
+                parts=processes.count(),
             )
         return items, facts
 

@@ -25,7 +25,7 @@ from ldt.data.options import CorpusSection
 from ldt.errors import ModelError, UserError
 from ldt.recipe import yaml
 from ldt.recipe.recipe import RECIPE, Recipe
-from ldt.training import checkpoints
+from ldt.training import checkpoints, processes
 from ldt.training.progress import METRICS as LOG
 
 log = logging.getLogger("ldt")
@@ -96,7 +96,7 @@ def identity(recipe: Recipe, training: dict[str, Any], hashes: dict[str, str | N
     for key, value in training.items():
         if key not in FREE and not key.startswith(FREE_STARTS):
             keys[f"training.{key}"] = value
-    keys["processes"] = int(os.environ.get("WORLD_SIZE", "1"))
+    keys["processes"] = processes.count()
     streaming = isinstance(recipe.data, CorpusSection) and recipe.data.streaming
     if recipe.task.kind != "examples" and not streaming:
         # Any number of processes takes the same inputs in a step, if it is as many.
@@ -109,7 +109,7 @@ def versions(device: str) -> dict[str, str]:
     """Versions of libraries, device and processes, on which bit-identical results depend."""
     names = ("torch", "transformers", "accelerate", "tokenizers")
     used = {"ldt": __version__, "python": platform.python_version(), "device": device}
-    used["processes"] = os.environ.get("WORLD_SIZE", "1")
+    used["processes"] = str(processes.count())
     return used | {name: version(name) for name in names}
 
 

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from ldt.data.findings import KINDS
+from ldt.data.formats import read
 from ldt.recipe.recipe import load
+from ldt.training import check as module
 from ldt.training import survey
-from ldt.training.check import check
+from ldt.training.check import check, first_look
 
 # Clauses, of which a document is made; no two documents have three words in a row in common.
 VERBS = (
@@ -87,6 +89,7 @@ SPANISH = (
     "el contrato entre las partes y los socios es una obligación para el que lo firma con los "
 )
 EVAL = rows(4, 100)
+SETS = {"train": "train", "eval": "dev"}
 PLANTED = {  # kind: rows to train on, to evaluate on, the set and places where it is to be found
     "unreadable": ([*rows(12), '{"text": '], EVAL, "train", ["train.jsonl:13"]),
     "unusable": ([*rows(12), {"id": "x", "label": "a"}], EVAL, "train", ["train.jsonl:13"]),
@@ -121,8 +124,12 @@ PLANTED = {  # kind: rows to train on, to evaluate on, the set and places where 
         "train",
         ["train.jsonl:5", "train.jsonl:6"],
     ),
-    "joined_labels": (with_labels("cap", "cap", "term", "term", "cap|term"), None, "train", None),
-    "listed_labels": (with_labels("a", "a", '["a", "b"]', "b", "b"), None, "train", None),
+    "ambiguous_labels": (
+        with_labels("cap", "cap", "term", "term", "cap|term"),
+        *(None, "train", ["train.jsonl:5"]),
+    ),
+    "unlabelled": (with_labels("a", "a", None, " ", "b", "b"), None, "train", None),
+    "stray_blanks": (with_labels("a", "a", "b ", "b"), None, "train", ["train.jsonl:3"]),
     "near_names": (with_labels("Cap", "Cap", "term", "term", "cap ", "cap "), None, "train", None),
     "many_labels": (with_labels(*(f"id{n}" for n in range(30))), None, "train", None),
     "majority": (with_labels(*"aaaaaaaab"), None, "train", None),
@@ -162,7 +169,10 @@ def test_all_faults_are_found_at_once(place, tiny_longformer):
     kinds = {
         finding.kind: finding.count for finding in checked(place, tiny_longformer, train).findings
     }
-    assert kinds == {"unreadable": 1, "unusable": 2, "duplicate": 1, "duplicate_id": 1}
+    assert kinds == {
+        **{"unreadable": 1, "unusable": 1, "unlabelled": 1},
+        **{"duplicate": 1, "duplicate_id": 1},
+    }
 
 
 QUESTION = {"id": "q", "question": "Who sells?", "context": prose(1)}
@@ -267,10 +277,40 @@ def test_near_copies_weigh_more_where_they_may_be_on_both_sides(place, tiny_long
     assert found(report)["near_duplicate", "train"].level == "warning"
 
 
-def test_the_cost_is_told_where_the_data_are_sound(place, tiny_longformer):
-    cost = {"cost": lambda recipe: [f"cost of {recipe.task.name}"]}
-    assert checked(place, tiny_longformer, rows(9), **cost).cost == ["cost of classification"]
-    assert checked(place, tiny_longformer, [*rows(9), "{"], **cost).cost == []
+def test_the_cost_is_told_where_a_training_would_begin(place, tiny_longformer, caplog):
+    (line,) = checked(place, tiny_longformer, rows(9), cost=True).cost
+    assert line.startswith("cost: about ")
+    assert "steps" in line
+    assert not caplog.messages  # the report says it all
+    assert checked(place, tiny_longformer, [*rows(9), "{"], cost=True).cost == []
+    assert checked(place, "no/model/here", rows(9), cost=True).cost == []
+
+
+def test_the_cost_of_many_documents_is_judged_by_some(place, tiny_longformer, monkeypatch):
+    def steps():
+        (line,) = checked(place, tiny_longformer, rows(64), cost=True).cost
+        return line.split()[2], line
+
+    whole, line = steps()
+    assert "by one" not in line
+    monkeypatch.setattr(module, "_COSTED", 16)
+    few, line = steps()
+    assert line.endswith("(by one document in 4)")
+    assert few == whole
+
+
+def test_a_training_begins_with_the_worst_of_it(place, tiny_longformer):
+    train, evaluation = PLANTED["leak"][:2]
+    checked(place, tiny_longformer, [*train, train[1] | {"id": "x"}], evaluation)
+    recipe = load("r.yaml", command="finetune")
+    sets = {name: list(read(f"{file}.jsonl", recipe.data)) for name, file in SETS.items()}
+    assert first_look(recipe, sets) == [
+        "eval: 1 of 5 stand in the training set too: figures will be too good (dev.jsonl:5)",
+        "train: 1 of 13 stand there before (train.jsonl:13)",
+        "ldt check looks at all data, and says what would do",
+    ]
+    sets["eval"], sets["train"] = sets["eval"][:4], sets["train"][:12]
+    assert first_look(recipe, sets) == []
 
 
 def test_a_corpus_is_checked(place, tiny_longformer):
