@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ldt.data.corpus import Reader, sources
-from ldt.data.findings import Finding, worst_first
+from ldt.data.findings import KINDS, Finding, worst_first
 from ldt.data.formats import read
 from ldt.data.labels import AmbiguousLabels
 from ldt.data.near_duplicates import Sketches
@@ -32,6 +34,7 @@ from ldt.training.survey import (
 )
 
 if TYPE_CHECKING:
+    from ldt.data.token_store import TokenStore
     from ldt.training.job import Job
 
 log = logging.getLogger("ldt")
@@ -41,6 +44,7 @@ _STOPS_BY = {"one_label", "unseen_label", "unlabelled"}
 # kinds with which a training does not begin
 _ENDS = {*_STOPS_BY, "stops", "ambiguous_labels", "unreadable", "unusable", "duplicate_id"}
 _COSTED = 2_000  # documents of a set that are encoded to tell the cost, at most
+_LONG = 30  # tokens of a document of a corpus from which on it is a copy if it stands twice
 _FEW = 5  # findings that a training tells before it begins
 
 
@@ -238,6 +242,23 @@ def first_look(recipe: Recipe, examples: dict[str, list[Example]]) -> list[str]:
     else:
         compare_copies(train, evaluation)
     findings = [f for s in surveys.values() for f in s.tally.findings(len(s))]
+    return brief(findings)
+
+
+def first_look_at_text(stores: Mapping[str, TokenStore]) -> list[str]:
+    """The same of the tokens of a corpus: longer documents that stand there twice, or in both
+    sets."""
+    long = {name: store.fingerprints[store.lengths >= _LONG] for name, store in stores.items()}
+    findings = [
+        Finding("duplicate", KINDS["duplicate"].level, name, twice, len(stores[name]))
+        for name, documents in long.items()
+        if (twice := len(documents) - len(np.unique(documents)))
+    ]
+    if "train" in long and "eval" in long:
+        leaked = int(np.isin(long["eval"], long["train"]).sum())
+        if leaked:
+            size = len(stores["eval"])
+            findings.append(Finding("leak", KINDS["leak"].level, "eval", leaked, size))
     return brief(findings)
 
 

@@ -1,6 +1,5 @@
 """Fine-tuning: a model that answers, by labelled documents."""
 
-import logging
 import os
 import random
 from collections import Counter
@@ -47,6 +46,7 @@ from ldt.training.summary import (
     labelled_data,
     length_report,
     training_plan,
+    warnings,
 )
 
 
@@ -178,8 +178,7 @@ class Finetuning(Job[Inputs]):
         heading = f"document {name!r}, global tokens in stars:"
         shown = encoded_input(heading, features[0], tokenizer)
         doubts = first_look(self.recipe, encoded.examples)
-        warnings = [Notice(doubt, level=logging.WARNING) for doubt in doubts]
-        return [*labelled_data(reports, labels, remarks), *warnings, shown]
+        return [*labelled_data(reports, labels, remarks), *warnings(doubts), shown]
 
     def plan(self, prepared, args):
         # Groups of inputs and documents encoded anew are items of their own; else inputs are.

@@ -24,6 +24,7 @@ from ldt.model.skeleton import require_memory
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.masked_lm import masked_lm_metrics
 from ldt.training import processes
+from ldt.training.check import first_look_at_text
 from ldt.training.evaluation import BySum
 from ldt.training.from_scratch import begin_with_sines, new_config, new_tokenizer
 from ldt.training.job import (
@@ -36,7 +37,7 @@ from ldt.training.job import (
     source_of,
 )
 from ldt.training.language_model import InputNumbers, LanguageModelTrainer
-from ldt.training.summary import corpus_data, encoded_input
+from ldt.training.summary import corpus_data, encoded_input, warnings
 
 LENGTH = 512  # of a model from scratch where data.max_length does not say
 DRY = 200  # documents of a source that a dry run reads
@@ -134,7 +135,7 @@ class Pretraining(Job[CorpusInputs]):
         if inputs.data.streaming:
             data["train"] = {"source": str(inputs.data.train)}
         shown = evaluation if inputs.data.streaming else items["train"]
-        notices = corpus_data(facts)
+        notices = corpus_data(facts) + warnings(first_look_at_text(inputs.stores))
         if shown is not None:
             notices.append(encoded_input("the first input, masked:", shown[0][0], inputs.tokenizer))
         return Prepared(

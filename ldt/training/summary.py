@@ -31,6 +31,11 @@ class Notice(NamedTuple):
     level: int = logging.INFO
 
 
+def warnings(lines: Iterable[str]) -> list[Notice]:
+    """A notice of each line, as urgent as warnings are."""
+    return [Notice(line, level=logging.WARNING) for line in lines]
+
+
 def tell(notices: Iterable[Notice]) -> None:
     """Log notices, in order."""
     for text, drawn, level in notices:
@@ -211,7 +216,7 @@ def labelled_data(
     lines = [f"{name}: {line}" for name, report in reports.items() for line in report.lines]
     notices = [Notice("\n".join(lines), table)]
     for report in reports.values():
-        notices += [Notice(warning, level=logging.WARNING) for warning in report.warnings]
+        notices += warnings(report.warnings)
     notices += [Notice(f"train: {remark}") for remark in remarks]
     for name, counts in labels.items():
         if counts:
@@ -235,7 +240,7 @@ def corpus_data(sets: dict[str, dict[str, Any]]) -> list[Notice]:
         if facts["rejected"] or facts["empty"]:
             bad = f"{facts['rejected']} documents could not be read, {facts['empty']} are blank"
             lines = [bad, *lines]
-        notices += [Notice(line, level=logging.WARNING) for line in lines]
+        notices += warnings(lines)
     return notices
 
 

@@ -10,6 +10,7 @@ from ldt.data.formats import read
 from ldt.recipe.recipe import load
 from ldt.training import check as module
 from ldt.training import survey
+from ldt.training import train as train_by
 from ldt.training.check import check, first_look
 
 # Clauses, of which a document is made; no two documents have three words in a row in common.
@@ -330,3 +331,24 @@ def test_a_corpus_is_checked(place, tiny_longformer):
         ("leak", "eval"): ("dev.txt:2",),
     }
     assert np.isclose(report.lengths["train"]["read"], 1)
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "lines"),
+    [
+        ([3, 4, 5, 3], [6], ["train: 1 of 6 stand there before"]),
+        ([3, 4], [5, 4], ["eval: 1 of 4 stand in the training set too: figures will be too good"]),
+        ([3, 4], [5], []),
+    ],
+)
+def test_a_pretraining_begins_with_copies(place, tiny_longformer, caplog, train, dev, lines):
+    caplog.set_level("INFO", "ldt")
+    for name, numbers in (("train", train), ("dev", dev)):
+        texts = ["Yes.", "Yes.", *(prose(number, 60) for number in numbers)]
+        Path(f"{name}.txt").write_text("\n\n".join(texts) + "\n")
+    Path("r.yaml").write_text(
+        f"task: {{name: mlm}}\nmodel: {{path: {tiny_longformer}}}\n"
+        "data: {train: train.txt, eval: dev.txt, documents: blank_line, max_length: 64}\n"
+    )
+    train_by(load("r.yaml", command="pretrain"), dry_run=True)
+    assert [line for line in caplog.messages if " stand " in line] == lines
