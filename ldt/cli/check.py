@@ -69,11 +69,20 @@ def show(report: "Report") -> None:
             _show_finding(level, finding)
     counts = " and ".join(f"{count:,} {name}" for name, count in report.documents.items())
     if not report.findings:
-        say(f"nothing found in {counts} {report.noun}", console=stdout)
+        _say(f"nothing found in {counts} {report.noun}")
     for name, table in report.lengths.items():
         _show_lengths(f"{name}: {report.documents[name]:,} {report.noun}", table, report)
     for line in (*report.remarks, *report.cost):
-        say(line, console=stdout)
+        _say(line)
+
+
+def _say(line: str) -> None:
+    """Print a line, wrapped as pipes and narrow terminals need it."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    for part in textwrap.wrap(
+        line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    ):
+        say(part, console=stdout)
 
 
 def _show_finding(level: str, finding: "Finding") -> None:
@@ -89,24 +98,19 @@ def _show_finding(level: str, finding: "Finding") -> None:
         lines.append(f"  at {', '.join(finding.where)}")
     lines.append(f"  {finding.would_do}")
     for line in lines:
-        for part in textwrap.wrap(
-            line, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-        ):
-            say(part, console=stdout)
+        _say(line)
 
 
 def _show_lengths(heading: str, table: dict[str, Any], report: "Report") -> None:
     unit = report.unit
-    say(
+    _say(
         f"{heading}: {table['median']:,} {unit} in the median, {table['p95']:,} at the 95th "
-        f"percentile, {table['longest']:,} in the longest",
-        console=stdout,
+        f"percentile, {table['longest']:,} in the longest"
     )
     if report.max_length:
-        say(
+        _say(
             f"  as the recipe reads them, up to {report.max_length:,} {unit} an input: "
-            f"{_percent(table['read'])} of the text, {table['inputs']:,} inputs",
-            console=stdout,
+            f"{_percent(table['read'])} of the text, {table['inputs']:,} inputs"
         )
     say(
         f"  {'max_length':>10} {'read whole':>11} {'text in one input':>18} {'inputs':>10}",
