@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import signal
 import sys
 import time
 from pathlib import Path
@@ -112,6 +113,7 @@ def test_a_recipe_is_not_replaced_unless_told(init):
 def test_an_interruption_at_a_question_leaves_nothing(init, tmp_path):
     process, terminal = pty.fork()
     if not process:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # what runs in the background ignores it
         os.execv(sys.executable, [sys.executable, "-m", "ldt", "init", "contracts.csv"])
     shown = b""
     while b"Task" not in shown:
