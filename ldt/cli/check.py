@@ -36,9 +36,9 @@ def check(
         ),
     ] = True,
 ) -> int:
-    """Look for faults in the data of a recipe, before a training, and tell what it will cost.
+    """Look for faults in the data of a recipe, and tell the cost.
 
-    Nothing is trained. Ends with 4 where a fault or a warning was found.
+    Nothing is trained yet. Ends with 4 where a fault or a warning was found.
 
     Example: ldt check wikihop data.train=train.json
     """

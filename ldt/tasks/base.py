@@ -282,7 +282,7 @@ class Task(AnyTask):
 
         Here the example and its copies, so that none is evaluated on that was trained on.
         """
-        return fingerprint(normalised("\0".join(self.parts(example, data))))
+        return fingerprint("\0".join(map(normalised, self.parts(example, data))))
 
     @abstractmethod
     def encode(

@@ -111,7 +111,7 @@ def test_two_processes_train_as_one_end_together_and_resume_bit_by_bit(place_of_
     assert done.stderr.count("step 8/8") == 1
 
     said = kill("runs/killed")
-    assert said.count("another process of this run has ended") == 1
+    assert said.count("another process of this run has ended") <= 1  # or torchrun ends it before
     assert "bug:" not in said
 
     shutil.copytree("runs/killed", "runs/alone", ignore=shutil.ignore_patterns(".lock"))

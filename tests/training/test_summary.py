@@ -1,5 +1,6 @@
 import re
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from ldt.training.summary import (
 
 def examples(*labels):
     return [
-        Example({"text": "the party", "label": label}, number, f"train.jsonl:{number}")
+        Example({"text": f"party {number}", "label": label}, number, f"train.jsonl:{number}")
         for number, label in enumerate(labels, start=1)
     ]
 
@@ -59,6 +60,17 @@ def test_a_split_follows_its_seed():
     whole, data = examples(*["a", "b"] * 50), DataSection(eval_fraction=0.3)
     parts = [[e.id for e in split(whole, Classification(), data, seed)[1]] for seed in (1, 1, 2)]
     assert parts[0] == parts[1] != parts[2]
+
+
+def test_copies_of_a_document_stay_on_its_side_of_a_split():
+    whole = examples(*["a", "b"] * 50)
+    copied = [
+        replace(e, id=-e.id, fields=e.fields | {"text": e.fields["text"].upper() + " "})
+        for e in whole
+    ]
+    train, dev = split([*whole, *copied], Classification(), DataSection(eval_fraction=0.3), seed=0)
+    assert {-item.id for item in dev} == {item.id for item in dev}
+    assert len(dev) == 60
 
 
 def test_a_split_leaves_every_class_a_document_to_train_on():
