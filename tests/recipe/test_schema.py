@@ -3,6 +3,7 @@
 import functools
 import json
 
+import jsonschema
 import pytest
 from processes import ldt
 from pydantic import BaseModel
@@ -116,13 +117,11 @@ whole = functools.cache(schema)
 
 def allows(text):
     """The schema's verdict on what the loader reads in the text."""
-    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema validates, if it is there")
     validator = jsonschema.Draft202012Validator(whole())
     return validator.is_valid(yaml.parse(text).value)
 
 
 def test_the_schema_is_one_of_its_draft():
-    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema validates, if it is there")
     for task in (None, *TASKS):
         jsonschema.Draft202012Validator.check_schema(schema(task))
 
