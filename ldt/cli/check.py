@@ -43,11 +43,10 @@ def check(
     Example: ldt check wikihop data.train=train.json
     """
     from ldt.inference import result_file
-    from ldt.recipe.recipe import COMMANDS, load
+    from ldt.recipe.recipe import ITS_OWN, load
     from ldt.training.check import check
 
-    loaded = load(recipe, overrides or ())
-    loaded = load(recipe, overrides or (), command=COMMANDS[loaded.task.kind])
+    loaded = load(recipe, overrides or (), command=ITS_OWN)
     if json and json != "-":
         result_file.check(Path(json), "--json", (recipe,))
     report = check(loaded, cost=cost)

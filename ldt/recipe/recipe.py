@@ -65,6 +65,7 @@ class Recipe:
 
 # The command that trains a task, by its kind.
 COMMANDS = {"examples": "finetune", "corpus": "pretrain", "characters": "pretrain"}
+ITS_OWN = "its own"  # the command that trains the task of a recipe, for `load`
 
 # Keys that a command needs beside the task's name.
 NEEDS = {
@@ -97,7 +98,8 @@ def load(
         overrides: ``key=value`` with a dotted key (``training.learning_rate=2e-5``); the value is
             read by the rules of the file and replaces what the file says.
         command: a name of `NEEDS`, whose keys must then be present and whose training section and
-            ``model.config`` are checked, which imports transformers. None leaves them unchecked.
+            ``model.config`` are checked, which imports transformers; `ITS_OWN` is that which
+            trains the task. None leaves them unchecked.
         search: whether patterns are looked for beside the recipe too. Who reads no training data
             need not wait until a pattern has been through a disk.
 
@@ -125,6 +127,8 @@ def load(
     _override(root, overrides, problems)
     task, model, data, training = _validate(root, problems)
     _check_data(data, task, problems)
+    if command == ITS_OWN:
+        command = task and COMMANDS[task.kind]
     if command is not None:
         _check_command(root, task, command, problems)
         _check_model(root, problems)

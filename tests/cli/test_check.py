@@ -58,3 +58,25 @@ def test_a_report_for_programs_has_the_same(check, target):
     assert (finding["kind"], finding["level"], finding["count"]) == ("contradiction", "fault", 1)
     assert finding["where"] == ["t.jsonl:10"]
     assert report["documents"] == {"train": 10}
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("task.name=sorting", "unknown task 'sorting'"),
+        ("training.learning_rat=1", "did you mean 'learning_rate'?"),
+    ],
+)
+def test_a_recipe_that_cannot_work_is_an_error(check, capsys, override, line):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["check", "r.yaml", override])
+    assert ended.value.code == 3
+    assert line in capsys.readouterr().err
+
+
+def test_a_shipped_recipe_is_named_once(check, caplog):
+    caplog.set_level("INFO", "ldt")
+    Path("r.yaml").unlink()
+    with pytest.raises(SystemExit):
+        cli.main(["check", "classification", "data.train=no.jsonl", "--no-cost"])
+    assert sum("the recipe" in message for message in caplog.messages) == 1
