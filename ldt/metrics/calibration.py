@@ -1,0 +1,74 @@
+"""How well probabilities say how often they are right."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+BINS = 15
+
+
+class Bin(NamedTuple):
+    """Answers of similar probability: how many, their mean probability, the share that is right."""
+
+    answers: int
+    probability: float
+    right: float
+
+
+def reliability(probabilities: np.ndarray, right: np.ndarray, bins: int = BINS) -> list[Bin]:
+    """The points of a reliability diagram, in bins of equally many answers.
+
+    Equal probabilities are in the same bin, so bins may be larger or fewer (Nixon et al. 2019,
+    https://arxiv.org/abs/1904.01685, "adaptive").
+
+    Args:
+        probabilities: [answers], from 0 to 1.
+        right: [answers] bool.
+        bins: how many at most.
+    """
+    order = np.argsort(probabilities, kind="stable")
+    ordered, correct = probabilities[order], right[order].astype(float)
+    edges = np.linspace(0, len(ordered), min(bins, len(ordered)) + 1).round().astype(int)
+    # An edge between equal probabilities moves behind the last of them.
+    for place, edge in enumerate(edges[1:-1], 1):
+        if ordered[edge - 1] == ordered[edge]:
+            edges[place] = np.searchsorted(ordered, ordered[edge], "right")
+    edges = np.unique(edges)
+    return [
+        Bin(int(end - start), float(ordered[start:end].mean()), float(correct[start:end].mean()))
+        for start, end in pairwise(edges)
+    ]
+
+
+def expected_calibration_error(
+    probabilities: np.ndarray, right: np.ndarray, bins: int = BINS
+) -> float:
+    """The mean distance of probability and share that is right, over the bins of `reliability`
+    (Naeini et al. 2015; Guo et al. 2017, equation 3, with bins of equal mass)."""
+    rows = reliability(probabilities, right, bins)
+    total = sum(row.answers for row in rows)
+    return sum(row.answers * abs(row.probability - row.right) for row in rows) / max(total, 1)
+
+
+def brier(probabilities: np.ndarray, right: np.ndarray) -> float:
+    """The mean squared distance of probabilities and truth (Brier 1950): [answers], or of classes
+    [documents, classes] the sum over the classes of a document, as he defines it."""
+    squares = (probabilities - right.astype(float)) ** 2
+    return float(squares.sum(-1).mean() if squares.ndim > 1 else squares.mean())
+
+
+def negative_log_likelihood(probabilities: np.ndarray, right: np.ndarray) -> float:
+    """The mean of -log of the probability of what is true, in nats.
+
+    Args:
+        probabilities: [answers] that it is right, or [documents, classes].
+        right: [answers] bool, or [documents] int, the right class.
+    """
+    if probabilities.ndim > 1:
+        of_truth = probabilities[np.arange(len(right)), right]
+    else:
+        of_truth = np.where(right, probabilities, 1 - probabilities)
+    return float(-np.log(np.maximum(of_truth, 1e-300)).mean())

@@ -1,0 +1,136 @@
+"""Thresholds of labels: the probability from which on a label is given."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+STRENGTH = 10  # positives of a label that weigh as much as all labels together
+_TARGET = re.compile(r"f(\d+(?:\.\d+)?)|(precision|recall)\s*>=\s*(0?\.\d+|1(?:\.0*)?|0)")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a threshold is to be best for.
+
+    Args:
+        beta: of F-beta, where recall weighs beta times as much as precision; None of a bound.
+        bounded: ``precision`` or ``recall``, which is to reach ``least``, the other one being as
+            high as it then can; empty of F-beta.
+        least: the bound, from 0 to 1.
+    """
+
+    beta: float | None = 1.0
+    bounded: str = ""
+    least: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """The target of ``f1``, ``f2``, ``f0.5``, ``precision>=0.9`` or ``recall>=0.9``.
+
+        Raises:
+            ValueError: it is none of these.
+        """
+        found = _TARGET.fullmatch(text.strip())
+        if found is None:
+            raise ValueError(f"expected f1, f2, precision>=0.9 or recall>=0.9, got {text!r}")
+        beta, bounded, least = found.groups()
+        if bounded:
+            return cls(None, bounded, float(least))
+        if float(beta) == 0:
+            raise ValueError(f"expected an F-beta with a beta above 0, got {text!r}")
+        return cls(float(beta))
+
+    def value(self, true: np.ndarray, given: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """How good so many are, the higher the better.
+
+        Args:
+            true: [...] labels given that are right.
+            given: [...] labels given.
+            right: [...] labels that are right.
+        """
+        precision, recall = true / np.maximum(given, 1), true / np.maximum(right, 1)
+        if self.beta is not None:
+            square = self.beta**2
+            return (1 + square) * true / np.maximum(square * right + given, 1e-300)
+        bounded, other = (precision, recall) if self.bounded == "precision" else (recall, precision)
+        # Out of reach, what comes nearest to the bound is best; within it, the other one decides.
+        return np.where(bounded >= self.least - 1e-12, 1 + other, bounded - 1)
+
+
+class Best(NamedTuple):
+    """Thresholds [labels], what they are worth by the target, and the positives of each label."""
+
+    thresholds: np.ndarray
+    values: np.ndarray
+    positives: np.ndarray
+
+
+def best_threshold(scores: np.ndarray, right: np.ndarray, target: Target) -> Best:
+    """The threshold of each label that is best on these documents.
+
+    It lies in the middle between two scores, below the lowest one half-way to 0. Of several that
+    are equally good it is the highest.
+
+    Args:
+        scores: [documents, labels], probabilities.
+        right: [documents, labels] bool.
+        target: what is to be best.
+
+    Returns:
+        NaN as the threshold of a label without positives: nothing can be chosen by.
+
+    Raises:
+        ValueError: a score that is not a number from 0 to 1.
+    """
+    if not ((scores >= 0) & (scores <= 1)).all():
+        raise ValueError("expected scores from 0 to 1")
+    positives = right.sum(0)
+    if not len(scores):
+        none = np.full(scores.shape[1], np.nan)
+        return Best(none, none, positives)
+    order = np.argsort(-scores, axis=0, kind="stable")
+    ordered = np.take_along_axis(scores, order, 0)
+    true = np.take_along_axis(right, order, 0).cumsum(0)
+    given = np.arange(1, len(scores) + 1)[:, None]
+    values = target.value(true, given, positives)
+    below = np.vstack([ordered[1:], np.zeros_like(ordered[:1])])
+    values[:-1][ordered[:-1] == ordered[1:]] = -np.inf  # no threshold lies between equal scores
+    place = values.argmax(0)
+    columns = np.arange(scores.shape[1])
+    thresholds = (ordered[place, columns] + below[place, columns]) / 2
+    best = values[place, columns]
+    return Best(np.where(positives > 0, thresholds, np.nan), best, positives)
+
+
+def label_thresholds(
+    scores: np.ndarray, right: np.ndarray, target: Target, strength: float = STRENGTH
+) -> np.ndarray:
+    """Thresholds [labels] that hold for new documents, too: few positives choose little.
+
+    A label's best threshold is drawn to the best common one, as logits, as far as it has few
+    positives: with n of them it weighs n / (n + strength). A label without any has the common one,
+    and all have 0.5 where no label has any.
+
+    Args:
+        scores, right, target: as `best_threshold` has them.
+        strength: positives that weigh as much as the common threshold; 0 leaves each its own.
+
+    Raises:
+        ValueError: a score that is not a number from 0 to 1.
+    """
+    own, _, positives = best_threshold(scores, right, target)
+    common = best_threshold(scores.reshape(-1, 1), right.reshape(-1, 1), target).thresholds[0]
+    if np.isnan(common):
+        return np.full(scores.shape[1], 0.5)
+    weight = positives / np.maximum(positives + strength, 1e-300)
+    drawn = weight * _logit(np.nan_to_num(own, nan=common)) + (1 - weight) * _logit(common)
+    return 1 / (1 + np.exp(-drawn))
+
+
+def _logit(p: np.ndarray | float) -> np.ndarray:
+    clipped = np.clip(p, 1e-12, 1 - 1e-12)
+    return np.log(clipped) - np.log1p(-clipped)
