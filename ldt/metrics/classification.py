@@ -1,4 +1,7 @@
-"""Metrics of classes and of numbers, in float64 numpy, as scikit-learn and scipy define them."""
+"""Metrics of classes and of numbers, in float64 numpy, as scikit-learn and scipy define them.
+
+Shares are from 0 to 100, as all metrics of ldt; correlations and errors have their own units.
+"""
 
 import numpy as np
 
@@ -10,19 +13,20 @@ def class_table(gold: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray
         gold, predicted: [documents, classes] bool, whether a document has a class.
 
     Returns:
-        Arrays of [classes]. A ratio of nothing to nothing is 0, as in scikit-learn.
+        Arrays of [classes], from 0 to 100 but for support. A ratio of nothing to nothing is 0, as
+        in scikit-learn.
     """
     true = (gold & predicted).sum(0)
     return {
-        "precision": _ratio(true, predicted.sum(0)),
-        "recall": _ratio(true, gold.sum(0)),
-        "f1": _ratio(2 * true, predicted.sum(0) + gold.sum(0)),
+        "precision": _percent(true, predicted.sum(0)),
+        "recall": _percent(true, gold.sum(0)),
+        "f1": _percent(2 * true, predicted.sum(0) + gold.sum(0)),
         "support": gold.sum(0),
     }
 
 
 def class_metrics(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> dict[str, float]:
-    """Return the share of documents that are right, macro_f1 and micro_f1.
+    """Return the share of documents that are right, macro_f1 and micro_f1, from 0 to 100.
 
     The share is called accuracy; with several labels, where a document is right if all its classes
     are, exact_match.
@@ -36,9 +40,9 @@ def class_metrics(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> 
     f1 = class_table(gold, predicted)["f1"]
     seen = np.ones_like(f1, bool) if several else (gold | predicted).any(0)
     return {
-        "exact_match" if several else "accuracy": float((gold == predicted).all(1).mean()),
+        "exact_match" if several else "accuracy": 100 * float((gold == predicted).all(1).mean()),
         "macro_f1": float(f1[seen].mean()),
-        "micro_f1": float(_ratio(2 * (gold & predicted).sum(), gold.sum() + predicted.sum())),
+        "micro_f1": float(_percent(2 * (gold & predicted).sum(), gold.sum() + predicted.sum())),
     }
 
 
@@ -56,8 +60,8 @@ def number_metrics(gold: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     }
 
 
-def _ratio(part, whole):
-    return part / np.maximum(whole, 1)
+def _percent(part, whole):
+    return 100 * part / np.maximum(whole, 1)
 
 
 def _correlation(a: np.ndarray, b: np.ndarray) -> float:

@@ -32,6 +32,7 @@ from ldt.training.job import Job, Prepared
 from ldt.training.model_card import card
 from ldt.training.progress import METRICS, ProgressReport, plain_numbers
 from ldt.training.rescue import FolderLost, Held, new_place
+from ldt.training.scale import SCALE, threshold_to_scale
 from ldt.training.signals import Interrupted
 from ldt.training.summary import tell
 from ldt.training.trainer import Trainer
@@ -128,6 +129,8 @@ def train(
             record = run_folder.read_run(run)
             assert record is not None  # or `_enter` had refused to resume
             stack.enter_context(matmul.chosen(record.get("arithmetic", {})))
+            if job.recipe.task.name == "classification":
+                training = threshold_to_scale(training, record)
 
         prepared = job.prepare(inputs, checkpoint)
         if processes.is_first():
@@ -419,6 +422,7 @@ def _results(
         "metrics": metrics,
         "baseline": {name: each._asdict() for name, each in prepared.baselines.items()},
         "table": table,
+        "scale": SCALE,
         "metric": trainer.args.metric_for_best_model,
         "step_of_weights": trainer.weights_step,
         "steps": trainer.state.global_step,

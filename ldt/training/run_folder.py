@@ -27,6 +27,7 @@ from ldt.recipe import yaml
 from ldt.recipe.recipe import RECIPE, Recipe
 from ldt.training import checkpoints, processes
 from ldt.training.progress import METRICS as LOG
+from ldt.training.scale import SCALE, results_to_scale
 
 log = logging.getLogger("ldt")
 
@@ -131,8 +132,9 @@ def read_run(run: Path) -> dict[str, Any] | None:
 
 
 def read_results(run: Path) -> dict[str, Any]:
-    """metrics.json of a finished run."""
-    return json.loads((run / RESULTS).read_text(encoding="utf-8"))
+    """metrics.json of a finished run; of an earlier version, on the scale of this one."""
+    results = json.loads((run / RESULTS).read_text(encoding="utf-8"))
+    return results_to_scale(results, run / RESULTS)
 
 
 def check_use(run: Path, wanted: dict, *, resume: bool, overwrite: bool) -> bool:
@@ -246,8 +248,14 @@ def begin(
                 "; ".join(changed),
             )
     session = secrets.token_hex(8)
-    new = {"identity": wanted, "versions": used, "arithmetic": arithmetic, "files": []}
-    _write(run, (before or new | {"finished": False}) | {"session": session, "loss": LOSS})
+    new: dict[str, Any] = {
+        "identity": wanted,
+        "versions": used,
+        "arithmetic": arithmetic,
+        "files": [],
+    }
+    new |= {"scale": SCALE, "finished": False}
+    _write(run, (before or new) | {"session": session, "loss": LOSS})
     files.write_whole(run / RECIPE, recipe_text)
     return session
 

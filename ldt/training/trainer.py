@@ -28,6 +28,7 @@ from ldt.training.flow import Flow, NamingDocuments
 from ldt.training.micro_batches import MicroBatches
 from ldt.training.progress import METRICS, ProgressReport, cut_log
 from ldt.training.rescue import FolderLost, Held
+from ldt.training.scale import SCALE
 from ldt.training.signals import StopSignal
 
 log = logging.getLogger("ldt")
@@ -302,6 +303,7 @@ class Trainer(MicroBatches):
             "skipped_in_a_row": self.skipped_in_a_row,
             "epoch_rng": self.epoch_rng,
             "micro_batch": self.micro_batch,
+            "scale": SCALE,
         }
         torch.save(state, folder / self._state_name)
         if self.args.should_save:
