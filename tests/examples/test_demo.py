@@ -144,7 +144,7 @@ def test_the_demo_runs_the_main_job_twice_and_compares(in_process, tmp_path, cap
 
 def test_scores_are_those_of_the_labels():
     gold = ["court", "court", "arbitration", "arbitration"]
-    assert demo.score(gold, gold) == (1.0, 1.0)
+    assert demo.score(gold, gold) == (100.0, 100.0)
     accuracy, macro_f1 = demo.score(gold, ["court"] * 4)
-    assert accuracy == 0.5
-    assert macro_f1 == pytest.approx(1 / 3)
+    assert accuracy == 50
+    assert macro_f1 == pytest.approx(100 / 3)

@@ -18,31 +18,31 @@ FOUND = one_hot([0, 0, 1, 1, 2, 1], 4)
 def test_the_class_table_equals_a_hand_computation():
     table = {key: column.tolist() for key, column in class_table(GOLD, FOUND).items()}
     assert table == {
-        "precision": [1.0, 1 / 3, 0.0, 0.0],
-        "recall": [2 / 3, 0.5, 0.0, 0.0],
-        "f1": [0.8, 0.4, 0.0, 0.0],
+        "precision": [100.0, 100 / 3, 0.0, 0.0],
+        "recall": [200 / 3, 50.0, 0.0, 0.0],
+        "f1": [80.0, 40.0, 0.0, 0.0],
         "support": [3, 2, 1, 0],
     }
 
 
 def test_macro_f1_averages_over_the_classes_that_occur_or_over_all():
     seen = class_metrics(GOLD, FOUND, several=False)
-    assert seen == {"accuracy": 0.5, "macro_f1": pytest.approx(0.4), "micro_f1": 0.5}
-    assert class_metrics(GOLD, FOUND, several=True)["macro_f1"] == pytest.approx(0.3)
+    assert seen == {"accuracy": 50, "macro_f1": pytest.approx(40), "micro_f1": 50}
+    assert class_metrics(GOLD, FOUND, several=True)["macro_f1"] == pytest.approx(30)
 
 
 def test_a_class_that_is_only_predicted_counts_in_macro_f1():
     metrics = class_metrics(one_hot([0, 0], 3), one_hot([0, 2], 3), several=False)
-    assert metrics["macro_f1"] == pytest.approx((2 / 3 + 0) / 2)
+    assert metrics["macro_f1"] == pytest.approx(100 * (2 / 3 + 0) / 2)
 
 
 def test_multi_label_metrics_equal_a_hand_computation():
     gold = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 0]], bool)
     found = np.array([[1, 0, 0], [0, 0, 0], [1, 0, 1]], bool)
     metrics = class_metrics(gold, found, several=True)
-    assert metrics["exact_match"] == pytest.approx(1 / 3)  # only the empty one is right in full
-    assert metrics["macro_f1"] == pytest.approx((1 + 0 + 0) / 3)
-    assert metrics["micro_f1"] == pytest.approx(2 * 2 / (4 + 3))
+    assert metrics["exact_match"] == pytest.approx(100 / 3)  # only the empty one is right in full
+    assert metrics["macro_f1"] == pytest.approx(100 * (1 + 0 + 0) / 3)
+    assert metrics["micro_f1"] == pytest.approx(100 * 2 * 2 / (4 + 3))
     assert "accuracy" not in metrics
 
 
@@ -71,13 +71,13 @@ def test_metrics_equal_those_of_scikit_learn():
     for _ in range(20):
         gold, found = generator.integers(0, 6, (2, 15))
         metrics = class_metrics(one_hot(gold, 6), one_hot(found, 6), several=False)
-        assert metrics["accuracy"] == pytest.approx(sklearn.accuracy_score(gold, found))
+        assert metrics["accuracy"] == pytest.approx(100 * sklearn.accuracy_score(gold, found))
         for kind in ("macro", "micro"):
             want = sklearn.f1_score(gold, found, average=kind, zero_division=0)
-            assert metrics[f"{kind}_f1"] == pytest.approx(want)
+            assert metrics[f"{kind}_f1"] == pytest.approx(100 * want)
         gold, found = generator.random((2, 15, 4)) < 0.3
         metrics = class_metrics(gold, found, several=True)
-        assert metrics["exact_match"] == pytest.approx(sklearn.accuracy_score(gold, found))
+        assert metrics["exact_match"] == pytest.approx(100 * sklearn.accuracy_score(gold, found))
         for kind in ("macro", "micro"):
             want = sklearn.f1_score(gold, found, average=kind, zero_division=0)
-            assert metrics[f"{kind}_f1"] == pytest.approx(want)
+            assert metrics[f"{kind}_f1"] == pytest.approx(100 * want)

@@ -21,22 +21,22 @@ BASELINES = {  # task: right answers of training, of evaluation; config; some of
         ["no cap", "cap", "no cap"],
         ["no cap", "no cap", "no cap", "cap"],
         SINGLE,
-        {"accuracy": ("always 'no cap'", 0.75), "macro_f1": ("always 'no cap'", 3 / 7)},
+        {"accuracy": ("always 'no cap'", 75), "macro_f1": ("always 'no cap'", 300 / 7)},
     ),
     "classification, several labels": (
         [["a"], ["a", "b"], ["c"]],
         [["a"], ["a", "b"], ["c"], ["b"]],
         MULTI,
         {
-            "exact_match": ("always 'a'", 0.25),
-            "macro_f1": ("always all classes", (2 / 3 + 2 / 3 + 0.4) / 3),
+            "exact_match": ("always 'a'", 25),
+            "macro_f1": ("always all classes", 100 * (2 / 3 + 2 / 3 + 0.4) / 3),
         },
     ),
     "classification, none of several labels": (
         [["a"], ["b"], ["c"]],
         [[], ["a"]],
         MULTI,
-        {"exact_match": ("always no class", 0.5)},
+        {"exact_match": ("always no class", 50)},
     ),
     "classification, regression": (
         [1.0, 3.0],

@@ -365,10 +365,10 @@ def answers(*labels):
 def test_single_labels_are_scored_with_a_row_for_every_class():
     config = learnt("a", "b", "c")
     metrics, rows = Classification().score(answers("a", "b", "b"), ["a", "a", "b"], config)
-    f1 = 2 / 3
+    f1 = pytest.approx(200 / 3)
     want = {"accuracy": f1, "macro_f1": f1, "micro_f1": f1}  # of a and b, c occurs nowhere
-    assert metrics == pytest.approx(want)
-    assert rows[0] == {"class": "a", "precision": 1, "recall": 0.5, "f1": f1, "support": 2}
+    assert metrics == want
+    assert rows[0] == {"class": "a", "precision": 100, "recall": 50, "f1": f1, "support": 2}
     assert [row["class"] for row in rows] == ["a", "b", "c"]
     assert json.loads(json.dumps([metrics, rows])) == [metrics, rows]
 
@@ -376,7 +376,7 @@ def test_single_labels_are_scored_with_a_row_for_every_class():
 def test_multi_labels_are_scored_over_all_classes():
     config = learnt(["a", "b"], ["c"])
     metrics, rows = Classification().score(answers(["a"], []), [["a", "b"], []], config)
-    assert metrics == pytest.approx({"exact_match": 0.5, "macro_f1": 1 / 3, "micro_f1": 2 / 3})
+    assert metrics == pytest.approx({"exact_match": 50, "macro_f1": 100 / 3, "micro_f1": 200 / 3})
     assert [row["support"] for row in rows] == [1, 1, 0]
 
 
@@ -444,7 +444,7 @@ def test_cuad_is_learnt_from_its_nested_fields(shared_data):
         golds = [task.gold(example, data, config) for example in dev]
         metrics, rows = task.score(answers(*golds), golds, config)
         right = "exact_match" if isinstance(label, list) else "accuracy"
-        assert metrics == {right: 1, "macro_f1": 1, "micro_f1": 1}
+        assert metrics == {right: 100, "macro_f1": 100, "micro_f1": 100}
         assert sum(row["support"] for row in rows) == sum(
             len(gold) if isinstance(gold, list) else 1 for gold in golds
         )
