@@ -69,8 +69,8 @@ class Reading:
 
     Args:
         text: of a document in parts their texts, each in a line.
-        offsets: [tokens, 2], the characters of each token of the document; -1 of a token that
-            stands for none.
+        offsets: [tokens, 2], the characters of each token of the document; of a token that stands
+            for none, such as a separator, both numbers are the same.
         passages: characters of what can be named as evidence, in order.
     """
 
@@ -79,10 +79,10 @@ class Reading:
     passages: list[Span]
 
     def owners(self) -> np.ndarray:
-        """[tokens], which of the passages each token is in; -1 for none."""
+        """[tokens], which of the passages each token is in; -1 for none, as of white space."""
         starts = np.array([start for start, _ in self.passages], int)
         owners = np.searchsorted(starts, self.offsets[:, 0], "right") - 1
-        return np.where(self.offsets[:, 0] < 0, -1, owners)
+        return np.where(self.offsets[:, 1] > self.offsets[:, 0], owners, -1)
 
     def span(self, start: int, end: int) -> Span:
         """The characters of the document's tokens from ``start`` to before ``end``."""

@@ -198,6 +198,7 @@ def test_a_document_is_encoded_between_cls_and_sep_with_cls_global(encode, tiny)
             "document": 0,
             "tokens": len(ids) + 2,
             "flags": {},
+            "read": (1, 0, 2),
         }
     ]
 

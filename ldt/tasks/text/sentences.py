@@ -70,8 +70,8 @@ def _ends(text: str, start: int, match: re.Match, end: int) -> bool:
     behind = text[match.end() : min(match.end() + _REACH, end)].lstrip()
     if behind[:1].islower():
         return False
-    if match["spaced"] != ".":
-        return True
+    if match[0] != ".":
+        return True  # another mark, or a quotation ends with it
     begin = max(start, match.start() - _REACH)
     word = _WORD_BEFORE.search(text[begin : match.start()])
     if word is None:
