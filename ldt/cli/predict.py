@@ -145,6 +145,14 @@ def predict(
             help="Class to name passages of, in place of those of the answer; may be repeated.",
         ),
     ] = None,
+    passages_test: Annotated[
+        bool,
+        typer.Option(
+            "--passages-test",
+            help="Test the passages: ask again without them and by them alone, and the same with "
+            "as many at random.",
+        ),
+    ] = False,
     chunks: Annotated[
         bool,
         typer.Option("--chunks", help="List the chunks of each document, with the scores of each."),
@@ -190,5 +198,6 @@ def predict(
         passages=passages,
         passages_by=passages_by,
         passages_of=passages_of or (),
+        passages_test=passages_test,
         chunks=chunks,
     )

@@ -17,6 +17,7 @@ from ldt.data.records import Example
 from ldt.errors import ModelError, UserError, listed, out_of_memory
 from ldt.inference.predictor import EncoderPredictor, too_large
 from ldt.inference.stream import batches
+from ldt.metrics.passages import comprehensiveness, sufficiency
 from ldt.tasks.base import AnyTask, Outputs, Task, by_input
 from ldt.tasks.explained import Reading, Target
 
@@ -34,6 +35,7 @@ class Wanted:
         by: a name in `METHODS`.
         of: labels to explain; none for those of the answer.
         chunks: whether each chunk's places and scores are listed.
+        test: whether the model answers again without the passages, and by them alone.
         batch_tokens: most tokens of a batch, as for the answers themselves.
     """
 
@@ -41,11 +43,13 @@ class Wanted:
     by: By = "gradient"
     of: tuple[str, ...] = ()
     chunks: bool = False
+    test: bool = False
     batch_tokens: int = 16384
 
     def keys(self) -> list[str]:
         """Keys that answers get."""
-        return ["passages"] * bool(self.number) + ["chunks"] * self.chunks
+        asked = {"passages": self.number, "chunks": self.chunks, "faithfulness": self.test}
+        return [key for key, value in asked.items() if value]
 
     def check(self, task: AnyTask, precision: str) -> None:
         """Refuse what cannot be explained, before a model is loaded.
@@ -64,6 +68,8 @@ class Wanted:
             raise UserError(f"--{self.keys()[0]}: answers of {task.name} are not explained")
         if self.chunks and task.name == "token_classification":
             raise UserError("--chunks: entities have places of their own, their chunks have none")
+        if self.test and (task.name != "classification" or not self.number):
+            raise UserError("--passages-test: for the passages of a classification (--passages K)")
         if self.of and task.name != "classification":
             raise UserError(f"--passages-of: {task.name} has no classes; its answer is explained")
         if self.number and rests_on == "logits" and (self.by, precision) == ("gradient", "int8"):
@@ -75,7 +81,7 @@ class Wanted:
     def __str__(self) -> str:
         """The settings, as a run is resumed with the same; "" for none."""
         parts = [str(self.number), self.by, *self.of] if self.number else []
-        return ",".join(parts + ["chunks"] * self.chunks)
+        return ",".join(parts + ["chunks"] * self.chunks + ["test"] * self.test)
 
 
 class Explaining:
@@ -109,6 +115,9 @@ class Explaining:
             more["passages"] = _around(places, reading, self.wanted.number)
         elif self.wanted.number:
             more["passages"] = self._passages(answer, outputs, features, reading)
+        if self.wanted.test:
+            args = answer, more["passages"], outputs, example, features, reading
+            more["faithfulness"] = self._faithfulness(*args)
         if self.wanted.chunks:
             more["chunks"] = self._chunks(answer, outputs, example, features, reading)
         return answer | more
@@ -135,6 +144,44 @@ class Explaining:
         for target, values in zip(targets, scores, strict=True):
             found += _best(target, values, reading.passages, reading, self.wanted.number)
         return found
+
+    def _faithfulness(
+        self,
+        answer: dict[str, Any],
+        passages: list[dict[str, Any]],
+        outputs: list[Outputs],
+        example: Example,
+        features: list[Feature],
+        reading: Reading,
+    ) -> dict[str, float]:
+        """comprehensiveness and sufficiency of the passages, and of as many at random: the mean
+        over the classes that are explained; none of a number or an empty document."""
+        labels = list(dict.fromkeys(each["label"] for each in passages if "label" in each))
+        read = np.flatnonzero(_read(reading, features, reading.owners())).tolist()
+        random = np.random.default_rng(len(reading.text))  # the same in each run
+        rows: list[dict[str, float]] = []
+        for label in labels:
+            starts = {each["start"] for each in passages if each["label"] == label}
+            chosen = [n for n in read if reading.passages[n][0] in starts]
+            drawn = random.permutation(read)[: len(chosen)].tolist()
+            scores = []
+            for those in (chosen, drawn):
+                others = [n for n in read if n not in set(those)]
+                for hidden in (those, others):
+                    args = self.predictor, features, outputs, reading, hidden
+                    changed = _without(*args, self.wanted.batch_tokens)
+                    again = self.predictor.decode(changed, example, features)
+                    scores.append(again["scores"][label])
+            full = answer["scores"][label]
+            rows.append(
+                {
+                    "comprehensiveness": comprehensiveness(full, scores[0]),
+                    "sufficiency": sufficiency(full, scores[1]),
+                    "random_comprehensiveness": comprehensiveness(full, scores[2]),
+                    "random_sufficiency": sufficiency(full, scores[3]),
+                }
+            )
+        return {key: sum(row[key] for row in rows) / len(rows) for key in (rows or [{}])[0]}
 
     def _chunks(
         self,
@@ -285,13 +332,12 @@ def occlusions(
         first, start, end = features[row]["read"]
         for passage in np.unique(owners[start:end][owners[start:end] >= 0]).tolist():
             hidden.append((passage, row, first + np.flatnonzero(owners[start:end] == passage)))
-    lengths = [len(features[row]["input_ids"]) for _, row, _ in hidden]
+    parts = [(features[row], tokens) for _, row, tokens in hidden]
     changed: dict[int, dict[int, Outputs]] = {}  # by passage and row
-    for batch in batches(lengths, batch_tokens):
-        parts = [hidden[place] for place in batch]
-        results = _hiding(predictor, [(features[row], tokens) for _, row, tokens in parts])
-        for (passage, row, _), result in zip(parts, results, strict=True):
-            changed.setdefault(passage, {})[row] = result
+    for (passage, row, _), result in zip(
+        hidden, _hiding(predictor, parts, batch_tokens), strict=True
+    ):
+        changed.setdefault(passage, {})[row] = result
     scores = np.full((len(targets), len(reading.passages)), np.nan)
     for passage, rows in changed.items():
         without = [rows.get(row, output) for row, output in enumerate(outputs)]
@@ -300,8 +346,39 @@ def occlusions(
     return scores
 
 
-def _hiding(predictor: EncoderPredictor, parts: list[tuple[Feature, np.ndarray]]) -> list[Outputs]:
+def _without(
+    predictor: EncoderPredictor,
+    features: Sequence[Feature],
+    outputs: Sequence[Outputs],
+    reading: Reading,
+    passages: Sequence[int],
+    batch_tokens: int,
+) -> list[Outputs]:
+    """Outputs for all inputs of a document where nothing attends to some of its passages."""
+    gone = np.isin(reading.owners(), passages)
+    rows, parts = [], []
+    for row, feature in enumerate(features):
+        first, start, end = feature["read"]
+        if gone[start:end].any():
+            rows.append(row)
+            parts.append((feature, first + np.flatnonzero(gone[start:end])))
+    changed = dict(zip(rows, _hiding(predictor, parts, batch_tokens), strict=True))
+    return [changed.get(row, output) for row, output in enumerate(outputs)]
+
+
+def _hiding(
+    predictor: EncoderPredictor, parts: Sequence[tuple[Feature, np.ndarray]], batch_tokens: int
+) -> list[Outputs]:
     """Outputs for inputs without some of their tokens, to which nothing attends."""
+    found: list[Outputs] = [{}] * len(parts)
+    for batch in batches([len(feature["input_ids"]) for feature, _ in parts], batch_tokens):
+        for place, row in zip(batch, _hidden(predictor, [parts[n] for n in batch]), strict=True):
+            found[place] = row
+    return found
+
+
+def _hidden(predictor: EncoderPredictor, parts: list[tuple[Feature, np.ndarray]]) -> list[Outputs]:
+    """`_hiding` of one batch."""
     import torch
 
     features = [feature for feature, _ in parts]

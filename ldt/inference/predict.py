@@ -63,6 +63,7 @@ def predict(
     passages: int = 0,
     passages_by: By = "gradient",
     passages_of: Sequence[str] = (),
+    passages_test: bool = False,
     chunks: bool = False,
 ) -> int:
     """Answer every document of ``input``, one JSON line each, in the order of the input.
@@ -94,6 +95,8 @@ def predict(
         passages: sentences of the document that each answer names as what it rests on, best first.
         passages_by: a name in `ldt.inference.passages.METHODS`.
         passages_of: classes to name passages of; none for those of the answer.
+        passages_test: whether the model answers again without the passages, and by them alone, for
+            the key ``faithfulness``.
         chunks: whether answers list the chunks of their document, with the scores of each.
 
     Returns:
@@ -109,7 +112,8 @@ def predict(
     with Ending() as ending, ExitStack() as stack:
         folder = find_model(model)
         trained = read_recipe(folder)
-        wanted = Wanted(passages, passages_by, tuple(passages_of), chunks, batch_tokens)
+        about = passages, passages_by, tuple(passages_of), chunks, passages_test
+        wanted = Wanted(*about, batch_tokens)
         wanted.check(trained.task, precision)
         beside = kept.copier(keep, trained.task, wanted.keys())
         # What is wrong with input and output is found before the model is loaded.

@@ -14,8 +14,8 @@ from ldt.tasks.explained import MERGES
 
 TEXT = (
     "The party of the first part ends this agreement. Other parties 😀 of it end, and the\r\n"
-    "cafe\u0301 ends. This agreement of the first and other party ends! 第一。合同 of the part ends。 "
-    "Ends the other part of this and the agreement of the party. And this ends it."
+    "cafe\u0301 ends. This agreement of the first and other party ends! 第一。"
+    "合同 of the part ends。 Ends the other part of this and the agreement of the party. And this ends it."
 )
 
 
@@ -198,3 +198,25 @@ def test_shares_are_the_derivative_of_the_merged_logit(merge):
         for n in range(4)
     ]
     assert MERGES[merge].shares(logits) == pytest.approx(np.array(found), abs=1e-5)
+
+
+def test_faithfulness_is_the_answer_again_without_the_passages_and_by_them_alone(loaded):
+    got, features, outputs, example = explained(loaded, TEXT, number=2, test=True)
+    reading = loaded.task.reading(example, loaded.tokenizer, loaded.data)
+    index, full = LABELS.index(got["label"]), got["scores"][got["label"]]
+    named = {passage["start"] for passage in got["passages"]}
+    for key, hides in (("comprehensiveness", True), ("sufficiency", False)):
+        logits = []
+        for feature in features:
+            inputs = loaded.collate([feature])
+            first, start, end = feature["read"]
+            for token in range(start, end):
+                left, right = reading.offsets[token]
+                span = next((s for s in reading.passages if s[0] <= left < s[1]), (0,))
+                if left < right and (span[0] in named) == hides:
+                    inputs["attention_mask"][0, first + token - start] = 0
+            with torch.inference_mode():
+                logits.append(loaded.model(**inputs).logits[0].double())
+        p = torch.stack(logits).mean(0).softmax(0)[index].item()
+        assert got["faithfulness"][key] == pytest.approx(full - p, abs=1e-5)
+    assert set(got["faithfulness"]) >= {"random_comprehensiveness", "random_sufficiency"}
