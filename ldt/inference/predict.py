@@ -129,9 +129,7 @@ def predict(
                 return ending.code
             if not (_pauses(input) or input.startswith("hf:") or format in PUBLISHED):
                 _read_first(documents, on_error, beside)
-            predictor = _load(folder, recipe, device, precision, sink, stack)
-            if wanted.keys():
-                predictor = Explaining(predictor, wanted)
+            predictor = _load(folder, recipe, device, precision, sink, stack, wanted)
             stack.enter_context(closing(rejects))
             skipped = None if on_error == "stop" else rejects
             waits = _pauses(input)
@@ -232,12 +230,13 @@ def _load(
     precision: str,
     sink: AnswerFile | AnswerStream,
     stack: ExitStack,
+    wanted: Wanted,
 ) -> Predictor:
     """The model; it computes as the run did that began the file."""
     predictor = resolve_name(PREDICTORS[recipe.task.kind])(folder, recipe, device, precision)
     if isinstance(sink, AnswerFile):
         _same_arithmetic(sink, stack)
-    return predictor
+    return Explaining(predictor, wanted) if wanted.keys() else predictor
 
 
 def _answer(

@@ -7,15 +7,18 @@ from classified import LABELS, answer, write
 
 from ldt.data.records import Example
 from ldt.errors import UserError
-from ldt.inference.passages import Explaining, Wanted
+from ldt.inference.passages import METHODS, Explaining, Wanted
 from ldt.inference.predictor import EncoderPredictor
 from ldt.inference.run_folder import read_recipe
+from ldt.model import load, load_tokenizer
+from ldt.model.vocabulary import add_tokens, draw_embeddings
+from ldt.tasks import TASKS
 from ldt.tasks.explained import MERGES
 
 TEXT = (
     "The party of the first part ends this agreement. Other parties 😀 of it end, and the\r\n"
     "cafe\u0301 ends. This agreement of the first and other party ends! 第一。"
-    "合同 of the part ends。 Ends the other part of this and the agreement of the party. And this ends it."
+    "合同 of the part ends。 Ends the other part of this and the agreement. And this ends it."
 )
 
 
@@ -187,6 +190,51 @@ def test_what_cannot_be_explained_is_said(fine_tuned, tmp_path, options, message
     source = write(tmp_path / "docs.jsonl", lines(TEXT))
     with pytest.raises(UserError, match=message):
         answer(source, fine_tuned, tmp_path, **options)
+
+
+RECORDS = {
+    "classification": {"text": TEXT},  # of a number
+    "multiple_choice": {"context": TEXT, "question": "the party", "choices": ["first", "the"]},
+    "squad": {"context": TEXT, "question": "the party"},
+    "token_classification": {"text": TEXT},
+    "wikihop": {"query": "q", "candidates": ["a", "the party"], "supports": [TEXT, TEXT]},
+}
+CONFIGS = {
+    "classification": {"num_labels": 1, "problem_type": "regression"},
+    "token_classification": {"id2label": {0: "O", 1: "B-X", 2: "I-X"}},
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_every_task_cuts_its_passages_from_its_text(tiny_longformer, tmp_path, name):
+    torch.manual_seed(0)
+    task = TASKS[name]()
+    model = load(tiny_longformer, task.head(), **CONFIGS.get(name, {}))
+    tokenizer = load_tokenizer(tiny_longformer, model.config)
+    draw_embeddings(model, add_tokens(tokenizer, task.new_tokens))
+    for weight in model.parameters():
+        if weight.dim() == 2:
+            torch.nn.init.normal_(weight, std=0.7)
+    model.save_pretrained(tmp_path / "run")
+    tokenizer.save_pretrained(tmp_path / "run")
+    (tmp_path / "run" / "recipe.yaml").write_text(
+        f"task: {{name: {name}}}\nmodel: {{path: x}}\ndata: {{train: x, max_length: 64}}\n"
+    )
+    source = write(tmp_path / "docs.jsonl", [json.dumps(RECORDS[name])])
+    options = {"chunks": name != "token_classification", "overwrite": True}
+    for by in METHODS:
+        _, (got,) = answer(
+            source, tmp_path / "run", tmp_path, passages=2, passages_by=by, **options
+        )
+        text = "\n".join([TEXT, TEXT]) if name == "wikihop" else TEXT
+        assert 1 <= len(got["passages"]) <= 2
+        for each in got["passages"] + got.get("chunks", []):
+            assert text[each["start"] : each["end"]].strip()
+        for each in got["passages"]:
+            assert list(each) == ["start", "end", "text", "score"]
+            assert each["text"] == text[each["start"] : each["end"]]
+        if "chunks" in got:
+            assert len(got["chunks"]) == got["windows"] > 1
 
 
 @pytest.mark.parametrize("merge", MERGES)
