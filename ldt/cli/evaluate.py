@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ldt.cli.console import say, stdout
-from ldt.errors import escaped, plain, plural
+from ldt.errors import UserError, escaped, plain, plural
 from ldt.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ log = logging.getLogger("ldt")
 Format = Enum("Format", {name: name for name in METRICS})  # type: ignore[misc]  # not literals
 
 FormatOption = Annotated[
-    Format,
+    Format | None,
     typer.Option(
         help="Published layout of both files, which also decides the metric; XQuAD has the "
         "layout squad."
@@ -38,7 +38,15 @@ def evaluate(
     pred: Annotated[
         str, typer.Option(metavar="FILE", help="Predictions to score; - reads standard input.")
     ],
-    format: FormatOption,
+    format: FormatOption = None,
+    passages: Annotated[
+        bool,
+        typer.Option(
+            "--passages",
+            help="Score the passages of ldt predict --passages, where the gold file has spans: "
+            "lines with id and spans, a list of {start, end}.",
+        ),
+    ] = False,
     domain: Annotated[
         Literal["wikipedia", "web"] | None,
         typer.Option(
@@ -81,11 +89,20 @@ def evaluate(
     from ldt.inference import result_file
     from ldt.metrics.result import as_json
 
+    if passages and any((format, domain, evidence, na_prob)):
+        raise UserError(
+            "--passages: both files are lines, which have no --format and none of its options"
+        )
     if json and json != "-":
         result_file.check(Path(json), "--json", (gold, pred, na_prob))
-    result = metrics.evaluate(
-        gold, pred, format=format.value, domain=domain, evidence=evidence, na_prob=na_prob
-    )
+    if passages:
+        result = metrics.evaluate_passages(gold, pred)
+    elif format is None:
+        raise UserError("missing option '--format' (or '--passages'); see 'ldt evaluate --help'")
+    else:
+        result = metrics.evaluate(
+            gold, pred, format=format.value, domain=domain, evidence=evidence, na_prob=na_prob
+        )
     for line in result.warnings:
         log.warning("%s", line)
     text = json_text.dumps(as_json(result), ensure_ascii=False, indent=2) if json else ""

@@ -122,6 +122,41 @@ def predict(
             "and the first batch shows by how much."
         ),
     ] = "fp32",
+    passages: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="NUMBER",
+            show_default=False,
+            help="Number of sentences to name with each answer as what it rests on, best first.",
+        ),
+    ] = 0,
+    passages_by: Annotated[
+        Literal["gradient", "occlusion", "chunks"],
+        typer.Option(
+            help="What makes a passage count: its gradient times input, the fall of the logit "
+            "without it (slow), or the logit of a whole chunk."
+        ),
+    ] = "gradient",
+    passages_of: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LABEL",
+            help="Class to name passages of, in place of those of the answer; may be repeated.",
+        ),
+    ] = None,
+    passages_test: Annotated[
+        bool,
+        typer.Option(
+            "--passages-test",
+            help="Test the passages: ask again without them and by them alone, and the same with "
+            "as many at random.",
+        ),
+    ] = False,
+    chunks: Annotated[
+        bool,
+        typer.Option("--chunks", help="List the chunks of each document, with the scores of each."),
+    ] = False,
 ) -> int:
     """Answer for every document of a file.
 
@@ -160,4 +195,9 @@ def predict(
         n_best=n_best,
         device=device,
         precision=precision,
+        passages=passages,
+        passages_by=passages_by,
+        passages_of=passages_of or (),
+        passages_test=passages_test,
+        chunks=chunks,
     )

@@ -11,11 +11,12 @@ from ldt.inference.stream import Beside
 from ldt.tasks.base import ANSWER_KEYS, AnyTask
 
 
-def copier(keep: Sequence[str], task: AnyTask) -> Beside | None:
+def copier(keep: Sequence[str], task: AnyTask, more: Sequence[str] = ()) -> Beside | None:
     """What copies fields of a record for its answer; None for no fields.
 
     Args:
         keep: FIELD, or NAME=FIELD for another name than that of the field.
+        more: keys that answers have besides those of the task.
 
     Raises:
         UserError: a name that the answers of the task use themselves, or one that comes twice.
@@ -26,7 +27,7 @@ def copier(keep: Sequence[str], task: AnyTask) -> Beside | None:
         name = name or path
         if not path:
             raise UserError(f"--keep {','.join(keep)!r}: a name is empty; FIELD,FIELD names fields")
-        if name.partition(".")[0] in (*ANSWER_KEYS, *task.answer_keys):
+        if name.partition(".")[0] in (*ANSWER_KEYS, *task.answer_keys, *more):
             raise UserError(
                 f"--keep {option}: answers of {task.name} have {name!r} themselves; "
                 f"--keep my_{name}={path} gives it another name"

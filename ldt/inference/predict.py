@@ -6,10 +6,8 @@ Torch and the model are imported when they are needed, so that a wrong path is a
 import logging
 import os
 import re
-import signal
 import stat
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -25,12 +23,7 @@ from ldt.data.streams import opened
 from ldt.errors import (
     EXIT_OK,
     EXIT_REJECTS,
-    EXIT_SIGINT,
-    EXIT_SIGTERM,
     DataError,
-    ModelError,
-    ResourceError,
-    Terminated,
     UserError,
     counted,
     plural,
@@ -38,6 +31,8 @@ from ldt.errors import (
 from ldt.inference import PREDICTORS, kept
 from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects
 from ldt.inference.answer_table import layout_of
+from ldt.inference.ending import Ending
+from ldt.inference.passages import By, Explaining, Wanted
 from ldt.inference.progress import progress
 from ldt.inference.run_folder import find_model, fingerprint, read_recipe
 from ldt.inference.stream import Beside, Counts, Documents, Predictor, ahead, answer_all
@@ -65,6 +60,11 @@ def predict(
     n_best: int | None = None,
     device: str = "auto",
     precision: str = "fp32",
+    passages: int = 0,
+    passages_by: By = "gradient",
+    passages_of: Sequence[str] = (),
+    passages_test: bool = False,
+    chunks: bool = False,
 ) -> int:
     """Answer every document of ``input``, one JSON line each, in the order of the input.
 
@@ -92,6 +92,12 @@ def predict(
         n_best: answers a document, of tasks that have several.
         device: a torch device; "auto" is the GPU if there is one.
         precision: a name in `ldt.model.precision.PRECISIONS`.
+        passages: sentences of the document that each answer names as what it rests on, best first.
+        passages_by: a name in `ldt.inference.passages.METHODS`.
+        passages_of: classes to name passages of; none for those of the answer.
+        passages_test: whether the model answers again without the passages, and by them alone, for
+            the key ``faithfulness``.
+        chunks: whether answers list the chunks of their document, with the scores of each.
 
     Returns:
         The exit code: 0; 7 when records were skipped; 130 and 143 after SIGINT and SIGTERM.
@@ -103,14 +109,17 @@ def predict(
     _check_options(on_error, batch_tokens, format, encoding)
     rejects = Rejects(rejects_path(input, output))
     check_paths(input, output, rejects.path, resume)
-    with _Ending() as ending, ExitStack() as stack:
+    with Ending() as ending, ExitStack() as stack:
         folder = find_model(model)
         trained = read_recipe(folder)
-        beside = kept.copier(keep, trained.task)
+        about = passages, passages_by, tuple(passages_of), chunks, passages_test
+        wanted = Wanted(*about, batch_tokens)
+        wanted.check(trained.task, precision)
+        beside = kept.copier(keep, trained.task, wanted.keys())
         # What is wrong with input and output is found before the model is loaded.
         format = format or _layout_of_training(input, trained.data.format)
         recipe = _changed(trained, n_best, format, encoding, evidence=evidence, text=text, id=id)
-        made_by = _made_by(folder, recipe, precision, keep)
+        made_by = _made_by(folder, recipe, precision, keep, wanted)
         sink = ending.sink = _open_sink(output, recipe, made_by, resume, overwrite, stack)
         options = {"document": recipe.task.document, "max_line_bytes": max_line_bytes}
         documents = Documents(partial(read, input, recipe.data, **options))
@@ -120,7 +129,7 @@ def predict(
                 return ending.code
             if not (_pauses(input) or input.startswith("hf:") or format in PUBLISHED):
                 _read_first(documents, on_error, beside)
-            predictor = _load(folder, recipe, device, precision, sink, stack)
+            predictor = _load(folder, recipe, device, precision, sink, stack, wanted)
             stack.enter_context(closing(rejects))
             skipped = None if on_error == "stop" else rejects
             waits = _pauses(input)
@@ -221,12 +230,13 @@ def _load(
     precision: str,
     sink: AnswerFile | AnswerStream,
     stack: ExitStack,
+    wanted: Wanted,
 ) -> Predictor:
     """The model; it computes as the run did that began the file."""
     predictor = resolve_name(PREDICTORS[recipe.task.kind])(folder, recipe, device, precision)
     if isinstance(sink, AnswerFile):
         _same_arithmetic(sink, stack)
-    return predictor
+    return Explaining(predictor, wanted) if wanted.keys() else predictor
 
 
 def _answer(
@@ -259,7 +269,9 @@ def _answer(
     return counts
 
 
-def _made_by(folder: Path, recipe: Recipe, precision: str, keep: Sequence[str]) -> dict[str, str]:
+def _made_by(
+    folder: Path, recipe: Recipe, precision: str, keep: Sequence[str], wanted: Wanted
+) -> dict[str, str]:
     """What decides the answers, by names for messages."""
     return {
         "model": fingerprint(folder, recipe),
@@ -270,6 +282,7 @@ def _made_by(folder: Path, recipe: Recipe, precision: str, keep: Sequence[str]) 
         "n best": recipe.task.model_dump().get("n_best", 1),
         "precision": precision,
         "--keep": ",".join(keep),
+        "--passages": str(wanted),
     }
 
 
@@ -377,49 +390,6 @@ def _pauses(source: str) -> bool:
         return False
     mode = os.stat(0 if source == "-" else source).st_mode
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
-class _Ending:
-    """Context of a run: signals give an exit code, and answers that are kept are named.
-
-    Attributes:
-        sink: where the answers go, once it is open.
-        code: exit code, of the run or of the signal that ended it.
-    """
-
-    def __init__(self) -> None:
-        self.sink: AnswerFile | AnswerStream | None = None
-        self.code = EXIT_OK
-
-    def __enter__(self):
-        self._handler = None
-        # The command line has a handler already; only the main thread can set one.
-        alone = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-        if alone and threading.current_thread() is threading.main_thread():
-            self._handler = signal.signal(signal.SIGTERM, self._terminate)
-        return self
-
-    def __exit__(self, kind, error, trace):
-        if self._handler is not None:
-            signal.signal(signal.SIGTERM, self._handler)
-        kept = ""
-        if isinstance(self.sink, AnswerFile) and self.sink.count:
-            kept = (
-                f"{plural(self.sink.count, 'answer')} kept in {self.sink.partial}; the same "
-                "command with --resume goes on there"
-            )
-        if isinstance(error, KeyboardInterrupt):
-            terminated = isinstance(error, Terminated)
-            self.code = EXIT_SIGTERM if terminated else EXIT_SIGINT
-            log.info("%s: %s", "SIGTERM" if terminated else "SIGINT", kept or "stopped")
-            return True
-        if kept and isinstance(error, DataError | ModelError | ResourceError):
-            log.info("%s", kept)
-        return False
-
-    @staticmethod
-    def _terminate(*_):
-        raise Terminated
 
 
 @contextmanager

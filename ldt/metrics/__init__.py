@@ -72,6 +72,13 @@ def evaluate(
     return result
 
 
+def evaluate_passages(gold: str, pred: str) -> "Result":
+    """Score the passages of answers: see `ldt.metrics.passages.evaluate`."""
+    from ldt.metrics import passages
+
+    return passages.evaluate(gold, pred)
+
+
 def _metric(format: str) -> tuple[ModuleType, Any]:
     """The module of a metric, and its function."""
     return resolve_name(METRICS[format].partition(":")[0]), resolve_name(METRICS[format])

@@ -8,7 +8,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, model_validator
@@ -24,6 +24,7 @@ from ldt.metrics.baseline import Baselines
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
+    from ldt.tasks.explained import Reading, Target
 
 NO_LABEL = -100  # a label that has no part in the loss
 # Keys of answers of any task: those of the flags among them.
@@ -154,9 +155,10 @@ class Task(AnyTask):
     else the head takes (``positions``, the labels), ``document`` (number of the example in its
     file, from 0), ``tokens`` (of the whole document, special ones included, whether or not all are
     read) and ``flags`` (what the answer must say about the input); ``chunks``, the number of parts
-    the document is read in, where that is not the number of its features. Other keys are the task's
-    own; arrays among them, as the offsets of the tokens, are kept on the disk
-    (`ldt.data.features.Features`).
+    the document is read in, where that is not the number of its features; ``read`` (first, start,
+    end): from place ``first`` on stand the tokens of the document from ``start`` to before ``end``.
+    Other keys are the task's own; arrays among them, as the offsets of the tokens, are kept on the
+    disk (`ldt.data.features.Features`).
     """
 
     kind: ClassVar[str] = "examples"
@@ -168,6 +170,9 @@ class Task(AnyTask):
     new_tokens: ClassVar[tuple[str, ...]] = ()  # special tokens that the vocabulary is to have
     noun: ClassVar[str] = "questions"  # what examples are called in messages
     asked: ClassVar[tuple[str, ...]] = ()  # fields of the input beside the document
+    # What names the passages of an answer: the logits that decide it (`targets`), its own places
+    # in the text (`places`), or nothing.
+    rests_on: ClassVar[Literal["logits", "places"] | None] = None
 
     global_attention: list[str]
 
@@ -326,6 +331,22 @@ class Task(AnyTask):
             example: the document.
             features: those of the document; the answer carries their flags.
         """
+
+    def reading(self, example: Example, tokenizer, data: "DataSection") -> "Reading":
+        """The document as `encode` reads it; of tasks whose answers rest on something."""
+        raise NotImplementedError
+
+    def targets(
+        self, answer: dict, config, features: Sequence[Feature], labels: Sequence[str] = ()
+    ) -> "list[Target]":
+        """Return the logits that decided an answer, or those of ``labels``."""
+        raise NotImplementedError
+
+    def places(
+        self, answer: dict, example: Example, data: "DataSection"
+    ) -> list[tuple[int, float]]:
+        """Return where in the document's text an answer stands: (character, score) of each."""
+        raise NotImplementedError
 
     def score(
         self, answers: Sequence[dict], golds: Sequence[Any], config

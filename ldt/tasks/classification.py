@@ -26,10 +26,10 @@ from ldt.data.labels import (
 )
 from ldt.data.options import Names
 from ldt.data.records import Example, text
-from ldt.data.tokenization import tokenize
+from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError, RecipeError, listed, shown
 from ldt.metrics import baseline, classification
-from ldt.metrics.numbers import logsumexp, softmax
+from ldt.metrics.numbers import softmax
 from ldt.tasks.base import (
     Fault,
     Outputs,
@@ -41,6 +41,8 @@ from ldt.tasks.base import (
     named_labels,
     training_set,
 )
+from ldt.tasks.explained import MERGES, Reading, Target
+from ldt.tasks.text.sentences import sentences
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -72,6 +74,7 @@ class Classification(Task):
 
     roles: ClassVar[tuple[str, ...]] = ("cls", "document", "sep")
     noun: ClassVar[str] = "documents"
+    rests_on: ClassVar[Literal["logits", "places"] | None] = "logits"
     answer_keys: ClassVar[tuple[str, ...]] = ("label", "scores", "score")
 
     name: Literal["classification"] = "classification"
@@ -202,6 +205,7 @@ class Classification(Task):
             join([cls, Segment("document", ids[start:end]), sep], self.global_attention)
             | labels
             | about
+            | {"read": (1, start, end)}
             for start, end in chunks
         ]
 
@@ -236,7 +240,7 @@ class Classification(Task):
             features: those of the chunks, for their flags.
         """
         logits = np.array([output["logits"] for output in outputs], np.float64)
-        merged, names = _MERGES[self.merge](logits), _names(config)
+        merged, names = MERGES[self.merge].value(logits), _names(config)
         label: Gold
         if config.problem_type == SINGLE:
             scores = softmax(merged)
@@ -253,6 +257,23 @@ class Classification(Task):
             "windows": len(logits),
         }
         return answer | features[0].get("flags", {})
+
+    def reading(self, example: Example, tokenizer, data: "DataSection") -> Reading:
+        """Return the text, whose passages are its sentences."""
+        document = text(example, self.path("text", data))
+        _, offsets = tokenize_with_offsets(tokenizer, document)
+        return Reading(document, offsets, sentences(document))
+
+    def targets(
+        self, answer: dict, config, features: Sequence[Feature], labels: Sequence[str] = ()
+    ) -> list[Target]:
+        """Return the logits of the answer's classes, where it has none that of the likeliest."""
+        rows, names = range(len(features)), _names(config)
+        if config.problem_type == REGRESSION:
+            return [Target(None, rows, 0, self.merge, signed=False)]
+        scores = answer["scores"]
+        chosen = labels or _several(answer["label"]) or [max(scores, key=scores.get)]
+        return [Target(name, rows, names.index(name), self.merge) for name in chosen]
 
     def measure(
         self, answers: Sequence[dict], golds: Sequence[Any], config
@@ -341,10 +362,3 @@ def _names(config) -> list[str]:
 
 def _indicators(labels: Sequence[str | list[str]], names: list[str]) -> np.ndarray:
     return np.array([[name in _several(label) for name in names] for label in labels], bool)
-
-
-_MERGES = {
-    "mean": lambda logits: logits.mean(0),
-    "max": lambda logits: logits.max(0),
-    "logsumexp": logsumexp,
-}

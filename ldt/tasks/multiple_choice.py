@@ -8,12 +8,14 @@ import numpy as np
 from ldt.data.chunking import fit
 from ldt.data.features import Feature
 from ldt.data.records import Example, field, kind, text, texts
-from ldt.data.tokenization import tokenize
+from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError, RecipeError
 from ldt.metrics import baseline
 from ldt.metrics.numbers import softmax
 from ldt.metrics.result import mean
 from ldt.tasks.base import Outputs, Segment, Task, ends, join
+from ldt.tasks.explained import Reading, Target
+from ldt.tasks.text.sentences import sentences
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -37,6 +39,7 @@ class MultipleChoice(Task):
     fields: ClassVar[tuple[str, ...]] = ("question", "choices")
     answer_keys: ClassVar[tuple[str, ...]] = ("answer", "choice", "score", "scores")
     together: ClassVar[bool] = True
+    rests_on: ClassVar[Literal["logits", "places"] | None] = "logits"
 
     name: Literal["multiple_choice"] = "multiple_choice"
     global_attention: list[str] = ["cls", "question", "choice"]
@@ -88,7 +91,8 @@ class MultipleChoice(Task):
                     Segment("context", read[start:end]),
                     sep,
                 ]
-                features.append(join(segments, self.global_attention) | about)
+                place_of = {"read": (2 + len(asked) + len(choice), start, end)}
+                features.append(join(segments, self.global_attention) | about | place_of)
         return features
 
     def gold(self, example: Example, data: "DataSection", config) -> dict[str, int]:
@@ -108,6 +112,19 @@ class MultipleChoice(Task):
         answer = {"answer": choices[best], "choice": best, "score": float(scores[best])}
         answer |= {"scores": scores.tolist(), "windows": chunks}
         return answer | features[0].get("flags", {})
+
+    def reading(self, example: Example, tokenizer, data: "DataSection") -> Reading:
+        """Return the text, whose passages are its sentences."""
+        document = text(example, self.path("context", data))
+        _, offsets = tokenize_with_offsets(tokenizer, document)
+        return Reading(document, offsets, sentences(document))
+
+    def targets(
+        self, answer: dict, config, features: Sequence[Feature], labels: Sequence[str] = ()
+    ) -> list[Target]:
+        """Return the logit of the choice that is the answer."""
+        chunks, choice = features[0]["chunks"], answer["choice"]
+        return [Target(None, range(choice * chunks, (choice + 1) * chunks), 0, "mean")]
 
     def measure(
         self, answers: Sequence[dict], golds: Sequence[Any], config

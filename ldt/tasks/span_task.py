@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -24,7 +24,9 @@ from ldt.data.records import Example, text
 from ldt.data.tokenization import tokenize, tokenize_inside
 from ldt.errors import DataError
 from ldt.tasks.base import Outputs, Segment, Task, ends, join
+from ldt.tasks.explained import Reading
 from ldt.tasks.text.alignment import Span, aligned, real_tokens
+from ldt.tasks.text.sentences import sentences
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -44,6 +46,7 @@ class SpanTask(Task):
     roles: ClassVar[tuple[str, ...]] = ("cls", "question", "sep", "document")
     document: ClassVar[str] = "context"
     asked: ClassVar[tuple[str, ...]] = ("question",)
+    rests_on: ClassVar[Literal["logits", "places"] | None] = "places"
     label_names: ClassVar[tuple[str, ...]] = ("start_positions", "end_positions")
     outputs: ClassVar[tuple[str, ...]] = ("start_logits", "end_logits")
     answer_keys: ClassVar[tuple[str, ...]] = ("answer", "score", "start", "end", "n_best")
@@ -122,10 +125,22 @@ class SpanTask(Task):
                 inside = [(a, b) for a, b in placed if start <= a and b < end]
                 feature["start_positions"] = [a - start + first for a, _ in inside]
                 feature["end_positions"] = [b - start + first for _, b in inside]
-            feature |= {"offsets": offsets[start:end], "first": first}
+            feature |= {"offsets": offsets[start:end], "first": first, "read": (first, start, end)}
             feature |= {"document": 0, "tokens": first + len(ids) + 1, "flags": flags}
             features.append(feature)
         return features
+
+    def reading(self, example: Example, tokenizer, data: "DataSection") -> Reading:
+        """Return the document, whose passages are its sentences."""
+        document, _ = self.parts(example, data)
+        return Reading(document, _document(tokenizer, document)[1], sentences(document))
+
+    def places(
+        self, answer: dict, example: Example, data: "DataSection"
+    ) -> list[tuple[int, float]]:
+        """Return the beginnings of the answers, with their scores; of "" none."""
+        answers = answer.get("n_best") or [answer]
+        return [(each["start"], each["score"]) for each in answers if answer["answer"]]
 
     def best(
         self, outputs: Sequence[Outputs], features: Sequence[Feature]

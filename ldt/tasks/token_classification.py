@@ -28,6 +28,8 @@ from ldt.tasks.base import (
     named_labels,
     training_set,
 )
+from ldt.tasks.explained import Reading
+from ldt.tasks.text import sentences as splitter
 from ldt.tasks.text.words import Words, cuts_word, sentences, spans
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class TokenClassification(Task):
     noun: ClassVar[str] = "documents"
     fields: ClassVar[tuple[str, ...]] = ("tokens", "tags", "entities")
     answer_keys: ClassVar[tuple[str, ...]] = ("entities", "tags")
+    rests_on: ClassVar[Literal["logits", "places"] | None] = "places"
 
     name: Literal["token_classification"] = "token_classification"
     global_attention: list[str] = ["cls"]
@@ -149,8 +152,7 @@ class TokenClassification(Task):
         [tokens] are -100 where no word begins. The first feature has the ``text``, and
         ``astray``, the number of entities that do not begin and end where words do.
         """
-        tokens = self._tokens(example, data)
-        document = Words.given(*tokens) if tokens else Words.raw(self._text(example, data))
+        document = self._words(example, data)
         ids, offsets = tokenize_with_offsets(tokenizer, document.text)
         words = document.located(offsets)
         cls, sep = ends(tokenizer)
@@ -158,13 +160,14 @@ class TokenClassification(Task):
         labels, astray = None, 0
         if config is not None:
             labels, astray = _labels(
-                self.gold(example, data, config), words, config, raw=tokens is None
+                self.gold(example, data, config), words, config, raw=document.sizes is None
             )
         features = []
         for start, end in chunks:
             segments = [cls, Segment("document", ids[start:end]), sep]
             feature = join(segments, self.global_attention)
             feature |= {"document": 0, "tokens": len(ids) + 2, "flags": flags}
+            feature["read"] = (1, start, end)
             here = (words[:, 1] >= start) & (words[:, 1] < end)
             inside = words[here] - [0, start - 1, 0, 0]
             feature["words"] = inside.astype(np.int32)
@@ -248,6 +251,27 @@ class TokenClassification(Task):
             answer["tags"] = parted if first["nested"] else tags
         return answer | first["flags"]
 
+    def reading(self, example: Example, tokenizer, data: "DataSection") -> Reading:
+        """Return the text, of given words with a space between them; passages are its sentences."""
+        document = self._words(example, data)
+        _, offsets = tokenize_with_offsets(tokenizer, document.text)
+        if not document.nested:
+            return Reading(document.text, offsets, splitter.sentences(document.text))
+        ends = np.cumsum([size for size in document.sizes or () if size])
+        places = zip(document.places[[0, *ends[:-1]], 0], document.places[ends - 1, 1], strict=True)
+        return Reading(document.text, offsets, [(int(a), int(b)) for a, b in places])
+
+    def places(
+        self, answer: dict, example: Example, data: "DataSection"
+    ) -> list[tuple[int, float]]:
+        """Return the beginnings of the entities, with their scores."""
+        document = self._words(example, data)
+        given = None if document.sizes is None else document.places[:, 0]
+        return [
+            (each["start"] if given is None else int(given[each["start"]]), each["score"])
+            for each in answer["entities"]
+        ]
+
     def measure(
         self, answers: Sequence[dict], golds: Sequence[list[Entity]], config
     ) -> tuple[dict[str, float], list[dict]]:
@@ -287,6 +311,10 @@ class TokenClassification(Task):
                 "data.fields and data.text name others"
             ) from None
         return sentences(example, path)
+
+    def _words(self, example: Example, data: "DataSection") -> Words:
+        tokens = self._tokens(example, data)
+        return Words.given(*tokens) if tokens else Words.raw(self._text(example, data))
 
     def _text(self, example: Example, data: "DataSection") -> str:
         return text(example, self.path(self.document, data))

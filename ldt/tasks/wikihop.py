@@ -16,7 +16,7 @@ from ldt.data.chunking import fit
 from ldt.data.features import Feature
 from ldt.data.options import Count
 from ldt.data.records import Example, field, text, texts
-from ldt.data.tokenization import marker_ids, tokenize
+from ldt.data.tokenization import marker_ids, tokenize, tokenize_with_offsets
 from ldt.errors import DataError, listed
 from ldt.metrics import wikihop
 from ldt.metrics.baseline import Baselines
@@ -34,6 +34,8 @@ from ldt.tasks.base import (
     join,
     training_set,
 )
+from ldt.tasks.explained import Reading, Target
+from ldt.tasks.text.sentences import sentences
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -74,6 +76,7 @@ class WikiHop(Task):
     fields: ClassVar[tuple[str, ...]] = ("query", "candidates", "answer")
     answer_keys: ClassVar[tuple[str, ...]] = ("answer", "score", "n_best")
     together: ClassVar[bool] = True
+    rests_on: ClassVar[Literal["logits", "places"] | None] = "logits"
     shuffles: ClassVar[bool] = True
     new_tokens: ClassVar[tuple[str, ...]] = ("[question]", "[/question]", "[ent]", "[/ent]")
 
@@ -197,7 +200,8 @@ class WikiHop(Task):
                 Segment("candidates", named),
                 Segment("supports", read[begin:end]),
             ]
-            features.append(join(segments, self.global_attention) | shared)
+            place = {"read": (head, begin, end)}
+            features.append(join(segments, self.global_attention) | shared | place)
         return features
 
     def gold(self, example: Example, data: "DataSection", config) -> dict[str, Any]:
@@ -221,6 +225,24 @@ class WikiHop(Task):
         ]
         several = {"n_best": best} if self.n_best > 1 else {}
         return best[0] | several | features[0].get("flags", {})
+
+    def reading(self, example: Example, tokenizer, data: "DataSection") -> Reading:
+        """Return the supports, a line each, whose passages are their sentences."""
+        supports = texts(example, self.path("supports", data))
+        outside = np.full((1, 2), -1, np.int32)  # the separators around a support
+        offsets, passages, start = [], [], 0
+        for support in supports:
+            offsets += [outside, start + offsets_in(support, tokenizer), outside]
+            passages += [(start + a, start + b) for a, b in sentences(support)]
+            start += len(support) + 1
+        return Reading("\n".join(supports), np.concatenate(offsets or [outside[:0]]), passages)
+
+    def targets(
+        self, answer: dict, config, features: Sequence[Feature], labels: Sequence[str] = ()
+    ) -> list[Target]:
+        """Return the logit of the candidate that is the answer."""
+        place = features[0]["candidates"].index(answer["answer"])
+        return [Target(None, range(len(features)), place, self.merge)]
 
     def measure(
         self, answers: Sequence[dict], golds: Sequence[Any], config
@@ -269,6 +291,20 @@ def joined(text: str) -> str:
     for spaced, close in (*_SPACED, (" 's", "'s")):
         text = text.replace(spaced, close)
     return " ".join(text.split())
+
+
+def offsets_in(text: str, tokenizer) -> np.ndarray:
+    """[tokens, 2] int32, the characters of a text that its tokens stand for, though what is
+    tokenized is `joined`, which differs from it in white space alone."""
+    _, offsets = tokenize_with_offsets(tokenizer, f" {(short := joined(text))}")
+    places = [place for place, sign in enumerate(text) if not sign.isspace()]
+    before = np.cumsum([0] + [not sign.isspace() for sign in f" {short}"])  # signs, by character
+    real = offsets[:, 1] > offsets[:, 0]
+    found = np.zeros_like(offsets)
+    ends = np.array(places, np.int32)
+    found[real, 0] = ends[before[offsets[real, 0]]]
+    found[real, 1] = ends[before[offsets[real, 1]] - 1] + 1
+    return found
 
 
 def _words(text: str) -> str:

@@ -21,7 +21,7 @@ from classified import LABELS, RECIPE, answer, lines_of, make_run, read, write
 from transformers import AutoTokenizer
 
 from ldt.attention import matmul
-from ldt.errors import DataError, ModelError, RecipeError, UserError
+from ldt.errors import DataError, ModelError, RecipeError, Terminated, UserError
 from ldt.inference import predict as module
 from ldt.inference import stream
 from ldt.inference.predict import predict
@@ -270,7 +270,7 @@ def test_interrupted_runs_end_in_the_bytes_of_an_uninterrupted_one(
     target = tmp_path / "answers.jsonl"
     options |= {"output": str(target), "resume": True}
     real = EncoderPredictor.outputs
-    codes = {KeyboardInterrupt: 130, module.Terminated: 143}
+    codes = {KeyboardInterrupt: 130, Terminated: 143}
     for stop in cycle([*codes, MemoryError]):
         calls = count()
 

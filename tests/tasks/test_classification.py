@@ -197,8 +197,8 @@ def test_a_document_is_encoded_between_cls_and_sep_with_cls_global(encode, tiny)
             "global_attention_mask": [1] + [0] * (len(ids) + 1),
             "document": 0,
             "tokens": len(ids) + 2,
-            "flags": {},
         }
+        | {"flags": {}, "read": (1, 0, 2)}
     ]
 
 

@@ -1,0 +1,437 @@
+"""The passages that an answer rests on, and what each chunk of a document says alone.
+
+``gradient`` is gradient x input (Shrikumar et al. 2016, arXiv:1605.01713) of a logit by the word
+embeddings, added up over a passage; ``occlusion`` (Zeiler and Fergus 2014, arXiv:1311.2901) how far
+the logit falls where nobody attends to the passage. Torch is imported when a model explains.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ldt.data.features import Feature
+from ldt.data.records import Example
+from ldt.errors import ModelError, UserError, listed, out_of_memory
+from ldt.inference.predictor import EncoderPredictor, too_large
+from ldt.inference.stream import batches
+from ldt.metrics.passages import comprehensiveness, sufficiency
+from ldt.tasks.base import AnyTask, Outputs, Task, by_input
+from ldt.tasks.explained import Reading, Target
+
+By = Literal["gradient", "occlusion", "chunks"]
+METHODS: tuple[By, ...] = ("gradient", "occlusion", "chunks")
+_OF_CHUNK = ("label", "answer", "score", "scores")  # keys of an answer that a chunk has too
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What answers are to say beside what the task decides.
+
+    Args:
+        number: passages of each logit that is explained; 0 for none.
+        by: a name in `METHODS`.
+        of: labels to explain; none for those of the answer.
+        chunks: whether each chunk's places and scores are listed.
+        test: whether the model answers again without the passages, and by them alone.
+        batch_tokens: most tokens of a batch, as for the answers themselves.
+    """
+
+    number: int = 0
+    by: By = "gradient"
+    of: tuple[str, ...] = ()
+    chunks: bool = False
+    test: bool = False
+    batch_tokens: int = 16384
+
+    def keys(self) -> list[str]:
+        """Keys that answers get."""
+        asked = {"passages": self.number, "chunks": self.chunks, "faithfulness": self.test}
+        return [key for key, value in asked.items() if value]
+
+    def check(self, task: AnyTask, precision: str) -> None:
+        """Refuse what cannot be explained, before a model is loaded.
+
+        Raises:
+            UserError: the task's answers have no passages, or not by this method.
+        """
+        if self.by not in METHODS:
+            raise ValueError(f"by must be one of {', '.join(METHODS)}, got {self.by!r}")
+        if self.of and not self.number:
+            raise UserError("--passages-of names labels to explain; --passages K asks for passages")
+        if not self.keys():
+            return
+        rests_on = task.rests_on if isinstance(task, Task) else None
+        if rests_on is None:
+            raise UserError(f"--{self.keys()[0]}: answers of {task.name} are not explained")
+        if self.chunks and task.name == "token_classification":
+            raise UserError("--chunks: entities have places of their own, their chunks have none")
+        if self.test and (task.name != "classification" or not self.number):
+            raise UserError("--passages-test: for the passages of a classification (--passages K)")
+        if self.of and task.name != "classification":
+            raise UserError(f"--passages-of: {task.name} has no classes; its answer is explained")
+        if self.number and rests_on == "logits" and (self.by, precision) == ("gradient", "int8"):
+            raise UserError(
+                "--passages-by gradient: there are no gradients in int8; --precision fp32 and bf16 "
+                "have them, --passages-by occlusion needs none"
+            )
+
+    def __str__(self) -> str:
+        """The settings, as a run is resumed with the same; "" for none."""
+        parts = [str(self.number), self.by, *self.of] if self.number else []
+        return ",".join(parts + ["chunks"] * self.chunks + ["test"] * self.test)
+
+
+class Explaining:
+    """A predictor whose answers say what they rest on: a `ldt.inference.stream.Predictor`.
+
+    Raises:
+        UserError: a label that the model does not know.
+    """
+
+    def __init__(self, predictor: EncoderPredictor, wanted: Wanted):
+        self.predictor, self.wanted = predictor, wanted
+        self.encode, self.outputs = predictor.encode, predictor.outputs
+        self.max_length = predictor.max_length
+        self.task: Task = predictor.task
+        predictor.model.requires_grad_(False)  # of the weights no gradient is asked for
+        known = list((getattr(predictor.config, "id2label", None) or {}).values())
+        for label in wanted.of:
+            if label not in known:
+                raise UserError(f"--passages-of {label}: the model knows {listed(known)}")
+
+    def decode(
+        self, outputs: list[Outputs], example: Example, features: list[Feature]
+    ) -> dict[str, Any]:
+        """The answer with ``passages`` and ``chunks``, as far as they are wanted."""
+        predictor = self.predictor
+        answer = predictor.decode(outputs, example, features)
+        reading = self.task.reading(example, predictor.tokenizer, predictor.data)
+        more: dict[str, Any] = {}
+        if self.wanted.number and self.task.rests_on == "places":
+            places = self.task.places(answer, example, predictor.data)
+            more["passages"] = _around(places, reading, self.wanted.number)
+        elif self.wanted.number:
+            more["passages"] = self._passages(answer, outputs, features, reading)
+        if self.wanted.test:
+            args = answer, more["passages"], outputs, example, features, reading
+            more["faithfulness"] = self._faithfulness(*args)
+        if self.wanted.chunks:
+            more["chunks"] = self._chunks(answer, outputs, example, features, reading)
+        return answer | more
+
+    def _passages(
+        self,
+        answer: dict[str, Any],
+        outputs: list[Outputs],
+        features: list[Feature],
+        reading: Reading,
+    ) -> list[dict[str, Any]]:
+        """The best passages of each target, best first."""
+        targets = self.task.targets(answer, self.predictor.config, features, self.wanted.of)
+        found = []
+        if self.wanted.by == "chunks":
+            for target in targets:
+                spans = [reading.span(*features[row]["read"][1:]) for row in target.rows]
+                found += _best(target, target.logits(outputs), spans, reading, self.wanted.number)
+            return found
+        score = {"gradient": gradients, "occlusion": occlusions}[self.wanted.by]
+        scores = score(
+            self.predictor, features, outputs, reading, targets, self.wanted.batch_tokens
+        )
+        for target, values in zip(targets, scores, strict=True):
+            found += _best(target, values, reading.passages, reading, self.wanted.number)
+        return found
+
+    def _faithfulness(
+        self,
+        answer: dict[str, Any],
+        passages: list[dict[str, Any]],
+        outputs: list[Outputs],
+        example: Example,
+        features: list[Feature],
+        reading: Reading,
+    ) -> dict[str, float]:
+        """comprehensiveness and sufficiency of the passages, and of as many at random: the mean
+        over the classes that are explained; none of a number or an empty document."""
+        labels = list(dict.fromkeys(each["label"] for each in passages if "label" in each))
+        read = np.flatnonzero(_read(reading, features, reading.owners())).tolist()
+        random = np.random.default_rng(len(reading.text))  # the same in each run
+        rows: list[dict[str, float]] = []
+        for label in labels:
+            starts = {each["start"] for each in passages if each["label"] == label}
+            chosen = [n for n in read if reading.passages[n][0] in starts]
+            drawn = random.permutation(read)[: len(chosen)].tolist()
+            scores = []
+            for those in (chosen, drawn):
+                others = [n for n in read if n not in set(those)]
+                for hidden in (those, others):
+                    args = self.predictor, features, outputs, reading, hidden
+                    changed = _without(*args, self.wanted.batch_tokens)
+                    again = self.predictor.decode(changed, example, features)
+                    scores.append(again["scores"][label])
+            full = answer["scores"][label]
+            rows.append(
+                {
+                    "comprehensiveness": comprehensiveness(full, scores[0]),
+                    "sufficiency": sufficiency(full, scores[1]),
+                    "random_comprehensiveness": comprehensiveness(full, scores[2]),
+                    "random_sufficiency": sufficiency(full, scores[3]),
+                }
+            )
+        return {key: sum(row[key] for row in rows) / len(rows) for key in (rows or [{}])[0]}
+
+    def _chunks(
+        self,
+        answer: dict[str, Any],
+        outputs: list[Outputs],
+        example: Example,
+        features: list[Feature],
+        reading: Reading,
+    ) -> list[dict[str, Any]]:
+        """Places of each chunk, and what the task decides by it alone; ``won``: the classes whose
+        logit is this chunk's, where the highest counts."""
+        places = list(dict.fromkeys(feature["read"][1:] for feature in features))
+        found = []
+        for place in places:
+            rows = [r for r, feature in enumerate(features) if feature["read"][1:] == place]
+            alone = self.predictor.decode(
+                [outputs[row] for row in rows],
+                example,
+                [features[row] | {"chunks": 1} for row in rows],
+            )
+            start, end = reading.span(*place)
+            said = {key: alone[key] for key in _OF_CHUNK if key in alone}
+            found.append({"start": start, "end": end} | said)
+        if self.task.rests_on == "logits":
+            labels = tuple(answer["scores"]) if self.task.name == "classification" else ()
+            targets = self.task.targets(answer, self.predictor.config, features, labels)
+            for target in (each for each in targets if each.merge == "max"):
+                (winner,) = target.shares(outputs)
+                chunk = found[places.index(features[winner]["read"][1:])]
+                chunk.setdefault("won", []).append(target.name)
+        return found
+
+
+def gradients(
+    predictor: EncoderPredictor,
+    features: Sequence[Feature],
+    outputs: Sequence[Outputs],
+    reading: Reading,
+    targets: Sequence[Target],
+    batch_tokens: int,
+) -> np.ndarray:
+    """Gradient x input of each target, added up over the tokens of each passage in all chunks.
+
+    Returns:
+        [targets, passages] float64, NaN of passages that are not read.
+
+    Raises:
+        ResourceError: the memory does not hold an input and its backward pass.
+    """
+    owners, shares = reading.owners(), [target.shares(outputs) for target in targets]
+    # A passage that is read, by a chunk that counts or not, has a score.
+    scores = np.where(_read(reading, features, owners), 0.0, np.full((len(targets), 1), np.nan))
+    needed = sorted({row for share in shares for row in share})
+    lengths = [len(features[row]["input_ids"]) for row in needed]
+    for batch in batches(lengths, batch_tokens):
+        rows = [needed[place] for place in batch]
+        weights = [[share.get(row, 0.0) for row in rows] for share in shares]
+        indices = [target.index for target in targets]
+        tokens = _gradient_by_input(predictor, [features[r] for r in rows], indices, weights)
+        for number, row in enumerate(rows):
+            first, start, end = features[row]["read"]
+            inside = owners[start:end] >= 0
+            for target, values in enumerate(tokens[number]):
+                own = values[first : first + end - start]
+                np.add.at(scores[target], owners[start:end][inside], own[inside])
+    return scores
+
+
+def _gradient_by_input(
+    predictor: EncoderPredictor,
+    features: list[Feature],
+    indices: list[int],
+    weights: list[list[float]],
+) -> list[np.ndarray]:
+    """Gradient x word embedding at each token, of weighted logits of a batch.
+
+    Args:
+        indices: [targets], which logit.
+        weights: [targets][rows].
+
+    Returns:
+        of each row [targets, tokens] float64.
+    """
+    import torch
+
+    lengths = [len(feature["input_ids"]) for feature in features]
+    try:
+        inputs = predictor.collate(features)
+        inputs = {key: values.to(predictor.device) for key, values in inputs.items()}
+        with torch.enable_grad(), _leaf_of_embeddings(predictor.model) as leaves:
+            logits = predictor.model(**inputs).logits.float()
+            (leaf,) = leaves  # [total, width]: the real tokens, row after row
+            found = []
+            for place, (index, weight) in enumerate(zip(indices, weights, strict=True)):
+                total = (logits[:, index] * logits.new_tensor(weight)).sum()
+                more = place + 1 < len(indices)
+                (gradient,) = torch.autograd.grad(total, leaf, retain_graph=more)
+                found.append((gradient.float() * leaf.detach().float()).sum(-1).cpu())
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        raise too_large(features, predictor.device, error, 0) from error
+    if not all(torch.isfinite(values).all() for values in found):
+        raise ModelError("the model's gradients are not finite; --passages-by occlusion needs none")
+    rows = np.split(torch.stack(found).double().numpy(), np.cumsum(lengths)[:-1], axis=1)
+    return list(rows)
+
+
+@contextmanager
+def _leaf_of_embeddings(model: Any) -> Iterator[list[Any]]:
+    """The list of what the word embeddings give in this context, as leaves with gradients."""
+    leaves: list[Any] = []
+
+    def catch(module, args, out):
+        leaves.append(out.detach().requires_grad_())
+        return leaves[-1]
+
+    handle = model.get_input_embeddings().register_forward_hook(catch)
+    try:
+        yield leaves
+    finally:
+        handle.remove()
+
+
+def occlusions(
+    predictor: EncoderPredictor,
+    features: Sequence[Feature],
+    outputs: Sequence[Outputs],
+    reading: Reading,
+    targets: Sequence[Target],
+    batch_tokens: int,
+) -> np.ndarray:
+    """How far each target falls where nothing attends to the tokens of a passage.
+
+    Their places stay empty, so all other tokens keep their positions. Only the chunks that a
+    passage is in are run again: of all passages together about as many inputs as there are
+    passages, for all targets at once.
+
+    Returns:
+        [targets, passages] float64, NaN of passages that are not read.
+
+    Raises:
+        ResourceError: the memory does not hold an input.
+    """
+    owners = reading.owners()
+    hidden = []  # (passage, row, its tokens)
+    for row in sorted({row for target in targets for row in target.rows}):
+        first, start, end = features[row]["read"]
+        for passage in np.unique(owners[start:end][owners[start:end] >= 0]).tolist():
+            hidden.append((passage, row, first + np.flatnonzero(owners[start:end] == passage)))
+    parts = [(features[row], tokens) for _, row, tokens in hidden]
+    changed: dict[int, dict[int, Outputs]] = {}  # by passage and row
+    for (passage, row, _), result in zip(
+        hidden, _hiding(predictor, parts, batch_tokens), strict=True
+    ):
+        changed.setdefault(passage, {})[row] = result
+    scores = np.full((len(targets), len(reading.passages)), np.nan)
+    for passage, rows in changed.items():
+        without = [rows.get(row, output) for row, output in enumerate(outputs)]
+        for number, target in enumerate(targets):
+            scores[number, passage] = target.value(outputs) - target.value(without)
+    return scores
+
+
+def _without(
+    predictor: EncoderPredictor,
+    features: Sequence[Feature],
+    outputs: Sequence[Outputs],
+    reading: Reading,
+    passages: Sequence[int],
+    batch_tokens: int,
+) -> list[Outputs]:
+    """Outputs for all inputs of a document where nothing attends to some of its passages."""
+    gone = np.isin(reading.owners(), passages)
+    rows, parts = [], []
+    for row, feature in enumerate(features):
+        first, start, end = feature["read"]
+        if gone[start:end].any():
+            rows.append(row)
+            parts.append((feature, first + np.flatnonzero(gone[start:end])))
+    changed = dict(zip(rows, _hiding(predictor, parts, batch_tokens), strict=True))
+    return [changed.get(row, output) for row, output in enumerate(outputs)]
+
+
+def _hiding(
+    predictor: EncoderPredictor, parts: Sequence[tuple[Feature, np.ndarray]], batch_tokens: int
+) -> list[Outputs]:
+    """Outputs for inputs without some of their tokens, to which nothing attends."""
+    found: list[Outputs] = [{}] * len(parts)
+    for batch in batches([len(feature["input_ids"]) for feature, _ in parts], batch_tokens):
+        for place, row in zip(batch, _hidden(predictor, [parts[n] for n in batch]), strict=True):
+            found[place] = row
+    return found
+
+
+def _hidden(predictor: EncoderPredictor, parts: list[tuple[Feature, np.ndarray]]) -> list[Outputs]:
+    """`_hiding` of one batch."""
+    import torch
+
+    features = [feature for feature, _ in parts]
+    try:
+        inputs = predictor.collate(features)
+        for row, (_, tokens) in enumerate(parts):
+            inputs["attention_mask"][row, torch.from_numpy(tokens)] = 0
+        inputs = {key: values.to(predictor.device) for key, values in inputs.items()}
+        with torch.inference_mode():
+            logits = predictor.model(**inputs).logits.float().cpu().numpy()
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        raise too_large(features, predictor.device, error, 0) from error
+    return by_input({"logits": logits}, range(len(features)))
+
+
+def _read(reading: Reading, features: Sequence[Feature], owners: np.ndarray) -> np.ndarray:
+    """[passages] bool, whether a chunk has a token of it."""
+    read = np.zeros(len(reading.passages), bool)
+    for feature in features:
+        _, start, end = feature["read"]
+        inside = owners[start:end]
+        read[inside[inside >= 0]] = True
+    return read
+
+
+def _best(
+    target: Target, scores: np.ndarray, spans: Sequence[tuple[int, int]], reading: Reading, k: int
+) -> list[dict[str, Any]]:
+    """The passages with the highest scores; of a number that it is moved by most, either way."""
+    order = np.argsort(-(scores if target.signed else np.abs(scores)), kind="stable")
+    label = {} if target.name is None else {"label": target.name}
+    read = [place for place in order.tolist() if not np.isnan(scores[place])]
+    chosen = [(place, *spans[place]) for place in read[:k] if spans[place][0] < spans[place][1]]
+    return [
+        {"start": a, "end": b, "text": reading.text[a:b], "score": float(scores[place])} | label
+        for place, a, b in chosen
+    ]
+
+
+def _around(
+    places: Sequence[tuple[int, float]], reading: Reading, number: int
+) -> list[dict[str, Any]]:
+    """The passages that the places stand in, each once, with the best score in it, best first."""
+    starts = [start for start, _ in reading.passages]
+    scores: dict[int, float] = {}
+    for place, score in places:
+        passage = max(int(np.searchsorted(starts, place, "right")) - 1, 0)
+        scores[passage] = max(score, scores.get(passage, -np.inf))
+    best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:number]
+    found = []
+    for passage, score in best:
+        a, b = reading.passages[passage]
+        found.append({"start": a, "end": b, "text": reading.text[a:b], "score": score})
+    return found

@@ -1,0 +1,91 @@
+"""What an answer can be explained by: the logits that decide it, and where the document is read."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ldt.metrics.numbers import logsumexp, softmax
+from ldt.tasks.text.alignment import Span
+
+
+class Merge(NamedTuple):
+    """How the logits [chunks, ...] of a document become one.
+
+    ``value`` gives [...]; ``shares``, of [chunks] alone, the derivative of that one by each.
+    """
+
+    value: Callable[[np.ndarray], np.ndarray]
+    shares: Callable[[np.ndarray], np.ndarray]
+
+
+MERGES = {
+    "mean": Merge(lambda logits: logits.mean(0), lambda logits: np.ones(len(logits)) / len(logits)),
+    "sum": Merge(lambda logits: logits.sum(0), np.ones_like),
+    "max": Merge(
+        lambda logits: logits.max(0),
+        lambda logits: (np.arange(len(logits)) == logits.argmax()).astype(float),
+    ),
+    "logsumexp": Merge(logsumexp, softmax),
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A logit of a document: that of a class, of a candidate, or a number.
+
+    Args:
+        name: of the class; None where there is one logit only to ask about.
+        rows: numbers of the features whose logits it is made of, one each.
+        index: its place among the logits of each.
+        merge: a key of `MERGES`.
+        signed: what lowers it speaks against it; False of a number, which is moved either way.
+    """
+
+    name: str | None
+    rows: Sequence[int]
+    index: int
+    merge: str
+    signed: bool = True
+
+    def logits(self, outputs: Sequence[dict[str, np.ndarray]]) -> np.ndarray:
+        """[rows] float64, from the outputs of all features."""
+        return np.array([outputs[row]["logits"][self.index] for row in self.rows], np.float64)
+
+    def value(self, outputs: Sequence[dict[str, np.ndarray]]) -> float:
+        """The logit of the document."""
+        return float(MERGES[self.merge].value(self.logits(outputs)))
+
+    def shares(self, outputs: Sequence[dict[str, np.ndarray]]) -> dict[int, float]:
+        """The derivative of the document's logit by that of each feature, where it is not 0."""
+        shares = MERGES[self.merge].shares(self.logits(outputs)).tolist()
+        return {row: share for row, share in zip(self.rows, shares, strict=True) if share}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The text of a document as the model reads it.
+
+    Args:
+        text: of a document in parts their texts, each in a line.
+        offsets: [tokens, 2], the characters of each token of the document; of a token that stands
+            for none, such as a separator, both numbers are the same.
+        passages: characters of what can be named as evidence, in order.
+    """
+
+    text: str
+    offsets: np.ndarray
+    passages: list[Span]
+
+    def owners(self) -> np.ndarray:
+        """[tokens], which of the passages each token is in; -1 for none, as of white space."""
+        starts = np.array([start for start, _ in self.passages], int)
+        owners = np.searchsorted(starts, self.offsets[:, 0], "right") - 1
+        return np.where(self.offsets[:, 1] > self.offsets[:, 0], owners, -1)
+
+    def span(self, start: int, end: int) -> Span:
+        """The characters of the document's tokens from ``start`` to before ``end``."""
+        places = self.offsets[start:end]
+        places = places[places[:, 1] > places[:, 0]]
+        return (int(places[0, 0]), int(places[-1, 1])) if len(places) else (0, 0)

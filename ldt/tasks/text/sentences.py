@@ -1,0 +1,104 @@
+"""Sentences of a raw text, by its marks alone: no model, nothing to download."""
+
+import re
+from collections.abc import Iterator
+
+from ldt.tasks.text.alignment import Span
+
+LONGEST = 2000  # characters of a sentence; a longer one, such as a table, is cut
+
+# Words that stand in front of a full stop without ending a sentence, in lower case.
+_ABBREVIATIONS = frozenset(
+    "mr mrs ms dr prof sr jr st rev hon gen col capt lt sgt messrs vs v no nos art arts sec secs "
+    "§ cf e.g i.e eg ie viz fig figs al pp vol vols ch chap para paras ex exh approx ca dept est "
+    "jan feb mar apr jun jul aug sep sept oct nov dec u.s u.k e.u "  # English
+    "bzw z.b d.h u.a abs nr usw ggf vgl evtl str bspw inkl zzgl sog "  # German
+    "m mm mme mlle env p.ex sra srta dña ud uds pág núm sig dott ing avv".split()  # Romance
+)
+_LINE_END = r"(?:\r\n?|\n|\x85|\u2028)"
+_BLANK_LINE = re.compile(rf"{_LINE_END}[^\S\r\n]*{_LINE_END}\s*|[\f\u2029]\s*")
+# A line that begins with a bullet, the number of a clause or a letter in brackets.
+_ITEM = re.compile(
+    r"(?:\r\n?|\n)(?=[^\S\r\n]*(?:[•▪◦‣*–—-]\s|\(?(?:\d+(?:\.\d+)*|[a-z]|[ivxlc]+)[.)]\s"
+    r"|(?:ARTICLE|Article|SECTION|Section)\s+[\dIVXLC]))"
+)
+_CLOSING = "\"'”’»)\\]」』）】》"
+_END = re.compile(
+    rf"(?P<spaced>[.!?…؟۔]+)[{_CLOSING}]*(?=\s)"  # needs white space behind it
+    rf"|[。！？｡．।॥።။។]+[{_CLOSING}]*"  # needs none
+)
+_NUMBER = re.compile(r"\W*(?:\d+(?:\.\d+)*|[A-Za-z]|[ivxlcIVXLC]+)")
+_WORD_BEFORE = re.compile(r"[^\s(\[\"“'‘«]+$")
+_REACH = 40  # characters looked at around a mark
+
+
+def sentences(text: str) -> list[Span]:
+    """The sentences of a text, as (first character, the one behind the last), in order.
+
+    White space around a sentence belongs to none, so a text of white space has none. Blank lines,
+    bullets and the numbers of clauses begin a new one. A full stop ends none behind an
+    abbreviation, an initial or a number at the beginning, and none where a small letter follows.
+    The full stops of Chinese, Japanese, Hindi, Burmese, Khmer and Amharic need no space behind
+    them. Longer ones than `LONGEST` are cut at a line end or a space.
+    """
+    found: list[Span] = []
+    for start, end in _between(text, 0, len(text), _BLANK_LINE):
+        for first, last in _between(text, start, end, _ITEM):
+            found += _of_paragraph(text, first, last)
+    return found
+
+
+def _between(text: str, start: int, end: int, border: re.Pattern) -> Iterator[Span]:
+    """The parts of text[start:end] between matches of a pattern."""
+    for match in border.finditer(text, start, end):
+        yield start, match.start()
+        start = match.end()
+    yield start, end
+
+
+def _of_paragraph(text: str, start: int, end: int) -> Iterator[Span]:
+    for match in _END.finditer(text, start, end):
+        if match["spaced"] and not _ends(text, start, match, end):
+            continue
+        yield from _cut(text, *_trimmed(text, start, match.end()))
+        start = match.end()
+    yield from _cut(text, *_trimmed(text, start, end))
+
+
+def _ends(text: str, start: int, match: re.Match, end: int) -> bool:
+    """Whether a mark with white space behind it ends the sentence that begins at ``start``."""
+    behind = text[match.end() : min(match.end() + _REACH, end)].lstrip()
+    if behind[:1].islower():
+        return False
+    if match[0] != ".":
+        return True  # another mark, or a quotation ends with it
+    begin = max(start, match.start() - _REACH)
+    word = _WORD_BEFORE.search(text[begin : match.start()])
+    if word is None:
+        return True
+    if _NUMBER.fullmatch(text[start : match.start()].strip()):
+        return False  # "1.", "2.3.", "IV." in front of their clause
+    initial = len(word[0]) == 1 and word[0].isalpha() and word[0].isupper()
+    return not initial and word[0].lower() not in _ABBREVIATIONS
+
+
+def _trimmed(text: str, start: int, end: int) -> Span:
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    return start, end
+
+
+def _cut(text: str, start: int, end: int) -> Iterator[Span]:
+    while end - start > LONGEST:
+        stop = start + LONGEST
+        for border in ("\n", " "):
+            place = text.rfind(border, start + 1, stop)
+            if place > start:
+                stop = place
+                break
+        yield _trimmed(text, start, stop)
+        start, end = _trimmed(text, stop, end)
+    if start < end:
+        yield start, end
