@@ -29,6 +29,8 @@ def train(recipe: Recipe, **options: bool) -> TrainingResult:
         for result in train_in_phases(recipe, **options, console=stderr):
             if result.closing:
                 show_metrics(result.metrics, result.table, result.baselines)
+                if result.decides:
+                    say(f"decides by {result.decides}", console=stdout)
                 say(result.closing)
     finally:
         leave_group()

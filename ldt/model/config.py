@@ -1,7 +1,7 @@
 """LdtConfig: the encoder's config, read from ldt's, transformers' and the authors' files."""
 
 from dataclasses import field
-from typing import Literal
+from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import LongformerConfig
@@ -43,6 +43,8 @@ class LdtConfig(LongformerConfig):
             transformers' Longformer; or the ``mean`` or ``max`` of all real tokens, by feature.
         no_answer_threshold: probability above which a question has no answer in its document; None
             where the model was taught an answer to every question.
+        decisions: what the answers of a classification are decided by, beside its weights:
+            thresholds, calibration, confidence (`ldt.tasks.decisions.policy.Policy.facts`).
         window_merge: how the scores of a candidate in the inputs of one document become one.
         evidence_weights: of the losses that `ldt.model.heads.evidence.LdtForEvidenceAnswering`
             sums up; 1
@@ -71,6 +73,7 @@ class LdtConfig(LongformerConfig):
     attention_backend: str = "auto"
     classifier_pooling: Literal["cls", "mean", "max"] = "cls"
     no_answer_threshold: float | None = None
+    decisions: dict[str, Any] = field(default_factory=dict)
     window_merge: Literal["mean", "sum"] = "mean"
     evidence_weights: dict[str, float] = field(default_factory=dict)
     pooling_layers: list[int] = field(default_factory=list)

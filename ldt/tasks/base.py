@@ -6,8 +6,9 @@ what gets global attention by role. Nothing here imports torch before a head is 
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -84,6 +85,22 @@ def ends(tokenizer) -> tuple[Segment, Segment]:
 def by_input(outputs: Outputs, rows: Iterable[int]) -> list[Outputs]:
     """The outputs of a head for a batch, [rows, ...] by name, as one dict for each of the rows."""
     return [{name: values[row] for name, values in outputs.items()} for row in rows]
+
+
+class Decision(NamedTuple):
+    """What is decided by the answers for held-out documents (`Task.decide`).
+
+    Args:
+        answers: as they count for the metrics.
+        changes: to the config of the model.
+        report: figures for metrics.json.
+        columns: further ones of each row of the table of metrics; may be empty.
+    """
+
+    answers: Sequence[dict]
+    changes: Mapping[str, Any] = MappingProxyType({})
+    report: Mapping[str, Any] = MappingProxyType({})
+    columns: Sequence[dict[str, Any]] = ()
 
 
 class Fault(NamedTuple):
@@ -391,6 +408,19 @@ class Task(AnyTask):
     @abstractmethod
     def default_metric(self, config) -> str:
         """The metric by which the best checkpoint is chosen; see ``lower_is_better``."""
+
+    def decide(
+        self, answers: Sequence[dict], golds: Sequence[Any], config, lengths: Sequence[int]
+    ) -> Decision:
+        """Choose by the answers for held-out documents what a model decides by; here nothing.
+
+        Args:
+            answers: of a model that decides by nothing yet.
+            golds: the right answers.
+            config: the model's.
+            lengths: tokens of each document.
+        """
+        return Decision(answers)
 
     def settle(self, metrics: dict[str, float]) -> dict[str, Any]:
         """Changes to the config of the finished model by its metrics (without ``eval_``)."""

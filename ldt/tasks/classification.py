@@ -7,8 +7,6 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
-
 from ldt.data.chunking import fit
 from ldt.data.features import Feature
 from ldt.data.labels import (
@@ -29,18 +27,17 @@ from ldt.data.records import Example, text
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError, RecipeError, listed, shown
 from ldt.metrics import baseline, classification
-from ldt.metrics.numbers import softmax
 from ldt.tasks.base import (
     Fault,
     Outputs,
     Segment,
-    Task,
     ends,
     evaluation_set,
     join,
     named_labels,
     training_set,
 )
+from ldt.tasks.deciding import Deciding, indicators, names_of, several
 from ldt.tasks.explained import MERGES, Reading, Target
 from ldt.tasks.text.sentences import sentences
 
@@ -52,7 +49,7 @@ log = logging.getLogger("ldt")
 _PROBLEMS = {"single_label": SINGLE, "multi_label": MULTI, "regression": REGRESSION}
 
 
-class Classification(Task):
+class Classification(Deciding):
     """One class, several classes or a number for each document.
 
     Args:
@@ -69,13 +66,11 @@ class Classification(Task):
         merge: how the logits of a document's chunks become one: their mean, their maximum, or the
             logarithm of the sum of their exponentials, which grows with the number of chunks.
             Probabilities are computed after that.
-        threshold: probability from which on a class is in a multi_label answer.
     """
 
     roles: ClassVar[tuple[str, ...]] = ("cls", "document", "sep")
     noun: ClassVar[str] = "documents"
     rests_on: ClassVar[Literal["logits", "places"] | None] = "logits"
-    answer_keys: ClassVar[tuple[str, ...]] = ("label", "scores", "score")
 
     name: Literal["classification"] = "classification"
     global_attention: list[str] = ["cls"]
@@ -83,7 +78,6 @@ class Classification(Task):
     labels: Names | None = None
     pooling: Literal["cls", "mean", "max"] = "cls"
     merge: Literal["mean", "max", "logsumexp"] = "mean"
-    threshold: float = Field(0.5, ge=0, le=1)
 
     def head(self) -> type:
         from ldt.model import LdtForSequenceClassification
@@ -96,12 +90,14 @@ class Classification(Task):
         return problem == SINGLE
 
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
-        """Return id2label, label2id, num_labels, problem_type and classifier_pooling.
+        """Return id2label, label2id, num_labels, problem_type, classifier_pooling, and that nothing
+        is decided yet.
 
         Raises:
             DataError: no examples; a label that is missing, of another type than the others, or
                 not in ``labels``; labels that can be meant in two ways; or the same everywhere.
-            RecipeError: the recipe's label fields, labels or merge do not suit the problem.
+            RecipeError: the recipe's label fields, labels, merge or decisions do not suit the
+                problem.
         """
         source = training_set(data)
         reader = self.labels_of(data)
@@ -117,21 +113,23 @@ class Classification(Task):
                 f"documents have the same label, {golds[0]!r}"
             )
         if problem == REGRESSION:
-            names = _several(data.label)
+            names = several(data.label)
         else:
             counts = count_classes(values, golds, reader)
             names = list(reader.columns.values()) or self.labels or sorted(counts)
             for gold, (_, where) in zip(golds, values, strict=True):
-                for name in _several(gold):
+                for name in several(gold):
                     if name not in names:
                         raise DataError(
                             f"{where}: label {name!r} is not in task.labels: {listed(names)}"
                         )
             _warn_of_rare(counts, names)
+        self.check_decisions(problem, names, data)
         return {
             **named_labels(names),
             "problem_type": problem,
             "classifier_pooling": self.pooling,
+            "decisions": {},
         }
 
     def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
@@ -141,13 +139,13 @@ class Classification(Task):
             DataError: there are no examples, a label cannot be read, or is one that the training
                 set does not have; the message has its count.
         """
-        names = set(_names(config))
+        names = set(names_of(config))
         unseen: Counter[str] = Counter()
         where: dict[str, str] = {}
         reader = self.labels_of(data)
         for example in self.each(examples, evaluation_set(data)):
             gold = reader.gold(example, config.problem_type)
-            for name in _several(gold) if config.problem_type != REGRESSION else ():
+            for name in several(gold) if config.problem_type != REGRESSION else ():
                 if name not in names:
                     unseen[name] += 1
                     where.setdefault(name, example.where)
@@ -155,7 +153,7 @@ class Classification(Task):
             counts = ", ".join(f"{name!r} ({n:,})" for name, n in unseen.most_common(5))
             raise DataError(
                 f"{where[unseen.most_common(1)[0][0]]}: labels that the training set does not "
-                f"have, with the number of documents: {counts}; it has {listed(_names(config))}"
+                f"have, with the number of documents: {counts}; it has {listed(names_of(config))}"
             )
 
     def classes(self, example: Example, data: "DataSection") -> str | list[str] | None:
@@ -217,8 +215,8 @@ class Classification(Task):
         """
         gold = self.labels_of(data).gold(example, config.problem_type)
         if config.problem_type != REGRESSION:
-            names = _names(config)
-            for name in _several(gold):
+            names = names_of(config)
+            for name in several(gold):
                 if name not in names:
                     raise DataError(
                         f"{example.where}: label {name!r}, the model knows {listed(names)}"
@@ -231,7 +229,8 @@ class Classification(Task):
         """Return ``label``, ``scores`` by class, the number of ``windows``, and the flags.
 
         ``label`` is a class, the list of classes from ``threshold`` on, or a number; ``scores``
-        are probabilities, of a regression the number again.
+        are probabilities, of a regression the number again. Where the model is not as sure as it
+        is to be, ``label`` is None, ``abstained`` true, and ``why`` says so.
 
         Args:
             outputs: ``logits`` [labels] of each chunk.
@@ -239,24 +238,22 @@ class Classification(Task):
             example: the document.
             features: those of the chunks, for their flags.
         """
-        logits = np.array([output["logits"] for output in outputs], np.float64)
-        merged, names = MERGES[self.merge].value(logits), _names(config)
-        label: Gold
-        if config.problem_type == SINGLE:
-            scores = softmax(merged)
-            label = names[int(merged.argmax())]
-        elif config.problem_type == MULTI:
-            scores = 0.5 * (1 + np.tanh(merged / 2))  # the logistic function, without overflow
-            label = [name for name, p in zip(names, scores, strict=True) if p >= self.threshold]
+        merged, flags = self.merged(outputs), features[0].get("flags", {})
+        if config.problem_type == REGRESSION:
+            label, scores, silence = float(merged[0]), merged, {}
         else:
-            scores = merged
-            label = float(merged[0])
+            label, scores, silence = self.decided(merged, config, empty="empty" in flags)
         answer = {
             "label": label,
-            "scores": dict(zip(names, scores.tolist(), strict=True)),
-            "windows": len(logits),
+            "scores": dict(zip(names_of(config), scores.tolist(), strict=True)),
+            "windows": len(outputs),
         }
-        return answer | features[0].get("flags", {})
+        return answer | flags | silence
+
+    def merged(self, outputs: Sequence[Outputs]) -> np.ndarray:
+        """Logits [labels] of a document, of those of its chunks."""
+        logits = np.array([output["logits"] for output in outputs], np.float64)
+        return MERGES[self.merge].value(logits)
 
     def reading(self, example: Example, tokenizer, data: "DataSection") -> Reading:
         """Return the text, whose passages are its sentences."""
@@ -268,11 +265,11 @@ class Classification(Task):
         self, answer: dict, config, features: Sequence[Feature], labels: Sequence[str] = ()
     ) -> list[Target]:
         """Return the logits of the answer's classes, where it has none that of the likeliest."""
-        rows, names = range(len(features)), _names(config)
+        rows, names = range(len(features)), names_of(config)
         if config.problem_type == REGRESSION:
             return [Target(None, rows, 0, self.merge, signed=False)]
         scores = answer["scores"]
-        chosen = labels or _several(answer["label"]) or [max(scores, key=scores.get)]
+        chosen = labels or several(answer["label"] or []) or [max(scores, key=scores.get)]
         return [Target(name, rows, names.index(name), self.merge) for name in chosen]
 
     def measure(
@@ -285,8 +282,8 @@ class Classification(Task):
         labels = [answer["label"] for answer in answers]
         if config.problem_type == REGRESSION:
             return classification.number_metrics(np.array(golds), np.array(labels)), []
-        names = _names(config)
-        right, predicted = _indicators(golds, names), _indicators(labels, names)
+        names = names_of(config)
+        right, predicted = indicators(golds, names), indicators(labels, names)
         table = classification.class_table(right, predicted)
         rows = [
             {"class": name} | {key: column[number].item() for key, column in table.items()}
@@ -305,8 +302,8 @@ class Classification(Task):
         if config.problem_type == SINGLE:
             label = baseline.commonest([gold] for gold in golds)
             return {baseline.quoted(label): {"label": label}}
-        names = _names(config)
-        shares = _indicators(golds, names).mean(0)
+        names = names_of(config)
+        shares = indicators(golds, names).mean(0)
         usual = [name for name, share in zip(names, shares, strict=True) if share > 0.5]
         few = f"always {listed(usual, 3)}" if usual else "always no class"
         return {few: {"label": usual}, "always all classes": {"label": names}}
@@ -339,9 +336,9 @@ class Classification(Task):
     def _target(self, example: Example, data: "DataSection", config) -> int | float | list[float]:
         gold: Any = self.gold(example, data, config)  # as the problem has it
         if config.problem_type == SINGLE:
-            return _names(config).index(gold)
+            return names_of(config).index(gold)
         if config.problem_type == MULTI:
-            return [float(name in gold) for name in _names(config)]
+            return [float(name in gold) for name in names_of(config)]
         return gold
 
 
@@ -349,16 +346,3 @@ def _warn_of_rare(counts: Counter[str], names: list[str]) -> None:
     rare = [f"{name!r} ({counts[name]})" for name in names if counts[name] < 2]
     if rare:
         log.warning("classes with one training document or none: %s", ", ".join(rare[:10]))
-
-
-def _several(names: Any) -> list[str]:
-    """The list of names that a name or a list of them is; a regression's numbers have none."""
-    return names if isinstance(names, list) else [names]
-
-
-def _names(config) -> list[str]:
-    return [config.id2label[number] for number in range(len(config.id2label))]
-
-
-def _indicators(labels: Sequence[str | list[str]], names: list[str]) -> np.ndarray:
-    return np.array([[name in _several(label) for name in names] for label in labels], bool)

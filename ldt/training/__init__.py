@@ -37,6 +37,7 @@ class TrainingResult:
         closing: the last line for the user; empty where nothing was trained (a dry run, a run that
             was finished before) and in all processes but the first.
         baselines: by metric, without ``eval_``, what an answer has that needs no reading.
+        decides: what the model decides by that the evaluation set has chosen, in words.
         cost: what the training will take, after a dry run in a single process.
     """
 
@@ -45,6 +46,7 @@ class TrainingResult:
     run: Path
     closing: str = ""
     baselines: Baselines = field(default_factory=dict)
+    decides: str = ""
     cost: Cost | None = None
 
 

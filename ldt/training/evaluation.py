@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from transformers import EvalPrediction, TrainerCallback
@@ -19,7 +21,21 @@ from ldt.tasks.base import AnyTask, Task, by_input
 from ldt.training.progress import is_metric
 from ldt.training.trainer import Trainer
 
-Measured = tuple[dict[str, float], list[dict[str, Any]]]  # metrics, rows of a table
+
+class Measured(NamedTuple):
+    """What an evaluation has shown.
+
+    Args:
+        metrics: by name.
+        table: rows of further metrics, such as those of each class.
+        changes: to the config of the model that has these metrics, such as a threshold.
+        decisions: figures of what it decides by (`ldt.tasks.decisions.report`).
+    """
+
+    metrics: dict[str, float]
+    table: list[dict[str, Any]]
+    changes: Mapping[str, Any] = MappingProxyType({})
+    decisions: Mapping[str, Any] = MappingProxyType({})
 
 
 class Measure(ABC):
@@ -27,7 +43,7 @@ class Measure(ABC):
 
     @abstractmethod
     def __call__(self, prediction: EvalPrediction) -> Measured:
-        """Metrics without the prefix ``eval_``.
+        """All there is to know, the metrics without the prefix ``eval_``.
 
         Raises:
             TrainingDiverged: an output is not finite.
@@ -71,7 +87,12 @@ class ByExample(Measure):
                 "training diverged: the model's answers in evaluation are not finite, documents "
                 f"{', '.join(wrong[:10])}"
             )
-        return self.task.score(answers, self.golds, self.config)
+        lengths = [self.features[rows[0]]["tokens"] for rows in self.rows]
+        decision = self.task.decide(answers, self.golds, self.config, lengths)
+        metrics, table = self.task.score(decision.answers, self.golds, self.config)
+        rows = zip_longest(table, decision.columns, fillvalue={})
+        changes = self.task.settle(metrics) | decision.changes
+        return Measured(metrics, [row | more for row, more in rows], changes, decision.report)
 
     def names(self, trainer):
         rows = self.rows[0]
@@ -105,30 +126,30 @@ class BySum(Measure):
         nats = float(np.sum(prediction.predictions))
         if not math.isfinite(nats):
             raise TrainingDiverged("training diverged: the loss in evaluation is not finite")
-        return self.metrics(nats, int(np.sum(prediction.label_ids))), []
+        return Measured(self.metrics(nats, int(np.sum(prediction.label_ids))), [])
 
     def names(self, trainer):
         return {*self.metrics(0.0, 1)}
 
 
 class MetricsByStep(TrainerCallback):
-    """The Trainer's compute_metrics, which remembers metrics and table of each evaluation."""
+    """The Trainer's compute_metrics, which remembers what each evaluation has shown."""
 
     def __init__(self, measure: Measure):
         self.measure = measure
         self._at: dict[int, Measured] = {}
-        self._table: list[dict] = []
+        self._last = Measured({}, [])
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        metrics, self._table = self.measure(prediction)
-        return metrics
+        self._last = self.measure(prediction)
+        return self._last.metrics
 
     def on_evaluate(self, args, state, control, metrics, **kwargs):
         kept = {key: value for key, value in metrics.items() if is_metric(key)}
-        self._at[state.global_step] = kept, self._table
+        self._at[state.global_step] = self._last._replace(metrics=kept)
 
     def of_weights(self, trainer: Trainer) -> Measured:
-        """Metrics and table of the weights that the model holds when training is over."""
+        """What is known of the weights that the model holds when training is over."""
         step = trainer.weights_step
         assert step is not None  # training is over
         if step not in self._at:  # evaluated in an earlier session, or not at all

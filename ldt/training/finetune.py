@@ -29,7 +29,7 @@ from ldt.tasks.base import Task
 from ldt.training import lora
 from ldt.training.arguments import check_smoothing
 from ldt.training.check import first_look
-from ldt.training.evaluation import ByExample
+from ldt.training.evaluation import ByExample, Measured
 from ldt.training.job import (
     Inputs,
     Job,
@@ -146,7 +146,7 @@ class Finetuning(Job[Inputs]):
             notices=self._notices(encoded, reports, labels, tokenizer),
             baselines=baselines,
             every=self.every,
-            finish=partial(_settle, task, model.config),
+            finish=partial(_settle, self.recipe, model.config),
         )
 
     def _facts(
@@ -286,9 +286,12 @@ def _count(golds: Iterable) -> Counter:
     return counts
 
 
-def _settle(task: Task, config, metrics: dict[str, float]) -> None:
-    """Put into the config what the task takes from the metrics, such as a threshold."""
-    config.update(task.settle({name.removeprefix("eval_"): v for name, v in metrics.items()}))
+def _settle(recipe: Recipe, config, measured: Measured) -> None:
+    """Put into the config what the evaluation set decided, such as a threshold."""
+    changes = dict(measured.changes)
+    if changes.get("decisions"):
+        changes["decisions"]["measured"]["source"] = source_of(recipe, "eval")
+    config.update(changes)
 
 
 def _sha256(source: str | None) -> str | None:

@@ -15,7 +15,7 @@ from ldt.attention import BACKENDS
 from ldt.errors import RecipeError
 from ldt.metrics.baseline import Baselines
 from ldt.recipe.recipe import Recipe
-from ldt.training.evaluation import Measure
+from ldt.training.evaluation import Measure, Measured
 from ldt.training.summary import Notice, inputs_a_step, training_plan
 from ldt.training.trainer import Trainer
 
@@ -34,7 +34,7 @@ class Inputs:
     hashes: dict[str, str | None]
 
 
-def do_nothing(metrics: dict[str, float]) -> None:
+def do_nothing(measured: Measured) -> None:
     """The `Prepared.finish` of a model that is finished as it is."""
 
 
@@ -58,7 +58,7 @@ class Prepared:
         whole: False where ``train_items`` are those of a part of the text, in a dry run.
         every: of so many documents one is in the items, in a check.
         callbacks: further ones of the Trainer.
-        finish: is called with the metrics when training is over, and may change the model.
+        finish: is called with what was measured when training is over, and may change the model.
     """
 
     tokenizer: Any
@@ -76,7 +76,7 @@ class Prepared:
     whole: bool = True
     every: int = 1
     callbacks: list[TrainerCallback] = field(default_factory=list)
-    finish: Callable[[dict[str, float]], None] = do_nothing
+    finish: Callable[[Measured], None] = do_nothing
 
 
 OpenedT = TypeVar("OpenedT", bound=Inputs)

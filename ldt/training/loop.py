@@ -24,6 +24,7 @@ from ldt.data.heartbeat import duration
 from ldt.errors import ResourceError, UserError
 from ldt.model.pooling import gates
 from ldt.recipe.recipe import Recipe, dump
+from ldt.tasks.decisions import in_words
 from ldt.training import TrainingResult, checkpoints, lora, processes, run_folder
 from ldt.training.arguments import arguments, is_automatic, settings
 from ldt.training.cost import Cost, estimate, fitting
@@ -119,7 +120,7 @@ def train(
         identity = run_folder.identity(job.recipe, training, inputs.hashes)
         if dry_run:
             run_folder.check_writable(run)
-        elif _enter(stack, run, identity, resume, overwrite):
+        elif _enter(stack, job.recipe, run, identity, resume, overwrite):
             log.info("%s: this run is finished, there is nothing left to do", run)
             return TrainingResult(run_folder.read_results(run)["metrics"], [], run)
         checkpoint = None
@@ -156,11 +157,12 @@ def train(
         outcome: dict[str, Any] = {}
         try:
             _run(trainer, run, checkpoint)
-            metrics, table = _evaluate(job, prepared, trainer)
-            outcome |= _results(job, prepared, trainer, metrics, table) | {"versions": versions}
+            measured = _evaluate(job, prepared, trainer)
+            outcome |= _results(job, prepared, trainer, measured) | {"versions": versions}
             _save(job, prepared, trainer, run, outcome)
         except FolderLost as lost:
             _rescue(job, prepared, trainer, run, outcome, begin, str(lost))
+        metrics, table = measured.metrics, measured.table
         if not processes.is_first():
             return TrainingResult(metrics, table, run)
         if not (keep_checkpoints or training.get("save_only_model")):
@@ -169,13 +171,22 @@ def train(
         for line in no_better_than(job.recipe.task, outcome):
             log.warning("%s", line)
         closing = f"{run}: {duration(trainer.seconds)}; {job.next_command(run)}"
-        return TrainingResult(metrics, table, run, closing, prepared.baselines)
+        return TrainingResult(
+            metrics,
+            table,
+            run,
+            closing,
+            prepared.baselines,
+            decides=in_words(measured.changes.get("decisions", {})),
+        )
 
 
 # -- the folder
 
 
-def _enter(stack: ExitStack, run: Path, identity: dict, resume: bool, overwrite: bool) -> bool:
+def _enter(
+    stack: ExitStack, recipe: Recipe, run: Path, identity: dict, resume: bool, overwrite: bool
+) -> bool:
     """Lock the run folder until ``stack`` ends; True if the run in it is finished.
 
     Raises:
@@ -185,7 +196,8 @@ def _enter(stack: ExitStack, run: Path, identity: dict, resume: bool, overwrite:
     if processes.is_first():
         stack.enter_context(run_folder.locked(run))
         files.remove_leftovers(run)
-        finished = run_folder.check_use(run, identity, resume=resume, overwrite=overwrite)
+        before = run_folder.defaults(recipe)
+        finished = run_folder.check_use(run, identity, before, resume=resume, overwrite=overwrite)
     elif resume:
         finished = (run_folder.read_run(run) or {}).get("finished", False)
     return finished and (run / run_folder.RESULTS).is_file()
@@ -311,14 +323,14 @@ def _run(trainer: Trainer, run: Path, checkpoint: Path | None) -> None:
 
 
 def _evaluate(job: Job, prepared: Prepared, trainer: Trainer) -> Measured:
-    """Metrics and table of the weights that are kept; then the model is finished."""
-    metrics: dict[str, float] = {}
-    rows: list[dict[str, Any]] = []
+    """What is known of the weights that are kept; then the model is finished."""
+    measured = Measured({}, [])
     if isinstance(trainer.compute_metrics, MetricsByStep):
-        metrics, rows = trainer.compute_metrics.of_weights(trainer)
-    metrics = metrics | {"train_loss": trainer.train_loss}
-    prepared.finish(metrics)
-    return metrics, job.table(metrics, rows)
+        measured = trainer.compute_metrics.of_weights(trainer)
+    metrics = measured.metrics | {"train_loss": trainer.train_loss}
+    measured = measured._replace(metrics=metrics, table=job.table(metrics, measured.table))
+    prepared.finish(measured)
+    return measured
 
 
 # -- what is left behind
@@ -414,14 +426,13 @@ def _rescue(
     raise ResourceError(f"{run}: {why}; {saved} is in {place}{further}")
 
 
-def _results(
-    job: Job, prepared: Prepared, trainer: Trainer, metrics: dict, table: list[dict]
-) -> dict[str, Any]:
+def _results(job: Job, prepared: Prepared, trainer: Trainer, measured: Measured) -> dict[str, Any]:
     """The content of metrics.json but for the versions; numbers in full."""
     return {
-        "metrics": metrics,
+        "metrics": measured.metrics,
         "baseline": {name: each._asdict() for name, each in prepared.baselines.items()},
-        "table": table,
+        "table": measured.table,
+        **({"decisions": measured.decisions} if measured.decisions else {}),
         "scale": SCALE,
         "metric": trainer.args.metric_for_best_model,
         "step_of_weights": trainer.weights_step,

@@ -25,7 +25,7 @@ from ldt.recipe.recipe import Recipe
 from ldt.tasks.masked_lm import masked_lm_metrics
 from ldt.training import processes
 from ldt.training.check import first_look_at_text
-from ldt.training.evaluation import BySum
+from ldt.training.evaluation import BySum, Measured
 from ldt.training.from_scratch import begin_with_sines, new_config, new_tokenizer
 from ldt.training.job import (
     Inputs,
@@ -274,7 +274,7 @@ def _facts(store: TokenStore, items: Items) -> dict[str, Any]:
     }
 
 
-def _copy_at_end(model, metrics: dict[str, float]) -> None:
+def _copy_at_end(model, measured: Measured) -> None:
     """Have the global projections follow what the local ones have learned."""
     copy_local_to_global(model)
 

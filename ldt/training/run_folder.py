@@ -106,6 +106,16 @@ def identity(recipe: Recipe, training: dict[str, Any], hashes: dict[str, str | N
     return json.loads(json.dumps(keys))
 
 
+def defaults(recipe: Recipe) -> dict[str, Any]:
+    """Values in the `identity` of a run that was begun before there were such keys."""
+    return {
+        f"{name}.{key}": field.get_default(call_default_factory=True)
+        for name in ("task", "model", "data")
+        for key, field in type(getattr(recipe, name)).model_fields.items()
+        if not field.is_required()
+    }
+
+
 def versions(device: str) -> dict[str, str]:
     """Versions of libraries, device and processes, on which bit-identical results depend."""
     names = ("torch", "transformers", "accelerate", "tokenizers")
@@ -137,12 +147,15 @@ def read_results(run: Path) -> dict[str, Any]:
     return results_to_scale(results, run / RESULTS)
 
 
-def check_use(run: Path, wanted: dict, *, resume: bool, overwrite: bool) -> bool:
+def check_use(
+    run: Path, wanted: dict, before: dict[str, Any], *, resume: bool, overwrite: bool
+) -> bool:
     """True if the run that the folder holds is finished already; False to go ahead.
 
     Args:
         run: the folder, which exists.
         wanted: the `identity` of the run to be.
+        before: its `defaults`.
         resume, overwrite: what the user asked for.
 
     Raises:
@@ -161,7 +174,7 @@ def check_use(run: Path, wanted: dict, *, resume: bool, overwrite: bool) -> bool
         return False
     if overwrite:
         return False
-    differences = _differences(record["identity"], wanted)
+    differences = _differences(before | record["identity"], before | wanted)
     if differences:
         raise UserError(
             f"{run}: holds another run; it differs in\n{differences}\n"

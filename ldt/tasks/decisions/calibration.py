@@ -77,7 +77,7 @@ class _ByLabel:
 
     @staticmethod
     def features(logits: np.ndarray) -> np.ndarray:
-        """What the regression is on, [features, documents], of a label's logits [documents]."""
+        """What the regression is on, [features, ...], of logits [...]."""
         raise NotImplementedError
 
     @classmethod
@@ -107,10 +107,9 @@ class _ByLabel:
 
     def apply(self, logits: np.ndarray) -> np.ndarray:
         """Probabilities [documents, labels]."""
-        logits = np.asarray(logits, np.float64)
-        found = np.empty_like(logits)
-        for number, (*slopes, intercept) in enumerate(self.weights):
-            found[:, number] = np.array(slopes) @ self.features(logits[:, number]) + intercept
+        weights = np.array(self.weights).reshape(len(self.weights), len(self.keeps))
+        features = self.features(np.asarray(logits, np.float64))
+        found = (features * weights[:, :-1].T[:, None]).sum(0) + weights[:, -1]
         return 0.5 * (1 + np.tanh(found / 2))
 
     def facts(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 STRENGTH = 10  # positives of a label that weigh as much as all labels together
-_TARGET = re.compile(r"f(\d+(?:\.\d+)?)|(precision|recall)\s*>=\s*(0?\.\d+|1(?:\.0*)?|0)")
+TARGET = re.compile(r"f(\d+(?:\.\d+)?)|(precision|recall)\s*>=\s*(0?\.\d+|1(?:\.0*)?|0)")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Target:
         Raises:
             ValueError: it is none of these.
         """
-        found = _TARGET.fullmatch(text.strip())
+        found = TARGET.fullmatch(text.strip())
         if found is None:
             raise ValueError(f"expected f1, f2, precision>=0.9 or recall>=0.9, got {text!r}")
         beta, bounded, least = found.groups()

@@ -1,0 +1,252 @@
+"""Tasks whose answers are labels: what they decide by, chosen on held-out documents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import AfterValidator, Field, PrivateAttr, WithJsonSchema
+
+from ldt.data.labels import MULTI, REGRESSION
+from ldt.errors import DataError, ModelError, RecipeError, UserError, did_you_mean, listed
+from ldt.tasks.base import Decision, Outputs, Task
+from ldt.tasks.decisions.policy import COVERAGES, METHODS, Policy, Rules, decide
+from ldt.tasks.decisions.report import report, summary
+from ldt.tasks.decisions.thresholds import TARGET, Target
+
+if TYPE_CHECKING:
+    from ldt.data.options import DataSection
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+_CLIP = 1e-300  # log of it is finite
+
+
+def _check_target(text: str) -> str:
+    Target.parse(text)
+    return text
+
+
+TargetText = Annotated[
+    str,
+    AfterValidator(_check_target),
+    WithJsonSchema({"type": "string", "pattern": f"^(?:{TARGET.pattern})$"}),
+]
+
+
+class Deciding(Task):
+    """A task whose answers are labels.
+
+    Args:
+        threshold: probability from which on a class is in a multi_label answer; one for all, one
+            for each class ({class: probability}, 0.5 for the others), or ``auto``, which chooses
+            one for each class on the evaluation set.
+        threshold_target: what chosen thresholds are best for: ``f1``, ``f2``, ``precision>=0.9`` or
+            ``recall>=0.9``.
+        calibration: what makes probabilities that are as often right as they say, fitted to the
+            evaluation set: ``temperature`` for single_label, ``platt`` or ``beta`` for multi_label,
+            ``auto`` for the best of them.
+        abstain: share of documents to answer ({coverage: 0.9}), or highest share of wrong answers
+            ({risk: 0.05}), for which the evaluation set says how sure an answer must be; none
+            answers always.
+    """
+
+    answer_keys: ClassVar[tuple[str, ...]] = ("label", "scores", "score", "abstained", "why")
+
+    threshold: Probability | Literal["auto"] | dict[str, Probability] = 0.5
+    threshold_target: TargetText = "f1"
+    calibration: Literal["none", "auto", "temperature", "platt", "beta"] = "none"
+    abstain: (
+        Annotated[dict[Literal["coverage", "risk"], Probability], Field(min_length=1, max_length=1)]
+        | None
+    ) = None
+
+    _policy: tuple[Any, Policy] | None = PrivateAttr(None)
+
+    @property
+    def fits(self) -> bool:
+        """Whether something is chosen on held-out documents."""
+        return self.threshold == "auto" or self.calibration != "none" or self.abstain is not None
+
+    def check_decisions(self, problem: str, names: Sequence[str], data: DataSection) -> None:
+        """Refuse what does not suit the problem.
+
+        Raises:
+            RecipeError: one line.
+        """
+        several = problem == MULTI
+        if self.threshold == "auto" and not several:
+            raise RecipeError("task.threshold: auto chooses thresholds of multi_label answers")
+        if isinstance(self.threshold, dict):
+            if not several:
+                raise RecipeError("task.threshold: classes have thresholds in multi_label answers")
+            for name in self.threshold:
+                if name not in names:
+                    near = did_you_mean(name, names) or f"; there are {listed(names)}"
+                    raise RecipeError(f"task.threshold: no class {name!r}{near}")
+        if problem == REGRESSION:
+            for key in ("calibration", "abstain"):
+                if getattr(self, key) not in ("none", None):
+                    raise RecipeError(f"task.{key}: a regression has no probabilities")
+        elif self.calibration not in ("auto", *METHODS[several]):
+            right = ", ".join(METHODS[several])
+            what = "multi_label" if several else "single_label"
+            raise RecipeError(f"task.calibration: of {what} answers: {right} or auto")
+        if self.fits and not (data.eval or data.eval_fraction):
+            key = next(key for key in ("threshold", "calibration", "abstain") if self._chooses(key))
+            raise RecipeError(
+                f"task.{key}: is chosen on held-out documents; data.eval or data.eval_fraction "
+                "names them"
+            )
+
+    def _chooses(self, key: str) -> bool:
+        value = getattr(self, key)
+        return value == "auto" if key == "threshold" else value not in ("none", None)
+
+    def fixed_thresholds(self, names: Sequence[str]) -> np.ndarray:
+        """Thresholds [labels] where none are chosen."""
+        if isinstance(self.threshold, dict):
+            return np.array([self.threshold.get(name, 0.5) for name in names])
+        return np.full(len(names), 0.5 if self.threshold == "auto" else self.threshold)
+
+    def policy(self, config) -> Policy:
+        """What a model decides by.
+
+        Raises:
+            ModelError: its config has decisions that are not those of such a model.
+        """
+        facts = config.decisions
+        if self._policy is None or self._policy[0] is not facts:
+            names, several = names_of(config), config.problem_type == MULTI
+            fixed = self.fixed_thresholds(names) if several else None
+            try:
+                policy = Policy.from_facts(facts, names, several, fixed)
+            except (LookupError, TypeError, ValueError) as error:
+                raise ModelError(
+                    f"config.json: decisions: not those of this model ({error!r}); "
+                    "ldt thresholds RUN sets them anew"
+                ) from error
+            self._policy = facts, policy
+        return self._policy[1]
+
+    def decide(
+        self, answers: Sequence[dict], golds: Sequence[Any], config, lengths: Sequence[int]
+    ) -> Decision:
+        """Choose what the recipe leaves to held-out documents.
+
+        Args:
+            answers: of the documents, by the probabilities of the model alone.
+            golds: the right ones.
+            config: of the model.
+            lengths: tokens of each document.
+
+        Returns:
+            Answers with the labels that they have by documents of other folds; ``decisions`` of the
+            config; the `report`; of each class its threshold.
+        """
+        if not self.fits:
+            return Decision(answers)
+        names, several = names_of(config), config.problem_type == MULTI
+        fixed = self.fixed_thresholds(names) if several and self.threshold != "auto" else None
+        abstain = next(iter(self.abstain.items())) if self.abstain else None
+        target = Target.parse(self.threshold_target)
+        rules = Rules(several, fixed, target, self.calibration, abstain)
+        scores = np.array([[answer["scores"][name] for name in names] for answer in answers])
+        logits, right = _logits(scores, several), indicators(golds, names)
+        decided = decide(logits, right, rules)
+        honest = [
+            answer | {"label": _label(given, names, several)}
+            for answer, given in zip(answers, decided.given, strict=True)
+        ]
+        made = report(decided, logits, right, names, lengths)
+        chosen = self.threshold_target if several and fixed is None else None
+        facts = decided.policy.facts(names)
+        columns: list[dict[str, Any]] = []
+        if chosen is not None:
+            columns = [
+                {"threshold": t, "average_precision": made["labels"][name].get("average_precision")}
+                for name, t in facts["thresholds"].items()
+            ]
+        else:
+            facts.pop("thresholds", None)  # the recipe has them
+        facts["measured"] = summary(made, chosen)
+        return Decision(honest, {"decisions": facts}, made | {"policy": facts}, columns)
+
+    def decided(
+        self, logits: np.ndarray, config, empty: bool = False
+    ) -> tuple[Any, np.ndarray, dict[str, Any]]:
+        """The label or labels of a document, its probabilities, and why there is no answer.
+
+        Args:
+            logits: [labels], merged.
+            config: the model's.
+            empty: whether the document has no text, of which nothing is known.
+        """
+        policy, names = self.policy(config), names_of(config)
+        scores = policy.scores(logits[None])
+        given = policy.given(scores)
+        label: Any = _label(given[0], names, policy.several)
+        if not policy.several:
+            label = names[int(logits.argmax())]
+        if policy.least == -math.inf:
+            return label, scores[0], {}
+        confidence = float(policy.confidence(scores, given)[0])
+        if confidence >= policy.least and not empty:
+            return label, scores[0], {}
+        needed = f"answers are given from {policy.least:.4g} on"
+        if policy.least == math.inf:
+            needed = "on held-out documents none was sure enough"
+        why = "the document is empty" if empty else f"confidence {confidence:.4g}, {needed}"
+        return None, scores[0], {"abstained": True, "why": why}
+
+    def label_set(self, answer: dict, config, coverage: float) -> list[str]:
+        """The labels that are all the right ones, or more, with at least this probability.
+
+        Raises:
+            UserError: the model has no quantiles, or none for so high a coverage.
+        """
+        names = names_of(config)
+        scores = np.array([answer["scores"][name] for name in names])
+        try:
+            inside = self.policy(config).label_set(scores, coverage)
+        except ValueError:
+            if not config.decisions.get("label_sets"):
+                raise UserError(
+                    "--label-sets: the model was not asked for any; ldt thresholds RUN "
+                    "--data FILE measures what they take"
+                ) from None
+            raise UserError(
+                f"--label-sets {coverage:g}: up to {COVERAGES[-1]:g} there are sets"
+            ) from None
+        return [name for name, is_in in zip(names, inside, strict=True) if is_in]
+
+
+def names_of(config) -> list[str]:
+    """The labels in the order of the outputs."""
+    return [config.id2label[number] for number in range(len(config.id2label))]
+
+
+def several(names: Any) -> list[str]:
+    """The list of names that a name or a list of them is; a regression's numbers have none."""
+    return names if isinstance(names, list) else [names]
+
+
+def indicators(labels: Sequence[str | list[str]], names: list[str]) -> np.ndarray:
+    """Whether each document has each label, [documents, labels] bool."""
+    places = {name: place for place, name in enumerate(names)}
+    found = np.zeros((len(labels), len(names)), bool)
+    for row, label in zip(found, labels, strict=True):
+        row[[places[name] for name in several(label)]] = True
+    return found
+
+
+def _label(given: np.ndarray, names: Sequence[str], several: bool) -> str | list[str]:
+    found = [name for name, there in zip(names, given, strict=True) if there]
+    return found if several else found[0]
+
+
+def _logits(scores: np.ndarray, several: bool) -> np.ndarray:
+    """Logits [documents, labels] that have these probabilities; of classes up to a summand."""
+    logits = np.log(np.maximum(scores, _CLIP))
+    return logits - np.log(np.maximum(1 - scores, 1e-16)) if several else logits
