@@ -36,6 +36,7 @@ COMMANDS = {
     "check": "ldt.cli.check:check",
     "finetune": "ldt.cli.finetune:finetune",
     "pretrain": "ldt.cli.pretrain:pretrain",
+    "thresholds": "ldt.cli.thresholds:thresholds",
     "predict": "ldt.cli.predict:predict",
     "evaluate": "ldt.cli.evaluate:evaluate",
     "perplexity": "ldt.cli.perplexity:perplexity",

@@ -122,6 +122,21 @@ def predict(
             "and the first batch shows by how much."
         ),
     ] = "fp32",
+    raw_scores: Annotated[
+        bool,
+        typer.Option(
+            "--raw-scores",
+            help="Give the logits of a classification as scores, in place of probabilities.",
+        ),
+    ] = False,
+    label_sets: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Add the set of classes that, with this probability, holds all the right ones; "
+            "such as 0.9.",
+        ),
+    ] = None,
     passages: Annotated[
         int,
         typer.Option(
@@ -195,6 +210,8 @@ def predict(
         n_best=n_best,
         device=device,
         precision=precision,
+        raw_scores=raw_scores,
+        label_sets=label_sets,
         passages=passages,
         passages_by=passages_by,
         passages_of=passages_of or (),

@@ -37,6 +37,7 @@ from ldt.inference.progress import progress
 from ldt.inference.run_folder import find_model, fingerprint, read_recipe
 from ldt.inference.stream import Beside, Counts, Documents, Predictor, ahead, answer_all
 from ldt.recipe.recipe import Recipe
+from ldt.tasks.base import AnyTask
 
 log = logging.getLogger("ldt")
 
@@ -60,6 +61,8 @@ def predict(
     n_best: int | None = None,
     device: str = "auto",
     precision: str = "fp32",
+    raw_scores: bool = False,
+    label_sets: float | None = None,
     passages: int = 0,
     passages_by: By = "gradient",
     passages_of: Sequence[str] = (),
@@ -92,6 +95,8 @@ def predict(
         n_best: answers a document, of tasks that have several.
         device: a torch device; "auto" is the GPU if there is one.
         precision: a name in `ldt.model.precision.PRECISIONS`.
+        raw_scores: whether the scores of a classification are logits, as the model gives them.
+        label_sets: probability with which a key ``label_set`` holds all the right classes.
         passages: sentences of the document that each answer names as what it rests on, best first.
         passages_by: a name in `ldt.inference.passages.METHODS`.
         passages_of: classes to name passages of; none for those of the answer.
@@ -115,11 +120,16 @@ def predict(
         about = passages, passages_by, tuple(passages_of), chunks, passages_test
         wanted = Wanted(*about, batch_tokens)
         wanted.check(trained.task, precision)
-        beside = kept.copier(keep, trained.task, wanted.keys())
+        _check_shown(trained.task, raw_scores, label_sets)
+        shown = {"raw_scores": raw_scores, "label_sets": label_sets}
+        more = ["label_set"] if label_sets is not None else []
+        beside = kept.copier(keep, trained.task, [*wanted.keys(), *more])
         # What is wrong with input and output is found before the model is loaded.
         format = format or _layout_of_training(input, trained.data.format)
         recipe = _changed(trained, n_best, format, encoding, evidence=evidence, text=text, id=id)
-        made_by = _made_by(folder, recipe, precision, keep, wanted)
+        made_by = _made_by(folder, recipe, precision, keep, wanted) | {
+            f"--{name.replace('_', '-')}": str(value) for name, value in shown.items() if value
+        }
         sink = ending.sink = _open_sink(output, recipe, made_by, resume, overwrite, stack)
         options = {"document": recipe.task.document, "max_line_bytes": max_line_bytes}
         documents = Documents(partial(read, input, recipe.data, **options))
@@ -129,7 +139,7 @@ def predict(
                 return ending.code
             if not (_pauses(input) or input.startswith("hf:") or format in PUBLISHED):
                 _read_first(documents, on_error, beside)
-            predictor = _load(folder, recipe, device, precision, sink, stack, wanted)
+            predictor = _load(folder, recipe, device, precision, shown, sink, stack, wanted)
             stack.enter_context(closing(rejects))
             skipped = None if on_error == "stop" else rejects
             waits = _pauses(input)
@@ -223,17 +233,35 @@ def _changed(
     return replace(recipe, task=task, data=data)
 
 
+def _check_shown(task: AnyTask, raw_scores: bool, label_sets: float | None) -> None:
+    """Refuse options for classes.
+
+    Raises:
+        UserError: the answers of the task have none, or the share is none.
+    """
+    name = "--raw-scores" if raw_scores else "--label-sets"
+    if (raw_scores or label_sets is not None) and task.name != "classification":
+        raise UserError(f"{name}: answers of {task.name} have no scores by class")
+    if label_sets is not None and getattr(task, "problem", None) == "regression":
+        raise UserError("--label-sets: a regression has no classes")
+    if label_sets is not None and not 0 < label_sets < 1:
+        raise UserError(f"--label-sets {label_sets:g}: expected a share between 0 and 1")
+
+
 def _load(
     folder: Path,
     recipe: Recipe,
     device: str,
     precision: str,
+    shown: dict[str, Any],
     sink: AnswerFile | AnswerStream,
     stack: ExitStack,
     wanted: Wanted,
 ) -> Predictor:
     """The model; it computes as the run did that began the file."""
-    predictor = resolve_name(PREDICTORS[recipe.task.kind])(folder, recipe, device, precision)
+    shown = {name: value for name, value in shown.items() if value}
+    make = resolve_name(PREDICTORS[recipe.task.kind])
+    predictor = make(folder, recipe, device, precision, **shown)
     if isinstance(sink, AnswerFile):
         _same_arithmetic(sink, stack)
     return Explaining(predictor, wanted) if wanted.keys() else predictor

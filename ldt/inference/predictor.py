@@ -12,6 +12,7 @@ from ldt.data.records import Example
 from ldt.errors import ModelError, RecipeError, ResourceError, UserError, out_of_memory, plural
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Outputs, by_input
+from ldt.tasks.decisions import in_words
 
 log = logging.getLogger("ldt")
 
@@ -30,18 +31,29 @@ class EncoderPredictor:
         recipe: recipe of its training.
         device: a torch device, or "auto".
         precision: a name in `ldt.model.precision.PRECISIONS`.
+        raw_scores: whether scores are logits, before any calibration.
+        label_sets: probability with which a further key ``label_set`` is to hold all right labels.
 
     Raises:
         ModelError: the folder cannot be used, or its weights are not those of the recipe's task.
         UserError: there is no such device, or it does not have the precision.
     """
 
-    def __init__(self, folder: Path, recipe: Recipe, device: str = "auto", precision: str = "fp32"):
+    def __init__(
+        self,
+        folder: Path,
+        recipe: Recipe,
+        device: str = "auto",
+        precision: str = "fp32",
+        raw_scores: bool = False,
+        label_sets: float | None = None,
+    ):
         from ldt.attention.matmul import has_bfloat16
         from ldt.data.collate import Collator
         from ldt.model import load, load_tokenizer, usable_length
 
         self.task, self.data = recipe.task, recipe.data
+        self.raw_scores, self.label_sets = raw_scores, label_sets
         self.device = find_device(device)
         if precision == "int8" and self.device.type != "cpu":
             raise UserError(f"--precision int8 runs on the CPU, not on {self.device}; bf16 does")
@@ -69,6 +81,8 @@ class EncoderPredictor:
                 f"takes {usable_length(self.config):,}"
             )
         self.model.to(self.device)
+        if words := in_words(getattr(self.config, "decisions", {})):
+            log.info("%s: decides by %s", folder, words)
 
     def encode(self, example: Example) -> list[Feature]:
         """Inputs made of a document, one a chunk."""
@@ -122,7 +136,13 @@ class EncoderPredictor:
         self, outputs: list[Outputs], example: Example, features: list[Feature]
     ) -> dict[str, Any]:
         """The answer for a document, from the outputs for its inputs."""
-        return self.task.decode(outputs, self.config, example, features)
+        answer = self.task.decode(outputs, self.config, example, features)
+        if self.label_sets is not None:
+            answer["label_set"] = self.task.label_set(answer, self.config, self.label_sets)
+        if self.raw_scores:
+            logits = self.task.merged(outputs).tolist()
+            answer["scores"] = dict(zip(answer["scores"], logits, strict=True))
+        return answer
 
 
 def longest_of(features: list[Feature]) -> int:

@@ -114,6 +114,8 @@ class Counts:
             self.labels.update(label or ["no class"])
         elif isinstance(label, str):
             self.labels[label] += 1
+        elif answer.get("abstained"):
+            self.labels["no answer"] += 1
 
 
 def answer_all(

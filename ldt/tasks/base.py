@@ -409,6 +409,11 @@ class Task(AnyTask):
     def default_metric(self, config) -> str:
         """The metric by which the best checkpoint is chosen; see ``lower_is_better``."""
 
+    @property
+    def decides(self) -> bool:
+        """Whether the recipe leaves something to held-out documents (`decide`)."""
+        return False
+
     def decide(
         self, answers: Sequence[dict], golds: Sequence[Any], config, lengths: Sequence[int]
     ) -> Decision:

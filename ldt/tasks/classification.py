@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+
 from ldt.data.chunking import fit
 from ldt.data.features import Feature
 from ldt.data.labels import (
@@ -238,9 +239,10 @@ class Classification(Deciding):
             example: the document.
             features: those of the chunks, for their flags.
         """
+        silence: dict[str, Any] = {}
         merged, flags = self.merged(outputs), features[0].get("flags", {})
         if config.problem_type == REGRESSION:
-            label, scores, silence = float(merged[0]), merged, {}
+            label, scores = float(merged[0]), merged
         else:
             label, scores, silence = self.decided(merged, config, empty="empty" in flags)
         answer = {

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import AfterValidator, Field, PrivateAttr, WithJsonSchema
 
 from ldt.data.labels import MULTI, REGRESSION
-from ldt.errors import DataError, ModelError, RecipeError, UserError, did_you_mean, listed
-from ldt.tasks.base import Decision, Outputs, Task
+from ldt.errors import ModelError, RecipeError, UserError, did_you_mean, listed
+from ldt.tasks.base import Decision, Task
 from ldt.tasks.decisions.policy import COVERAGES, METHODS, Policy, Rules, decide
 from ldt.tasks.decisions.report import report, summary
 from ldt.tasks.decisions.thresholds import TARGET, Target
@@ -65,8 +65,7 @@ class Deciding(Task):
     _policy: tuple[Any, Policy] | None = PrivateAttr(None)
 
     @property
-    def fits(self) -> bool:
-        """Whether something is chosen on held-out documents."""
+    def decides(self) -> bool:
         return self.threshold == "auto" or self.calibration != "none" or self.abstain is not None
 
     def check_decisions(self, problem: str, names: Sequence[str], data: DataSection) -> None:
@@ -93,7 +92,7 @@ class Deciding(Task):
             right = ", ".join(METHODS[several])
             what = "multi_label" if several else "single_label"
             raise RecipeError(f"task.calibration: of {what} answers: {right} or auto")
-        if self.fits and not (data.eval or data.eval_fraction):
+        if self.decides and not (data.eval or data.eval_fraction):
             key = next(key for key in ("threshold", "calibration", "abstain") if self._chooses(key))
             raise RecipeError(
                 f"task.{key}: is chosen on held-out documents; data.eval or data.eval_fraction "
@@ -145,7 +144,7 @@ class Deciding(Task):
             Answers with the labels that they have by documents of other folds; ``decisions`` of the
             config; the `report`; of each class its threshold.
         """
-        if not self.fits:
+        if config.problem_type == REGRESSION:
             return Decision(answers)
         names, several = names_of(config), config.problem_type == MULTI
         fixed = self.fixed_thresholds(names) if several and self.threshold != "auto" else None

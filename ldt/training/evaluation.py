@@ -17,7 +17,7 @@ from ldt.data.records import Example
 from ldt.errors import RecipeError, TrainingDiverged
 from ldt.metrics.baseline import Baseline, no_better
 from ldt.recipe.recipe import Recipe
-from ldt.tasks.base import AnyTask, Task, by_input
+from ldt.tasks.base import AnyTask, Decision, Task, by_input
 from ldt.training.progress import is_metric
 from ldt.training.trainer import Trainer
 
@@ -63,12 +63,20 @@ class ByExample(Measure):
         features: the inputs of all documents, in order.
         examples: the documents.
         golds: their answers, as `Task.gold` has them.
+        decides: whether the task decides by them, also where the recipe does not ask for it.
     """
 
     def __init__(
-        self, task: Task, config, features: Features, examples: Sequence[Example], golds: Sequence
+        self,
+        task: Task,
+        config,
+        features: Features,
+        examples: Sequence[Example],
+        golds: Sequence,
+        decides: bool = False,
     ):
         self.task, self.config, self.features = task, config, features
+        self.decides = decides or task.decides
         self.examples, self.golds = examples, golds
         self.rows = features.by_document()
 
@@ -87,8 +95,10 @@ class ByExample(Measure):
                 "training diverged: the model's answers in evaluation are not finite, documents "
                 f"{', '.join(wrong[:10])}"
             )
-        lengths = [self.features[rows[0]]["tokens"] for rows in self.rows]
-        decision = self.task.decide(answers, self.golds, self.config, lengths)
+        decision = Decision(answers)
+        if self.decides:
+            lengths = [self.features[rows[0]]["tokens"] for rows in self.rows]
+            decision = self.task.decide(answers, self.golds, self.config, lengths)
         metrics, table = self.task.score(decision.answers, self.golds, self.config)
         rows = zip_longest(table, decision.columns, fillvalue={})
         changes = self.task.settle(metrics) | decision.changes
@@ -138,15 +148,15 @@ class MetricsByStep(TrainerCallback):
     def __init__(self, measure: Measure):
         self.measure = measure
         self._at: dict[int, Measured] = {}
-        self._last = Measured({}, [])
+        self.last = Measured({}, [])
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        self._last = self.measure(prediction)
-        return self._last.metrics
+        self.last = self.measure(prediction)
+        return self.last.metrics
 
     def on_evaluate(self, args, state, control, metrics, **kwargs):
         kept = {key: value for key, value in metrics.items() if is_metric(key)}
-        self._at[state.global_step] = self._last._replace(metrics=kept)
+        self._at[state.global_step] = self.last._replace(metrics=kept)
 
     def of_weights(self, trainer: Trainer) -> Measured:
         """What is known of the weights that the model holds when training is over."""

@@ -19,7 +19,7 @@ from ldt.data.formats import read
 from ldt.data.heartbeat import reported
 from ldt.data.options import DataSection
 from ldt.data.records import Example
-from ldt.errors import DataError, RecipeError, plain
+from ldt.errors import DataError, RecipeError, UserError, plain
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.config import layer_windows
 from ldt.model.loading import find_folder, read_config
@@ -146,7 +146,7 @@ class Finetuning(Job[Inputs]):
             notices=self._notices(encoded, reports, labels, tokenizer),
             baselines=baselines,
             every=self.every,
-            finish=partial(_settle, self.recipe, model.config),
+            finish=partial(settle, self.recipe, model.config),
         )
 
     def _facts(
@@ -211,14 +211,29 @@ def documents(recipe: Recipe, seed: int, every: int = 1) -> tuple[list[Example],
     if data.train is None or recipe.model.path is None:
         raise RecipeError(f"{recipe.where()}: finetune needs model.path and data.train")
 
-    def documents_of(source: str) -> list[Example]:
-        examples = reported(read(source, data), f"reading {source}")
-        return list(unique(_one_in(every, examples)))
-
-    train = documents_of(data.train)
+    train = _read(data.train, data, every)
     if data.eval:
-        return train, documents_of(data.eval)
+        return train, _read(data.eval, data, every)
     return split(train, recipe.task, data, seed) if data.eval_fraction else (train, [])
+
+
+def held_out(recipe: Recipe, seed: int) -> list[Example]:
+    """The evaluation set; the training set is read only where it is a part of it.
+
+    Raises:
+        UserError: or a subclass, as `documents` does, or there is none.
+    """
+    data = recipe.data
+    if data.eval:
+        return _read(data.eval, data)
+    if not data.eval_fraction:
+        raise UserError("the run had no evaluation set; --data FILE names labelled documents")
+    return documents(recipe, seed)[1]
+
+
+def _read(source: str, data: DataSection, every: int = 1) -> list[Example]:
+    """The documents of a file or of several, one of each ``every``."""
+    return list(unique(_one_in(every, reported(read(source, data), f"reading {source}"))))
 
 
 def _one_in(every: int, examples: Iterable[Example]) -> Iterator[Example]:
@@ -286,7 +301,7 @@ def _count(golds: Iterable) -> Counter:
     return counts
 
 
-def _settle(recipe: Recipe, config, measured: Measured) -> None:
+def settle(recipe: Recipe, config, measured: Measured) -> None:
     """Put into the config what the evaluation set decided, such as a threshold."""
     changes = dict(measured.changes)
     if changes.get("decisions"):

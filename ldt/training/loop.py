@@ -96,7 +96,7 @@ def cost_of(job: Job) -> Cost | None:
     with TemporaryDirectory(prefix="ldt-") as folder:
         scratch = Path(folder)
         prepared = job.prepare(job.open(training, scratch), None)
-        return estimate(job, prepared, _trainer(job, prepared, training, scratch, None))
+        return estimate(job, prepared, make_trainer(job, prepared, training, scratch, None))
 
 
 def train(
@@ -136,11 +136,11 @@ def train(
         prepared = job.prepare(inputs, checkpoint)
         if processes.is_first():
             _require_space(run, prepared.model, training)
-        trainer = _trainer(job, prepared, training, scratch or run, console)
+        trainer = make_trainer(job, prepared, training, scratch or run, console)
         if processes.is_first():
             _announce(job, prepared, trainer, run)
-        measured = dry_run or (is_automatic(job.recipe) and checkpoint is None)
-        cost = _measure(job, prepared, trainer) if measured else None
+        estimates = dry_run or (is_automatic(job.recipe) and checkpoint is None)
+        cost = _measure(job, prepared, trainer) if estimates else None
         if dry_run:
             log.info("dry run: nothing is trained and nothing written")
             return TrainingResult({}, [], run, cost=cost)
@@ -171,14 +171,8 @@ def train(
         for line in no_better_than(job.recipe.task, outcome):
             log.warning("%s", line)
         closing = f"{run}: {duration(trainer.seconds)}; {job.next_command(run)}"
-        return TrainingResult(
-            metrics,
-            table,
-            run,
-            closing,
-            prepared.baselines,
-            decides=in_words(measured.changes.get("decisions", {})),
-        )
+        decides = in_words(measured.changes.get("decisions", {}))
+        return TrainingResult(metrics, table, run, closing, prepared.baselines, decides)
 
 
 # -- the folder
@@ -240,7 +234,7 @@ def _say_where_it_begins(run: Path, checkpoint: Path | None, resume: bool) -> No
 # -- the training
 
 
-def _trainer(
+def make_trainer(
     job: Job, prepared: Prepared, training: dict[str, Any], folder: Path, console: Console | None
 ) -> Trainer:
     """The Trainer of what is prepared.

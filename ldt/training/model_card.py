@@ -11,6 +11,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ldt.tasks.base import AnyTask, Task
 from ldt.tasks.classification import REGRESSION
+from ldt.tasks.decisions import in_words
 from ldt.training.evaluation import no_better_than
 
 TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
@@ -67,6 +68,7 @@ def card(
     if isinstance(task, Task):
         metrics = {key.removeprefix("eval_"): v for key, v in results["metrics"].items()}
         decided += map(_code, task.settle(metrics))
+    decisions = getattr(config, "decisions", {})
     made = ModelCard.from_template(
         _metadata(task, results, name),
         template_path=str(TEMPLATE),
@@ -80,6 +82,9 @@ def card(
         chosen=chosen,
         decided=" and ".join(decided),
         trivial=no_better_than(task, results),
+        decides=in_words(decisions),
+        calibrated="calibration" in decisions,
+        reliability=_reliability(results) if "calibration" in decisions else "",
         rows=_table(list(table[0]), [row.values() for row in table]) if table else "",
         data=_data(task.kind, results),
         settings=_table(
@@ -136,6 +141,13 @@ def _metadata(task: AnyTask, results: dict[str, Any], name: str) -> ModelCardDat
         model_name=name,
         eval_results=evaluations or None,
     )
+
+
+def _reliability(results: dict[str, Any]) -> str:
+    """The reliability diagram as a table."""
+    rows = results["decisions"]["calibration"]["reliability"]
+    cells = [(f"{row['answers']:,}", row["probability"], row["right"]) for row in rows]
+    return _table(["answers", "mean probability", "share that is right"], cells)
 
 
 def _windows(task: AnyTask, config) -> str:

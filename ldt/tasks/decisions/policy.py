@@ -196,8 +196,8 @@ def decide(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Decided:
     abstention = None
     if rules.abstain is not None:
         what, share = rules.abstain
-        abstain = {"coverage": abstain_for_coverage, "risk": abstain_for_risk}[what]
-        abstention = abstain(confidence, (given == right).all(1), share)
+        fit = abstain_for_coverage if what == "coverage" else abstain_for_risk
+        abstention = fit(confidence, (given == right).all(1), share)
         policy = replace(policy, least=max(abstention.threshold, 0.0))
     # Of a document without labels the empty set holds all right ones.
     misses = np.where(right, 1 - scores, -1.0).max(1)

@@ -1,0 +1,79 @@
+"""ldt thresholds: choose anew what a trained model decides by."""
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from ldt.cli.console import say, stdout
+
+
+def thresholds(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="Folder of the finished run, whose model is kept.")
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Labelled documents that nothing was trained on; by default those that the "
+            "training was evaluated on.",
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET",
+            help="What the thresholds of classes are best for: f1, f2, precision>=0.9 or "
+            "recall>=0.9; by default that of the recipe.",
+        ),
+    ] = None,
+    calibration: Annotated[
+        Literal["none", "auto", "temperature", "platt", "beta"] | None,
+        typer.Option(
+            help="How scores become probabilities that are as often right as they say; by default "
+            "that of the recipe."
+        ),
+    ] = None,
+    coverage: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Share of documents to answer; the others are silent."),
+    ] = None,
+    risk: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Highest share of answers that may be wrong."),
+    ] = None,
+) -> None:
+    """Choose thresholds, calibration and abstention of a trained model anew; nothing is trained.
+
+    They are chosen on labelled documents and kept in the folder of the run, for ldt predict. The
+    figures of a document are those of a choice that was made without it.
+
+    Example: ldt thresholds runs/contracts --data held_out.jsonl --target recall>=0.9
+    """
+    from dataclasses import replace
+
+    from ldt.cli.training import show_metrics
+    from ldt.data.streams import opened
+    from ldt.errors import UserError
+    from ldt.inference.run_folder import find_model, read_recipe
+    from ldt.training.deciding import decide_anew
+
+    if coverage is not None and risk is not None:
+        raise UserError("--coverage and --risk exclude each other")
+    folder = find_model(run)
+    recipe = read_recipe(folder)
+    if data is not None:
+        if not data.startswith("hf:"):
+            with opened(data):
+                pass
+        documents = recipe.data.model_copy(update={"eval": data, "eval_fraction": None})
+        recipe = replace(recipe, data=documents)
+    changes: dict[str, Any] = {"threshold_target": target, "calibration": calibration}
+    changes = {key: value for key, value in changes.items() if value is not None}
+    if coverage is not None or risk is not None:
+        changes["abstain"] = {"risk": risk} if coverage is None else {"coverage": coverage}
+    decided = decide_anew(folder, recipe, **changes)
+    show_metrics(decided.metrics, decided.table, decided.baselines)
+    if decided.decides:
+        say(f"decides by {decided.decides}", console=stdout)
+    say(f"{folder}: kept in config.json; ldt predict --input FILE --model {folder}")
