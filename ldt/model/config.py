@@ -43,6 +43,9 @@ class LdtConfig(LongformerConfig):
             transformers' Longformer; or the ``mean`` or ``max`` of all real tokens, by feature.
         no_answer_threshold: probability above which a question has no answer in its document; None
             where the model was taught an answer to every question.
+        class_weights: what a class counts in the loss, in the order of the outputs; of several
+            classes a row, what it counts where it is there. None: all the same.
+        focal_gamma: power of 1 - p by which the loss of a label of probability p is multiplied.
         decisions: what the answers of a classification are decided by, beside its weights:
             thresholds, calibration, confidence (`ldt.tasks.decisions.policy.Policy.facts`).
         window_merge: how the scores of a candidate in the inputs of one document become one.
@@ -73,6 +76,8 @@ class LdtConfig(LongformerConfig):
     attention_backend: str = "auto"
     classifier_pooling: Literal["cls", "mean", "max"] = "cls"
     no_answer_threshold: float | None = None
+    class_weights: list[float] | None = None
+    focal_gamma: float = 0.0
     decisions: dict[str, Any] = field(default_factory=dict)
     window_merge: Literal["mean", "sum"] = "mean"
     evidence_weights: dict[str, float] = field(default_factory=dict)

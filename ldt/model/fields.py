@@ -59,6 +59,8 @@ TYPES: dict[str, Any] = {
     "attention_dilation": _Gap | list[_Gap | list[_Gap]],
     "evidence_weights": dict[str, _Weight],
     "no_answer_threshold": float | None,
+    "class_weights": list[_Weight] | None,
+    "focal_gamma": _Weight,
     "pooling_layers": list[Annotated[int, Field(le=1000)]],
     "pooling_window": Annotated[int, Field(le=1 << 25)],
     "pooling_size": _Gap,

@@ -409,6 +409,10 @@ class Task(AnyTask):
     def default_metric(self, config) -> str:
         """The metric by which the best checkpoint is chosen; see ``lower_is_better``."""
 
+    def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
+        """Return what the inputs to train on change in the config, and lines to print about it."""
+        return {}, []
+
     @property
     def decides(self) -> bool:
         """Whether the recipe leaves something to held-out documents (`decide`)."""

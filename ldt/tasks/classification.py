@@ -41,6 +41,7 @@ from ldt.tasks.base import (
 from ldt.tasks.deciding import Deciding, indicators, names_of, several
 from ldt.tasks.explained import MERGES, Reading, Target
 from ldt.tasks.text.sentences import sentences
+from ldt.tasks.weighted import Weighted
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -50,7 +51,7 @@ log = logging.getLogger("ldt")
 _PROBLEMS = {"single_label": SINGLE, "multi_label": MULTI, "regression": REGRESSION}
 
 
-class Classification(Deciding):
+class Classification(Deciding, Weighted):
     """One class, several classes or a number for each document.
 
     Args:
@@ -67,6 +68,9 @@ class Classification(Deciding):
         merge: how the logits of a document's chunks become one: their mean, their maximum, or the
             logarithm of the sum of their exponentials, which grows with the number of chunks.
             Probabilities are computed after that.
+        sample: ``balanced`` takes each class equally often in an epoch, as far as documents have
+            one class alone, and so documents of rare classes several times; none takes each
+            document once.
     """
 
     roles: ClassVar[tuple[str, ...]] = ("cls", "document", "sep")
@@ -79,6 +83,7 @@ class Classification(Deciding):
     labels: Names | None = None
     pooling: Literal["cls", "mean", "max"] = "cls"
     merge: Literal["mean", "max", "logsumexp"] = "mean"
+    sample: Literal["balanced"] | None = None
 
     def head(self) -> type:
         from ldt.model import LdtForSequenceClassification
@@ -330,6 +335,10 @@ class Classification(Deciding):
         for key, names in (("data.label", data.label), ("task.labels", self.labels)):
             if isinstance(names, list) and len(set(names)) < len(names):
                 raise RecipeError(f"{key}: a class stands twice in {listed(names)}")
+        if problem == REGRESSION:
+            for key, plain in (("class_weights", "none"), ("focal_gamma", 0), ("sample", None)):
+                if getattr(self, key) != plain:
+                    raise RecipeError(f"task.{key}: a regression has no classes")
         if problem == REGRESSION and self.labels:
             raise RecipeError("task.labels: a regression has no classes")
         if problem == REGRESSION and self.merge == "logsumexp":

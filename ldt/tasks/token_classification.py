@@ -21,7 +21,6 @@ from ldt.tasks.base import (
     Fault,
     Outputs,
     Segment,
-    Task,
     ends,
     evaluation_set,
     join,
@@ -31,6 +30,7 @@ from ldt.tasks.base import (
 from ldt.tasks.explained import Reading
 from ldt.tasks.text import sentences as splitter
 from ldt.tasks.text.words import Words, cuts_word, sentences, spans
+from ldt.tasks.weighted import Weighted
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ldt")
 
 
-class TokenClassification(Task):
+class TokenClassification(Weighted):
     """Entities, as CoNLL has them: they do not overlap, and each is of one type.
 
     An example has ``tokens``, a list of words or a list of sentences, which are lists of words,

@@ -300,7 +300,15 @@ def check_smoothing(recipe: Recipe, config: Any = None) -> None:
     Args:
         config: of the model, once the data have said what their labels are.
     """
-    if recipe.training.get("label_smoothing_factor") and not recipe.task.has_one_class(config):
+    if not recipe.training.get("label_smoothing_factor"):
+        return
+    for key, plain in (("class_weights", "none"), ("focal_gamma", 0)):
+        if getattr(recipe.task, key, plain) != plain:
+            raise RecipeError(
+                f"{recipe.where('training', 'label_smoothing_factor')}: does not go with "
+                f"task.{key}; leave one of them out"
+            )
+    if not recipe.task.has_one_class(config):
         raise RecipeError(
             f"{recipe.where('training', 'label_smoothing_factor')}: is for labels of one class "
             "each, as in token_classification and single_label classification, and this "

@@ -38,6 +38,7 @@ from ldt.training.job import (
     longest_input,
     source_of,
 )
+from ldt.training.sampling import sampler
 from ldt.training.summary import (
     LengthReport,
     Notice,
@@ -105,6 +106,8 @@ class Finetuning(Job[Inputs]):
         options = {"data": data, "max_length": max_length, "config": config}
         sets = {"train": train, "eval": evaluation}
         encoded = encode_sets(sets, task, tokenizer, seed=seed, **options)
+        weighing, weights = task.weigh(encoded.features["train"], config)
+        changes |= weighing
         # The seed decides the weights of a new head and of new tokens, whatever was drawn before.
         set_seed(seed)
         model = load(folder, task.head(), **changes)
@@ -143,7 +146,11 @@ class Finetuning(Job[Inputs]):
                 "data": self._facts(reports, labels, inputs.hashes),
             }
             | facts,
-            notices=self._notices(encoded, reports, labels, tokenizer),
+            notices=[
+                *self._notices(encoded, reports, labels, tokenizer),
+                *map(Notice, weights),
+            ],
+            sampler=sampler(task, encoded.items["train"], seed),
             baselines=baselines,
             every=self.every,
             finish=partial(settle, self.recipe, model.config),

@@ -61,8 +61,9 @@ class Flow(TrainerCallback):
     def on_epoch_begin(self, args, state, control, **kwargs):
         trainer = self.trainer
         self.epoch_ended = False
-        if hasattr(trainer.train_dataset, "set_epoch"):  # with several processes nobody else does
-            trainer.train_dataset.set_epoch(int(state.epoch))
+        for part in (trainer.train_dataset, trainer.train_sampler):
+            if hasattr(part, "set_epoch"):  # with several processes nobody else does
+                part.set_epoch(int(state.epoch))
         if trainer.resumed:
             if float(state.epoch).is_integer():
                 trainer._load_rng_state(str(trainer.resumed))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
 
 from ldt.attention import BACKENDS
@@ -58,6 +58,7 @@ class Prepared:
         whole: False where ``train_items`` are those of a part of the text, in a dry run.
         every: of so many documents one is in the items, in a check.
         callbacks: further ones of the Trainer.
+        sampler: of the training items; None takes them in random order.
         finish: is called with what was measured when training is over, and may change the model.
     """
 
@@ -76,6 +77,7 @@ class Prepared:
     whole: bool = True
     every: int = 1
     callbacks: list[TrainerCallback] = field(default_factory=list)
+    sampler: Sampler | None = None
     finish: Callable[[Measured], None] = do_nothing
 
 

@@ -268,6 +268,7 @@ def make_trainer(
         ids=prepared.names,
         progress=ProgressReport(console if processes.is_first() else None, folder),
     )
+    trainer.train_sampler = prepared.sampler
     if measure:
         check_metric(job.recipe, trainer, measure)
     return trainer

@@ -48,6 +48,8 @@ class WholeSteps(transformers.Trainer):
     Batches have the keys of `ldt.training.flow.NamingDocuments`.
     """
 
+    train_sampler: Any = None  # in place of a random order
+
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self._loss_items = getattr(self.model, "loss_items", None)
@@ -77,6 +79,11 @@ class WholeSteps(transformers.Trainer):
 
     # -- training
 
+    def _get_train_sampler(self, train_dataset=None):
+        if self.train_sampler is not None:
+            return self.train_sampler
+        return super()._get_train_sampler(train_dataset)
+
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         batches = list(islice(epoch_iterator, num_batches))
         self.passes = len(batches)
@@ -93,7 +100,7 @@ class WholeSteps(transformers.Trainer):
         return getattr(self.args, "train_sampling_strategy", "random")
 
     def _items_of(self, batches: list[dict], device) -> torch.Tensor:
-        """What the loss of a step is a mean over, scalar or [parts] int64, of all processes."""
+        """What the loss of a step is a mean over, scalar or [parts], of all processes."""
         count = torch.stack([self._items(batch) for batch in batches]).sum(0).to(device)
         if self.args.world_size > 1:
             count = self.accelerator.reduce(count)
@@ -102,7 +109,7 @@ class WholeSteps(transformers.Trainer):
         return count
 
     def _items(self, batch: dict) -> torch.Tensor:
-        """What the loss of a batch is a mean over, nothing without a document; int64."""
+        """What the loss of a batch is a mean over, nothing without a document."""
         assert self._loss_items is not None  # or it is not called
         items = self._loss_items(**batch)
         return items if len(batch["document"]) else torch.zeros_like(items)

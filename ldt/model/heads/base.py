@@ -61,14 +61,15 @@ class Head(LdtPreTrainedModel):
         real = real_tokens(tuple(labels.shape), attention_mask, labels.device)
         return (real & (labels != -100)).sum()
 
-    def token_output(self, logits, packing, labels, rest, count=None):
+    def token_output(self, logits, packing, labels, rest, count=None, weights=None, gamma=0.0):
         """`LdtHeadOutput` of packed logits [total, classes] and padded labels [b, n].
 
         Args:
             count: the loss is divided by it in place of the number of labels here.
+            weights, gamma: of the loss, see `cross_entropy`.
         """
         loss = None
         if labels is not None:
             labels = labels.to(logits.device).masked_fill(~packing.real(), -100)
-            loss = cross_entropy(logits, packing.pack(labels), count)
+            loss = cross_entropy(logits, packing.pack(labels), count, weights, gamma)
         return LdtHeadOutput(loss, packing.unpack(logits), **rest)

@@ -11,7 +11,14 @@ from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
 from ldt.model.heads.default_globals import first_real, words_of
-from ldt.model.heads.losses import cross_entropy, exact, mean
+from ldt.model.heads.losses import (
+    binary_cross_entropy,
+    class_items,
+    class_weights,
+    cross_entropy,
+    exact,
+    mean,
+)
 from ldt.model.outputs import LdtHeadOutput
 
 
@@ -90,21 +97,23 @@ class LdtForSequenceClassification(Head):
         return LdtHeadOutput(loss, logits, **rest)
 
     def loss_items(self, *, labels, **inputs):
-        """Rows that have a class; of regression and of several labels a row, all numbers."""
+        """Rows that have a class, or the sum of its weights; of regression and of several labels a
+        row, all numbers."""
         if self._problem(labels) == "single_label_classification":
-            return (labels != -100).sum()
+            return class_items(labels, class_weights(self.config, labels.device))
         return torch.tensor(labels.numel(), device=labels.device)
 
     def _loss(self, logits, labels, count):
         problem = self._problem(labels)
+        weighing = class_weights(self.config, logits.device), self.config.focal_gamma
         if problem == "single_label_classification":
-            return cross_entropy(logits, labels.flatten(), count)
+            return cross_entropy(logits, labels.flatten(), count, *weighing)
         logits = exact(logits)
         labels = labels.to(logits.dtype)
         if problem == "regression":
             total = F.mse_loss(logits.flatten(), labels.flatten(), reduction="sum")
         else:
-            total = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+            total = binary_cross_entropy(logits, labels, *weighing)
         return mean(total, self.loss_items(labels=labels), count)
 
     def _problem(self, labels):

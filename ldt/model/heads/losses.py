@@ -18,7 +18,7 @@ def mean(total, items, count=None):
         count: divides in place of ``items``: those of all batches of a step.
     """
     count = items if count is None else torch.as_tensor(count)
-    return total / count.clamp(min=1)
+    return total / (count + (count == 0))
 
 
 def counts(num_items_in_batch, parts):
@@ -31,13 +31,66 @@ def counts(num_items_in_batch, parts):
     return [None] * parts if num_items_in_batch is None else num_items_in_batch.flatten()
 
 
-def cross_entropy(logits, labels, count=None):
+def class_weights(config, device):
+    """[labels] float64, ``config.class_weights``; None where there are none."""
+    if not config.class_weights:
+        return None
+    return torch.tensor(config.class_weights, dtype=torch.float64, device=device)
+
+
+def class_items(labels, weights=None):
+    """What a mean over labels [...] is divided by: their number, or the sum of their weights,
+    without those of -100."""
+    known = labels != -100
+    if weights is None:
+        return known.sum()
+    return weights[labels.long()[known]].sum()
+
+
+def cross_entropy(logits, labels, count=None, weights=None, gamma=0.0):
     """Mean over the labels other than -100, 0 when there is none.
+
+    With weights it is the weighted mean, as in torch. With a gamma each label's part is multiplied
+    by (1 - p)^gamma, where p is its probability: the focal loss (Lin et al. 2017, equations 4 and
+    5, https://arxiv.org/abs/1708.02002), which is divided as without.
 
     Args:
         logits: [..., classes], in any precision.
         labels: [...] of whole numbers.
         count: see `mean`.
+        weights: [classes], of each class; None weighs all the same.
+        gamma: 0 or more.
     """
-    total = F.cross_entropy(exact(logits), labels.long(), reduction="sum")
-    return mean(total, (labels != -100).sum(), count)
+    logits, labels = exact(logits), labels.long()
+    cast = None if weights is None else weights.to(logits.dtype)
+    if gamma:
+        known = labels != -100
+        labels = labels[known]
+        losses = focal(F.cross_entropy(logits[known], labels, reduction="none"), gamma)
+        total = (losses if cast is None else losses * cast[labels]).sum()
+    else:
+        total = F.cross_entropy(logits, labels, cast, reduction="sum")
+    return mean(total, class_items(labels, weights), count)
+
+
+def binary_cross_entropy(logits, labels, weights=None, gamma=0.0):
+    """Sum over all labels, which are there (1) or not (0); see `cross_entropy`.
+
+    Args:
+        logits, labels: [b, labels].
+        weights: [labels], of those that are there, as torch's ``pos_weight``.
+        gamma: 0 or more.
+    """
+    cast = None if weights is None else weights.to(logits.dtype)
+    if not gamma:
+        options = {"pos_weight": cast, "reduction": "sum"}
+        return F.binary_cross_entropy_with_logits(logits, labels, **options)
+    losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+    losses = focal(losses, gamma)
+    return (losses if cast is None else losses * (1 + (cast - 1) * labels)).sum()
+
+
+def focal(losses, gamma):
+    """-(1 - p)^gamma log p of -log p."""
+    tiny = torch.finfo(losses.dtype).tiny  # the slope of 0^gamma is infinite below 1
+    return (-torch.expm1(-losses)).clamp(min=tiny) ** gamma * losses

@@ -8,6 +8,7 @@ from transformers.utils import can_return_tuple
 from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
+from ldt.model.heads.losses import class_items, class_weights
 
 
 class LdtForTokenClassification(Head):
@@ -49,4 +50,9 @@ class LdtForTokenClassification(Head):
         inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
         x, packing, rest = self.encode(*inputs, **kwargs)
         logits = self.classifier(self.dropout(x))
-        return self.token_output(logits, packing, labels, rest, num_items_in_batch)
+        weighing = class_weights(self.config, logits.device), self.config.focal_gamma
+        return self.token_output(logits, packing, labels, rest, num_items_in_batch, *weighing)
+
+    def loss_items(self, *, labels, **inputs):
+        """Labels, or the sum of their weights."""
+        return class_items(labels, class_weights(self.config, labels.device))
