@@ -5,6 +5,8 @@ from ldt.tasks.decisions.abstention import (
     abstain_for_coverage,
     abstain_for_risk,
     conformal_quantile,
+    risk_coverage,
+    upper_bound,
 )
 from ldt.tasks.decisions.calibration import CALIBRATORS, Beta, Platt, Temperature
 from ldt.tasks.decisions.folds import folds
@@ -32,5 +34,7 @@ __all__ = [
     "in_words",
     "label_thresholds",
     "report",
+    "risk_coverage",
     "summary",
+    "upper_bound",
 ]
