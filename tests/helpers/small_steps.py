@@ -86,6 +86,21 @@ TASKS = {  # task and variation: head, its changes of the config, and what makes
         {},
         lambda rng, n: feature(rng, n, labels=[rng.choice([0.0, 1.0]) for _ in range(3)]),
     ),
+    "classification, weighted": (
+        "ForSequenceClassification",
+        {"class_weights": [0.1, 2.0, 0.3], "focal_gamma": 1.5},
+        lambda rng, n: feature(rng, n, labels=rng.choice([0, 1, 2, -100])),
+    ),
+    "classification, several labels, weighted": (
+        "ForSequenceClassification",
+        {"class_weights": [0.1, 2.0, 9.0], "focal_gamma": 0.5},
+        lambda rng, n: feature(rng, n, labels=[rng.choice([0.0, 1.0]) for _ in range(3)]),
+    ),
+    "token_classification, weighted": (
+        "ForTokenClassification",
+        {"class_weights": [0.05, 2.0, 0.3]},
+        lambda rng, n: feature(rng, n, labels=of_tokens(rng, 3)),
+    ),
     "classification, regression": (
         "ForSequenceClassification",
         {"num_labels": 1},
