@@ -9,6 +9,7 @@ from rich.text import Text
 from ldt.cli.console import say, stderr, stdout
 from ldt.errors import plain
 from ldt.metrics.baseline import Baselines
+from ldt.metrics.numbers import metric_text
 from ldt.recipe.recipe import Recipe
 from ldt.training import TrainingResult, train_in_phases
 
@@ -44,8 +45,8 @@ def show_metrics(
     for key, value in metrics.items():
         name = key.removeprefix("eval_")
         answer, figure = baselines.get(name, ("", 0.0))
-        beside = f" ({answer}: {figure:.4f})" if answer else ""
-        say(f"{name}  {value:.4f}{beside}", console=stdout)
+        beside = f" ({answer}: {metric_text(name, figure)})" if answer else ""
+        say(f"{name}  {metric_text(name, value)}{beside}", console=stdout)
     if rows:
         stdout.print(_table(rows))
 
@@ -60,7 +61,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             is_text = any(isinstance(row[name], str) for row in rows)
             table.add_column(Text(plain(head)), no_wrap=not is_text, overflow="fold")
         for row in rows:
-            table.add_row(*map(_cell, row.values()))
+            table.add_row(*(_cell(*item) for item in row.items()))
         if Measurement.get(stdout, endless, table).minimum <= stdout.width:
             return table
     table = Table(box=None, show_header=False)
@@ -68,9 +69,10 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         if number:
             table.add_row()
         for name, value in row.items():
-            table.add_row(Text(plain(name), overflow="fold"), _cell(value))
+            table.add_row(Text(plain(name), overflow="fold"), _cell(name, value))
     return table
 
 
-def _cell(value: Any) -> Text:
-    return Text(f"{value:.4f}" if isinstance(value, float) else plain(str(value)), overflow="fold")
+def _cell(name: str, value: Any) -> Text:
+    is_figure = isinstance(value, float)
+    return Text(metric_text(name, value) if is_figure else plain(str(value)), overflow="fold")

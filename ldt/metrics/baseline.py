@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
 from ldt.data.strict_json import JsonFile
+from ldt.metrics.numbers import metric_text
 
 
 class Baseline(NamedTuple):
@@ -71,7 +72,7 @@ def no_better(
     if not baselines or any(beaten):
         return []
     name, (answer, value) = next(iter(baselines.items()))
-    return [f"no better than {answer}: {name} {value:.4g}"]
+    return [f"no better than {answer}: {name} {metric_text(name, value)}"]
 
 
 def commonest(answers: Iterable[Iterable[Hashable]], default: Any = "") -> Any:

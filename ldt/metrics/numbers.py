@@ -1,8 +1,22 @@
-"""Logits to probabilities in float64, without overflow; the loss of a language model to bits."""
+"""Logits to probabilities in float64, without overflow; losses to bits; metrics to text.
+
+Metrics that are shares are from 0 to 100; those of `OWN_UNITS` are not.
+"""
 
 import math
 
 import numpy as np
+
+# What the names of metrics have that are no shares: losses in nats, errors in the unit of the labels
+# or its square, correlations from -1 to 1, probabilities from 0 to 1.
+OWN_UNITS = ("loss", "mse", "mae", "pearson", "spearman", "perplexity", "bits_per_", "thresh")
+
+
+def metric_text(name: str, value: float) -> str:
+    """A metric as it is printed: a share with two digits, a count whole, all else with four."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4f}" if any(unit in name for unit in OWN_UNITS) else f"{value:.2f}"
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from ldt.metrics.numbers import metric_text
 from ldt.tasks.base import AnyTask, Task
 from ldt.tasks.classification import REGRESSION
 from ldt.tasks.decisions import in_words
@@ -85,7 +86,7 @@ def card(
         decides=in_words(decisions),
         calibrated="calibration" in decisions,
         reliability=_reliability(results) if "calibration" in decisions else "",
-        rows=_table(list(table[0]), [row.values() for row in table]) if table else "",
+        rows=_table(list(table[0]), [_figures(row) for row in table]) if table else "",
         data=_data(task.kind, results),
         settings=_table(
             ["setting", "value"],
@@ -108,12 +109,22 @@ def _metrics(results: dict[str, Any]) -> str:
     """The table of the metrics, with what their baselines have where there are some."""
     head, baselines = ["metric", "value"], results["baseline"]
     rows = [[name.removeprefix("eval_"), value] for name, value in results["metrics"].items()]
-    if baselines:
+    if not baselines:
+        rows = [[name, metric_text(name, value)] for name, value in rows]
+    else:
         head.append("without reading")
         for row in rows:
             trivial = baselines.get(row[0])
-            row.append(f"{trivial['value']:.4g} ({trivial['answer']})" if trivial else "")
+            figure = metric_text(row[0], trivial["value"]) if trivial else ""
+            row[1:] = [metric_text(*row), f"{figure} ({trivial['answer']})" if trivial else ""]
     return _table(head, rows)
+
+
+def _figures(row: dict[str, Any]) -> list[Any]:
+    return [
+        metric_text(name, value) if isinstance(value, float) else value
+        for name, value in row.items()
+    ]
 
 
 def _metadata(task: AnyTask, results: dict[str, Any], name: str) -> ModelCardData:

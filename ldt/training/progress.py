@@ -17,6 +17,7 @@ from transformers import TrainerCallback
 
 from ldt.data.heartbeat import Heartbeat, duration
 from ldt.files import write_whole
+from ldt.metrics.numbers import metric_text
 
 log = logging.getLogger("ldt")
 
@@ -129,7 +130,7 @@ class ProgressReport(TrainerCallback):
                 )
         elif any(map(is_metric, logs)):
             metrics = [(name, value) for name, value in logs.items() if is_metric(name)]
-            values = "  ".join(f"{name[5:]} {value:.4f}" for name, value in metrics)
+            values = "  ".join(f"{name[5:]} {metric_text(name, value)}" for name, value in metrics)
             log.info("eval at step %d  %s", state.global_step, values)
         if self.path and not self.lost():
             line = json.dumps(plain_numbers(row)) + "\n"

@@ -51,7 +51,6 @@ def test_a_balanced_run_resumes_bit_by_bit(recipe, at_step, monkeypatch):
     rare("train.jsonl")
     options = ["task.sample=balanced", "training.save_steps=3"]
     train(recipe(*options, "training.output_dir=runs/whole"))
-    assert len(seen) == 2
     assert seen[0] != seen[1]
     assert Counter(n % 6 == 0 for n in seen[0]) == {True: 12, False: 12}
 
@@ -64,7 +63,7 @@ def test_a_balanced_run_resumes_bit_by_bit(recipe, at_step, monkeypatch):
     at_step(5, stop)
     with pytest.raises(Stop):
         train(recipe(*options))
-    monkeypatch.undo()
+    at_step(5, lambda model: None)
     train(recipe(*options), resume=True)
     assert_same_run("runs/whole", "runs/r")
 
