@@ -15,14 +15,16 @@ import commands
 from rich.console import Console
 from rich.table import Table
 
+from ldt.training.run_folder import read_results
+
 ROOT = Path(__file__).parents[1]
 LENGTHS = (4096, 512)
 MODEL = "minilm-4096"
 # Macro-F1 of bag of words (TF-IDF, logistic regression) on the same split: all text, 512 words.
 WORDS = {
-    "group": (0.79, 0.66),
-    "clauses.Cap On Liability": (0.79, 0.78),
-    "clauses.Audit Rights": (0.83, 0.74),
+    "group": (79, 66),
+    "clauses.Cap On Liability": (79, 78),
+    "clauses.Audit Rights": (83, 74),
 }
 
 
@@ -40,7 +42,7 @@ def figures(run):
 
     A clause is a question of yes or no; its macro-F1 is the mean of both answers'.
     """
-    found = json.loads((run / "metrics.json").read_text("utf-8"))
+    found = read_results(run)
     documents = found["data"]["eval"]["documents"]
     if found["problem"] == "single_label_classification":
         scores = {"group": found["metrics"]["eval_macro_f1"]}
@@ -53,11 +55,11 @@ def figures(run):
 
 def yes_and_no(row, documents):
     """Macro-F1 over having a class and not having it, from the row of those that have it."""
-    right = row["recall"] * row["support"]
-    wrong = right / row["precision"] - right if row["precision"] else 0.0
+    right = row["recall"] / 100 * row["support"]
+    wrong = 100 * right / row["precision"] - right if row["precision"] else 0.0
     missed = row["support"] - right
     rest = documents - right - wrong - missed
-    return (row["f1"] + 2 * rest / max(2 * rest + wrong + missed, 1)) / 2
+    return (row["f1"] + 200 * rest / max(2 * rest + wrong + missed, 1)) / 2
 
 
 def main():
@@ -77,8 +79,8 @@ def main():
     for task in ("group", "clauses"):
         long, short = (runs[f"{task}-{length}"]["macro_f1"] for length in LENGTHS)
         for name in long:
-            words = f"{WORDS[name][0]:.2f}" if name in WORDS else ""
-            table.add_row(name, f"{long[name]:.2f}", f"{short[name]:.2f}", words)
+            words = f"{WORDS[name][0]}" if name in WORDS else ""
+            table.add_row(name, f"{long[name]:.1f}", f"{short[name]:.1f}", words)
     console = Console()
     console.print(table)
     console.print(f"written to {args.json}")

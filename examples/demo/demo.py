@@ -207,7 +207,7 @@ def run(folder, command):
 
 
 def score(gold, predicted):
-    """(accuracy, macro-F1) of two lists of labels."""
+    """(accuracy, macro-F1) of two lists of labels, from 0 to 100."""
     columns = [
         np.array([[name == label for label in LABELS] for name in names])
         for names in (gold, predicted)
@@ -233,8 +233,8 @@ def show(outcomes, documents, start, folder=FOLDER):
         minutes, seconds = divmod(round(outcome.training), 60)
         table.add_row(
             name,
-            f"{outcome.accuracy:.2f}",
-            f"{outcome.macro_f1:.2f}",
+            f"{outcome.accuracy:.0f}",
+            f"{outcome.macro_f1:.0f}",
             f"{minutes}:{seconds:02} min",
             f"{documents / outcome.predicting:.1f} documents/s",
         )

@@ -214,7 +214,7 @@ def predict(
         label_sets=label_sets,
         passages=passages,
         passages_by=passages_by,
-        passages_of=passages_of or (),
+        passages_of=passages_of,
         passages_test=passages_test,
         chunks=chunks,
     )

@@ -43,9 +43,9 @@ def thresholds(
         typer.Option(metavar="SHARE", help="Highest share of answers that may be wrong."),
     ] = None,
 ) -> None:
-    """Choose thresholds, calibration and abstention of a trained model anew; nothing is trained.
+    """Choose anew what a trained model decides by.
 
-    They are chosen on labelled documents and kept in the folder of the run, for ldt predict. The
+    Nothing is trained. Thresholds, calibration and abstention are chosen on labelled documents and kept in the folder of the run, for ldt predict. The
     figures of a document are those of a choice that was made without it.
 
     Example: ldt thresholds runs/contracts --data held_out.jsonl --target recall>=0.9

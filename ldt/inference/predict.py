@@ -65,7 +65,7 @@ def predict(
     label_sets: float | None = None,
     passages: int = 0,
     passages_by: By = "gradient",
-    passages_of: Sequence[str] = (),
+    passages_of: Sequence[str] | None = None,
     passages_test: bool = False,
     chunks: bool = False,
 ) -> int:
@@ -117,7 +117,7 @@ def predict(
     with Ending() as ending, ExitStack() as stack:
         folder = find_model(model)
         trained = read_recipe(folder)
-        about = passages, passages_by, tuple(passages_of), chunks, passages_test
+        about = passages, passages_by, tuple(passages_of or ()), chunks, passages_test
         wanted = Wanted(*about, batch_tokens)
         wanted.check(trained.task, precision)
         _check_shown(trained.task, raw_scores, label_sets)

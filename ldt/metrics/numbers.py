@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-# What the names of metrics have that are no shares: losses in nats, errors in the unit of the labels
-# or its square, correlations from -1 to 1, probabilities from 0 to 1.
+# What the names of metrics have that are no shares: losses in nats, errors in the unit of the
+# labels or its square, correlations from -1 to 1, probabilities from 0 to 1.
 OWN_UNITS = ("loss", "mse", "mae", "pearson", "spearman", "perplexity", "bits_per_", "thresh")
 
 

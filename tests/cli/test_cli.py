@@ -251,7 +251,8 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
     monkeypatch.setitem(sys.modules, "ldt.inference.predict", module)
     given = ["--model", "m", "--output", "o", "--on-error", "skip", "--resume", "--text", "t"]
     given += ["--format", "squad", "--evidence", "e", "--n-best", "3", "--encoding", "cp1252"]
-    given += ["--overwrite", "--keep", "a,b"]
+    given += ["--overwrite", "--keep", "a,b", "--raw-scores", "--label-sets", "0.9"]
+    given += ["--passages", "2", "--passages-by", "occlusion", "--passages-of", "x", "--chunks"]
     given += ["--batch-tokens", "9", "--max-line-bytes", "8", "--id", "i", "--device", "cpu"]
     for arguments in (["--input", "-"], ["--input", "a", *given], ["a", *given]):
         with pytest.raises(SystemExit) as ended:
@@ -264,7 +265,9 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
         **{"model": None, "output": None, "on_error": "stop", "resume": False, "text": None},
         **{"batch_tokens": 16384, "max_line_bytes": 256 << 20, "id": None, "device": "auto"},
         **{"precision": "fp32", "format": None, "evidence": None, "n_best": None, "encoding": None},
-        **{"overwrite": False, "keep": ()},
+        **{"overwrite": False, "keep": (), "raw_scores": False, "label_sets": None},
+        **{"passages": 0, "passages_by": "gradient", "passages_of": None},
+        **{"passages_test": False, "chunks": False},
     }
     assert options == {
         **{"model": "m", "output": "o", "on_error": "skip", "resume": True, "text": "t"},
@@ -276,7 +279,9 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
             "n_best": 3,
             "encoding": "cp1252",
         },
-        **{"overwrite": True, "keep": ["a", "b"]},
+        **{"overwrite": True, "keep": ["a", "b"], "raw_scores": True, "label_sets": 0.9},
+        **{"passages": 2, "passages_by": "occlusion", "passages_of": ["x"]},
+        **{"passages_test": False, "chunks": True},
     }
 
 

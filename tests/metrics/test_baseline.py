@@ -15,7 +15,7 @@ def test_each_metric_has_the_answer_that_does_best_by_it():
 @pytest.mark.parametrize(
     ("metrics", "lines"),
     [
-        ({"f1": 40.0, "mse": 1.0}, ["no better than always a: f1 40"]),
+        ({"f1": 40.0, "mse": 1.0}, ["no better than always a: f1 40.00"]),
         ({"f1": 40.1, "mse": 1.0}, []),
         ({"f1": 40.0, "mse": 0.9}, []),
     ],

@@ -18,9 +18,9 @@ SET = {
     "truncated": 4,
 }
 RESULTS = {
-    "metrics": {"eval_macro_f1": 0.81234567, "eval_loss": 0.5, "train_loss": 0.25},
-    "table": [{"class": "a|b", "f1": 0.5, "support": 3}],
-    "baseline": {"macro_f1": {"answer": "always 'a|b'", "value": 0.4}},
+    "metrics": {"eval_macro_f1": 81.234567, "eval_loss": 0.5, "train_loss": 0.25},
+    "table": [{"class": "a|b", "f1": 50.0, "support": 3}],
+    "baseline": {"macro_f1": {"answer": "always 'a|b'", "value": 40.0}},
     "metric": "macro_f1",
     "step_of_weights": 1500,
     "steps": 3000,
@@ -59,8 +59,8 @@ TRAINING = {
 @pytest.mark.parametrize(
     "line",
     [
-        "| macro_f1 | 0.8123 | 0.4 (always 'a\\|b') |",
-        "| loss | 0.5 |  |",
+        "| macro_f1 | 81.23 | 40.00 (always 'a\\|b') |",
+        "| loss | 0.5000 |  |",
         "- Longer documents than 4,096 tokens are read in windows whose answers are merged: "
         "nothing in one window sees the text of another.",
         "- The results are of 99 documents that also decided on the best step, so they are a "
@@ -68,7 +68,7 @@ TRAINING = {
         "| `num_train_epochs` | 3 |",
         "It is a Poolingformer: layers 6, 7 (from 0) have a second level of attention, to cells of "
         "5 tokens pooled by mean in a window of 512 tokens.",
-        "| a\\|b | 0.5 | 3 |",
+        "| a\\|b | 50.00 | 3 |",
         "On the evaluation set, with the weights of step 1,500, chosen by macro_f1.",
         "| train | `data/train.jsonl` | 1,200 | 5,000 / 9,000 / 20,000 | 30 | 4 |",
         "- eval: sha256 `ab12`",
@@ -108,7 +108,7 @@ WINDOWS = "read in windows"
         ({"overflow": "error"}, "- Longer documents than 4,096 tokens are refused.", WINDOWS),
         ({"max_windows": 2}, "windows (the first 2 of a document alone) whose", "windows whose"),
         ({"steps": 1}, "\n1 step, ", "1 steps"),
-        ({"baseline": {}}, "| macro_f1 | 0.8123 |\n", "without reading"),
+        ({"baseline": {}}, "| macro_f1 | 81.23 |\n", "without reading"),
         ({"problem": "regression"}, "A regression model", "Labels:"),
         (
             {"problem": None, "task": "multiple_choice"},
@@ -125,10 +125,10 @@ def test_the_card_says_what_this_run_did(facts, said, unsaid):
 
 def test_a_model_that_reads_for_nothing_is_called_so():
     better = card(TASK, RESULTS, CONFIG, TRAINING, "r")
-    baseline = {"macro_f1": {"answer": "always 'a'", "value": 0.9}}
+    baseline = {"macro_f1": {"answer": "always 'a'", "value": 90.0}}
     worse = card(TASK, RESULTS | {"baseline": baseline}, CONFIG, TRAINING, "r")
     assert "no better than" not in better
-    assert "**The model is no better than always 'a': macro_f1 0.9.**" in worse.splitlines()
+    assert "**The model is no better than always 'a': macro_f1 90.00.**" in worse.splitlines()
 
 
 def test_the_last_weights_are_not_called_the_best_ones():
@@ -162,7 +162,7 @@ def test_the_metadata_have_the_metrics_of_the_evaluation_for_the_hub():
     made = ModelCard(card(TASK, RESULTS, CONFIG, TRAINING, "r"))
     assert made.data.model_name == "r"
     found = {result.metric_type: result.metric_value for result in made.data.eval_results}
-    assert found == {"macro_f1": 0.81234567, "loss": 0.5}
+    assert found == {"macro_f1": 81.234567, "loss": 0.5}
     assert {(r.task_type, r.dataset_name) for r in made.data.eval_results} == {
         ("text-classification", "dev.jsonl")
     }

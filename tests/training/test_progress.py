@@ -13,7 +13,7 @@ from ldt.training.progress import ProgressReport, cut_log, is_metric
 
 ARGS = SimpleNamespace(device=torch.device("cpu"))
 LOSS = {"loss": 0.5, "learning_rate": 1e-4, "grad_norm": 2.0, "epoch": 0.5}
-EVAL = {"eval_loss": 0.25, "eval_macro_f1": 0.75, "eval_runtime": 3.0, "epoch": 0.5}
+EVAL = {"eval_loss": 0.25, "eval_macro_f1": 75.0, "eval_runtime": 3.0, "epoch": 0.5}
 
 
 class Lines(logging.Handler):
@@ -73,7 +73,7 @@ def test_without_a_terminal_a_log_is_one_plain_line(tmp_path):
     assert first.startswith("step 5/10  epoch 0.40  lr 1.00e-04  gradient 2  loss 0.5000  ")
     assert " tokens/s  " in first
     assert " GiB  ETA 0:00" in first
-    assert second == "eval at step 5  loss 0.2500  macro_f1 0.7500"
+    assert second == "eval at step 5  loss 0.2500  macro_f1 75.00"
 
 
 def test_the_log_file_has_a_line_for_each_log(tmp_path):

@@ -1,0 +1,174 @@
+"""What a run decides by: the same from finetune, from ldt thresholds, and after saving."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from training_runs import train
+
+from ldt import cli
+from ldt.errors import UserError
+from ldt.inference.predict import predict
+from ldt.inference.run_folder import read_recipe
+from ldt.model.loading import read_config
+from ldt.training.deciding import decide_anew
+
+ALL = ("task.threshold=auto", "task.calibration=platt", "task.abstain={coverage: 0.8}")
+
+
+def labelled(path, count, seed, several=True):
+    """Documents of two labels, of which ZZZ tells the one and end the other."""
+    rng = random.Random(seed)
+    with open(path, "w") as file:
+        for number in range(count):
+            labels = [name for name in ("x", "y") if rng.random() < 0.4]
+            words = {"x": "ZZZ", "y": "end"}
+            text = " ".join(["the party", *(words[name] for name in labels), "agree"])
+            label = labels if several else "ab"["x" in labels]
+            file.write(json.dumps({"id": f"d-{number}", "text": text, "label": label}) + "\n")
+
+
+def results(run="runs/r"):
+    return json.loads(Path(run, "metrics.json").read_text())
+
+
+def answers(run, *options, **keys):
+    predict("dev.jsonl", model=run, output=f"{run}.jsonl", overwrite=True, **keys)
+    return [json.loads(line) for line in Path(f"{run}.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def several(recipe):
+    """A recipe of documents with several labels."""
+    labelled("train.jsonl", 24, 0)
+    labelled("dev.jsonl", 30, 1)
+    return recipe
+
+
+def test_thresholds_are_the_same_from_finetune_and_from_ldt_thresholds(several, capsys):
+    train(several(*ALL))
+    decisions = read_config(Path("runs/r")).decisions
+    assert set(decisions) == {"thresholds", "calibration", "abstain", "label_sets", "measured"}
+    assert decisions["measured"]["source"] == "dev.jsonl"
+    assert set(decisions["thresholds"]) == {"x", "y"}
+    out = capsys.readouterr().out
+    assert "threshold" in out
+    assert "decides by thresholds of 2 labels by f1; probabilities calibrated by platt" in out
+    made = results()
+
+    shutil.copytree("runs/r", "runs/other")
+    config = json.loads(Path("runs/other/config.json").read_text())
+    Path("runs/other/config.json").write_text(json.dumps(config | {"decisions": {}}))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["thresholds", "runs/other"])
+    assert ended.value.code == 0
+    again = Path("runs/other/config.json").read_bytes()
+    assert again == Path("runs/r/config.json").read_bytes()
+    redone = results("runs/other")
+    assert (
+        redone["decisions"].pop("metrics").items()
+        >= {
+            name.removeprefix("eval_"): value
+            for name, value in made["metrics"].items()
+            if name in ("eval_macro_f1", "eval_micro_f1", "eval_exact_match")
+        }.items()
+    )
+    assert redone == made
+    assert Path("runs/other/README.md").read_text() == Path("runs/r/README.md").read_text()
+    assert answers("runs/r") == answers("runs/other")
+
+
+def test_answers_are_by_the_decisions_of_the_model(several, caplog):
+    train(several(*ALL))
+    decisions = read_config(Path("runs/r")).decisions
+    with caplog.at_level("INFO", "ldt"):
+        found = answers("runs/r", label_sets=0.9)
+    assert "decides by thresholds of 2 labels" in caplog.text
+    raw = answers("runs/r", raw_scores=True)
+    factors = dict(zip("xy", decisions["calibration"]["weights"], strict=True))
+    for answer, logits in zip(found, raw, strict=True):
+        assert logits["label"] == answer["label"]
+        for name, (slope, shift) in factors.items():
+            odds = slope * logits["scores"][name] + shift
+            p = 1 / (1 + 2.718281828459045**-odds)
+            assert answer["scores"][name] == pytest.approx(p, abs=1e-5)
+        if answer.get("abstained"):
+            assert answer["label"] is None
+            assert answer["why"].startswith("confidence 0.")
+        else:
+            chosen = decisions["thresholds"]
+            given = [name for name, p in answer["scores"].items() if p >= chosen[name]]
+            assert answer["label"] == given
+        assert set(answer["label"] or []) <= {"x", "y"}
+        assert isinstance(answer["label_set"], list)
+    assert any(answer.get("abstained") for answer in found)
+    card = Path("runs/r/README.md").read_text()
+    assert "It decides by thresholds of 2 labels by f1; probabilities calibrated by platt" in card
+    assert "Its `scores` are calibrated probabilities" in card
+    assert "| answers | mean probability | share that is right |" in card
+
+
+def test_other_documents_and_targets(several, capsys):
+    train(several())
+    assert "decisions" not in json.loads(Path("runs/r/config.json").read_text())
+    before = answers("runs/r")
+    labelled("more.jsonl", 40, 2)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["thresholds", "runs/r", "--data", "more.jsonl", "--target", "recall>=0.9"])
+    assert ended.value.code == 0
+    told = capsys.readouterr()
+    assert "thresholds of 2 labels by recall>=0.9; by 40 documents of more.jsonl" in told.out
+    assert "kept in config.json" in told.err
+    after = answers("runs/r")
+    assert [each["scores"] for each in after] == [each["scores"] for each in before]
+    assert read_config(Path("runs/r")).decisions["measured"]["threshold_target"] == "recall>=0.9"
+
+
+def test_training_anew_from_a_run_forgets_what_it_decided_by(several):
+    train(several(*ALL))
+    train(several("model.path=runs/r", "training.output_dir=runs/next"))
+    assert read_config(Path("runs/next")).decisions == {}
+
+
+def test_one_label_a_document(recipe):
+    labelled("train.jsonl", 24, 0, several=False)
+    labelled("dev.jsonl", 30, 1, several=False)
+    train(recipe("task.calibration=temperature", "task.abstain={risk: 0.0}"))
+    decisions = read_config(Path("runs/r")).decisions
+    assert decisions["abstain"] == {"confidence": None}  # 30 documents never make it sure
+    found = answers("runs/r")
+    assert {answer["why"][-44:] for answer in found} == {
+        "on held-out documents none was sure enough"[-44:].rjust(44, " ")
+    } or all("none was sure enough" in answer["why"] for answer in found)
+    assert all(answer["label"] is None for answer in found)
+
+
+def test_numbers_have_nothing_to_decide(recipe):
+    from training_runs import documents
+
+    documents("train.jsonl", 8, 0, "number")
+    documents("dev.jsonl", 8, 1, "number")
+    train(recipe())
+    with pytest.raises(UserError, match="answers of classification are decided by no threshold"):
+        decide_anew(Path("runs/r"), read_recipe(Path("runs/r")))
+
+
+def test_a_value_that_means_nothing_is_one_line(several):
+    train(several())
+    own = read_recipe(Path("runs/r"))
+    with pytest.raises(UserError, match="task.threshold_target: expected f1, f2"):
+        decide_anew(Path("runs/r"), own, threshold_target="precision")
+
+
+def test_an_older_run_without_these_keys_goes_on(several, killed=None):
+    train(several())
+    record = json.loads(Path("runs/r/run.json").read_text())
+    new = ("threshold_target", "calibration", "abstain", "class_weights", "focal_gamma", "sample")
+    for key in new:
+        record["identity"].pop(f"task.{key}")
+    Path("runs/r/run.json").write_text(json.dumps(record))
+    assert train(several(), resume=True)
+    with pytest.raises(UserError, match='task.calibration: "none" there, "platt" here'):
+        train(several("task.calibration=platt"), resume=True)
