@@ -45,8 +45,9 @@ def thresholds(
 ) -> None:
     """Choose anew what a trained model decides by.
 
-    Nothing is trained. Thresholds, calibration and abstention are chosen on labelled documents and kept in the folder of the run, for ldt predict. The
-    figures of a document are those of a choice that was made without it.
+    Nothing is trained. Thresholds, calibration and abstention are chosen on labelled documents and
+    kept in the folder of the run, for ldt predict. The figures of a document are those of a choice
+    that was made without it.
 
     Example: ldt thresholds runs/contracts --data held_out.jsonl --target recall>=0.9
     """

@@ -80,9 +80,9 @@ def test_each_figure_has_its_baseline_beside_it(recipe, capsys):
     assert baseline["accuracy"] == {"answer": "always 'a'", "value": pytest.approx(400 / 7)}
     assert baseline.keys() == {"accuracy", "macro_f1", "micro_f1"}
     found, trivial = results["metrics"]["eval_macro_f1"], baseline["macro_f1"]["value"]
-    assert f"macro_f1  {found:.4f} (always 'a': {trivial:.4f})" in out.splitlines()
+    assert f"macro_f1  {found:.2f} (always 'a': {trivial:.2f})" in out.splitlines()
     assert (
-        f"| macro_f1 | {found:.4g} | {trivial:.4g} (always 'a') |"
+        f"| macro_f1 | {found:.2f} | {trivial:.2f} (always 'a') |"
         in Path("runs/r/README.md").read_text()
     )
     assert "nothing will tell" not in err
