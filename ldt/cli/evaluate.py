@@ -4,7 +4,7 @@ import json as json_text
 import logging
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -85,26 +85,13 @@ def evaluate(
 
     Example: ldt evaluate --format squad --gold dev.json --pred answers.json
     """
-    from ldt import metrics
     from ldt.inference import result_file
     from ldt.metrics.result import as_json
 
-    if passages and any((format, domain, evidence, na_prob)):
-        raise UserError(
-            "--passages: both files are lines, which have no --format and none of its options"
-        )
     if json and json != "-":
         result_file.check(Path(json), "--json", (gold, pred, na_prob))
-    if passages:
-        result = metrics.evaluate_passages(gold, pred)
-    elif format is None:
-        raise UserError("missing option '--format' (or '--passages'); see 'ldt evaluate --help'")
-    else:
-        result = metrics.evaluate(
-            gold, pred, format=format.value, domain=domain, evidence=evidence, na_prob=na_prob
-        )
-    for line in result.warnings:
-        log.warning("%s", line)
+    options = {"domain": domain, "evidence": evidence, "na_prob": na_prob}
+    result = _result(gold, pred, format, passages, options)
     text = json_text.dumps(as_json(result), ensure_ascii=False, indent=2) if json else ""
     if json == "-":
         typer.echo(escaped(text) if stdout.is_terminal else text)
@@ -113,6 +100,27 @@ def evaluate(
     if json:
         result_file.write(Path(json), f"{text}\n")
         log.info("%s: written", json)
+
+
+def _result(
+    gold: str, pred: str, format: Format | None, passages: bool, options: dict[str, Any]
+) -> "Result":
+    """The score of the predictions; what is odd about them is told."""
+    from ldt import metrics
+
+    if passages and (format or any(options.values())):
+        raise UserError(
+            "--passages: both files are lines, which have no --format and none of its options"
+        )
+    if passages:
+        result = metrics.evaluate_passages(gold, pred)
+    elif format:
+        result = metrics.evaluate(gold, pred, format=format.value, **options)
+    else:
+        raise UserError("missing option '--format' (or '--passages'); see 'ldt evaluate --help'")
+    for line in result.warnings:
+        log.warning("%s", line)
+    return result
 
 
 def show(result: "Result") -> None:

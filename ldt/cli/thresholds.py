@@ -1,10 +1,14 @@
 """ldt thresholds: choose anew what a trained model decides by."""
 
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ldt.cli.console import say, stdout
+
+if TYPE_CHECKING:
+    from ldt.recipe.recipe import Recipe
 
 
 def thresholds(
@@ -51,30 +55,37 @@ def thresholds(
 
     Example: ldt thresholds runs/contracts --data held_out.jsonl --target recall>=0.9
     """
-    from dataclasses import replace
-
     from ldt.cli.training import show_metrics
-    from ldt.data.streams import opened
     from ldt.errors import UserError
-    from ldt.inference.run_folder import find_model, read_recipe
+    from ldt.inference.run_folder import find_model
     from ldt.training.deciding import decide_anew
 
     if coverage is not None and risk is not None:
         raise UserError("--coverage and --risk exclude each other")
     folder = find_model(run)
-    recipe = read_recipe(folder)
-    if data is not None:
-        if not data.startswith("hf:"):
-            with opened(data):
-                pass
-        documents = recipe.data.model_copy(update={"eval": data, "eval_fraction": None})
-        recipe = replace(recipe, data=documents)
     changes: dict[str, Any] = {"threshold_target": target, "calibration": calibration}
     changes = {key: value for key, value in changes.items() if value is not None}
     if coverage is not None or risk is not None:
         changes["abstain"] = {"risk": risk} if coverage is None else {"coverage": coverage}
-    decided = decide_anew(folder, recipe, **changes)
+    decided = decide_anew(folder, _recipe(folder, data), **changes)
     show_metrics(decided.metrics, decided.table, decided.baselines)
     if decided.decides:
         say(f"decides by {decided.decides}", console=stdout)
     say(f"{folder}: kept in config.json; ldt predict --input FILE --model {folder}")
+
+
+def _recipe(folder: Path, data: str | None) -> "Recipe":
+    """The recipe of a run, evaluated on other documents if there are some."""
+    from dataclasses import replace
+
+    from ldt.data.streams import opened
+    from ldt.inference.run_folder import read_recipe
+
+    recipe = read_recipe(folder)
+    if data is None:
+        return recipe
+    if not data.startswith("hf:"):
+        with opened(data):
+            pass
+    documents = recipe.data.model_copy(update={"eval": data, "eval_fraction": None})
+    return replace(recipe, data=documents)

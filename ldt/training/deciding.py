@@ -27,7 +27,7 @@ from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample, Measured, MetricsByStep
 from ldt.training.finetune import Finetuning, encode_all, held_out, settle
 from ldt.training.job import Prepared, longest_input
-from ldt.training.loop import make_trainer
+from ldt.training.making import make_trainer
 from ldt.training.model_card import card
 from ldt.training.progress import plain_numbers
 

@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 from accelerate import PartialState  # type: ignore[import-untyped]  # has no hints
 from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]  # has no hints
 from rich.console import Console
-from transformers import EarlyStoppingCallback
 
 from ldt import files
 from ldt.attention import matmul
@@ -26,12 +25,13 @@ from ldt.model.pooling import gates
 from ldt.recipe.recipe import Recipe, dump
 from ldt.tasks.decisions import in_words
 from ldt.training import TrainingResult, checkpoints, lora, processes, run_folder
-from ldt.training.arguments import arguments, is_automatic, settings
+from ldt.training.arguments import is_automatic, settings
 from ldt.training.cost import Cost, estimate, fitting
-from ldt.training.evaluation import Measured, MetricsByStep, check_metric, no_better_than
+from ldt.training.evaluation import Measured, MetricsByStep, no_better_than
 from ldt.training.job import Job, Prepared
+from ldt.training.making import make_trainer
 from ldt.training.model_card import card
-from ldt.training.progress import METRICS, ProgressReport, plain_numbers
+from ldt.training.progress import METRICS, plain_numbers
 from ldt.training.rescue import FolderLost, Held, new_place
 from ldt.training.scale import SCALE, threshold_to_scale
 from ldt.training.signals import Interrupted
@@ -162,17 +162,24 @@ def train(
             _save(job, prepared, trainer, run, outcome)
         except FolderLost as lost:
             _rescue(job, prepared, trainer, run, outcome, begin, str(lost))
-        metrics, table = measured.metrics, measured.table
         if not processes.is_first():
-            return TrainingResult(metrics, table, run)
+            return TrainingResult(measured.metrics, measured.table, run)
         if not (keep_checkpoints or training.get("save_only_model")):
             checkpoints.remove_all(run)
-        run_folder.point_latest(run)
-        for line in no_better_than(job.recipe.task, outcome):
-            log.warning("%s", line)
-        closing = f"{run}: {duration(trainer.seconds)}; {job.next_command(run)}"
-        decides = in_words(measured.changes.get("decisions", {}))
-        return TrainingResult(metrics, table, run, closing, prepared.baselines, decides)
+        return _closed(job, prepared, trainer, run, measured, outcome)
+
+
+def _closed(
+    job: Job, prepared: Prepared, trainer: Trainer, run: Path, measured: Measured, outcome: dict
+) -> TrainingResult:
+    """The result of a run that is finished, once runs/latest points to it."""
+    run_folder.point_latest(run)
+    for line in no_better_than(job.recipe.task, outcome):
+        log.warning("%s", line)
+    closing = f"{run}: {duration(trainer.seconds)}; {job.next_command(run)}"
+    decides = in_words(measured.changes.get("decisions", {}))
+    baselines = prepared.baselines
+    return TrainingResult(measured.metrics, measured.table, run, closing, baselines, decides)
 
 
 # -- the folder
@@ -232,46 +239,6 @@ def _say_where_it_begins(run: Path, checkpoint: Path | None, resume: bool) -> No
 
 
 # -- the training
-
-
-def make_trainer(
-    job: Job, prepared: Prepared, training: dict[str, Any], folder: Path, console: Console | None
-) -> Trainer:
-    """The Trainer of what is prepared.
-
-    Args:
-        training: the `settings`.
-        folder: for checkpoints and log.
-        console: shows progress, in the process that writes.
-
-    Raises:
-        RecipeError: transformers refuses the settings, or there is no such metric.
-    """
-    if job.unit == "token":  # a character model reads any length
-        prepared.tokenizer.model_max_length = prepared.max_length
-    measure, items = prepared.measure, prepared.train_items
-    metrics = MetricsByStep(measure) if measure else None
-    callbacks = [*([metrics] if metrics else []), *prepared.callbacks]
-    if patience := training.get("early_stopping_patience"):
-        threshold = training.get("early_stopping_threshold", 0.0)
-        callbacks.append(EarlyStoppingCallback(patience, threshold))
-    count = len(items) if hasattr(items, "__len__") else 0  # a stream has no end
-    trainer = job.trainer(
-        model=prepared.model,
-        args=arguments(job.recipe, training, folder, count, prepared.metric if measure else None),
-        train_dataset=items,
-        eval_dataset=prepared.eval_items if measure else None,
-        data_collator=prepared.collate,
-        compute_metrics=metrics,
-        callbacks=callbacks,
-        tokenizer=prepared.tokenizer,
-        ids=prepared.names,
-        progress=ProgressReport(console if processes.is_first() else None, folder),
-    )
-    trainer.train_sampler = prepared.sampler
-    if measure:
-        check_metric(job.recipe, trainer, measure)
-    return trainer
 
 
 def _announce(job: Job, prepared: Prepared, trainer: Trainer, run: Path) -> None:

@@ -1,0 +1,56 @@
+"""The Trainer of a job, made of what is prepared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from transformers import EarlyStoppingCallback
+
+from ldt.training import processes
+from ldt.training.arguments import arguments
+from ldt.training.evaluation import MetricsByStep, check_metric
+from ldt.training.job import Job, Prepared
+from ldt.training.progress import ProgressReport
+from ldt.training.trainer import Trainer
+
+
+def make_trainer(
+    job: Job, prepared: Prepared, training: dict[str, Any], folder: Path, console: Console | None
+) -> Trainer:
+    """The Trainer of what is prepared.
+
+    Args:
+        training: the `settings`.
+        folder: for checkpoints and log.
+        console: shows progress, in the process that writes.
+
+    Raises:
+        RecipeError: transformers refuses the settings, or there is no such metric.
+    """
+    if job.unit == "token":  # a character model reads any length
+        prepared.tokenizer.model_max_length = prepared.max_length
+    measure, items = prepared.measure, prepared.train_items
+    metrics = MetricsByStep(measure) if measure else None
+    callbacks = [*([metrics] if metrics else []), *prepared.callbacks]
+    if patience := training.get("early_stopping_patience"):
+        threshold = training.get("early_stopping_threshold", 0.0)
+        callbacks.append(EarlyStoppingCallback(patience, threshold))
+    count = len(items) if hasattr(items, "__len__") else 0  # a stream has no end
+    trainer = job.trainer(
+        model=prepared.model,
+        args=arguments(job.recipe, training, folder, count, prepared.metric if measure else None),
+        train_dataset=items,
+        eval_dataset=prepared.eval_items if measure else None,
+        data_collator=prepared.collate,
+        compute_metrics=metrics,
+        callbacks=callbacks,
+        tokenizer=prepared.tokenizer,
+        ids=prepared.names,
+        progress=ProgressReport(console if processes.is_first() else None, folder),
+    )
+    trainer.train_sampler = prepared.sampler
+    if measure:
+        check_metric(job.recipe, trainer, measure)
+    return trainer
