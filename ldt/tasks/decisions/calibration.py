@@ -132,6 +132,15 @@ class Platt(_ByLabel):
     def features(logits: np.ndarray) -> np.ndarray:
         return logits[None]
 
+    def before(self, probabilities: np.ndarray) -> np.ndarray:
+        """What each label's probability was before calibration, [labels]; of one whose calibrated
+        probability is always the same: 0 where that is at least as high, else 1."""
+        factor, summand = np.array(self.weights).reshape(len(self.weights), 2).T
+        clipped = np.clip(probabilities, 1e-12, 1 - 1e-12)
+        over = np.log(clipped) - np.log1p(-clipped) - summand
+        logits = np.divide(over, factor, out=np.where(over > 0, np.inf, -np.inf), where=factor > 0)
+        return 0.5 * (1 + np.tanh(logits / 2))
+
 
 @dataclass(frozen=True)
 class Beta(_ByLabel):

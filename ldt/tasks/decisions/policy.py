@@ -215,8 +215,11 @@ def _fit(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Policy:
         maker: Any = CALIBRATORS[rules.calibration]
         policy = replace(policy, calibrator=maker.fit(logits, right))
     if rules.several and rules.thresholds is None:
-        chosen = label_thresholds(policy.scores(logits), right, rules.target)
-        policy = replace(policy, thresholds=chosen)
+        # Labels are drawn to a common threshold, so their probabilities must mean the same.
+        platt = Platt.fit(logits, right) if policy.calibrator is None else None
+        scores = platt.apply(logits) if platt else policy.scores(logits)
+        chosen = label_thresholds(scores, right, rules.target)
+        policy = replace(policy, thresholds=platt.before(chosen) if platt else chosen)
     return policy
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-STRENGTH = 10  # positives of a label that weigh as much as all labels together
+STRENGTH = 5  # positives of a label that weigh as much as all labels together
 TARGET = re.compile(r"f(\d+(?:\.\d+)?)|(precision|recall)\s*>=\s*(0?\.\d+|1(?:\.0*)?|0)")
 
 

@@ -98,6 +98,16 @@ def test_beta_that_changes_nothing_gives_the_probabilities():
     assert np.allclose(Beta([[1.0, 1.0, 0.0]]).apply(logits), 1 / (1 + np.exp(-logits)))
 
 
+def test_platt_knows_what_a_probability_was_before():
+    platt = Platt([[0.5, 1.0], [2.0, -3.0], [0.0, -1.0], [0.0, -1.0]])
+    probabilities = np.array([0.1, 0.7, 0.2, 0.3])  # the last two always become 0.2689
+    before = platt.before(probabilities)
+    logits = np.log(before[:2]) - np.log1p(-before[:2])
+    again = platt.apply(np.append(logits, [5.0, -5.0])[None])[0]
+    assert again == pytest.approx([0.1, 0.7, 0.2689, 0.2689], abs=1e-4)
+    assert before[2:].tolist() == [0.0, 1.0]
+
+
 @pytest.mark.parametrize("kind", [Platt, Beta])
 def test_the_order_of_documents_is_never_turned_round(kind):
     logits, there = labels(200)

@@ -5,7 +5,7 @@ import pytest
 
 from ldt.metrics.calibration import negative_log_likelihood
 from ldt.metrics.numbers import softmax
-from ldt.tasks.decisions import COVERAGES, Policy, Rules, Target, decide, label_thresholds
+from ldt.tasks.decisions import COVERAGES, Platt, Policy, Rules, Target, decide, label_thresholds
 
 NAMES = ["a", "b", "c"]
 
@@ -20,6 +20,10 @@ def made(count, seed=0, scale=1.0, several=True):
         drawn = (softmax(logits).cumsum(1) < generator.random((count, 1))).sum(1)
         right = np.eye(3, dtype=bool)[drawn]
     return scale * logits, right
+
+
+def _logit(p):
+    return np.log(p) - np.log1p(-p)
 
 
 def test_without_anything_chosen_scores_are_those_of_the_model():
@@ -58,8 +62,20 @@ def test_facts_are_by_the_name_of_a_label():
 def test_thresholds_of_new_documents_are_those_of_all():
     logits, right = made(60)
     policy = decide(logits, right, Rules(True)).policy
-    wanted = label_thresholds(1 / (1 + np.exp(-logits)), right, Target.parse("f1"))
-    assert policy.thresholds == pytest.approx(wanted)
+    alike = Platt.fit(logits, right)
+    wanted = label_thresholds(alike.apply(logits), right, Target.parse("f1"))
+    assert alike.apply(_logit(policy.thresholds)[None])[0] == pytest.approx(wanted)
+    calibrated = decide(logits, right, Rules(True, calibration="platt")).policy
+    assert calibrated.thresholds == pytest.approx(wanted)
+
+
+def test_thresholds_do_not_depend_on_how_sure_the_model_is_of_a_label():
+    logits, right = made(80)
+    found = decide(logits, right, Rules(True))
+    moved = decide(0.3 * logits - [0, 4, 2], right, Rules(True))
+    assert np.array_equal(moved.given, found.given)
+    wanted = 0.3 * _logit(found.policy.thresholds) - [0, 4, 2]
+    assert _logit(moved.policy.thresholds) == pytest.approx(wanted, abs=1e-6)
 
 
 def test_labels_are_given_by_the_other_folds():

@@ -82,7 +82,7 @@ def test_positives_decide_how_far_a_threshold_is_drawn_to_the_common_one():
     common = best_threshold(scores.reshape(-1, 1), right.reshape(-1, 1), Target()).thresholds[0]
     assert np.allclose(label_thresholds(scores, right, Target(), strength=0), own)
     assert np.allclose(label_thresholds(scores, right, Target(), strength=1e12), common)
-    weight = right.sum(0) / (right.sum(0) + 10)
+    weight = right.sum(0) / (right.sum(0) + 5)
 
     def logit(p):
         return np.log(p / (1 - p))
