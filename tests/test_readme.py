@@ -71,6 +71,8 @@ def folder(tmp_path, tokenizer_folder, monkeypatch):
             for i in range(10):
                 line = {"id": f"{name}-{i}", "text": f"party {i}", "label": "ab"[i % 2]}
                 file.write(json.dumps(line) + "\n")
+    spans = [{"id": f"new-{i}", "spans": [{"start": 0, "end": 5}]} for i in range(10)]
+    (tmp_path / "spans.jsonl").write_text("\n".join(map(json.dumps, spans)))
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     qa = {"id": "q", "question": "Who?", "answers": [{"text": "party 1", "answer_start": 0}]}
     data = [{"paragraphs": [{"context": "party 1", "qas": [qa]}]}]

@@ -233,8 +233,8 @@ def show(outcomes, documents, start, folder=FOLDER):
         minutes, seconds = divmod(round(outcome.training), 60)
         table.add_row(
             name,
-            f"{outcome.accuracy:.0f}",
-            f"{outcome.macro_f1:.0f}",
+            f"{outcome.accuracy:.2f}",
+            f"{outcome.macro_f1:.2f}",
             f"{minutes}:{seconds:02} min",
             f"{documents / outcome.predicting:.1f} documents/s",
         )

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import BaseModel, model_validator
@@ -413,6 +413,10 @@ class Task(AnyTask):
         """Return what the inputs to train on change in the config, and lines to print about it."""
         return {}, []
 
+    def in_full(self) -> Self:
+        """The task, with answers that have all that `decide` reads."""
+        return self
+
     @property
     def decides(self) -> bool:
         """Whether the recipe leaves something to held-out documents (`decide`)."""
@@ -424,7 +428,7 @@ class Task(AnyTask):
         """Choose by the answers for held-out documents what a model decides by; here nothing.
 
         Args:
-            answers: of a model that decides by nothing yet.
+            answers: of the task `in_full`, by a model that decides by nothing yet.
             golds: the right answers.
             config: the model's.
             lengths: tokens of each document.

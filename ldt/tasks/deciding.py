@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import AfterValidator, Field, PrivateAttr, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from ldt.data.labels import MULTI, REGRESSION
-from ldt.errors import ModelError, RecipeError, UserError, did_you_mean, listed
-from ldt.tasks.base import Decision, Task
+from ldt.errors import RecipeError, UserError, did_you_mean, listed
+from ldt.tasks.base import Decision
+from ldt.tasks.calibrated import Calibrated, logits_of
 from ldt.tasks.decisions.policy import COVERAGES, METHODS, Policy, Rules, decide
 from ldt.tasks.decisions.report import report, summary
 from ldt.tasks.decisions.thresholds import TARGET, Target
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from ldt.data.options import DataSection
 
 Probability = Annotated[float, Field(ge=0, le=1)]
-_CLIP = 1e-300  # log of it is finite
 
 
 def _check_target(text: str) -> str:
@@ -35,7 +35,7 @@ TargetText = Annotated[
 ]
 
 
-class Deciding(Task):
+class Deciding(Calibrated):
     """A task whose answers are labels.
 
     Args:
@@ -53,6 +53,8 @@ class Deciding(Task):
     """
 
     answer_keys: ClassVar[tuple[str, ...]] = ("label", "scores", "score", "abstained", "why")
+    chosen: ClassVar[tuple[str, ...]] = ("threshold", "calibration", "abstain")
+    probability: ClassVar[str] = "scores"
 
     threshold: Probability | Literal["auto"] | dict[str, Probability] = 0.5
     threshold_target: TargetText = "f1"
@@ -62,11 +64,8 @@ class Deciding(Task):
         | None
     ) = None
 
-    _policy: tuple[Any, Policy] | None = PrivateAttr(None)
-
-    @property
-    def decides(self) -> bool:
-        return self.threshold == "auto" or self.calibration != "none" or self.abstain is not None
+    def chooses(self, key: str) -> bool:
+        return self.threshold == "auto" if key == "threshold" else super().chooses(key)
 
     def check_decisions(self, problem: str, names: Sequence[str], data: DataSection) -> None:
         """Refuse what does not suit the problem.
@@ -86,22 +85,13 @@ class Deciding(Task):
                     raise RecipeError(f"task.threshold: no class {name!r}{near}")
         if problem == REGRESSION:
             for key in ("calibration", "abstain"):
-                if getattr(self, key) not in ("none", None):
+                if self.chooses(key):
                     raise RecipeError(f"task.{key}: a regression has no probabilities")
         elif self.calibration not in ("auto", *METHODS[several]):
             right = ", ".join(METHODS[several])
             what = "multi_label" if several else "single_label"
             raise RecipeError(f"task.calibration: of {what} answers: {right} or auto")
-        if self.decides and not (data.eval or data.eval_fraction):
-            key = next(key for key in ("threshold", "calibration", "abstain") if self._chooses(key))
-            raise RecipeError(
-                f"task.{key}: is chosen on held-out documents; data.eval or data.eval_fraction "
-                "names them"
-            )
-
-    def _chooses(self, key: str) -> bool:
-        value = getattr(self, key)
-        return value == "auto" if key == "threshold" else value not in ("none", None)
+        self.check_held_out(data)
 
     def fixed_thresholds(self, names: Sequence[str]) -> np.ndarray:
         """Thresholds [labels] where none are chosen."""
@@ -109,25 +99,10 @@ class Deciding(Task):
             return np.array([self.threshold.get(name, 0.5) for name in names])
         return np.full(len(names), 0.5 if self.threshold == "auto" else self.threshold)
 
-    def policy(self, config) -> Policy:
-        """What a model decides by.
-
-        Raises:
-            ModelError: its config has decisions that are not those of such a model.
-        """
-        facts = config.decisions
-        if self._policy is None or self._policy[0] is not facts:
-            names, several = names_of(config), config.problem_type == MULTI
-            fixed = self.fixed_thresholds(names) if several else None
-            try:
-                policy = Policy.from_facts(facts, names, several, fixed)
-            except (LookupError, TypeError, ValueError) as error:
-                raise ModelError(
-                    f"config.json: decisions: not those of this model ({error!r}); "
-                    "ldt thresholds RUN sets them anew"
-                ) from error
-            self._policy = facts, policy
-        return self._policy[1]
+    def policy_of(self, facts: dict[str, Any], config) -> Policy:
+        names, several = names_of(config), config.problem_type == MULTI
+        fixed = self.fixed_thresholds(names) if several else None
+        return Policy.from_facts(facts, names, several, fixed)
 
     def decide(
         self, answers: Sequence[dict], golds: Sequence[Any], config, lengths: Sequence[int]
@@ -152,7 +127,7 @@ class Deciding(Task):
         target = Target.parse(self.threshold_target)
         rules = Rules(several, fixed, target, self.calibration, abstain)
         scores = np.array([[answer["scores"][name] for name in names] for answer in answers])
-        logits, right = _logits(scores, several), indicators(golds, names)
+        logits, right = logits_of(scores, several), indicators(golds, names)
         decided = decide(logits, right, rules)
         honest = [
             answer | {"label": _label(given, names, several)}
@@ -243,9 +218,3 @@ def indicators(labels: Sequence[str | list[str]], names: list[str]) -> np.ndarra
 def _label(given: np.ndarray, names: Sequence[str], several: bool) -> str | list[str]:
     found = [name for name, there in zip(names, given, strict=True) if there]
     return found if several else found[0]
-
-
-def _logits(scores: np.ndarray, several: bool) -> np.ndarray:
-    """Logits [documents, labels] that have these probabilities; of classes up to a summand."""
-    logits = np.log(np.maximum(scores, _CLIP))
-    return logits - np.log(np.maximum(1 - scores, 1e-16)) if several else logits

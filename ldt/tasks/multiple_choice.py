@@ -1,6 +1,6 @@
 """The right one of a few choices about a text: [cls] question choice [sep] text [sep] for each."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -11,9 +11,9 @@ from ldt.data.records import Example, field, kind, text, texts
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError, RecipeError
 from ldt.metrics import baseline
-from ldt.metrics.numbers import softmax
 from ldt.metrics.result import mean
-from ldt.tasks.base import Outputs, Segment, Task, ends, join
+from ldt.tasks.base import Outputs, Segment, ends, join
+from ldt.tasks.calibrated import Ranking
 from ldt.tasks.explained import Reading, Target
 from ldt.tasks.text.sentences import sentences
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ldt.data.options import DataSection
 
 
-class MultipleChoice(Task):
+class MultipleChoice(Ranking):
     """One of the choices of each question; questions may differ in their number.
 
     Each choice is an input of its own and scored at the first token; the probabilities are the
@@ -38,6 +38,7 @@ class MultipleChoice(Task):
     asked: ClassVar[tuple[str, ...]] = ("question", "choices")
     fields: ClassVar[tuple[str, ...]] = ("question", "choices")
     answer_keys: ClassVar[tuple[str, ...]] = ("answer", "choice", "score", "scores")
+    probability: ClassVar[str] = "scores"
     together: ClassVar[bool] = True
     rests_on: ClassVar[Literal["logits", "places"] | None] = "logits"
 
@@ -95,6 +96,16 @@ class MultipleChoice(Task):
                 features.append(join(segments, self.global_attention) | about | place_of)
         return features
 
+    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
+        """Return that nothing is decided yet, having looked at every answer.
+
+        Raises:
+            DataError: there are no examples, or a right answer that is not among the choices.
+            RecipeError: there are no documents to calibrate by.
+        """
+        self.check_held_out(data)
+        return super().learn(examples, data) | {"decisions": {}}
+
     def gold(self, example: Example, data: "DataSection", config) -> dict[str, int]:
         """Return the place of the right ``choice``."""
         return {"choice": self._label(example, data)}
@@ -107,11 +118,14 @@ class MultipleChoice(Task):
         choices, chunks = features[0]["texts"], features[0]["chunks"]
         logits = np.array([output["logits"][0] for output in outputs], np.float64)
         merged = logits.reshape(len(choices), chunks).mean(1)
-        scores = softmax(merged)
+        scores = self.policy(config).scores(merged[None])[0]
         best = int(merged.argmax())
         answer = {"answer": choices[best], "choice": best, "score": float(scores[best])}
         answer |= {"scores": scores.tolist(), "windows": chunks}
         return answer | features[0].get("flags", {})
+
+    def ranked(self, answer: dict, gold: Any) -> tuple[list[float], int | None]:
+        return answer["scores"], gold["choice"]
 
     def reading(self, example: Example, tokenizer, data: "DataSection") -> Reading:
         """Return the text, whose passages are its sentences."""

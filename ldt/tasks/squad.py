@@ -4,13 +4,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
+
 from ldt.data.features import Feature
 from ldt.data.records import Example, field, kind, text
-from ldt.errors import DataError
+from ldt.errors import DataError, RecipeError
 from ldt.metrics import baseline, squad
 from ldt.metrics.numbers import logistic
 from ldt.metrics.result import mean
-from ldt.tasks.base import Fault, Outputs, evaluation_set, training_set
+from ldt.tasks.base import Decision, Fault, Outputs, evaluation_set, training_set
+from ldt.tasks.calibrated import Calibrated, calibration, logits_of
+from ldt.tasks.decisions.policy import Policy, Rules, decide
 from ldt.tasks.span_task import SpanTask, context_of
 from ldt.tasks.text.alignment import Span
 from ldt.tasks.text.words import cuts_word
@@ -19,10 +23,11 @@ if TYPE_CHECKING:
     from ldt.data.options import DataSection
 
 CLS = 0  # where an input without the answer points to
+NAMES = ("no answer",)  # what a question is calibrated for
 UNSETTLED = 0.5  # "no answer" where it scores higher than every span
 
 
-class Squad(SpanTask):
+class Squad(SpanTask, Calibrated):
     """A piece of a document of any length that answers a question, or "" for no answer.
 
     An example has ``question``, ``context`` and ``answers``: a list of {text, answer_start}, the
@@ -36,6 +41,10 @@ class Squad(SpanTask):
     s is the logit of the best span of all chunks and n the lowest logit of a first token, so that
     one chunk with an answer is enough.
 
+    Args:
+        calibration: what makes ``no_answer`` as often right as it says, fitted to the evaluation
+            set: ``platt``, ``beta``, or ``auto`` for the best of them, which may be neither.
+
     Source: Rajpurkar et al. 2018 (arXiv:1806.03822) for the threshold; Devlin et al. 2019
     (arXiv:1810.04805), section 4.3, for the first token.
     """
@@ -43,16 +52,22 @@ class Squad(SpanTask):
     fields: ClassVar[tuple[str, ...]] = ("question", "answers")
     answer_keys: ClassVar[tuple[str, ...]] = (*SpanTask.answer_keys, "best", "no_answer")
 
+    probability: ClassVar[str] = "no_answer"
+
     name: Literal["squad"] = "squad"
+    calibration: Literal["none", "auto", "platt", "beta"] = "none"
 
     published = staticmethod(squad.published)
 
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
-        """Return no_answer_threshold: None where every question has an answer.
+        """Return no_answer_threshold, None where every question has an answer; and that nothing
+        is decided yet.
 
         Raises:
             DataError: there are no examples, or an answer that is not where it is said to be.
+            RecipeError: there is nothing to calibrate, or nothing to do it by.
         """
+        self.check_held_out(data)
         source = training_set(data)
         answered = [bool(self._answers(each, data)) for each in self.each(examples, source)]
         without = answered.count(False)
@@ -60,7 +75,12 @@ class Squad(SpanTask):
             raise DataError(
                 f"{source}: nothing to learn, none of {without:,} questions has an answer"
             )
-        return {"no_answer_threshold": UNSETTLED if without else None}
+        if self.decides and not without:
+            raise RecipeError(
+                f"task.calibration: {source}: every question has an answer, there is no "
+                "probability of none"
+            )
+        return {"no_answer_threshold": UNSETTLED if without else None, "decisions": {}}
 
     def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
         """Look at the answers of all evaluation examples.
@@ -142,10 +162,33 @@ class Squad(SpanTask):
                 null = min(
                     sum(float(output[name][CLS]) for name in self.outputs) for output in outputs
                 )
-                answer["no_answer"] = logistic(null - spans[0][0])
+                logit, calibrator = null - spans[0][0], self.policy(config).calibrator
+                answer["no_answer"] = (
+                    calibrator.apply(np.array([[logit]])).item() if calibrator else logistic(logit)
+                )
             if answer["no_answer"] > threshold:
                 answer["answer"] = ""
         return answer | features[0]["flags"]
+
+    def policy_of(self, facts: dict[str, Any], config) -> Policy:
+        return Policy.from_facts(facts, NAMES, several=True)
+
+    def decide(
+        self, answers: Sequence[dict], golds: Sequence[Any], config, lengths: Sequence[int]
+    ) -> Decision:
+        """Calibrate the probability that a question has no answer; documents without a word do not
+        count."""
+        known = [number for number, answer in enumerate(answers) if answer.get("best")]
+        if self.calibration == "none" or not known:
+            return Decision(answers)
+        logits = logits_of(np.array([[answers[n]["no_answer"]] for n in known]), several=True)
+        right = np.array([[not golds[n]["answers"]] for n in known])
+        rules = Rules(several=True, thresholds=np.array([0.5]), calibration=self.calibration)
+        decided = decide(logits, right, rules)
+        honest = list(answers)
+        for number, score in zip(known, decided.scores[:, 0].tolist(), strict=True):
+            honest[number] = answers[number] | {"no_answer": score}
+        return calibration(honest, decided, logits, right, [lengths[n] for n in known], NAMES)
 
     def measure(
         self, answers: Sequence[dict], golds: Sequence[Any], config

@@ -6,9 +6,10 @@ Input: <s> [question] query [/question] ([ent] candidate [/ent])* (</s> support 
 import logging
 import math
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -20,20 +21,19 @@ from ldt.data.tokenization import marker_ids, tokenize, tokenize_with_offsets
 from ldt.errors import DataError, listed
 from ldt.metrics import wikihop
 from ldt.metrics.baseline import Baselines
-from ldt.metrics.numbers import softmax
 from ldt.metrics.result import mean
 from ldt.tasks.base import (
     NO_LABEL,
     Fault,
     Outputs,
     Segment,
-    Task,
     ends,
     evaluation_set,
     flat,
     join,
     training_set,
 )
+from ldt.tasks.calibrated import Ranking
 from ldt.tasks.explained import Reading, Target
 from ldt.tasks.text.sentences import sentences
 
@@ -49,7 +49,7 @@ _GROUPS = (
 )
 
 
-class WikiHop(Task):
+class WikiHop(Ranking):
     """One of the candidates of each question.
 
     Encoding, head and shuffling are those of Beltagy et al. 2020 (arXiv:2004.05150), as in the
@@ -75,6 +75,7 @@ class WikiHop(Task):
     asked: ClassVar[tuple[str, ...]] = ("query", "candidates")
     fields: ClassVar[tuple[str, ...]] = ("query", "candidates", "answer")
     answer_keys: ClassVar[tuple[str, ...]] = ("answer", "score", "n_best")
+    probability: ClassVar[str] = "score"
     together: ClassVar[bool] = True
     rests_on: ClassVar[Literal["logits", "places"] | None] = "logits"
     shuffles: ClassVar[bool] = True
@@ -93,11 +94,13 @@ class WikiHop(Task):
         return LdtForCandidateRanking
 
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
-        """Return window_merge, having looked at every answer.
+        """Return window_merge, and that nothing is decided yet, having looked at every answer.
 
         Raises:
             DataError: no examples, or an answer that is not among its candidates.
+            RecipeError: there are no documents to calibrate by.
         """
+        self.check_held_out(data)
         for example in self.each(examples, training_set(data)):
             answer, candidates = self._answer(example, data), self._candidates(example, data)
             if answer not in candidates:
@@ -106,7 +109,7 @@ class WikiHop(Task):
                     f"{len(candidates):,} candidates ({listed(candidates, 5, _cut)}); "
                     "training needs it among them"
                 )
-        return {"window_merge": self.merge}
+        return {"window_merge": self.merge, "decisions": {}}
 
     def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
         """Warn of questions that cannot be answered, as no candidate is right.
@@ -218,13 +221,21 @@ class WikiHop(Task):
         logits = np.stack([output["logits"][: len(candidates)] for output in outputs])
         logits = logits.astype(np.float64)
         merged = logits.mean(0) if self.merge == "mean" else logits.sum(0)
-        scores = softmax(merged)
+        scores = self.policy(config).scores(merged[None])[0]
         best = [
             {"answer": candidates[place], "score": float(scores[place])}
             for place in np.argsort(-merged, kind="stable")[: self.n_best]
         ]
         several = {"n_best": best} if self.n_best > 1 else {}
         return best[0] | several | features[0].get("flags", {})
+
+    def in_full(self) -> Self:
+        return self.model_copy(update={"n_best": sys.maxsize})
+
+    def ranked(self, answer: dict, gold: Any) -> tuple[list[float], int | None]:
+        best = answer["n_best"]
+        places = [place for place, each in enumerate(best) if each["answer"] == gold["answer"]]
+        return [each["score"] for each in best], places[0] if places else None
 
     def reading(self, example: Example, tokenizer, data: "DataSection") -> Reading:
         """Return the supports, a line each, whose passages are their sentences."""

@@ -75,8 +75,9 @@ class ByExample(Measure):
         golds: Sequence,
         decides: bool = False,
     ):
-        self.task, self.config, self.features = task, config, features
         self.decides = decides or task.decides
+        self.task = task.in_full() if self.decides else task
+        self.config, self.features = config, features
         self.examples, self.golds = examples, golds
         self.rows = features.by_document()
 

@@ -84,7 +84,7 @@ def card(
         decided=" and ".join(decided),
         trivial=no_better_than(task, results),
         decides=in_words(decisions),
-        calibrated="calibration" in decisions,
+        calibrated=getattr(task, "probability", "") if "calibration" in decisions else "",
         reliability=_reliability(results) if "calibration" in decisions else "",
         rows=_table(list(table[0]), [_figures(row) for row in table]) if table else "",
         data=_data(task.kind, results),

@@ -142,4 +142,4 @@ def test_predictions_without_a_right_entity_are_no_better_than_o(gold, tmp_path)
         str(tmp_path / "gold.conll"), str(tmp_path / "pred.json"), format="conll"
     )
     assert set(result.baselines) == {"precision", "recall", "f1"}
-    assert result.warnings[-1] == "no better than always O: precision 0"
+    assert result.warnings[-1] == "no better than always O: precision 0.00"

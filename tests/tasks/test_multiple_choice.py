@@ -18,7 +18,7 @@ from ldt.tasks import MultipleChoice
 from ldt.training.finetune import encode_all
 from ldt.training.summary import length_report
 
-CONFIG = PretrainedConfig()
+CONFIG = PretrainedConfig(decisions={})
 
 
 LONG = "the party of the first part and the other party agree " * 3
@@ -166,7 +166,8 @@ def test_a_text_that_is_two_choices_is_no_label():
     example = question(choices=["a", "b", "a"], label="a")
     with pytest.raises(DataError, match="label 'label' is 'a', expected the text of one"):
         MultipleChoice().learn([example], DataSection())
-    assert MultipleChoice().learn([question(choices=["a", "b", "a"])], DataSection()) == {}
+    learnt = MultipleChoice().learn([question(choices=["a", "b", "a"])], DataSection())
+    assert learnt == {"decisions": {}}
 
 
 def test_sets_without_questions_and_several_label_fields_are_refused():

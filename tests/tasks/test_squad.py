@@ -18,8 +18,8 @@ from ldt.model import load as load_model
 from ldt.recipe.recipe import DataSection, load
 from ldt.tasks import Squad
 
-ALWAYS = SimpleNamespace(no_answer_threshold=None)
-MAYBE = SimpleNamespace(no_answer_threshold=0.5)
+ALWAYS = SimpleNamespace(no_answer_threshold=None, decisions={})
+MAYBE = SimpleNamespace(no_answer_threshold=0.5, decisions={})
 
 
 @pytest.fixture(scope="module")
@@ -226,8 +226,10 @@ def test_fields_can_have_other_names(tiny):
 
 def test_whether_there_may_be_no_answer_is_told_by_the_training_set():
     task, data = Squad(), DataSection(train="t.json", eval="e.json")
-    assert task.learn([example(["York"])], data) == {"no_answer_threshold": None}
-    assert task.learn([example(["York"]), example([])], data) == {"no_answer_threshold": 0.5}
+    nothing = {"decisions": {}}
+    assert task.learn([example(["York"])], data) == {"no_answer_threshold": None} | nothing
+    both = [example(["York"]), example([])]
+    assert task.learn(both, data) == {"no_answer_threshold": 0.5} | nothing
     for examples, message in (([], "no questions"), ([example([])], "nothing to learn, none of 1")):
         with pytest.raises(DataError, match=f"^t.json: {message}"):
             task.learn(examples, data)
@@ -240,6 +242,10 @@ def test_whether_there_may_be_no_answer_is_told_by_the_training_set():
 
 
 # answers
+
+
+def maybe(threshold):
+    return SimpleNamespace(no_answer_threshold=threshold, decisions={})
 
 
 def decide(config, windows, **fields):
@@ -280,8 +286,8 @@ def test_the_probability_of_no_answer_decides(windows, answer, doubt):
 def test_the_threshold_of_the_model_decides():
     windows = [(4, 3, 2)]
     p = decide(MAYBE, windows)["no_answer"]
-    assert decide(SimpleNamespace(no_answer_threshold=p), windows)["answer"] == "York"
-    found = decide(SimpleNamespace(no_answer_threshold=p - 1e-9), windows, n_best=2)
+    assert decide(maybe(p), windows)["answer"] == "York"
+    found = decide(maybe(p - 1e-9), windows, n_best=2)
     assert found["answer"] == ""
     assert [item["answer"] for item in found["n_best"]] == ["York", "Bath"]
 

@@ -21,7 +21,7 @@ from ldt.recipe.recipe import DataSection
 from ldt.tasks import WikiHop
 from ldt.tasks.wikihop import joined
 
-CONFIG = PretrainedConfig()
+CONFIG = PretrainedConfig(decisions={})
 approx = pytest.approx
 A = 15  # tokens of question and candidates in the example below
 
@@ -238,7 +238,7 @@ def test_training_sees_candidates_and_supports_in_a_new_order_with_the_label_mov
 
 def test_an_answer_outside_of_the_candidates_ends_a_training_before_it_begins():
     task, data = WikiHop(merge="sum"), DataSection(train="train.json")
-    assert task.learn([question()], data) == {"window_merge": "sum"}
+    assert task.learn([question()], data) == {"window_merge": "sum", "decisions": {}}
     with pytest.raises(DataError) as caught:
         task.learn([question(), question(answer="Agree")], data)
     assert str(caught.value) == (

@@ -106,7 +106,7 @@ def test_answers_are_by_the_decisions_of_the_model(several, caplog):
         assert isinstance(answer["label_set"], list)
     card = Path("runs/r/README.md").read_text()
     assert "It decides by thresholds of 2 labels by f1; probabilities calibrated by platt" in card
-    assert "Its `scores` are calibrated probabilities" in card
+    assert "Probabilities in `scores` are calibrated; `--raw-scores` gives logits." in card
     assert "| answers | mean probability | share that is right |" in card
 
 

@@ -28,6 +28,8 @@ class PlainConfig(PreTrainedConfig):
     initializer_range: float = 0.3
     classifier_pooling: str = "cls"
     window_merge: str = "mean"
+    class_weights: list[float] | None = None
+    focal_gamma: float = 0.0
     sep_token_id: int | None = None
     tie_word_embeddings: bool = True
 
