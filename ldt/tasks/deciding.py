@@ -1,25 +1,26 @@
-"""Tasks whose answers are labels: what they decide by, chosen on held-out documents."""
+"""Tasks whose answers have probabilities, and what they decide by, chosen on held-out documents."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field, PrivateAttr, WithJsonSchema
 
 from ldt.data.labels import MULTI, REGRESSION
-from ldt.errors import RecipeError, UserError, did_you_mean, listed
-from ldt.tasks.base import Decision
-from ldt.tasks.calibrated import Calibrated, logits_of
-from ldt.tasks.decisions.policy import COVERAGES, METHODS, Policy, Rules, decide
+from ldt.errors import ModelError, RecipeError, UserError, did_you_mean, listed
+from ldt.tasks.base import Decision, Task
+from ldt.tasks.decisions.policy import COVERAGES, METHODS, Decided, Policy, Rules, decide
 from ldt.tasks.decisions.report import report, summary
 from ldt.tasks.decisions.thresholds import TARGET, Target
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
 
+_CLIP = 1e-300  # log of it is finite
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -33,6 +34,69 @@ TargetText = Annotated[
     AfterValidator(_check_target),
     WithJsonSchema({"type": "string", "pattern": f"^(?:{TARGET.pattern})$"}),
 ]
+
+
+class Calibrated(Task):
+    """A task whose answers have probabilities.
+
+    Args:
+        calibration: what makes probabilities that are as often right as they say, fitted to the
+            evaluation set; ``auto`` takes the best way there is.
+    """
+
+    chosen: ClassVar[tuple[str, ...]] = ("calibration",)  # keys that held-out documents can decide
+    probability: ClassVar[str]  # key of its answers that is calibrated
+
+    calibration: Literal["none", "auto", "temperature", "platt", "beta"] = "none"
+
+    _policy: tuple[Any, Policy] | None = PrivateAttr(None)
+
+    @property
+    def decides(self) -> bool:
+        return any(map(self.chooses, self.chosen))
+
+    def chooses(self, key: str) -> bool:
+        """Whether the recipe has held-out documents choose what a key of the task stands for."""
+        return getattr(self, key) not in ("none", None)
+
+    def check_held_out(self, data: DataSection) -> None:
+        """Refuse to choose without held-out documents.
+
+        Raises:
+            RecipeError: one line.
+        """
+        if self.decides and not (data.eval or data.eval_fraction):
+            key = next(filter(self.chooses, self.chosen))
+            raise RecipeError(
+                f"task.{key}: is chosen on held-out documents; data.eval or data.eval_fraction "
+                "names them"
+            )
+
+    def policy(self, config) -> Policy:
+        """What a model decides by.
+
+        Raises:
+            ModelError: its config has decisions that are not those of such a model.
+        """
+        facts = config.decisions
+        if self._policy is None or self._policy[0] is not facts:
+            try:
+                policy = self.policy_of(facts, config)
+            except (LookupError, TypeError, ValueError) as error:
+                raise ModelError(
+                    f"config.json: decisions: not those of this model ({error!r}); "
+                    "ldt thresholds RUN sets them anew"
+                ) from error
+            self._policy = facts, policy
+        return self._policy[1]
+
+    @abstractmethod
+    def policy_of(self, facts: dict[str, Any], config) -> Policy:
+        """The policy of the decisions in a config.
+
+        Raises:
+            LookupError, TypeError, ValueError: they are not those of such a model.
+        """
 
 
 class Deciding(Calibrated):
@@ -218,3 +282,33 @@ def indicators(labels: Sequence[str | list[str]], names: list[str]) -> np.ndarra
 def _label(given: np.ndarray, names: Sequence[str], several: bool) -> str | list[str]:
     found = [name for name, there in zip(names, given, strict=True) if there]
     return found if several else found[0]
+
+
+def calibration(
+    answers: Sequence[dict],
+    decided: Decided,
+    logits: np.ndarray,
+    right: np.ndarray,
+    lengths: Sequence[int],
+    names: Sequence[str] = (),
+) -> Decision:
+    """What is kept of decisions where nothing but a calibration was fitted.
+
+    Args:
+        answers: as they count for the metrics.
+        decided: by these documents.
+        logits: [documents, labels].
+        right: [documents, labels] bool.
+        lengths: tokens of each document.
+        names: of the labels, where there can be several.
+    """
+    made, found = report(decided, logits, right, names, lengths), decided.policy.facts(names)
+    facts = {key: found[key] for key in ("calibration",) if key in found}
+    facts["measured"] = summary(made, None)
+    return Decision(answers, {"decisions": facts}, made | {"policy": facts})
+
+
+def logits_of(scores: np.ndarray, several: bool) -> np.ndarray:
+    """Logits [..., labels] that have these probabilities; of one right label up to a summand."""
+    logits = np.log(np.maximum(scores, _CLIP))
+    return logits - np.log(np.maximum(1 - scores, 1e-16)) if several else logits

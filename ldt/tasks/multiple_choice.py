@@ -13,8 +13,8 @@ from ldt.errors import DataError, RecipeError
 from ldt.metrics import baseline
 from ldt.metrics.result import mean
 from ldt.tasks.base import Outputs, Segment, ends, join
-from ldt.tasks.calibrated import Ranking
 from ldt.tasks.explained import Reading, Target
+from ldt.tasks.ranking import Ranking
 from ldt.tasks.text.sentences import sentences
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from ldt.metrics import baseline, squad
 from ldt.metrics.numbers import logistic
 from ldt.metrics.result import mean
 from ldt.tasks.base import Decision, Fault, Outputs, evaluation_set, training_set
-from ldt.tasks.calibrated import Calibrated, calibration, logits_of
+from ldt.tasks.deciding import Calibrated, calibration, logits_of
 from ldt.tasks.decisions.policy import Policy, Rules, decide
 from ldt.tasks.span_task import SpanTask, context_of
 from ldt.tasks.text.alignment import Span

@@ -33,8 +33,8 @@ from ldt.tasks.base import (
     join,
     training_set,
 )
-from ldt.tasks.calibrated import Ranking
 from ldt.tasks.explained import Reading, Target
+from ldt.tasks.ranking import Ranking
 from ldt.tasks.text.sentences import sentences
 
 if TYPE_CHECKING:
