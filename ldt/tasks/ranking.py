@@ -45,7 +45,7 @@ class Ranking(Calibrated):
         pairs = [self.ranked(answer, gold) for answer, gold in zip(answers, golds, strict=True)]
         known = [number for number, (_, place) in enumerate(pairs) if place is not None]
         if self.calibration == "none" or not known:
-            return Decision(answers)
+            return Decision(answers, {"decisions": {}})
         logits = np.full((len(known), max(len(scores) for scores, _ in pairs)), _ABSENT)
         right = np.zeros(logits.shape, bool)
         for row, there, number in zip(logits, right, known, strict=True):

@@ -180,7 +180,7 @@ class Squad(SpanTask, Calibrated):
         count."""
         known = [number for number, answer in enumerate(answers) if answer.get("best")]
         if self.calibration == "none" or not known:
-            return Decision(answers)
+            return Decision(answers, {"decisions": {}})
         logits = logits_of(np.array([[answers[n]["no_answer"]] for n in known]), several=True)
         right = np.array([[not golds[n]["answers"]] for n in known])
         rules = Rules(several=True, thresholds=np.array([0.5]), calibration=self.calibration)

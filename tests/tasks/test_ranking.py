@@ -1,0 +1,205 @@
+"""Probabilities of candidates and of no answer, calibrated by held-out questions."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recipe_data import multiple_choice, squad
+from scipy.optimize import minimize_scalar
+from training_runs import train
+from transformers import PretrainedConfig
+
+from ldt import cli
+from ldt.errors import ModelError, RecipeError
+from ldt.inference.predict import predict
+from ldt.metrics.numbers import softmax
+from ldt.model.loading import read_config
+from ldt.recipe import recipe as recipes
+from ldt.recipe.recipe import DataSection
+from ldt.tasks import MultipleChoice, Squad, WikiHop
+from ldt.tasks.decisions import Platt, Rules, decide
+from ldt.tasks.decisions.folds import folds
+
+approx = pytest.approx
+HELD_OUT = DataSection(train="t.jsonl", eval="e.jsonl")
+
+
+def config(**fields):
+    return PretrainedConfig(decisions={}, **fields)
+
+
+@pytest.fixture
+def questions():
+    """Logits of 2 to 6 candidates that are three times too sure, and which is right."""
+    rng = np.random.default_rng(0)
+    logits = [rng.normal(0, 1.5, rng.integers(2, 7)) for _ in range(1500)]
+    right = [int(rng.choice(len(row), p=softmax(row))) for row in logits]
+    return [row * 3 for row in logits], right
+
+
+def ranking(task, logits, made=None):
+    """The answer of a model with these logits."""
+    if task.name == "multiple_choice":
+        features = [{"texts": [str(n) for n in range(len(logits))], "chunks": 1, "flags": {}}]
+        outputs = [{"logits": logits[n : n + 1]} for n in range(len(logits))]
+    else:
+        features = [{"candidates": [str(n) for n in range(len(logits))]}]
+        outputs = [{"logits": logits}]
+    return task.decode(outputs, made or config(), None, features)
+
+
+@pytest.mark.parametrize("task", [WikiHop, MultipleChoice])
+def test_the_temperature_of_candidates_has_the_least_cross_entropy(task, questions):
+    task = task(calibration="temperature")
+    logits, right = questions
+    answers = [ranking(task.in_full(), row) for row in logits]
+    golds = [{"answer": str(place), "choice": place} for place in right]
+    found = task.decide(answers, golds, config(), [100] * len(right))
+
+    def cross_entropy(inverse):
+        pairs = zip(logits, right, strict=True)
+        return -sum(np.log(softmax(inverse * row)[place]) for row, place in pairs)
+
+    best = minimize_scalar(cross_entropy, bounds=(0.1, 10), method="bounded").x
+    kept = found.changes["decisions"]["calibration"]
+    assert kept == {"method": "temperature", "temperature": approx(1 / best, rel=1e-4)}
+    assert kept["temperature"] == approx(3, rel=0.2)
+    before, after = (found.report["calibration"][when]["ece"] for when in ("before", "after"))
+    assert after < before / 3
+    made = PretrainedConfig(decisions=dict(found.changes["decisions"]))
+    answer = ranking(task, np.array([2.0, 5.0, -1.0]), made)
+    assert answer["answer"] == "1"
+    scores = softmax(np.array([2.0, 5.0, -1.0]) / kept["temperature"])
+    assert answer["score"] == approx(scores[1])
+    assert answer.get("scores", scores.tolist()) == approx(scores.tolist())
+
+
+def test_questions_without_a_right_candidate_do_not_count(questions):
+    task = WikiHop(calibration="temperature")
+    logits, right = questions
+    answers = [ranking(task.in_full(), row) for row in logits]
+    golds = [{"answer": str(place)} for place in right]
+    alone = task.decide(answers, golds, config(), [1] * len(right))
+    more = [*answers, ranking(task.in_full(), np.arange(9.0))]
+    found = task.decide(more, [*golds, {"answer": "none"}], config(), [1] * len(more))
+    kept, expected = (each.changes["decisions"]["calibration"] for each in (found, alone))
+    assert kept == expected
+    assert list(found.answers) == more
+    nothing = task.decide(answers[:1], [{"answer": "none"}], config(), [1])
+    assert nothing.changes == {"decisions": {}}
+
+
+def test_auto_leaves_probabilities_that_are_right(questions):
+    task = MultipleChoice(calibration="auto")
+    logits, right = questions
+    answers = [ranking(task, row / 3) for row in logits]
+    golds = [{"choice": place} for place in right]
+    found = task.decide(answers, golds, config(), [1] * len(right)).changes["decisions"]
+    if "calibration" in found:  # as good as none
+        assert found["calibration"]["temperature"] == approx(1, abs=0.15)
+    else:
+        assert set(found) == {"measured"}
+
+
+def test_answers_list_as_many_candidates_as_are_asked_for():
+    task = WikiHop(calibration="temperature", n_best=2)
+    assert len(ranking(task, np.arange(4.0))["n_best"]) == 2
+    assert len(ranking(task.in_full(), np.arange(4.0))["n_best"]) == 4
+
+
+def no_answer(task, doubt, made):
+    """The answer where no answer has a logit that is so much higher than that of the best span."""
+    places = np.array([(0, 4), (5, 9)], np.int32)
+    features = [{"offsets": places, "first": 1, "flags": {}, "context": "York Bath"}]
+    logits = np.array([doubt / 2, 0.0, -50.0])
+    return task.decode([dict.fromkeys(Squad.outputs, logits)], made, None, features)
+
+
+def test_the_probability_of_no_answer_is_calibrated():
+    rng = np.random.default_rng(1)
+    doubts = rng.normal(0, 2, 200)
+    empty = rng.random(200) < 1 / (1 + np.exp(-doubts))
+    doubts = doubts * 3 + 2  # too sure, and too often of no answer
+    made, task = config(no_answer_threshold=0.5), Squad(calibration="platt")
+    answers = [no_answer(task, doubt, made) for doubt in doubts]
+    silent = {"answer": "", "best": "", "no_answer": 1.0}  # a document without a word
+    golds = [{"answers": [] if none else ["York"]} for none in empty]
+    found = task.decide([*answers, silent], [*golds, {"answers": []}], made, [9] * 201)
+
+    right = empty[:, None]
+    oracle = Platt.fit(doubts[:, None], right)
+    kept = found.changes["decisions"]["calibration"]
+    assert kept["method"] == "platt"
+    assert kept["weights"][0] == approx(oracle.weights[0], rel=1e-6)
+    assert kept["weights"][0] == approx([1 / 3, -2 / 3], abs=0.15)
+    # What counts is by other folds.
+    assert found.answers[-1] is silent
+    for others, own in folds(200):
+        fold = Platt.fit(doubts[others, None], right[others])
+        expected = fold.apply(doubts[own, None])[:, 0]
+        assert [found.answers[n]["no_answer"] for n in own] == approx(expected)
+    decided = PretrainedConfig(no_answer_threshold=0.5, decisions=dict(found.changes["decisions"]))
+    for doubt in (-3.0, 1.9, 2.1, 8.0):
+        answer = no_answer(task, doubt, decided)
+        p = 1 / (1 + np.exp(-np.dot(kept["weights"][0], [doubt, 1])))
+        assert answer["no_answer"] == approx(p)
+        assert answer["answer"] == ("" if p > 0.5 else "York")
+    rules = Rules(several=True, thresholds=np.array([0.5]), calibration="platt")
+    after = decide(doubts[:, None], right, rules)
+    report = found.report["labels"]["no answer"]
+    assert report["documents"] == empty.sum() == after.given.shape[0] - (~empty).sum()
+
+
+def test_calibration_without_what_it_is_fitted_to_is_refused():
+    for task in (WikiHop, MultipleChoice, Squad):
+        with pytest.raises(RecipeError, match=r"task.calibration: is chosen on held-out documents"):
+            task(calibration="auto").learn([], DataSection(train="t.jsonl"))
+    example = recipes_example({"question": "who?", "context": "a b", "answers": ["a"]})
+    with pytest.raises(RecipeError, match="t.jsonl: every question has an answer"):
+        Squad(calibration="platt").learn([example], HELD_OUT)
+
+
+def recipes_example(fields):
+    from ldt.data.records import Example
+
+    return Example(fields, "q", "t.jsonl:1")
+
+
+def test_decisions_of_another_model_are_refused():
+    made = PretrainedConfig(decisions={"calibration": {"method": "temperature"}})
+    with pytest.raises(ModelError, match="decisions: not those of this model"):
+        ranking(WikiHop(), np.arange(3.0), made)
+
+
+@pytest.mark.parametrize(("task", "line"), [("multiple_choice", multiple_choice), ("squad", squad)])
+def test_the_same_from_finetune_and_from_ldt_thresholds(
+    task, line, tiny_longformer, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    for name, numbers in (("train", range(8)), ("dev", range(20, 44))):
+        lines = [json.dumps({"id": n} | line(n)) for n in numbers]
+        Path(f"{name}.jsonl").write_text("\n".join(lines))
+    method = "temperature" if task == "multiple_choice" else "platt"
+    Path("r.yaml").write_text(f"""
+task: {{name: {task}, calibration: {method}}}
+model: {{path: {tiny_longformer}}}
+data: {{train: train.jsonl, eval: dev.jsonl}}
+training: {{output_dir: run, max_steps: 2, learning_rate: 0.01}}
+""")
+    train(recipes.load("r.yaml", command="finetune"))
+    assert f"decides by probabilities calibrated by {method}" in capsys.readouterr().out
+    made = read_config(Path("run"))
+    assert made.decisions["calibration"]["method"] == method
+    before = Path("run/config.json").read_bytes()
+    key = "scores" if task == "multiple_choice" else "no_answer"
+    assert f"Probabilities in `{key}` are calibrated. " in Path("run/README.md").read_text()
+    assert predict("dev.jsonl", model="run", output="a.jsonl") == 0
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["thresholds", "run"])
+    assert ended.value.code == 0
+    assert Path("run/config.json").read_bytes() == before
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["thresholds", "run", "--calibration", "none"])
+    assert ended.value.code == 0
+    assert read_config(Path("run")).decisions == {}
