@@ -32,7 +32,7 @@ from ldt.tasks.decisions import COVERAGES, Rules, decide, risk_coverage, upper_b
 ROOT = Path(__file__).parents[1]
 SPLITS = 20
 TARGETS = (0.8, 0.9, 0.95)
-METRICS = ("macro_f1", "micro_f1", "macro_ap", "ece")
+METRICS = ("macro_f1", "micro_f1", "macro_ap", "ece", "ece_by_chance")
 RECIPE = """\
 task: {{name: classification, problem: multi_label, pooling: max, class_weights: {weights}}}
 model: {{path: minilm-{length}}}
@@ -116,7 +116,7 @@ def truth(folder, file, labels):
 
 
 def figures(found, right, labels):
-    """The metrics of answers, from 0 to 100 but for ece."""
+    """The metrics of answers, from 0 to 100 but for those of calibration."""
     scores = np.array([[answer["scores"][label] for label in labels] for answer in found])
     given = np.array([[label in answer["label"] for label in labels] for answer in found])
     metrics = class_metrics(right, given, several=True)
@@ -125,7 +125,14 @@ def figures(found, right, labels):
     ]
     metrics["macro_ap"] = float(np.mean(precisions))
     metrics["ece"] = expected_calibration_error(scores.ravel(), right.ravel())
+    metrics["ece_by_chance"] = by_chance(scores.ravel())
     return {name: metrics[name] for name in METRICS}
+
+
+def by_chance(scores):
+    """The ece of as many answers whose probabilities are exactly right, in the mean over draws."""
+    draws = np.random.default_rng(0).random((SPLITS, len(scores))) < scores
+    return float(np.mean([expected_calibration_error(scores, right) for right in draws]))
 
 
 def one_seed(folder, labels, seed, args):
@@ -229,7 +236,7 @@ def show(made):
         cells = []
         for metric in METRICS:
             values = [seed[name][metric] for seed in seeds]
-            digits = 3 if metric == "ece" else 1
+            digits = 3 if metric.startswith("ece") else 1
             low, high = min(values), max(values)
             middle = statistics.mean(values)
             cells.append(f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})")
