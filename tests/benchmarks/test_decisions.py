@@ -2,10 +2,32 @@
 
 import gzip
 import json
+import sys
+from pathlib import Path
 
-import decisions
 import numpy as np
 import pytest
+
+from ldt import cli
+
+
+@pytest.fixture
+def decisions(monkeypatch):
+    """The script as a module; its commands run in this process."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    import commands
+    import decisions
+
+    def ldt(folder, *arguments):
+        monkeypatch.chdir(folder)
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*map(str, arguments)])
+        assert ended.value.code == 0, arguments
+
+    monkeypatch.setattr(commands, "ldt", ldt)
+    yield decisions
+    for name in ("decisions", "commands"):
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture
@@ -23,7 +45,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_every_way_is_measured_on_contracts_of_no_other_use(folder, minilm, capsys):
+def test_every_way_is_measured_on_contracts_of_no_other_use(decisions, folder, minilm, capsys):
     found = folder / "found.json"
     decisions.main(
         [str(folder), "--seeds", "1", "--length", "512", "--epochs", "1", "--json", str(found)]
@@ -51,7 +73,7 @@ def test_every_way_is_measured_on_contracts_of_no_other_use(folder, minilm, caps
     assert "labels in a set" in shown
 
 
-def test_probabilities_that_are_right_are_off_by_chance_alone():
+def test_probabilities_that_are_right_are_off_by_chance_alone(decisions):
     rng = np.random.default_rng(3)
     scores = rng.random(2000)
     own = decisions.expected_calibration_error(scores, rng.random(2000) < scores)
@@ -59,7 +81,7 @@ def test_probabilities_that_are_right_are_off_by_chance_alone():
     assert decisions.by_chance(np.repeat(scores, 100)) < own / 5
 
 
-def test_coverage_is_what_was_asked_for():
+def test_coverage_is_what_was_asked_for(decisions):
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 2, (400, 3))
     right = rng.random((400, 3)) < 1 / (1 + np.exp(-logits))
