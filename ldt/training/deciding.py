@@ -92,6 +92,9 @@ def _changed(task: Task, changes: dict[str, Any]) -> Task:
     Raises:
         UserError: it has no such key, or not this value.
     """
+    for key in changes:
+        if key not in type(task).model_fields:
+            raise UserError(f"task.{key}: {task.name} has no such key; nothing of it is decided so")
     values = task.model_dump() | changes
     try:
         return type(task).model_validate(values)

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from ldt.errors import UserError
 from ldt.inference.predict import predict
 from ldt.inference.run_folder import read_recipe
 from ldt.model.loading import read_config
+from ldt.tasks import WikiHop
 from ldt.training.deciding import decide_anew
 
 ALL = ("task.threshold=auto", "task.calibration=platt", "task.abstain={coverage: 0.8}")
@@ -158,6 +160,12 @@ def test_a_value_that_means_nothing_is_one_line(several):
     own = read_recipe(Path("runs/r"))
     with pytest.raises(UserError, match="task.threshold_target: expected f1, f2"):
         decide_anew(Path("runs/r"), own, threshold_target="precision")
+
+
+def test_a_key_that_the_task_does_not_have_is_one_line(several):
+    wikihop = replace(several(), task=WikiHop())
+    with pytest.raises(UserError, match="^task.threshold_target: wikihop has no such key; nothing"):
+        decide_anew(Path("runs/r"), wikihop, threshold_target="f1")
 
 
 def test_an_older_run_without_these_keys_goes_on(several):

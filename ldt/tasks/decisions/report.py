@@ -144,7 +144,7 @@ def summary(made: Mapping[str, Any], target: str | None) -> dict[str, Any]:
     if calibration["method"] != "none":
         found["ece"] = [calibration[when]["ece"] for when in ("before", "after")]
     if "asked" in abstention:
-        found |= {key: abstention[key] for key in ("asked", "coverage", "risk", "bound")}
+        found |= {key: abstention[key] for key in ("asked", "coverage", "risk", "bound", "aurc")}
     return found
 
 
@@ -186,5 +186,5 @@ def _silence(least: float | None, measured: Mapping[str, Any]) -> str:
         wrong += f" (90 % sure: at most {measured['bound']:.1%})"
     return (
         f"no answer below a confidence of {least:.3f} {asked} "
-        f"({measured['coverage']:.0%} answered{wrong})"
+        f"({measured['coverage']:.0%} answered{wrong}, AURC {measured['aurc']:.3f})"
     )

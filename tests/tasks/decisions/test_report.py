@@ -74,6 +74,7 @@ def test_in_words(documents):
     line = in_words(facts)
     assert line.startswith("thresholds of 2 labels by f1; probabilities calibrated by platt (ECE 0")
     assert "for a coverage of 0.9 (" in line
+    assert f", AURC {made['abstention']['aurc']:.3f})" in line
     assert line.endswith("; by 60 documents of dev.jsonl")
     facts["abstain"]["confidence"] = None
     assert "no answer at all, none is sure enough for a coverage of 0.9" in in_words(facts)
