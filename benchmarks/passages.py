@@ -230,7 +230,7 @@ def main(argv=None):
         )
         own = own[: args.contracts]
         found = hits(predictor, own, np.random.default_rng(seed))
-        found["faithfulness"] = faithfulness(predictor, own[: args.contracts // 2], (1, 3))
+        found["faithfulness"] = faithfulness(predictor, own[: args.contracts // 3], (3,))
         made["cuad"].append(found)
     long_model(folder)
     made["cost"] = cost(folder, text, args.rounds)
