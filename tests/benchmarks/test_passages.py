@@ -26,12 +26,9 @@ def test_passages_are_ranked_by_score_those_that_are_not_read_last(passages):
 
 def test_the_tables_weigh_seeds_by_their_labels(passages, capsys):
     def seed(pairs, rate):
-        hits = {
-            method: dict.fromkeys(map("hit@{}".format, passages.KS), rate) for method in METHODS
-        }
+        hits = dict.fromkeys(passages.METHODS, {f"hit@{k}": rate for k in passages.KS})
         return {"pairs": pairs, "hits": hits, "faithfulness": {"gradient, 3": {"sufficiency": 0.5}}}
 
-    METHODS = passages.METHODS
     cost = {"tokens": 4096, "seconds": {"plain": 1.0, "gradient": 2.5}, "ratio": 2.5}
     cost["gib"] = {"plain": 0.5, "gradient": 1.25}
     passages.show({"cuad": [seed(10, 0.0), seed(30, 100.0)], "cost": [cost]})
