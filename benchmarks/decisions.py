@@ -194,12 +194,16 @@ def coverage(logits, right):
 
 
 def risks(logits, right):
-    """Coverage and risk of answers that are out of fold."""
-    found = decide(logits, right, Rules(True))
-    share, risk = risk_coverage(found.confidence, (found.given == right).all(1))
-    places = np.linspace(0, len(risk) - 1, 20).round().astype(int)
-    points = [{"coverage": float(share[n]), "risk": float(risk[n])} for n in places]
-    return {"aurc": float(risk.mean()), "curve": points}
+    """Coverage and risk of answers about one clause, out of fold, in the mean over the clauses."""
+    risks = []
+    for scores, there in zip(logits.T[..., None], right.T[..., None], strict=True):
+        found = decide(scores, there, Rules(True))
+        share, risk = risk_coverage(found.confidence, (found.given == there).all(1))
+        risks.append(risk)
+    mean = np.mean(risks, 0)
+    places = np.linspace(0, len(mean) - 1, 20).round().astype(int)
+    points = [{"coverage": float(share[n]), "risk": float(mean[n])} for n in places]
+    return {"aurc": float(mean.mean()), "curve": points}
 
 
 def main(argv=None):
@@ -252,6 +256,11 @@ def show(made):
             f"{np.mean([row['labels_in_a_set'] for row in rows]):.1f}",
             f"{np.mean(given):.3f} ({min(given):.2f} to {max(given):.2f})",
         )
+    console.print(table)
+    table = Table("answered", "wrong", title="risk of answers about one clause")
+    for points in zip(*(each["curve"] for each in made["risk"]), strict=True):
+        risk = statistics.mean(point["risk"] for point in points)
+        table.add_row(f"{points[0]['coverage']:.2f}", f"{risk:.3f}")
     console.print(table)
 
 
