@@ -147,6 +147,27 @@ def test_half_precision_is_about_as_close_as_the_dense_definition(dtype):
     assert as_close(flash, layout, dtype, dim=16, window=64, factor=3) == []
 
 
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or bool(flash.unfit("cuda", torch.bfloat16, 64)),
+    reason="no GPU that runs FlashAttention",
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_kernels_of_torch_are_about_as_close_as_the_dense_definition(
+    dtype, causal, monkeypatch
+):
+    monkeypatch.setattr(flash, "kernels", kernels)
+    layout = pack((300, 100)) if causal else pack((300, 100), (0, 1, 170, 300))
+    there = types.SimpleNamespace(
+        sliding_window_attention=lambda q, k, v, layout, **arguments: (
+            flash.sliding_window_attention(
+                q.cuda(), k.cuda(), v.cuda(), layout.to("cuda"), **arguments
+            ).cpu()
+        )
+    )
+    assert as_close(there, layout, dtype, dim=64, window=64, causal=causal, factor=4) == []
+
+
 def test_autocast_does_not_round_the_scores_of_global_keys():
     layout, arguments = pack((60,), (0, 30)), {"dtype": torch.float32, "window": 4}
     plain, under = (torch.Generator().manual_seed(0) for _ in range(2))

@@ -1,4 +1,7 @@
-"""torch's FlashAttention with its signatures, as full matrices: any device, any dtype."""
+"""torch's FlashAttention with its signatures, as full matrices: any device, any dtype.
+
+As the kernels do, it sums in float32 at least and rounds factors of products to the tensors' dtype.
+"""
 
 import torch
 
@@ -25,7 +28,8 @@ def varlen_attn(
     """Output [total, heads, dim] and the log-sum-exp [heads, total] of scaled scores."""
     scores = _scores(query, key, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size)
     lse = scores.logsumexp(-1)
-    out = torch.einsum("hqk,khd->qhd", (scores - lse[..., None]).exp(), value.to(scores.dtype))
+    probs = _rounded((scores - lse[..., None]).exp(), query.dtype)
+    out = torch.einsum("hqk,khd->qhd", probs, value.to(scores.dtype))
     return out.to(query.dtype), lse
 
 
@@ -60,10 +64,15 @@ def _flash_attention_backward(
     probs = (scores - logsumexp[..., None]).exp()
     grad, out, q, k, v = (x.to(scores.dtype) for x in (grad_out, out, query, key, value))
     slopes = torch.einsum("qhd,khd->hqk", grad, v) - (grad * out).sum(-1).T[..., None]
-    slopes = slopes * probs * q.shape[-1] ** -0.5
+    slopes = _rounded(slopes * probs, query.dtype) * q.shape[-1] ** -0.5
+    probs = _rounded(probs, query.dtype)
     dq, dk = torch.einsum("hqk,khd->qhd", slopes, k), torch.einsum("hqk,qhd->khd", slopes, q)
     dv = torch.einsum("hqk,qhd->khd", probs, grad)
     return tuple(x.to(query.dtype) for x in (dq, dk, dv))
+
+
+def _rounded(x, dtype):
+    return x.to(dtype).to(x.dtype)
 
 
 def _scores(query, key, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size):
