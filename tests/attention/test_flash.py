@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from longformers import batch, ldt_model
+from mutants import mutant
 from patterns import as_close, band, patterns, same
 from properties import cases
 
@@ -187,7 +188,7 @@ def flash_alone():
 
         return run
 
-    module = mutant("", "")
+    module = on_dense("", "")
     module.kernels = lambda *_: flash.Kernels(*map(without, dense_flash.kernels()))
     return module
 
@@ -349,13 +350,9 @@ def test_a_model_computes_the_same_with_it():
     assert same(*found, 1e-9)
 
 
-def mutant(old, new):
+def on_dense(old, new):
     """The module with ``new`` for ``old`` in its source, on the dense kernels."""
-    source = inspect.getsource(flash)
-    assert source.count(old) >= 1
-    module = types.ModuleType("mutant")
-    module.__dict__["__name__"] = flash.__name__
-    exec(compile(source.replace(old, new), "mutant", "exec"), module.__dict__)
+    module = mutant(flash, old, new)
     module.kernels = dense_flash.kernels
     return module
 
@@ -416,7 +413,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_seeded_fault_is_caught(fault, monkeypatch):
-    module = mutant(*FAULTS[fault])
+    module = on_dense(*FAULTS[fault])
     module._forward_of_windows = lambda q, k, v, layout, reach: dense_flash.varlen_attn(
         q, k, v, *flash._documents(layout), window_size=(reach.before, reach.after)
     )
@@ -431,4 +428,4 @@ def test_a_seeded_fault_is_caught(fault, monkeypatch):
 
 
 def test_the_module_without_a_fault_passes():
-    assert check(many(), module=mutant("", ""), window=8)
+    assert check(many(), module=on_dense("", ""), window=8)
