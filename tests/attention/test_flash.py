@@ -131,8 +131,9 @@ def test_places_that_stand_for_no_global_token_change_nothing():
     assert same(ours, band(reference, plain, torch.Generator().manual_seed(0), window=4))
 
 
-def test_queries_keys_values_and_gradients_may_lie_in_any_order_in_memory():
-    layout = pack((30,), (0, 20))
+@pytest.mark.parametrize("globals", [(), (0, 20)])
+def test_queries_keys_values_and_gradients_may_lie_in_any_order_in_memory(globals):
+    layout = pack((30,), globals)
     x = torch.randn(3, 2, 4, 30, dtype=torch.float64).permute(0, 3, 1, 2).requires_grad_()
     found = []
     for module in (flash, reference):
@@ -146,6 +147,13 @@ def test_half_precision_is_about_as_close_as_the_dense_definition(dtype):
     """The windows' output is rounded before the parts merge, and gradients before they add up."""
     layout = pack((300, 100), (0, 1, 170, 300))
     assert as_close(flash, layout, dtype, dim=16, window=64, factor=3) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_many_pieces_add_to_a_row_is_not_rounded_between(dtype, monkeypatch):
+    monkeypatch.setattr(flash, "GLOBALS", 2)
+    layout = pack((300,), range(0, 300, 2))
+    assert as_close(flash, layout, dtype, dim=16, window=4, factor=3) == []
 
 
 @pytest.mark.skipif(
