@@ -2,7 +2,7 @@
 
 One call of `torch.nn.attention.varlen.varlen_attn` goes over the windows of all documents, with the
 global tokens inside of them. Keys of global tokens outside of a window make a small product, and
-the parts merge by their log-sum-exp (Rabe and Staats 2021, arXiv:2112.05682, section 3). Backward,
+the parts merge by their log-sum-exp (Dao et al. 2022, arXiv:2205.14135, section 3.1). Backward,
 both are given the merged output and log-sum-exp: their probabilities are then those of the one
 softmax over all keys, and their gradients add up.
 
@@ -128,10 +128,11 @@ def sliding_window_attention(
         ValueError: tensors or a pattern that it does not take, why, and the backend that does.
     """
     why = unfit(q.device, q.dtype, q.shape[-1], layout, dilation, dropout)
-    if why is None and not q.dtype == k.dtype == v.dtype:
-        why = f"takes tensors of one dtype, got {q.dtype}, {k.dtype}, {v.dtype}"
     if why:
         raise ValueError(f"backend 'flash' {why}; backend {_beside(q)[0]!r} takes these")
+    if not q.dtype == k.dtype == v.dtype:
+        found = ", ".join(str(x.dtype).removeprefix("torch.") for x in (q, k, v))
+        raise ValueError(f"backend 'flash' takes tensors of one dtype, got {found}")
     reach = Reach(window // 2, 0 if causal else window // 2)
     return _Attention.apply(q, k, v, layout, reach)
 

@@ -320,7 +320,7 @@ def test_what_it_does_not_take_is_refused_with_the_backend_that_does(ampere):
 
 def test_tensors_of_different_dtypes_are_refused():
     q = torch.randn(9, 2, 8)
-    with pytest.raises(ValueError, match=r"one dtype, got torch.float32, torch.float32, torch.bf"):
+    with pytest.raises(ValueError, match="of one dtype, got float32, float32, bfloat16"):
         flash.sliding_window_attention(q, q, q.bfloat16(), pack((9,)), window=4)
 
 
