@@ -12,13 +12,13 @@ from ldt.attention.pooled.cells import Cells
 # "holes" says no
 CASES = (
     ((700, 1, 333), 128, 64, {}),
-    ((900, 1, 40), 128, 64, {"holes": False}),
-    ((700, 90), 64, 80, {"holes": False, "causal": True}),
     ((257,), 512, 32, {}),
     ((1000,), 64, 128, {}),
     ((900, 300), 128, 64, {"dilation": (1, 2, 5)}),
     ((1100,), 256, 80, {"causal": True, "dilation": (1, 1, 3)}),
     ((513, 64), 126, 64, {"dropout": 0.2, "seed": 3}),
+    ((900, 1, 40), 128, 64, {"holes": False}),
+    ((700, 90), 64, 80, {"holes": False, "causal": True}),
 )
 # lengths, size and stride of the cells, window, dim of a head, and what else the pattern has
 POOLED_CASES = (
