@@ -26,7 +26,7 @@ from gpu_pooling import level, level_row
 from rich.console import Console
 from rich.table import Table
 
-from ldt.attention import BACKENDS, sliding_window_attention
+from ldt.attention import BACKENDS, flash, sliding_window_attention
 from ldt.bench import encoders, operations
 from ldt.bench.measure import cuda_peak_mib, machine, medians
 from ldt.bench.setting import Setting
@@ -138,7 +138,7 @@ def attention(sizes):
 
 
 def attention_row(length, kind, rate, sizes):
-    names = [name for name in running_backends(sizes.device) if name not in SLOW]
+    names = [name for name in running_backends(sizes) if name not in SLOW]
     fastest = names[-1]
     if sizes.cuda:  # on a CPU it has no backward pass, and takes minutes to compile
         names.append("flex")
@@ -191,9 +191,14 @@ def matmul_rate(sizes):
     return 2 * n**3 / medians({"mm": lambda: a @ a}, sizes.rounds, sizes.device)["mm"]
 
 
-def running_backends(device):
-    """The backends that run on the device."""
-    return [name for name in BACKENDS if name != "triton" or device == "cuda"]
+def running_backends(sizes):
+    """The backends that run on the device, the fastest last."""
+    setting, lacking = sizes.setting(), set()
+    if flash.unfit(setting.device, setting.torch_dtype, setting.dim):
+        lacking.add("flash")
+    if not sizes.cuda:
+        lacking.add("triton")
+    return [name for name in BACKENDS if name not in lacking]
 
 
 def encoder(sizes):

@@ -4,11 +4,12 @@ from functools import partial
 
 import torch
 
-from ldt.attention import BACKENDS, POOLED, POOLINGS, Layout, reference
+from ldt.attention import BACKENDS, POOLED, POOLINGS, Layout, flash, reference
 from ldt.attention.pooled import reference as pooled_reference
 from ldt.attention.pooled.cells import Cells
 
-# lengths, window, dim of a head, and what else the pattern has
+# lengths, window, dim of a head, and what else the pattern has; padding inside of documents, unless
+# "holes" says no: then windows alone are checked
 CASES = (
     ((700, 1, 333), 128, 64, {}),
     ((257,), 512, 32, {}),
@@ -16,6 +17,8 @@ CASES = (
     ((900, 300), 128, 64, {"dilation": (1, 2, 5)}),
     ((1100,), 256, 80, {"causal": True, "dilation": (1, 1, 3)}),
     ((513, 64), 126, 64, {"dropout": 0.2, "seed": 3}),
+    ((900, 1, 40), 128, 64, {"holes": False}),
+    ((700, 90), 64, 80, {"holes": False, "causal": True}),
 )
 # lengths, size and stride of the cells, window, dim of a head, and what else the pattern has
 POOLED_CASES = (
@@ -39,12 +42,13 @@ def correctness(device, dtypes, cases=CASES, pooled_cases=POOLED_CASES):
     """
     rows = []
     for lengths, window, dim, rest in cases:
-        causal = rest.get("causal", False)
-        docs = layout(lengths, device, has_globals=not causal)
-        pattern = {"window": window} | rest
+        causal, holes = rest.get("causal", False), rest.get("holes", True)
+        docs = layout(lengths, device, has_globals=not causal, holes=holes)
+        pattern = {"window": window} | {key: rest[key] for key in rest if key != "holes"}
         runs = {"band": partial(band, layout=docs, dim=dim, pattern=pattern)}
         drop = {key: rest[key] for key in ("dropout", "seed") if key in rest}
-        for share in () if causal else (0.01, 0.3):  # few are folded, many projected
+        shares = () if causal or not holes else (0.01, 0.3)  # few are folded, many projected
+        for share in shares:
             docs = layout(lengths, device, share)
             runs[f"rows-{share}"] = partial(rows_of, layout=docs, dim=dim, drop=drop)
         case = {"lengths": lengths, "window": window, "dim": dim, **rest}
@@ -79,7 +83,7 @@ def checked(runs, definition, backends, case, device, dtypes):
         for dtype in dtypes:
             dense = run(definition, dtype=dtype)
             for name, module in backends.items():
-                if name == "triton" and device != "cuda":
+                if not fits(name, operation, run, device, dtype):
                     continue
                 ours, again = (run(module, dtype=dtype) for _ in range(2))
                 found = compare(operation, exact, dense, ours, dtype)
@@ -98,6 +102,17 @@ def checked(runs, definition, backends, case, device, dtypes):
     return rows
 
 
+def fits(name, operation, run, device, dtype):
+    """Whether a backend has an operation of `correctness`, and takes it in ``dtype``."""
+    if name != "flash":
+        return name != "triton" or device == "cuda"
+    if operation != "band":  # its global rows are those of another backend
+        return False
+    layout, dim, pattern = (run.keywords[key] for key in ("layout", "dim", "pattern"))
+    pattern = {key: pattern[key] for key in ("dilation", "dropout") if key in pattern}
+    return flash.unfit(device, dtype, dim, layout, **pattern) is None
+
+
 def compare(operation, exact, dense, ours, dtype):
     """{tensor: largest error as a share of what is allowed}."""
     found = {}
@@ -112,8 +127,8 @@ def largest(x):
     return x.abs().max().item()
 
 
-def layout(lengths, device, share=0.01, has_globals=True):
-    """Documents with a few holes and a ``share`` of global tokens."""
+def layout(lengths, device, share=0.01, has_globals=True, holes=True):
+    """Documents with a ``share`` of global tokens, and a few holes."""
     generator = torch.Generator().manual_seed(0)
     total = sum(lengths)
     keep = torch.rand(total, generator=generator) < 0.97
@@ -121,7 +136,7 @@ def layout(lengths, device, share=0.01, has_globals=True):
     is_global[0] = keep[0] = True
     borders = torch.tensor([0, *lengths]).cumsum(0)
     is_global = is_global.to(device) if has_globals else None
-    return Layout(borders.to(device), keep.to(device), is_global, total)
+    return Layout(borders.to(device), keep.to(device) if holes else None, is_global, total)
 
 
 def normals(shapes, dtype, device):

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import torch
 
-from ldt.attention import blocked, loop, ops, reference, triton
+from ldt.attention import blocked, flash, loop, ops, reference, triton
 from ldt.attention.derivatives import refuse_transforms
 from ldt.attention.layout import Layout, per_head
 from ldt.attention.matmul import project
@@ -37,8 +37,10 @@ BACKENDS: dict[str, ModuleType] = {
     "reference": reference,
     "loop": loop,
     "blocked": blocked,
+    "flash": flash,
     "triton": triton,
 }
+FUSED = "triton"  # what auto takes on CUDA; or "flash", where that fits: nothing has timed both yet
 RELATIVE = tuple(
     name
     for name, module in BACKENDS.items()
@@ -94,7 +96,9 @@ def sliding_window_attention(
         return _with_relative(backend)(q, k, v, layout, **arguments, seed=seed, relative=relative)
     if compiling:
         return ops.band(q, k, v, layout, window, dilations, causal, dropout, seed, backend)
-    return _module(backend, q).sliding_window_attention(q, k, v, layout, **arguments, seed=seed)
+    pattern = {"layout": layout, "dilation": dilations, "dropout": dropout}
+    module = _module(backend, q, **pattern)
+    return module.sliding_window_attention(q, k, v, layout, **arguments, seed=seed)
 
 
 def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0, backend="auto"):
@@ -141,8 +145,9 @@ def fill_global_rows(out, x, query, key, value, layout, *, dropout=0.0, seed=0, 
     return out.index_copy(0, index, rows.to(out.dtype))
 
 
-def choose(device, dtype, dim=64):
-    """(name, why) of the backend `auto` takes for tensors of this device, dtype and head width."""
+def choose(device, dtype, dim=64, **pattern):
+    """(name, why) of the backend `auto` takes for tensors of this device, dtype and head width;
+    for sliding windows of a ``pattern``, the rest of the arguments of `flash.unfit`."""
     if torch.device(device).type != "cuda":
         return "blocked", f"the fast one on {torch.device(device).type}"
     if dtype not in triton.DTYPES:
@@ -151,6 +156,9 @@ def choose(device, dtype, dim=64):
         return "blocked", f"heads of more than {triton.LARGEST} dims have no kernel"
     if not _has_triton():
         return "blocked", "the package triton is not installed"
+    if pattern and FUSED == "flash":
+        why = flash.unfit(device, dtype, dim, **pattern)
+        return ("triton", f"flash {why}") if why else ("flash", "torch's FlashAttention")
     return "triton", "fused kernels on CUDA"
 
 
@@ -194,9 +202,9 @@ def _has_triton():
     return find_spec("triton") is not None
 
 
-def _module(backend, q):
+def _module(backend, q, **pattern):
     if backend == "auto":
-        backend = choose(q.device, q.dtype, q.shape[-1])[0]
+        backend = choose(q.device, q.dtype, q.shape[-1], **pattern)[0]
     if backend not in BACKENDS:
         raise ValueError(f"attention backend must be auto, {', '.join(BACKENDS)}, got {backend!r}")
     refuse_transforms(backend)

@@ -205,10 +205,10 @@ def _register(name, schema, run, count):
     def shapes(*arguments):
         out = _like(arguments[0])
         total, heads, dim = out.shape
-        kernel = arguments[-1] == "triton" or (
-            arguments[-1] == "auto" and _choose(out.device, out.dtype, dim) == "triton"
-        )
-        if kernel and name in _WITH_LSE:
+        backend = arguments[-1]
+        if backend == "auto":
+            backend = _choose(out.device, out.dtype, dim)
+        if backend in _FUSED and name in _WITH_LSE:
             return out, out.new_empty(heads, total, dtype=torch.float32)
         return out, _none(out)
 
@@ -286,6 +286,7 @@ def _choose(*given):
 
 
 _WITH_LSE = ("band", "pooled")
+_FUSED = ("triton", "flash")  # backends that give it
 _register("band", _BAND, _run_band, 3)
 _register("fill_global_rows", _ROWS, _run_rows, 8)
 _register("fill_projected_rows", _PROJECTED, _run_projected, 4)

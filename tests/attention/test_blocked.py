@@ -1,12 +1,10 @@
 """The blocked backend against the dense definition, in float64 where both are exact."""
 
-import inspect
-import types
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from mutants import mutant
 from patterns import as_close, band, batches, dropouts, patterns, rows, same
 from properties import cases
 
@@ -166,12 +164,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_seeded_fault_is_caught(fault):
-    old, new = FAULTS[fault]
-    source = inspect.getsource(blocked)
-    assert source.count(old) >= 1
-    mutant = types.ModuleType("mutant")
-    mutant.__dict__["__name__"] = blocked.__name__
-    exec(compile(source.replace(old, new), "mutant", "exec"), mutant.__dict__)
+    module = mutant(blocked, *FAULTS[fault])
     is_global = torch.zeros(500, dtype=torch.bool)
     is_global[[0, 7, 150, 320]] = True
     borders = torch.tensor([0, 300, 500])
@@ -184,7 +177,7 @@ def test_a_seeded_fault_is_caught(fault):
         arguments |= {"window": 64, "dropout": 0.3, "seed": 5, "heads": 4}
         expected = band(reference, layout, torch.Generator().manual_seed(0), **arguments)
         try:
-            ours = band(mutant, layout, torch.Generator().manual_seed(0), **arguments)
+            ours = band(module, layout, torch.Generator().manual_seed(0), **arguments)
         except RuntimeError:  # shapes that do not go together
             caught.append(True)
         else:

@@ -35,7 +35,7 @@ def test_what_the_kernels_take_is_what_auto_gives_them():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"backend": "tvm"}, "reference, loop, blocked, triton, got 'tvm'"),
+        ({"backend": "tvm"}, "reference, loop, blocked, flash, triton, got 'tvm'"),
         ({"window": 5}, "attention_window must be even and at least 2, got 5"),
         ({"window": 0}, "attention_window must be even and at least 2, got 0"),
         ({"dilation": (1, 2)}, r"one for each of the 1 heads, got \(1, 2\)"),
@@ -110,5 +110,5 @@ def test_global_attention_still_has_its_earlier_name_which_warns():
 
 
 def test_a_name_that_never_was_is_no_attribute():
-    with pytest.raises(AttributeError, match="'ldt.attention' has no attribute 'flash'"):
-        attention.flash  # noqa: B018
+    with pytest.raises(AttributeError, match="'ldt.attention' has no attribute 'dense'"):
+        attention.dense  # noqa: B018

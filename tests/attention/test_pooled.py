@@ -1,9 +1,7 @@
 """The pooled level: the definition against loops that a reader can check, blocked against it."""
 
 import gc
-import inspect
 import math
-import types
 import weakref
 
 import pytest
@@ -11,6 +9,7 @@ import torch
 from cells import cells_by_hand, pool_weight, pooled
 from hypothesis import given
 from hypothesis import strategies as st
+from mutants import mutant
 from patterns import batches, dropouts, further, same
 from properties import cases
 
@@ -221,14 +220,6 @@ def test_numbers_and_names_without_a_meaning_are_refused():
             pooled_attention(x, x, x, None, docs, **right | wrong)
 
 
-def module(original, source):
-    """A module of this source under the name of another."""
-    mutant = types.ModuleType("mutant")
-    mutant.__dict__["__name__"] = original.__name__
-    exec(compile(source, "mutant", "exec"), mutant.__dict__)
-    return mutant
-
-
 FAULTS = {
     "a cell too many on the right": (
         "cells.highest(stop - 1 - first, window) + 1, count",
@@ -261,10 +252,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_seeded_fault_is_caught(fault):
-    old, new = FAULTS[fault]
-    source = inspect.getsource(blocked)
-    assert source.count(old) == 1
-    mutant = module(blocked, source.replace(old, new))
+    module = mutant(blocked, *FAULTS[fault])
     generator = torch.Generator().manual_seed(0)
     keep = torch.rand(400, generator=generator) < 0.7
     keep[100:140] = False
@@ -276,7 +264,7 @@ def test_a_seeded_fault_is_caught(fault):
         how = {"window": window, "dropout": 0.3 * (pooling == "mean"), "seed": 5}
         expected = pooled(reference, docs, torch.Generator().manual_seed(0), pooling, *cell, **how)
         try:
-            ours = pooled(mutant, docs, torch.Generator().manual_seed(0), pooling, *cell, **how)
+            ours = pooled(module, docs, torch.Generator().manual_seed(0), pooling, *cell, **how)
         except (IndexError, RuntimeError):
             ours = [x + 1 for x in expected]
         caught.append(not same(ours, expected))
@@ -299,9 +287,7 @@ POOLING_FAULTS = {
 @pytest.mark.parametrize("fault", POOLING_FAULTS)
 def test_a_seeded_fault_of_a_pooling_is_caught(fault, monkeypatch):
     pooling, old, new = POOLING_FAULTS[fault]
-    source = inspect.getsource(poolings)
-    assert source.count(old) == 1
-    mutant = module(poolings, source.replace(old, new))
-    monkeypatch.setitem(POOLINGS, pooling, mutant.POOLINGS[pooling])
+    changed = mutant(poolings, old, new).POOLINGS[pooling]
+    monkeypatch.setitem(POOLINGS, pooling, changed)
     with pytest.raises(AssertionError):
         test_pooling_and_attention_are_what_the_docstrings_say(pooling, 8, 2)

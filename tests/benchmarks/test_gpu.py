@@ -4,11 +4,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import dense_flash
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from ldt.attention import BACKENDS, reference
+from ldt.attention import BACKENDS, flash, reference
 
 
 @pytest.fixture
@@ -93,6 +94,15 @@ def test_flop_of_a_band_are_those_of_the_pairs_in_reach(suite):
         count = suite[0].band_flops
         assert count(40, window, 128, "forward") == pytest.approx(share * forward)
         assert count(40, window, 128, "training") == pytest.approx(share * (forward + backward))
+
+
+def test_flash_is_checked_on_windows_without_holes(suite, monkeypatch):
+    monkeypatch.setattr(flash, "kernels", dense_flash.kernels)
+    cases = ((40, 7), 8, 16, {"holes": False}), ((40,), 8, 16, {})
+    rows = suite[1].correctness("cpu", (torch.float32,), cases, ())
+    assert all(row["ok"] for row in rows)
+    found = [(row["operation"], row["lengths"]) for row in rows if row["backend"] == "flash"]
+    assert found == [("band", (40, 7))]
 
 
 def test_the_rate_of_a_matrix_product_counts_each_sum_and_product(suite, monkeypatch):
