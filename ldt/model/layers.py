@@ -13,7 +13,7 @@ from ldt.attention import (
     sliding_window_attention,
 )
 from ldt.attention.derivatives import transformed
-from ldt.attention.matmul import Linear, foldable
+from ldt.attention.matmul import Linear, foldable, project_each
 from ldt.model.config import layer_dilations, layer_windows
 from ldt.model.pooling import SecondLevel
 from ldt.model.recompute import cast_once, layer_norm, recomputed
@@ -116,7 +116,7 @@ class SelfAttention(nn.Module):
         options = self._options(x)
         cast = cast_once(x, *self._local(), *self._global())
         # A generator: nothing here holds the projections, whose memory the second level needs.
-        heads = (self._split(project(cast())) for project in self._local())
+        heads = map(self._split, project_each(self._local(), cast))
         out = sliding_window_attention(*heads, layout, **self.pattern, **options)
         unused = unused_parameters(*self._global())
         if layout.is_global is not None and not self.pattern["causal"]:
