@@ -94,6 +94,34 @@ def project(projection, x):
     return projection(x) if callable(projection) else linear(x, *projection)
 
 
+def project_each(modules, x):
+    """Yield the projections [..., out] of ``x`` by modules, one after the other.
+
+    Where `_joins` they are one product with the weights one below the other, as long as each of the
+    modules is `foldable`: the parameters stay apart, and get their own part of its gradient.
+
+    Args:
+        x: function that returns x [..., in] for a product.
+    """
+    folded = [foldable(module) for module in modules]
+    if any(map(callable, folded)) or not _joins(folded[0][0]):
+        for module in modules:
+            yield module(x())
+        return
+    weights, biases = zip(*folded, strict=True)
+    joined = linear(x(), torch.cat(weights), torch.cat(biases))
+    yield from joined.split([len(weight) for weight in weights], dim=-1)
+
+
+def _joins(weight):
+    """True where one large product, and a copy of the weights for it, take less than small ones.
+
+    On CUDA, where a small one leaves a part of the GPU idle, as that for the gradient of a weight
+    does above all. The CPU keeps the products that it had, and the bits of their sums.
+    """
+    return weight.device.type == "cuda"
+
+
 def hooked(module):
     """True where calling a module runs more than the ``forward`` of its class."""
     own = (

@@ -73,7 +73,9 @@ def pooled(q, k, v, weight, layout, pooling, size, stride, window, dropout, seed
 
 def shared(layout):
     """The layout with a ``number``, so that the operators of a graph share what they make of it."""
-    return replace(layout, number=torch.ops.ldt.layout(*_where(layout)[:-1], layout.total_tokens))
+    *where, globals, _ = _where(layout)
+    number = torch.ops.ldt.layout(*where, globals, layout.total_tokens)
+    return replace(layout, num_global=globals, number=number)
 
 
 def _where(layout):

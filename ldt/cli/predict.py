@@ -116,12 +116,13 @@ def predict(
     ] = None,
     device: Device = "auto",
     precision: Annotated[
-        Literal["fp32", "bf16", "int8"],
+        Literal["auto", "fp32", "bf16", "int8"],
         typer.Option(
             help="Number format to compute in; bf16 and int8 (CPU only) are faster and less exact, "
-            "and the first batch shows by how much."
+            "and the first batch shows by how much. By default bf16 on a GPU that has it, else "
+            "fp32."
         ),
-    ] = "fp32",
+    ] = "auto",
     raw_scores: Annotated[
         bool,
         typer.Option(

@@ -271,6 +271,10 @@ class AnswerStream:
         self.count = 0
         self._steered = file.isatty()  # by control characters of labels and ids
 
+    def remember(self, name: str, value: Callable[[], Any]) -> Any:
+        """``value()``: no run before had the setting."""
+        return value()
+
     def done(self) -> Iterator[Any]:
         """No ids: a stream is not resumed."""
         return iter(())

@@ -49,6 +49,11 @@ class CharacterPredictor:
         )
         self.model = model.to(find_device(device)).eval()
 
+    @staticmethod
+    def automatic(device: str) -> str:
+        """The only precision there is."""
+        return "fp32"
+
     def encode(self, example: Example) -> list[Feature]:
         """The prompt as ids, with its sampling options and random numbers.
 

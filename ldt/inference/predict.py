@@ -28,7 +28,7 @@ from ldt.errors import (
     counted,
     plural,
 )
-from ldt.inference import PREDICTORS, kept
+from ldt.inference import PREDICTORS, arithmetic, kept
 from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects
 from ldt.inference.answer_table import layout_of
 from ldt.inference.ending import Ending
@@ -60,7 +60,7 @@ def predict(
     encoding: str | None = None,
     n_best: int | None = None,
     device: str = "auto",
-    precision: str = "fp32",
+    precision: str = "auto",
     raw_scores: bool = False,
     label_sets: float | None = None,
     passages: int = 0,
@@ -94,7 +94,8 @@ def predict(
         encoding: key of the data section; None is UTF-8, whatever the training read.
         n_best: answers a document, of tasks that have several.
         device: a torch device; "auto" is the GPU if there is one.
-        precision: a name in `ldt.model.precision.PRECISIONS`.
+        precision: a name in `ldt.model.precision.PRECISIONS`, or "auto": that of the answers that
+            are there, else bf16 on a GPU that has it and fp32 elsewhere.
         raw_scores: whether the scores of a classification are logits, as the model gives them.
         label_sets: probability with which a key ``label_set`` holds all the right classes.
         passages: sentences of the document that each answer names as what it rests on, best first.
@@ -261,9 +262,10 @@ def _load(
     """The model; it computes as the run did that began the file."""
     shown = {name: value for name, value in shown.items() if value}
     make = resolve_name(PREDICTORS[recipe.task.kind])
+    precision = arithmetic.settled(precision, partial(make.automatic, device), sink)
     predictor = make(folder, recipe, device, precision, **shown)
     if isinstance(sink, AnswerFile):
-        _same_arithmetic(sink, stack)
+        arithmetic.same_products(sink, stack)
     return Explaining(predictor, wanted) if wanted.keys() else predictor
 
 
@@ -308,7 +310,7 @@ def _made_by(
         "format": recipe.data.format or "lines",
         "encoding": recipe.data.encoding,
         "n best": recipe.task.model_dump().get("n_best", 1),
-        "precision": precision,
+        **({} if precision == "auto" else {"precision": precision}),
         "--keep": ",".join(keep),
         "--passages": str(wanted),
     }
@@ -380,13 +382,6 @@ def _layout_of_training(input: str, trained: str | None) -> str | None:
         return None
     log.info("%s: read as %s, as the training was; --format names another", input, trained)
     return trained
-
-
-def _same_arithmetic(sink: AnswerFile, stack: ExitStack) -> None:
-    """Compute with the matrix library of the run that began the file, for the same last digits."""
-    from ldt.attention import matmul
-
-    stack.enter_context(matmul.chosen(sink.remember("arithmetic", matmul.choices)))
 
 
 def _check_options(

@@ -84,6 +84,13 @@ class EncoderPredictor:
         if words := in_words(getattr(self.config, "decisions", {})):
             log.info("%s: decides by %s", folder, words)
 
+    @staticmethod
+    def automatic(device: str) -> str:
+        """The precision of "auto" on a device."""
+        from ldt.model.precision import automatic
+
+        return automatic(find_device(device))
+
     def encode(self, example: Example) -> list[Feature]:
         """Inputs made of a document, one a chunk."""
         return self.task.encode(example, self.tokenizer, data=self.data, max_length=self.max_length)

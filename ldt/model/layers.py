@@ -13,12 +13,13 @@ from ldt.attention import (
     sliding_window_attention,
 )
 from ldt.attention.derivatives import transformed
-from ldt.attention.matmul import Linear, foldable
+from ldt.attention.matmul import Linear, foldable, project_each
 from ldt.model.config import layer_dilations, layer_windows
 from ldt.model.pooling import SecondLevel
 from ldt.model.recompute import cast_once, layer_norm, recomputed
 
 UNUSED_PASSES = "unused_passes"  # attribute of a parameter: backward passes that gave it zeros
+GRAPHS = 16  # at most, of layers of one pattern
 CHUNK = 1024  # tokens of a part, see `_chunk`; from 256 on each takes the same time
 
 
@@ -116,7 +117,7 @@ class SelfAttention(nn.Module):
         options = self._options(x)
         cast = cast_once(x, *self._local(), *self._global())
         # A generator: nothing here holds the projections, whose memory the second level needs.
-        heads = (self._split(project(cast())) for project in self._local())
+        heads = map(self._split, project_each(self._local(), cast))
         out = sliding_window_attention(*heads, layout, **self.pattern, **options)
         unused = unused_parameters(*self._global())
         if layout.is_global is not None and not self.pattern["causal"]:
@@ -253,11 +254,31 @@ def _chunk(x):
 class Encoder(nn.Module):
     """The layers."""
 
+    compiled = False  # whether each layer is a graph by itself
+
     def __init__(self, config):
         super().__init__()
         self.layer = nn.ModuleList(
             LdtLayer(config, index) for index in range(config.num_hidden_layers)
         )
+
+    def compile_layers(self, **options):
+        """Have torch.compile make a graph of each layer, for any length, in place.
+
+        Layers of one pattern share theirs. There is one for batches without global tokens, one with
+        them, and each of those for padding inside of documents, for training and for evaluation.
+        Names of parameters stay. The packing around the layers runs as it is, so that padding costs
+        nothing, as it does in a graph of the whole model.
+
+        Args:
+            options: of torch.compile.
+        """
+        patterns = {repr(layer.attention.self.pattern) for layer in self.layer}
+        limits = torch.compiler.config  # of the whole process, and of all layers together
+        limits.recompile_limit = max(limits.recompile_limit, GRAPHS * len(patterns))
+        for layer in self.layer:
+            layer.compile(dynamic=True, **options)
+        self.compiled = True
 
 
 class Pooler(nn.Module):

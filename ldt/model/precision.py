@@ -46,6 +46,17 @@ def _scale(rows, largest):
     return high.clamp(min=1e-30) / largest
 
 
+def automatic(device):
+    """The precision of "auto" on a torch device: bf16 on a GPU that multiplies it, else fp32.
+
+    Not on a CPU, whose answers stay what they are, byte for byte.
+    """
+    if device.type != "cuda":
+        return "fp32"
+    with torch.cuda.device(device):
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+
+
 def lower(model, precision):
     """Change ``model`` for answering in another precision, in place.
 

@@ -22,6 +22,7 @@ from ldt.recipe.problems import shown
 from ldt.recipe.recipe import Recipe, check_training
 from ldt.recipe.training import NEW_NAMES, OWN_TRAINING_KEYS
 from ldt.training import lora, processes
+from ldt.training.compiling import check_compile
 
 DOCUMENTS_A_STEP = 8  # where the recipe does not say how many batches make a step
 LINES = 50  # of progress in a run, where the recipe does not say how often
@@ -72,6 +73,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     check_smoothing(recipe)
     _check_reports(recipe)
     _check_automatic(recipe)
+    check_compile(recipe)
     for key, value in _fixed(recipe).items():
         if recipe.training.get(key, value) != value:
             raise RecipeError(
@@ -266,7 +268,8 @@ def _check_parts(recipe: Recipe, made: TrainingArguments, steps: int) -> None:
     if made.torch_compile:
         with _refused(recipe.where("training", "torch_compile")):
             backend = made.torch_compile_backend or "inductor"
-            torch.compile(model, backend=backend, mode=made.torch_compile_mode)
+            compiled = torch.compile(model, backend=backend, mode=made.torch_compile_mode)
+            compiled(torch.zeros(1, 1))  # which asks for a compiler of C++, and for Triton on CUDA
     with _refused(recipe.where("training", "optim")):
         cls, options = Plain.get_optimizer_cls_and_kwargs(made, cast(Any, model))
         optimizer = cls(model.parameters(), **options)

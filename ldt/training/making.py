@@ -10,6 +10,7 @@ from transformers import EarlyStoppingCallback
 
 from ldt.training import processes
 from ldt.training.arguments import arguments
+from ldt.training.compiling import compile_layers
 from ldt.training.evaluation import MetricsByStep, check_metric
 from ldt.training.job import Job, Prepared
 from ldt.training.progress import ProgressReport
@@ -38,9 +39,11 @@ def make_trainer(
         threshold = training.get("early_stopping_threshold", 0.0)
         callbacks.append(EarlyStoppingCallback(patience, threshold))
     count = len(items) if hasattr(items, "__len__") else 0  # a stream has no end
+    args = arguments(job.recipe, training, folder, count, prepared.metric if measure else None)
+    compile_layers(prepared.model, args)
     trainer = job.trainer(
         model=prepared.model,
-        args=arguments(job.recipe, training, folder, count, prepared.metric if measure else None),
+        args=args,
         train_dataset=items,
         eval_dataset=prepared.eval_items if measure else None,
         data_collator=prepared.collate,

@@ -264,7 +264,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
     assert defaults == {
         **{"model": None, "output": None, "on_error": "stop", "resume": False, "text": None},
         **{"batch_tokens": 16384, "max_line_bytes": 256 << 20, "id": None, "device": "auto"},
-        **{"precision": "fp32", "format": None, "evidence": None, "n_best": None, "encoding": None},
+        **{"precision": "auto", "format": None, "evidence": None, "n_best": None, "encoding": None},
         **{"overwrite": False, "keep": (), "raw_scores": False, "label_sets": None},
         **{"passages": 0, "passages_by": "gradient", "passages_of": None},
         **{"passages_test": False, "chunks": False},
@@ -273,7 +273,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
         **{"model": "m", "output": "o", "on_error": "skip", "resume": True, "text": "t"},
         **{"batch_tokens": 9, "max_line_bytes": 8, "id": "i", "device": "cpu"},
         **{
-            "precision": "fp32",
+            "precision": "auto",
             "format": "squad",
             "evidence": "e",
             "n_best": 3,

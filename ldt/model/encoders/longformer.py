@@ -185,7 +185,7 @@ class LdtModel(LdtPreTrainedModel):
         short = short and hidden is None
         probs, global_probs = [], []
         layout, layers = packing.layout, self.encoder.layer
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or self.encoder.compiled:
             layout = shared(layout)
         with recomputing(self):
             for layer in layers[: -1 if short else None]:
@@ -198,7 +198,9 @@ class LdtModel(LdtPreTrainedModel):
                     if everywhere is not None:
                         global_probs.append(there.unpack_global_probabilities(everywhere))
             if short:
-                x, *_ = layers[-1](x, packing.first_layout(), globals_only=True)
+                # Its call but for a compiled form: so few rows, with no operator of their own.
+                call = layers[-1]._call_impl
+                x, *_ = call(x, packing.first_layout(), globals_only=True)
         if first_only and not short:
             x = packing.to(x.device).first(x)
         if hidden is not None:
