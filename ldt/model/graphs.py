@@ -8,6 +8,7 @@ its layout included, is computed from there on the device, within the graph.
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import cache
 from threading import Lock
 
 import torch
@@ -156,7 +157,7 @@ def capture(run, beside=None):
     Raises:
         RuntimeError: it does what no graph holds, such as waiting for the device.
     """
-    stream = torch.cuda.Stream()
+    stream = _stream(torch.cuda.current_device())
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(WARM_UP):
@@ -169,6 +170,12 @@ def capture(run, beside=None):
     with torch.cuda.graph(graph, **how):
         out = run()
     return graph, out
+
+
+@cache
+def _stream(device):
+    """The stream of all captures on a device: libraries keep scratch memory for each stream."""
+    return torch.cuda.Stream(device)
 
 
 class Graphs:
@@ -307,5 +314,5 @@ def use_graphs(model):
     before.
     """
     for module in model.modules():
-        if hasattr(module, "graphs"):
+        if hasattr(type(module), "graphs"):
             module.graphs = Graphs()

@@ -125,19 +125,26 @@ def recording():
         yield graph
 
 
-class RecordedGraphs(Graphs):
-    """`Graphs` on the CPU; ``captures`` has the function of each capture."""
+def recorded(graphs):
+    """A class of `Graphs` as one for the CPU; ``captures`` has the function of each capture."""
 
-    device_type = "cpu"
+    class Recorded(graphs):
+        device_type = "cpu"
 
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.captures = []
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.captures = []
 
-    def capture(self, run, beside=None):
-        with recording() as graph:
-            out = run()
-        with torch.inference_mode(graph._inference):
-            graph.spoil()
-        self.captures.append(run)
-        return graph, out
+        def capture(self, run, beside=None):
+            run()  # what is made at a first call is made outside
+            with recording() as graph:
+                out = run()
+            with torch.inference_mode(torch.is_inference_mode_enabled()):
+                graph.spoil()
+            self.captures.append(run)
+            return graph, out
+
+    return Recorded
+
+
+RecordedGraphs = recorded(Graphs)
