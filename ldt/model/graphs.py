@@ -240,6 +240,11 @@ class Graphs:
             captured.graph.replay()
             return captured.out[: len(x) if first is None else len(first)].clone()
 
+    @property
+    def captured(self):
+        """The number of graphs that there are."""
+        return len(self._graphs)
+
     def clear(self):
         """Let go of all graphs and their memory."""
         with self._lock:

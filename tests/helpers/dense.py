@@ -8,7 +8,8 @@ import torch
 
 
 def sliding_window_attention(q, k, v, layout, *, window, dilation, causal, dropout, seed):
-    assert not (causal or dropout)
+    assert not causal
+    assert not dropout
     place = torch.arange(len(q))
     distance = (place[:, None] - place).abs()
     step = torch.stack([torch.full((), gap) for gap in dilation])[:, None, None]
@@ -24,9 +25,10 @@ def sliding_window_attention(q, k, v, layout, *, window, dilation, causal, dropo
 def global_attention(q, x, key, value, layout, *, dropout, seed):
     assert not dropout
     index, end = layout.global_index, layout.cu_globals[1:]
-    # Of the rows from its first to its last one, as kernels know the document of a global token.
     document = torch.searchsorted(end, torch.arange(len(index)), right=True)
-    k, v = (torch.nn.functional.linear(x, *part).view(len(x), *q.shape[1:]) for part in (key, value))
+    k, v = (
+        torch.nn.functional.linear(x, *part).view(len(x), *q.shape[1:]) for part in (key, value)
+    )
     return _attend(q, k, v, (document[:, None] == layout.document_of)[None], layout)
 
 

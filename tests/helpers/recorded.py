@@ -1,4 +1,4 @@
-"""CUDA graphs without CUDA: calls are recorded with their arguments and repeated on the same memory.
+"""CUDA graphs without CUDA: calls are recorded and repeated on the same memory.
 
 What a CUDA graph would not notice on replay is not noticed here either: numbers that the host knew
 at the recording stay as they were, and memory is read where it lay. What it owns is trash before
