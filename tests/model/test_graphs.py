@@ -116,7 +116,7 @@ def test_a_graph_holds_the_kernels_and_what_they_make_of_a_layout(monkeypatch):
     monkeypatch.setitem(BACKENDS, "triton", KERNELS)
     monkeypatch.setattr(module, "LEAST", 16)
     monkeypatch.setattr(module, "SPARE", 8)
-    second = {"pooling_layers": [0], "pooling_window": 16}
+    second = {"pooling_layers": [0], "pooling_window": 16, "num_attention_heads": 1}
     model, graphs = encoder("ForSequenceClassification", attention_window=8, **second)
     model.float()
     for lengths in ((9, 7), (12, 3), (8, 8)):
