@@ -32,7 +32,8 @@ _POOLED = (
     "str pooling, int size, int stride, int window"
 )
 _DEVICES = ["cpu", "cuda"]
-# A CUDA graph would go on with the numbers of the batch that it was captured with.
+# A CUDA graph would go on with the numbers of the batch that it was captured with: the host knows
+# the layout of a ``number``, and counts global tokens. `ldt.model.graphs` captures no operators.
 _TAGS = (torch.Tag.cudagraph_unsafe,)
 
 

@@ -51,6 +51,7 @@ class EncoderPredictor:
         from ldt.attention.matmul import has_bfloat16
         from ldt.data.collate import Collator
         from ldt.model import load, load_tokenizer, usable_length
+        from ldt.model.graphs import use_graphs
 
         self.task, self.data = recipe.task, recipe.data
         self.raw_scores, self.label_sets = raw_scores, label_sets
@@ -81,6 +82,7 @@ class EncoderPredictor:
                 f"takes {usable_length(self.config):,}"
             )
         self.model.to(self.device)
+        use_graphs(self.model)
         if words := in_words(getattr(self.config, "decisions", {})):
             log.info("%s: decides by %s", folder, words)
 

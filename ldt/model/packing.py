@@ -70,13 +70,6 @@ class Packing:
             return begin
         return begin + self.layout.key_padding_mask.unflatten(0, self.shape).int().argmax(1)
 
-    def first_layout(self):
-        """`Layout` whose only global tokens are the first real ones of the rows."""
-        first = self.first_index()
-        is_global = torch.zeros(self.layout.total_tokens, dtype=torch.bool, device=first.device)
-        is_global = is_global.index_fill(0, first, True)
-        return replace(self.layout, is_global=is_global, num_global=len(first))
-
     def reduce(self, x, reduction):
         """[total, d] -> [b, d], ``mean`` or ``max`` of the real tokens of each row; else zeros."""
         keep, rows = self.layout.key_padding_mask, self.layout.cu_seqlens.diff()
@@ -107,6 +100,13 @@ class Packing:
             mine = probs[rows[row] : rows[row + 1], :, :length]
             out[row, :, start : start + length, : len(mine)] = mine.permute(1, 2, 0)
         return out
+
+
+def global_at(layout, index):
+    """A `Layout` whose only global tokens are those at ``index`` [globals] int64, all different."""
+    is_global = torch.zeros(layout.total_tokens, dtype=torch.bool, device=index.device)
+    is_global = is_global.index_fill(0, index, True)
+    return replace(layout, is_global=is_global, num_global=len(index), number=None)
 
 
 def real_tokens(shape, attention_mask, device):

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from transformers import EarlyStoppingCallback
 
+from ldt.model.graphs import use_graphs
 from ldt.training import processes
 from ldt.training.arguments import arguments
 from ldt.training.compiling import compile_layers
@@ -33,6 +34,7 @@ def make_trainer(
     if job.unit == "token":  # a character model reads any length
         prepared.tokenizer.model_max_length = prepared.max_length
     measure, items = prepared.measure, prepared.train_items
+    use_graphs(prepared.model)  # in evaluation
     metrics = MetricsByStep(measure) if measure else None
     callbacks = [*([metrics] if metrics else []), *prepared.callbacks]
     if patience := training.get("early_stopping_patience"):

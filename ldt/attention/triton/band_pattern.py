@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import torch
 import triton
@@ -73,7 +73,7 @@ class Band:
         return max(gap * triton.cdiv(triton.cdiv(total, gap), rows) for gap in set(self.gaps))
 
 
-@lru_cache(maxsize=64)
+@cache  # and never freed: CUDA graphs read them
 def _gaps(gaps, device):
     return torch.tensor(gaps, dtype=torch.int32, device=device)
 

@@ -5,10 +5,12 @@ from typing import Unpack
 import torch
 from transformers.utils import can_return_tuple
 
+from ldt.attention import choose
 from ldt.attention.derivatives import refuse_vmap
 from ldt.attention.ops import shared
 from ldt.model.base import LdtPreTrainedModel, OutputOptions
 from ldt.model.config import LdtConfig, check_config, usable_length
+from ldt.model.graphs import Graphs
 from ldt.model.layers import (
     Embeddings,
     Encoder,
@@ -17,7 +19,7 @@ from ldt.model.layers import (
     unused_parameters,
 )
 from ldt.model.outputs import LdtModelOutput
-from ldt.model.packing import pack
+from ldt.model.packing import global_at, pack
 from ldt.model.recompute import recomputing
 
 
@@ -49,6 +51,7 @@ class LdtModel(LdtPreTrainedModel):
     config: LdtConfig
     base_model_prefix = "longformer"
     has_global_attention = True
+    graphs: Graphs | None = None  # see `ldt.model.graphs.use_graphs`
     check = staticmethod(check_config)
     _no_split_modules = ["LdtLayer"]
 
@@ -184,23 +187,22 @@ class LdtModel(LdtPreTrainedModel):
         short = first_only and packing.first_is_global and not output_attentions
         short = short and hidden is None
         probs, global_probs = [], []
-        layout, layers = packing.layout, self.encoder.layer
-        if torch.compiler.is_compiling() or self.encoder.compiled:
-            layout = shared(layout)
+
+        def note(x, local, everywhere):
+            if hidden is not None:
+                hidden.append(x)
+            if output_attentions:
+                there = packing.to(x.device)
+                probs.append(there.unpack(local).transpose(1, 2))
+                if everywhere is not None:
+                    global_probs.append(there.unpack_global_probabilities(everywhere))
+
+        given = x, packing.layout, packing.first_index() if short else None
+        found = None
+        if hidden is None and not output_attentions:
+            found = self._by_graph(*given)
         with recomputing(self):
-            for layer in layers[: -1 if short else None]:
-                x, local, everywhere = layer(x, layout, output_attentions=output_attentions)
-                if hidden is not None:
-                    hidden.append(x)
-                if output_attentions:
-                    there = packing.to(x.device)
-                    probs.append(there.unpack(local).transpose(1, 2))
-                    if everywhere is not None:
-                        global_probs.append(there.unpack_global_probabilities(everywhere))
-            if short:
-                # Its call but for a compiled form: so few rows, with no operator of their own.
-                call = layers[-1]._call_impl
-                x, *_ = call(x, packing.first_layout(), globals_only=True)
+            x = self._through(*given, output_attentions, note) if found is None else found
         if first_only and not short:
             x = packing.to(x.device).first(x)
         if hidden is not None:
@@ -210,6 +212,43 @@ class LdtModel(LdtPreTrainedModel):
             "attentions": tuple(probs) if output_attentions else None,
             "global_attentions": tuple(global_probs) if global_probs else None,
         }
+
+    def _through(self, x, layout, first=None, output_attentions=False, note=None):
+        """Packed states [total, d] after all layers.
+
+        Args:
+            first: [documents] int64, packed indices of tokens; only their states are then given,
+                [documents, d], of the last layer as if no other token were global.
+            note: function of what each layer gives, called after it.
+        """
+        layers = self.encoder.layer
+        if torch.compiler.is_compiling() or self.encoder.compiled:
+            layout = shared(layout)
+        for layer in layers[: None if first is None else -1]:
+            x, *probs = layer(x, layout, output_attentions=output_attentions)
+            if note is not None:
+                note(x, *probs)
+        if first is not None:
+            # Its call but for a compiled form: so few rows, with no operator of their own.
+            x, *_ = layers[-1]._call_impl(x, global_at(layout, first), globals_only=True)
+        return x
+
+    def _by_graph(self, x, layout, first):
+        """What `_through` gives, by a CUDA graph; None where there is none for it."""
+        if self.graphs is None or self.encoder.compiled or torch.compiler.is_compiling():
+            return None
+        backend, heads = self.config.attention_backend, self.config.num_attention_heads
+        if backend == "auto":
+            backend = choose(x.device, x.dtype, x.shape[1] // heads)[0]
+        if backend != "triton":  # the others look at the borders of documents on the host
+            return None
+        return self.graphs(self.encoder.layer, self._through, x, layout, first)
+
+    def train(self, mode=True):
+        """As in torch; training has the memory of all graphs."""
+        if mode and self.graphs is not None:
+            self.graphs.clear()
+        return super().train(mode)
 
     def position_ids_of(self, words):
         """[b, n] int64, pad_token_id + 1 at the first token that counts, + 2 at the second, …
