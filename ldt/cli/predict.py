@@ -164,8 +164,8 @@ def predict(
         bool,
         typer.Option(
             "--passages-test",
-            help="Test the passages: ask again without them and by them alone, and the same with "
-            "as many at random.",
+            help="Test the passages: ask again with the first one hidden, the first two and so on, "
+            "and by them alone; the same with as many at random.",
         ),
     ] = False,
     chunks: Annotated[

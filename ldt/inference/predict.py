@@ -100,8 +100,8 @@ def predict(
         passages: sentences of the document that each answer names as what it rests on, best first.
         passages_by: a name in `ldt.inference.passages.METHODS`.
         passages_of: classes to name passages of; none for those of the answer.
-        passages_test: whether the model answers again without the passages, and by them alone, for
-            the key ``faithfulness``.
+        passages_test: whether the model answers again with the passages hidden one after the other,
+            and by them alone, for the key ``faithfulness``.
         chunks: whether answers list the chunks of their document, with the scores of each.
 
     Returns:
