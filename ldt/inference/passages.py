@@ -21,6 +21,7 @@ from ldt.inference.predictor import EncoderPredictor, too_large
 from ldt.inference.stream import batches
 from ldt.tasks.base import AnyTask, Outputs, Task
 from ldt.tasks.explained import Reading, Target
+from ldt.tasks.text.sentences import Unit
 
 By = Literal["gradient", "occlusion", "chunks"]
 METHODS: tuple[By, ...] = ("gradient", "occlusion", "chunks")
@@ -39,6 +40,7 @@ class Wanted:
         test: whether the model answers again with the passages hidden one after the other, and by
             them alone.
         batch_tokens: most tokens of a batch, as for the answers themselves.
+        unit: what passages are: a name in `ldt.tasks.text.sentences.UNITS`.
     """
 
     number: int = 0
@@ -47,6 +49,7 @@ class Wanted:
     chunks: bool = False
     test: bool = False
     batch_tokens: int = 16384
+    unit: Unit = "sentence"
 
     def keys(self) -> list[str]:
         """Keys that answers get."""
@@ -63,6 +66,8 @@ class Wanted:
             raise ValueError(f"by must be one of {', '.join(METHODS)}, got {self.by!r}")
         if self.of and not self.number:
             raise UserError("--passages-of names labels to explain; --passages K asks for passages")
+        if self.unit != "sentence" and not self.number:
+            raise UserError("--passages-unit says what passages are; --passages K asks for some")
         if not self.keys():
             return
         rests_on = task.rests_on if isinstance(task, Task) else None
@@ -74,6 +79,8 @@ class Wanted:
             raise UserError("--passages-test: for the passages of a classification (--passages K)")
         if self.of and task.name != "classification":
             raise UserError(f"--passages-of: {task.name} has no classes; its answer is explained")
+        if self.unit != "sentence" and rests_on == "logits" and self.by == "chunks":
+            raise UserError("--passages-unit: passages by chunks are whole chunks")
         if self.number and rests_on == "logits" and (self.by, precision) == ("gradient", "int8"):
             raise UserError(
                 "--passages-by gradient: there are no gradients in int8; --precision fp32 and bf16 "
@@ -83,6 +90,7 @@ class Wanted:
     def __str__(self) -> str:
         """The settings, as a run is resumed with the same; "" for none."""
         parts = [str(self.number), self.by, *self.of] if self.number else []
+        parts += [f"unit={self.unit}"] * (self.unit != "sentence")
         return ",".join(parts + ["chunks"] * self.chunks + ["test"] * self.test)
 
 
@@ -110,7 +118,7 @@ class Explaining:
         """The answer with ``passages`` and ``chunks``, as far as they are wanted."""
         predictor = self.predictor
         answer = predictor.decode(outputs, example, features)
-        reading = self.task.reading(example, predictor.tokenizer, predictor.data)
+        reading = self.task.reading(example, predictor.tokenizer, predictor.data, self.wanted.unit)
         more: dict[str, Any] = {}
         if self.wanted.number and self.task.rests_on == "places":
             places = self.task.places(answer, example, predictor.data)

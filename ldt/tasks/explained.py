@@ -72,7 +72,7 @@ class Reading:
         text: of a document in parts their texts, each in a line.
         offsets: [tokens, 2], the characters of each token of the document; of a token that stands
             for none, such as a separator, both numbers are the same.
-        passages: characters of what can be named as evidence, in order.
+        passages: characters of what can be named as evidence, sentences or paragraphs, in order.
     """
 
     text: str

@@ -15,7 +15,7 @@ from ldt.metrics.result import mean
 from ldt.tasks.base import Outputs, Segment, ends, join
 from ldt.tasks.explained import Reading, Target
 from ldt.tasks.ranking import Ranking
-from ldt.tasks.text.sentences import sentences
+from ldt.tasks.text.sentences import UNITS, Unit
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -127,11 +127,13 @@ class MultipleChoice(Ranking):
     def ranked(self, answer: dict, gold: Any) -> tuple[list[float], int | None]:
         return answer["scores"], gold["choice"]
 
-    def reading(self, example: Example, tokenizer, data: "DataSection") -> Reading:
-        """Return the text, whose passages are its sentences."""
+    def reading(
+        self, example: Example, tokenizer, data: "DataSection", unit: Unit = "sentence"
+    ) -> Reading:
+        """Return the text, whose passages are its sentences or paragraphs."""
         document = text(example, self.path("context", data))
         _, offsets = tokenize_with_offsets(tokenizer, document)
-        return Reading(document, offsets, sentences(document))
+        return Reading(document, offsets, UNITS[unit](document))
 
     def targets(
         self, answer: dict, config, features: Sequence[Feature], labels: Sequence[str] = ()

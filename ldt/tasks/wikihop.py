@@ -35,7 +35,7 @@ from ldt.tasks.base import (
 )
 from ldt.tasks.explained import Reading, Target
 from ldt.tasks.ranking import Ranking
-from ldt.tasks.text.sentences import sentences
+from ldt.tasks.text.sentences import UNITS, Unit
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -237,14 +237,16 @@ class WikiHop(Ranking):
         places = [place for place, each in enumerate(best) if each["answer"] == gold["answer"]]
         return [each["score"] for each in best], places[0] if places else None
 
-    def reading(self, example: Example, tokenizer, data: "DataSection") -> Reading:
-        """Return the supports, a line each, whose passages are their sentences."""
+    def reading(
+        self, example: Example, tokenizer, data: "DataSection", unit: Unit = "sentence"
+    ) -> Reading:
+        """Return the supports, a line each, whose passages are their sentences or paragraphs."""
         supports = texts(example, self.path("supports", data))
         outside = np.full((1, 2), -1, np.int32)  # the separators around a support
         offsets, passages, start = [], [], 0
         for support in supports:
             offsets += [outside, start + offsets_in(support, tokenizer), outside]
-            passages += [(start + a, start + b) for a, b in sentences(support)]
+            passages += [(start + a, start + b) for a, b in UNITS[unit](support)]
             start += len(support) + 1
         return Reading("\n".join(supports), np.concatenate(offsets or [outside[:0]]), passages)
 

@@ -7,6 +7,7 @@ from classified import LABELS, answer, write
 
 from ldt.data.records import Example
 from ldt.errors import UserError
+from ldt.inference.hiding import without
 from ldt.inference.passages import METHODS, Explaining, Wanted
 from ldt.inference.predictor import EncoderPredictor
 from ldt.inference.run_folder import read_recipe
@@ -113,6 +114,36 @@ def test_gradients_are_those_of_dense_attention_in_float64(fine_tuned, loaded, m
         model.load_state_dict(state)
 
 
+@pytest.mark.parametrize("by", ["gradient", "occlusion"])
+def test_a_paragraph_has_the_score_of_all_its_tokens(loaded, by):
+    """By gradients the sum over its sentences; hidden as a whole the fall of the logit."""
+    text = f"{TEXT}\r\n\r\n{TEXT}\u2029The end."
+    got, features, outputs, example = explained(
+        loaded, text, number=9, by=by, unit="paragraph", test=True
+    )
+    assert sorted(p["text"] for p in got["passages"]) == sorted([TEXT, TEXT, "The end."])
+    finer, *_ = explained(loaded, text, number=99, by=by)
+    index = LABELS.index(got["label"])
+    reading = loaded.task.reading(example, loaded.tokenizer, loaded.data)
+    for passage in got["passages"]:
+        a, b = passage["start"], passage["end"]
+        own = [p["score"] for p in finer["passages"] if a <= p["start"] < b]
+        expected = sum(own)
+        if by == "occlusion":
+            left, right = reading.offsets.T
+            gone = (left >= a) & (left < b) & (left < right)
+            changed = without(loaded, features, outputs, gone, 16384)
+            logits = [np.mean([each["logits"][index] for each in e]) for e in (outputs, changed)]
+            expected = logits[0] - logits[1]
+        assert passage["score"] == pytest.approx(expected, abs=1e-4)
+    assert len(got["faithfulness"]["deletion"]) == 4
+
+
+def test_a_run_is_resumed_with_its_unit():
+    by_unit = [str(Wanted(2, "gradient", unit=unit)) for unit in ("sentence", "paragraph")]
+    assert by_unit == ["2,gradient", "2,gradient,unit=paragraph"]
+
+
 def test_explaining_leaves_the_model_as_it_was(loaded):
     before = loaded.model.state_dict()
     before = {name: value.clone() for name, value in before.items()}
@@ -182,6 +213,11 @@ def test_labels_that_are_asked_for_are_explained(fine_tuned, tmp_path):
     [
         ({"passages": 1, "passages_of": ["maybe"]}, "--passages-of maybe: the model knows"),
         ({"passages_of": ["no"]}, "--passages K asks for passages"),
+        ({"passages_unit": "paragraph"}, "--passages K asks for some"),
+        (
+            {"passages": 1, "passages_unit": "paragraph", "passages_by": "chunks"},
+            "passages by chunks are whole chunks",
+        ),
         ({"passages": 1, "precision": "int8"}, "there are no gradients in int8"),
         ({"passages": 1, "keep": ["passages=name"]}, "answers of classification have 'passages'"),
     ],
@@ -222,15 +258,15 @@ def test_every_task_cuts_its_passages_from_its_text(tiny_longformer, tmp_path, n
     )
     source = write(tmp_path / "docs.jsonl", [json.dumps(RECORDS[name])])
     options = {"chunks": name != "token_classification", "overwrite": True}
-    for by in METHODS:
-        _, (got,) = answer(
-            source, tmp_path / "run", tmp_path, passages=2, passages_by=by, **options
-        )
+    for by, unit in [*((by, "sentence") for by in METHODS), ("gradient", "paragraph")]:
+        options |= {"passages_by": by, "passages_unit": unit}
+        _, (got,) = answer(source, tmp_path / "run", tmp_path, passages=2, **options)
         text = "\n".join([TEXT, TEXT]) if name == "wikihop" else TEXT
         assert 1 <= len(got["passages"]) <= 2
         for each in got["passages"] + got.get("chunks", []):
             assert text[each["start"] : each["end"]].strip()
         for each in got["passages"]:
+            assert unit == "sentence" or each["text"] == TEXT  # one paragraph
             assert list(each) == ["start", "end", "text", "score"]
             assert each["text"] == text[each["start"] : each["end"]]
         if "chunks" in got:
