@@ -34,7 +34,7 @@ from ldt.files import write_whole
 from ldt.inference.passages import Explaining, Wanted, gradients, occlusions
 from ldt.inference.predictor import EncoderPredictor
 from ldt.inference.run_folder import read_recipe
-from ldt.metrics.passages import KS, hit
+from ldt.metrics.passages import KS, aopc, hit
 from ldt.recipe import recipe as recipes
 
 ROOT = Path(__file__).parents[1]
@@ -111,7 +111,8 @@ def hits(predictor, rows, generator):
 
 
 def faithfulness(predictor, rows, ks):
-    """comprehensiveness and sufficiency of the first k passages, and of as many at random."""
+    """The figures of `ldt predict --passages-test` for the first k passages, and for as many at
+    random, with the area over the deletion curve in its place."""
     found = {}
     for by in ("gradient", "occlusion"):
         for k in ks:
@@ -122,7 +123,9 @@ def faithfulness(predictor, rows, ks):
                 features = predictor.encode(example)
                 outputs = [predictor.outputs([feature])[0] for feature in features]
                 facts = explaining.decode(outputs, example, features)["faithfulness"]
-                made += [facts] if facts else []
+                if facts:
+                    facts |= {"aopc": aopc(facts.pop("deletion"))}
+                    made.append(facts | {"random_aopc": aopc(facts.pop("random_deletion"))})
             found[f"{by}, {k}"] = {key: float(np.mean([m[key] for m in made])) for key in made[0]}
     return found
 

@@ -144,7 +144,7 @@ def predict(
             min=0,
             metavar="NUMBER",
             show_default=False,
-            help="Number of sentences to name with each answer as what it rests on, best first.",
+            help="Number of passages to name with each answer as what it rests on, best first.",
         ),
     ] = 0,
     passages_by: Annotated[
@@ -161,12 +161,19 @@ def predict(
             help="Class to name passages of, in place of those of the answer; may be repeated.",
         ),
     ] = None,
+    passages_unit: Annotated[
+        Literal["sentence", "paragraph"],
+        typer.Option(
+            help="What a passage is: a sentence, or a paragraph between blank lines, bullets and "
+            "numbers of clauses, of up to 2,000 characters."
+        ),
+    ] = "sentence",
     passages_test: Annotated[
         bool,
         typer.Option(
             "--passages-test",
-            help="Test the passages: ask again without them and by them alone, and the same with "
-            "as many at random.",
+            help="Test the passages: ask again with the first one hidden, the first two and so on, "
+            "and by them alone; the same with as many at random.",
         ),
     ] = False,
     chunks: Annotated[
@@ -216,6 +223,7 @@ def predict(
         passages=passages,
         passages_by=passages_by,
         passages_of=passages_of,
+        passages_unit=passages_unit,
         passages_test=passages_test,
         chunks=chunks,
     )

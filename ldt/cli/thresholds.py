@@ -40,7 +40,10 @@ def thresholds(
     ] = None,
     coverage: Annotated[
         float | None,
-        typer.Option(metavar="SHARE", help="Share of documents to answer; the others are silent."),
+        typer.Option(
+            metavar="SHARE",
+            help="Share of documents or questions to answer; the others are silent.",
+        ),
     ] = None,
     risk: Annotated[
         float | None,

@@ -15,11 +15,13 @@ import numpy as np
 from ldt.data.features import Feature
 from ldt.data.records import Example
 from ldt.errors import ModelError, UserError, listed, out_of_memory
+from ldt.inference.faithfulness import faithfulness
+from ldt.inference.hiding import hiding
 from ldt.inference.predictor import EncoderPredictor, too_large
 from ldt.inference.stream import batches
-from ldt.metrics.passages import comprehensiveness, sufficiency
-from ldt.tasks.base import AnyTask, Outputs, Task, by_input
+from ldt.tasks.base import AnyTask, Outputs, Task
 from ldt.tasks.explained import Reading, Target
+from ldt.tasks.text.sentences import Unit
 
 By = Literal["gradient", "occlusion", "chunks"]
 METHODS: tuple[By, ...] = ("gradient", "occlusion", "chunks")
@@ -35,8 +37,10 @@ class Wanted:
         by: a name in `METHODS`.
         of: labels to explain; none for those of the answer.
         chunks: whether each chunk's places and scores are listed.
-        test: whether the model answers again without the passages, and by them alone.
+        test: whether the model answers again with the passages hidden one after the other, and by
+            them alone.
         batch_tokens: most tokens of a batch, as for the answers themselves.
+        unit: what passages are: a name in `ldt.tasks.text.sentences.UNITS`.
     """
 
     number: int = 0
@@ -45,6 +49,7 @@ class Wanted:
     chunks: bool = False
     test: bool = False
     batch_tokens: int = 16384
+    unit: Unit = "sentence"
 
     def keys(self) -> list[str]:
         """Keys that answers get."""
@@ -61,6 +66,8 @@ class Wanted:
             raise ValueError(f"by must be one of {', '.join(METHODS)}, got {self.by!r}")
         if self.of and not self.number:
             raise UserError("--passages-of names labels to explain; --passages K asks for passages")
+        if self.unit != "sentence" and not self.number:
+            raise UserError("--passages-unit says what passages are; --passages K asks for some")
         if not self.keys():
             return
         rests_on = task.rests_on if isinstance(task, Task) else None
@@ -72,6 +79,8 @@ class Wanted:
             raise UserError("--passages-test: for the passages of a classification (--passages K)")
         if self.of and task.name != "classification":
             raise UserError(f"--passages-of: {task.name} has no classes; its answer is explained")
+        if self.unit != "sentence" and rests_on == "logits" and self.by == "chunks":
+            raise UserError("--passages-unit: passages by chunks are whole chunks")
         if self.number and rests_on == "logits" and (self.by, precision) == ("gradient", "int8"):
             raise UserError(
                 "--passages-by gradient: there are no gradients in int8; --precision fp32 and bf16 "
@@ -81,6 +90,7 @@ class Wanted:
     def __str__(self) -> str:
         """The settings, as a run is resumed with the same; "" for none."""
         parts = [str(self.number), self.by, *self.of] if self.number else []
+        parts += [f"unit={self.unit}"] * (self.unit != "sentence")
         return ",".join(parts + ["chunks"] * self.chunks + ["test"] * self.test)
 
 
@@ -108,7 +118,7 @@ class Explaining:
         """The answer with ``passages`` and ``chunks``, as far as they are wanted."""
         predictor = self.predictor
         answer = predictor.decode(outputs, example, features)
-        reading = self.task.reading(example, predictor.tokenizer, predictor.data)
+        reading = self.task.reading(example, predictor.tokenizer, predictor.data, self.wanted.unit)
         more: dict[str, Any] = {}
         if self.wanted.number and self.task.rests_on == "places":
             places = self.task.places(answer, example, predictor.data)
@@ -116,8 +126,9 @@ class Explaining:
         elif self.wanted.number:
             more["passages"] = self._passages(answer, outputs, features, reading)
         if self.wanted.test:
-            args = answer, more["passages"], outputs, example, features, reading
-            more["faithfulness"] = self._faithfulness(*args)
+            chunks, size = self.wanted.by == "chunks", self.wanted.batch_tokens
+            args = predictor, example, features, outputs, size
+            more["faithfulness"] = faithfulness(more["passages"], reading, chunks, *args)
         if self.wanted.chunks:
             more["chunks"] = self._chunks(answer, outputs, example, features, reading)
         return answer | more
@@ -144,44 +155,6 @@ class Explaining:
         for target, values in zip(targets, scores, strict=True):
             found += _best(target, values, reading.passages, reading, self.wanted.number)
         return found
-
-    def _faithfulness(
-        self,
-        answer: dict[str, Any],
-        passages: list[dict[str, Any]],
-        outputs: list[Outputs],
-        example: Example,
-        features: list[Feature],
-        reading: Reading,
-    ) -> dict[str, float]:
-        """comprehensiveness and sufficiency of the passages, and of as many at random: the mean
-        over the classes that are explained; none of a number or an empty document."""
-        labels = list(dict.fromkeys(each["label"] for each in passages if "label" in each))
-        read = np.flatnonzero(_read(reading, features, reading.owners())).tolist()
-        random = np.random.default_rng(len(reading.text))  # the same in each run
-        rows: list[dict[str, float]] = []
-        for label in labels:
-            starts = {each["start"] for each in passages if each["label"] == label}
-            chosen = [n for n in read if reading.passages[n][0] in starts]
-            drawn = random.permutation(read)[: len(chosen)].tolist()
-            scores = []
-            for those in (chosen, drawn):
-                others = [n for n in read if n not in set(those)]
-                for hidden in (those, others):
-                    args = self.predictor, features, outputs, reading, hidden
-                    changed = _without(*args, self.wanted.batch_tokens)
-                    again = self.predictor.decode(changed, example, features)
-                    scores.append(again["scores"][label])
-            full = answer["scores"][label]
-            rows.append(
-                {
-                    "comprehensiveness": comprehensiveness(full, scores[0]),
-                    "sufficiency": sufficiency(full, scores[1]),
-                    "random_comprehensiveness": comprehensiveness(full, scores[2]),
-                    "random_sufficiency": sufficiency(full, scores[3]),
-                }
-            )
-        return {key: sum(row[key] for row in rows) / len(rows) for key in (rows or [{}])[0]}
 
     def _chunks(
         self,
@@ -233,7 +206,7 @@ def gradients(
     """
     owners, shares = reading.owners(), [target.shares(outputs) for target in targets]
     # A passage that is read, by a chunk that counts or not, has a score.
-    scores = np.where(_read(reading, features, owners), 0.0, np.full((len(targets), 1), np.nan))
+    scores = np.where(reading.seen(features), 0.0, np.full((len(targets), 1), np.nan))
     needed = sorted({row for share in shares for row in share})
     lengths = [len(features[row]["input_ids"]) for row in needed]
     for batch in batches(lengths, batch_tokens):
@@ -335,7 +308,7 @@ def occlusions(
     parts = [(features[row], tokens) for _, row, tokens in hidden]
     changed: dict[int, dict[int, Outputs]] = {}  # by passage and row
     for (passage, row, _), result in zip(
-        hidden, _hiding(predictor, parts, batch_tokens), strict=True
+        hidden, hiding(predictor, parts, batch_tokens), strict=True
     ):
         changed.setdefault(passage, {})[row] = result
     scores = np.full((len(targets), len(reading.passages)), np.nan)
@@ -344,66 +317,6 @@ def occlusions(
         for number, target in enumerate(targets):
             scores[number, passage] = target.value(outputs) - target.value(without)
     return scores
-
-
-def _without(
-    predictor: EncoderPredictor,
-    features: Sequence[Feature],
-    outputs: Sequence[Outputs],
-    reading: Reading,
-    passages: Sequence[int],
-    batch_tokens: int,
-) -> list[Outputs]:
-    """Outputs for all inputs of a document where nothing attends to some of its passages."""
-    gone = np.isin(reading.owners(), passages)
-    rows, parts = [], []
-    for row, feature in enumerate(features):
-        first, start, end = feature["read"]
-        if gone[start:end].any():
-            rows.append(row)
-            parts.append((feature, first + np.flatnonzero(gone[start:end])))
-    changed = dict(zip(rows, _hiding(predictor, parts, batch_tokens), strict=True))
-    return [changed.get(row, output) for row, output in enumerate(outputs)]
-
-
-def _hiding(
-    predictor: EncoderPredictor, parts: Sequence[tuple[Feature, np.ndarray]], batch_tokens: int
-) -> list[Outputs]:
-    """Outputs for inputs without some of their tokens, to which nothing attends."""
-    found: list[Outputs] = [{}] * len(parts)
-    for batch in batches([len(feature["input_ids"]) for feature, _ in parts], batch_tokens):
-        for place, row in zip(batch, _hidden(predictor, [parts[n] for n in batch]), strict=True):
-            found[place] = row
-    return found
-
-
-def _hidden(predictor: EncoderPredictor, parts: list[tuple[Feature, np.ndarray]]) -> list[Outputs]:
-    """`_hiding` of one batch."""
-    import torch
-
-    features = [feature for feature, _ in parts]
-    try:
-        inputs = predictor.collate(features)
-        for row, (_, tokens) in enumerate(parts):
-            inputs["attention_mask"][row, torch.from_numpy(tokens)] = 0
-        inputs = {key: values.to(predictor.device) for key, values in inputs.items()}
-        with torch.inference_mode():
-            logits = predictor.model(**inputs).logits.float().cpu().numpy()
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            raise
-        raise too_large(features, predictor.device, error, 0) from error
-    return by_input({"logits": logits}, range(len(features)))
-
-
-def _read(reading: Reading, features: Sequence[Feature], owners: np.ndarray) -> np.ndarray:
-    """[passages] bool, whether a chunk has a token of it."""
-    read = np.zeros(len(reading.passages), bool)
-    for feature in features:
-        _, start, end = feature["read"]
-        inside = owners[start:end]
-        read[inside[inside >= 0]] = True
-    return read
 
 
 def _best(

@@ -38,6 +38,7 @@ from ldt.inference.run_folder import find_model, fingerprint, read_recipe
 from ldt.inference.stream import Beside, Counts, Documents, Predictor, ahead, answer_all
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import AnyTask
+from ldt.tasks.text.sentences import Unit
 
 log = logging.getLogger("ldt")
 
@@ -66,6 +67,7 @@ def predict(
     passages: int = 0,
     passages_by: By = "gradient",
     passages_of: Sequence[str] | None = None,
+    passages_unit: Unit = "sentence",
     passages_test: bool = False,
     chunks: bool = False,
 ) -> int:
@@ -98,11 +100,12 @@ def predict(
             are there, else bf16 on a GPU that has it and fp32 elsewhere.
         raw_scores: whether the scores of a classification are logits, as the model gives them.
         label_sets: probability with which a key ``label_set`` holds all the right classes.
-        passages: sentences of the document that each answer names as what it rests on, best first.
+        passages: passages of the document that each answer names as what it rests on, best first.
         passages_by: a name in `ldt.inference.passages.METHODS`.
         passages_of: classes to name passages of; none for those of the answer.
-        passages_test: whether the model answers again without the passages, and by them alone, for
-            the key ``faithfulness``.
+        passages_unit: what they are, a name in `ldt.tasks.text.sentences.UNITS`.
+        passages_test: whether the model answers again with the passages hidden one after the other,
+            and by them alone, for the key ``faithfulness``.
         chunks: whether answers list the chunks of their document, with the scores of each.
 
     Returns:
@@ -119,7 +122,7 @@ def predict(
         folder = find_model(model)
         trained = read_recipe(folder)
         about = passages, passages_by, tuple(passages_of or ()), chunks, passages_test
-        wanted = Wanted(*about, batch_tokens)
+        wanted = Wanted(*about, batch_tokens, passages_unit)
         wanted.check(trained.task, precision)
         _check_shown(trained.task, raw_scores, label_sets)
         shown = {"raw_scores": raw_scores, "label_sets": label_sets}

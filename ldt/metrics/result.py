@@ -46,12 +46,13 @@ class Result:
     """Metrics of a file of predictions, and all that is shown beside them.
 
     ``metrics`` are the published figures, with their names, from 0 to 100; ``subsets`` the same of
-    some of the questions. ``units`` says what is resampled, in the plural. ``shown`` are the
-    metrics that groups are printed with, all if empty. ``no_length`` and ``no_place`` say why there
-    are no groups. ``parts`` are questions with an interval of their own, by what their metrics'
-    names begin with: "HasAns_". ``derive`` makes metrics of means of scores where they are not the
-    means themselves; ``noun`` is what an item is called. ``baselines`` are metrics of answers that
-    are given without reading.
+    some of the questions; ``curves`` figures at one number after the other, for JSON alone.
+    ``units`` says what is resampled, in the plural. ``shown`` are the metrics that groups are
+    printed with, all if empty. ``no_length`` and ``no_place`` say why there are no groups.
+    ``parts`` are questions with an interval of their own, by what their metrics' names begin with:
+    "HasAns_". ``derive`` makes metrics of means of scores where they are not the means themselves;
+    ``noun`` is what an item is called. ``baselines`` are metrics of answers that are given without
+    reading.
     """
 
     title: str
@@ -62,6 +63,7 @@ class Result:
     extra: list[str]
     subsets: dict[str, dict[str, float | int]] = field(default_factory=dict)
     parts: dict[str, list[Item]] = field(default_factory=dict)
+    curves: dict[str, list[float]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     shown: tuple[str, ...] = ()
     no_length: str = ""
@@ -215,6 +217,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "scale": "0 to 100",
         "metrics": result.metrics,
         "subsets": result.subsets,
+        **({"curves": result.curves} if result.curves else {}),
         "baseline": {name: each._asdict() for name, each in result.baselines.items()},
         "interval": {
             "level": LEVEL,

@@ -26,6 +26,7 @@ from ldt.metrics.baseline import Baselines
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
     from ldt.tasks.explained import Reading, Target
+    from ldt.tasks.text.sentences import Unit
 
 NO_LABEL = -100  # a label that has no part in the loss
 # Keys of answers of any task: those of the flags among them.
@@ -237,9 +238,8 @@ class Task(AnyTask):
         return flat(document), "\n".join(asked)
 
     def classes(self, example: Example, data: "DataSection") -> str | list[str] | None:
-        """The class that is the right answer, or the list of classes in it; None of a blank one.
-
-        An empty list where the task has no classes.
+        """The class that is the right answer, or the list of classes in it; None of a blank one,
+        and an empty list where the task has no classes.
 
         Raises:
             DataError: they cannot be read.
@@ -349,8 +349,10 @@ class Task(AnyTask):
             features: those of the document; the answer carries their flags.
         """
 
-    def reading(self, example: Example, tokenizer, data: "DataSection") -> "Reading":
-        """The document as `encode` reads it; of tasks whose answers rest on something."""
+    def reading(
+        self, example: Example, tokenizer, data: "DataSection", unit: "Unit" = "sentence"
+    ) -> "Reading":
+        """The document as `encode` reads it, in passages; of tasks whose answers rest on some."""
         raise NotImplementedError
 
     def targets(

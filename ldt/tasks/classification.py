@@ -40,7 +40,7 @@ from ldt.tasks.base import (
 )
 from ldt.tasks.deciding import Deciding, indicators, names_of, several
 from ldt.tasks.explained import MERGES, Reading, Target
-from ldt.tasks.text.sentences import sentences
+from ldt.tasks.text.sentences import UNITS, Unit
 from ldt.tasks.weighted import Weighted
 
 if TYPE_CHECKING:
@@ -262,11 +262,13 @@ class Classification(Deciding, Weighted):
         logits = np.array([output["logits"] for output in outputs], np.float64)
         return MERGES[self.merge].value(logits)
 
-    def reading(self, example: Example, tokenizer, data: "DataSection") -> Reading:
-        """Return the text, whose passages are its sentences."""
+    def reading(
+        self, example: Example, tokenizer, data: "DataSection", unit: Unit = "sentence"
+    ) -> Reading:
+        """Return the text, whose passages are its sentences or paragraphs."""
         document = text(example, self.path("text", data))
         _, offsets = tokenize_with_offsets(tokenizer, document)
-        return Reading(document, offsets, sentences(document))
+        return Reading(document, offsets, UNITS[unit](document))
 
     def targets(
         self, answer: dict, config, features: Sequence[Feature], labels: Sequence[str] = ()

@@ -99,7 +99,49 @@ class Calibrated(Task):
         """
 
 
-class Deciding(Calibrated):
+class Abstaining(Calibrated):
+    """A task that gives no answer where it is not sure.
+
+    Args:
+        abstain: share of documents to answer ({coverage: 0.9}), or highest share of wrong answers
+            ({risk: 0.05}), for which the evaluation set says how sure an answer must be; none
+            answers always.
+    """
+
+    chosen: ClassVar[tuple[str, ...]] = ("calibration", "abstain")
+
+    abstain: (
+        Annotated[dict[Literal["coverage", "risk"], Probability], Field(min_length=1, max_length=1)]
+        | None
+    ) = None
+
+    @property
+    def asked_abstention(self) -> tuple[str, float] | None:
+        """``coverage`` or ``risk``, and how much; None where there is always an answer."""
+        return next(iter(self.abstain.items())) if self.abstain else None
+
+    def silence(self, scores: np.ndarray, config, empty: bool) -> dict[str, Any]:
+        """Why there is no answer, as its keys ``abstained`` and ``why``; {} where there is one.
+
+        Args:
+            scores: [labels], the probabilities of one document.
+            config: the model's.
+            empty: whether the document has no text, of which nothing is known.
+        """
+        policy = self.policy(config)
+        if policy.least == -math.inf:
+            return {}
+        confidence = float(policy.confidence(scores[None], policy.given(scores[None]))[0])
+        if confidence >= policy.least and not empty:
+            return {}
+        needed = f"answers are given from {policy.least:.4g} on"
+        if policy.least == math.inf:
+            needed = "on held-out documents none was sure enough"
+        why = "the document is empty" if empty else f"confidence {confidence:.4g}, {needed}"
+        return {"abstained": True, "why": why}
+
+
+class Deciding(Abstaining):
     """A task whose answers are labels.
 
     Args:
@@ -111,9 +153,6 @@ class Deciding(Calibrated):
         calibration: what makes probabilities that are as often right as they say, fitted to the
             evaluation set: ``temperature`` for single_label, ``platt`` or ``beta`` for multi_label,
             ``auto`` for the best of them.
-        abstain: share of documents to answer ({coverage: 0.9}), or highest share of wrong answers
-            ({risk: 0.05}), for which the evaluation set says how sure an answer must be; none
-            answers always.
     """
 
     answer_keys: ClassVar[tuple[str, ...]] = ("label", "scores", "score", "abstained", "why")
@@ -123,10 +162,6 @@ class Deciding(Calibrated):
     threshold: Probability | Literal["auto"] | dict[str, Probability] = 0.5
     threshold_target: TargetText = "f1"
     calibration: Literal["none", "auto", "temperature", "platt", "beta"] = "none"
-    abstain: (
-        Annotated[dict[Literal["coverage", "risk"], Probability], Field(min_length=1, max_length=1)]
-        | None
-    ) = None
 
     def chooses(self, key: str) -> bool:
         return self.threshold == "auto" if key == "threshold" else super().chooses(key)
@@ -187,9 +222,8 @@ class Deciding(Calibrated):
             return Decision(answers)
         names, several = names_of(config), config.problem_type == MULTI
         fixed = self.fixed_thresholds(names) if several and self.threshold != "auto" else None
-        abstain = next(iter(self.abstain.items())) if self.abstain else None
         target = Target.parse(self.threshold_target)
-        rules = Rules(several, fixed, target, self.calibration, abstain)
+        rules = Rules(several, fixed, target, self.calibration, self.asked_abstention)
         scores = np.array([[answer["scores"][name] for name in names] for answer in answers])
         logits, right = logits_of(scores, several), indicators(golds, names)
         decided = decide(logits, right, rules)
@@ -227,16 +261,8 @@ class Deciding(Calibrated):
         label: Any = _label(given[0], names, policy.several)
         if not policy.several:
             label = names[int(logits.argmax())]
-        if policy.least == -math.inf:
-            return label, scores[0], {}
-        confidence = float(policy.confidence(scores, given)[0])
-        if confidence >= policy.least and not empty:
-            return label, scores[0], {}
-        needed = f"answers are given from {policy.least:.4g} on"
-        if policy.least == math.inf:
-            needed = "on held-out documents none was sure enough"
-        why = "the document is empty" if empty else f"confidence {confidence:.4g}, {needed}"
-        return None, scores[0], {"abstained": True, "why": why}
+        silence = self.silence(scores[0], config, empty)
+        return None if silence else label, scores[0], silence
 
     def label_set(self, answer: dict, config, coverage: float) -> list[str]:
         """The labels that are all the right ones, or more, with at least this probability.
@@ -292,7 +318,7 @@ def calibration(
     lengths: Sequence[int],
     names: Sequence[str] = (),
 ) -> Decision:
-    """What is kept of decisions where nothing but a calibration was fitted.
+    """What is kept of decisions where no labels were chosen, nor sets of them.
 
     Args:
         answers: as they count for the metrics.
@@ -303,7 +329,7 @@ def calibration(
         names: of the labels, where there can be several.
     """
     made, found = report(decided, logits, right, names, lengths), decided.policy.facts(names)
-    facts = {key: found[key] for key in ("calibration",) if key in found}
+    facts: dict[str, Any] = {k: found[k] for k in ("calibration", "abstain") if k in found}
     facts["measured"] = summary(made, None)
     return Decision(answers, {"decisions": facts}, made | {"policy": facts})
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ldt.data.features import Feature
 from ldt.metrics.numbers import logsumexp, softmax
 from ldt.tasks.text.alignment import Span
 
@@ -71,7 +72,7 @@ class Reading:
         text: of a document in parts their texts, each in a line.
         offsets: [tokens, 2], the characters of each token of the document; of a token that stands
             for none, such as a separator, both numbers are the same.
-        passages: characters of what can be named as evidence, in order.
+        passages: characters of what can be named as evidence, sentences or paragraphs, in order.
     """
 
     text: str
@@ -83,6 +84,15 @@ class Reading:
         starts = np.array([start for start, _ in self.passages], int)
         owners = np.searchsorted(starts, self.offsets[:, 0], "right") - 1
         return np.where(self.offsets[:, 1] > self.offsets[:, 0], owners, -1)
+
+    def seen(self, features: Sequence[Feature]) -> np.ndarray:
+        """[passages] bool, whether a chunk has a token of it."""
+        owners, seen = self.owners(), np.zeros(len(self.passages), bool)
+        for feature in features:
+            _, start, end = feature["read"]
+            inside = owners[start:end]
+            seen[inside[inside >= 0]] = True
+        return seen
 
     def span(self, start: int, end: int) -> Span:
         """The characters of the document's tokens from ``start`` to before ``end``."""

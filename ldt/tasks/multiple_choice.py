@@ -15,7 +15,7 @@ from ldt.metrics.result import mean
 from ldt.tasks.base import Outputs, Segment, ends, join
 from ldt.tasks.explained import Reading, Target
 from ldt.tasks.ranking import Ranking
-from ldt.tasks.text.sentences import sentences
+from ldt.tasks.text.sentences import UNITS, Unit
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -37,7 +37,9 @@ class MultipleChoice(Ranking):
     document: ClassVar[str] = "context"
     asked: ClassVar[tuple[str, ...]] = ("question", "choices")
     fields: ClassVar[tuple[str, ...]] = ("question", "choices")
-    answer_keys: ClassVar[tuple[str, ...]] = ("answer", "choice", "score", "scores")
+    answer_keys: ClassVar[tuple[str, ...]] = (
+        *("answer", "choice", "score", "scores", "abstained", "why"),
+    )
     probability: ClassVar[str] = "scores"
     together: ClassVar[bool] = True
     rests_on: ClassVar[Literal["logits", "places"] | None] = "logits"
@@ -114,7 +116,11 @@ class MultipleChoice(Ranking):
         self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
     ) -> dict:
         """Return the ``answer``, which ``choice`` it is (from 0 on), its ``score``, the ``scores``
-        of all choices, which add up to 1, the number of ``windows`` and the flags."""
+        of all choices, which add up to 1, the number of ``windows`` and the flags.
+
+        Where the model is not as sure as it is to be, ``answer`` and ``choice`` are None,
+        ``abstained`` is true, and ``why`` says so.
+        """
         choices, chunks = features[0]["texts"], features[0]["chunks"]
         logits = np.array([output["logits"][0] for output in outputs], np.float64)
         merged = logits.reshape(len(choices), chunks).mean(1)
@@ -122,22 +128,27 @@ class MultipleChoice(Ranking):
         best = int(merged.argmax())
         answer = {"answer": choices[best], "choice": best, "score": float(scores[best])}
         answer |= {"scores": scores.tolist(), "windows": chunks}
-        return answer | features[0].get("flags", {})
+        flags = features[0].get("flags", {})
+        silence = self.silence(scores, config, empty="empty" in flags)
+        nothing = {"answer": None, "choice": None} if silence else {}
+        return answer | flags | nothing | silence
 
     def ranked(self, answer: dict, gold: Any) -> tuple[list[float], int | None]:
         return answer["scores"], gold["choice"]
 
-    def reading(self, example: Example, tokenizer, data: "DataSection") -> Reading:
-        """Return the text, whose passages are its sentences."""
+    def reading(
+        self, example: Example, tokenizer, data: "DataSection", unit: Unit = "sentence"
+    ) -> Reading:
+        """Return the text, whose passages are its sentences or paragraphs."""
         document = text(example, self.path("context", data))
         _, offsets = tokenize_with_offsets(tokenizer, document)
-        return Reading(document, offsets, sentences(document))
+        return Reading(document, offsets, UNITS[unit](document))
 
     def targets(
         self, answer: dict, config, features: Sequence[Feature], labels: Sequence[str] = ()
     ) -> list[Target]:
         """Return the logit of the choice that is the answer."""
-        chunks, choice = features[0]["chunks"], answer["choice"]
+        chunks, choice = features[0]["chunks"], int(np.argmax(answer["scores"]))
         return [Target(None, range(choice * chunks, (choice + 1) * chunks), 0, "mean")]
 
     def measure(

@@ -7,14 +7,16 @@ from typing import Any, Literal
 import numpy as np
 
 from ldt.tasks.base import Decision
-from ldt.tasks.deciding import Calibrated, calibration, logits_of
+from ldt.tasks.deciding import Abstaining, calibration, logits_of
 from ldt.tasks.decisions.policy import Policy, Rules, decide
 
 _ABSENT = -1e5  # a logit whose probability is 0 at any temperature
 
 
-class Ranking(Calibrated):
+class Ranking(Abstaining):
     """A task whose answer is one of several candidates, as many as the question has.
+
+    How sure an answer is says the probability of the best candidate.
 
     Args:
         calibration: what makes the probabilities of candidates as often right as they say, fitted
@@ -38,19 +40,19 @@ class Ranking(Calibrated):
     def decide(
         self, answers: Sequence[dict], golds: Sequence[Any], config, lengths: Sequence[int]
     ) -> Decision:
-        """Fit a temperature. Questions whose right answer is not among the candidates do not count.
+        """Fit a temperature, and choose how sure an answer must be.
 
-        The order of the candidates stays, and so do the answers.
+        Questions whose right answer is not among the candidates do not count for the temperature;
+        as answers they are wrong. The order of the candidates stays, and so do the answers.
         """
         pairs = [self.ranked(answer, gold) for answer, gold in zip(answers, golds, strict=True)]
-        known = [number for number, (_, place) in enumerate(pairs) if place is not None]
-        if self.calibration == "none" or not known:
+        if not self.decides or all(place is None for _, place in pairs):
             return Decision(answers, {"decisions": {}})
-        logits = np.full((len(known), max(len(scores) for scores, _ in pairs)), _ABSENT)
+        logits = np.full((len(pairs), max(len(scores) for scores, _ in pairs)), _ABSENT)
         right = np.zeros(logits.shape, bool)
-        for row, there, number in zip(logits, right, known, strict=True):
-            scores, place = pairs[number]
+        for row, there, (scores, place) in zip(logits, right, pairs, strict=True):
             row[: len(scores)] = logits_of(np.array(scores), several=False)
-            there[place] = True
-        decided = decide(logits, right, Rules(several=False, calibration=self.calibration))
-        return calibration(answers, decided, logits, right, [lengths[number] for number in known])
+            if place is not None:
+                there[place] = True
+        rules = Rules(several=False, calibration=self.calibration, abstain=self.asked_abstention)
+        return calibration(answers, decide(logits, right, rules), logits, right, lengths)

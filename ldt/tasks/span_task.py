@@ -26,7 +26,7 @@ from ldt.errors import DataError
 from ldt.tasks.base import Outputs, Segment, Task, ends, join
 from ldt.tasks.explained import Reading
 from ldt.tasks.text.alignment import Span, aligned, real_tokens
-from ldt.tasks.text.sentences import sentences
+from ldt.tasks.text.sentences import UNITS, Unit
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -130,10 +130,12 @@ class SpanTask(Task):
             features.append(feature)
         return features
 
-    def reading(self, example: Example, tokenizer, data: "DataSection") -> Reading:
-        """Return the document, whose passages are its sentences."""
+    def reading(
+        self, example: Example, tokenizer, data: "DataSection", unit: Unit = "sentence"
+    ) -> Reading:
+        """Return the document, whose passages are its sentences or paragraphs."""
         document, _ = self.parts(example, data)
-        return Reading(document, _document(tokenizer, document)[1], sentences(document))
+        return Reading(document, _document(tokenizer, document)[1], UNITS[unit](document))
 
     def places(
         self, answer: dict, example: Example, data: "DataSection"

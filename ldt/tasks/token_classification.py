@@ -251,15 +251,20 @@ class TokenClassification(Weighted):
             answer["tags"] = parted if first["nested"] else tags
         return answer | first["flags"]
 
-    def reading(self, example: Example, tokenizer, data: "DataSection") -> Reading:
-        """Return the text, of given words with a space between them; passages are its sentences."""
+    def reading(
+        self, example: Example, tokenizer, data: "DataSection", unit: splitter.Unit = "sentence"
+    ) -> Reading:
+        """Return the text, of given words with a space between them; passages are its sentences, or
+        its paragraphs, which of given sentences are as many as are no longer than one."""
         document = self._words(example, data)
         _, offsets = tokenize_with_offsets(tokenizer, document.text)
         if not document.nested:
-            return Reading(document.text, offsets, splitter.sentences(document.text))
+            return Reading(document.text, offsets, splitter.UNITS[unit](document.text))
         ends = np.cumsum([size for size in document.sizes or () if size])
         places = zip(document.places[[0, *ends[:-1]], 0], document.places[ends - 1, 1], strict=True)
-        return Reading(document.text, offsets, [(int(a), int(b)) for a, b in places])
+        given = [(int(a), int(b)) for a, b in places]
+        passages = given if unit == "sentence" else [*splitter.together(given)]
+        return Reading(document.text, offsets, passages)
 
     def places(
         self, answer: dict, example: Example, data: "DataSection"

@@ -35,7 +35,7 @@ from ldt.tasks.base import (
 )
 from ldt.tasks.explained import Reading, Target
 from ldt.tasks.ranking import Ranking
-from ldt.tasks.text.sentences import sentences
+from ldt.tasks.text.sentences import UNITS, Unit
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -74,7 +74,9 @@ class WikiHop(Ranking):
     document: ClassVar[str] = "supports"
     asked: ClassVar[tuple[str, ...]] = ("query", "candidates")
     fields: ClassVar[tuple[str, ...]] = ("query", "candidates", "answer")
-    answer_keys: ClassVar[tuple[str, ...]] = ("answer", "score", "n_best")
+    answer_keys: ClassVar[tuple[str, ...]] = (
+        *("answer", "score", "n_best", "best", "abstained", "why"),
+    )
     probability: ClassVar[str] = "score"
     together: ClassVar[bool] = True
     rests_on: ClassVar[Literal["logits", "places"] | None] = "logits"
@@ -216,7 +218,11 @@ class WikiHop(Ranking):
         self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
     ) -> dict:
         """Return the ``answer`` with its ``score``, a probability among the candidates; where
-        several are asked for, ``n_best`` of {answer, score} from the best on; and the flags."""
+        several are asked for, ``n_best`` of {answer, score} from the best on; and the flags.
+
+        Where the model is not as sure as it is to be, ``answer`` is None and ``best`` the candidate
+        that it would be, ``abstained`` is true, and ``why`` says so.
+        """
         candidates = features[0]["candidates"]
         logits = np.stack([output["logits"][: len(candidates)] for output in outputs])
         logits = logits.astype(np.float64)
@@ -227,7 +233,11 @@ class WikiHop(Ranking):
             for place in np.argsort(-merged, kind="stable")[: self.n_best]
         ]
         several = {"n_best": best} if self.n_best > 1 else {}
-        return best[0] | several | features[0].get("flags", {})
+        flags = features[0].get("flags", {})
+        answer = best[0] | several | flags
+        if silence := self.silence(scores, config, empty="empty" in flags):
+            answer |= {"answer": None, "best": answer["answer"]} | silence
+        return answer
 
     def in_full(self) -> Self:
         return self.model_copy(update={"n_best": sys.maxsize})
@@ -237,14 +247,16 @@ class WikiHop(Ranking):
         places = [place for place, each in enumerate(best) if each["answer"] == gold["answer"]]
         return [each["score"] for each in best], places[0] if places else None
 
-    def reading(self, example: Example, tokenizer, data: "DataSection") -> Reading:
-        """Return the supports, a line each, whose passages are their sentences."""
+    def reading(
+        self, example: Example, tokenizer, data: "DataSection", unit: Unit = "sentence"
+    ) -> Reading:
+        """Return the supports, a line each, whose passages are their sentences or paragraphs."""
         supports = texts(example, self.path("supports", data))
         outside = np.full((1, 2), -1, np.int32)  # the separators around a support
         offsets, passages, start = [], [], 0
         for support in supports:
             offsets += [outside, start + offsets_in(support, tokenizer), outside]
-            passages += [(start + a, start + b) for a, b in sentences(support)]
+            passages += [(start + a, start + b) for a, b in UNITS[unit](support)]
             start += len(support) + 1
         return Reading("\n".join(supports), np.concatenate(offsets or [outside[:0]]), passages)
 
@@ -252,7 +264,7 @@ class WikiHop(Ranking):
         self, answer: dict, config, features: Sequence[Feature], labels: Sequence[str] = ()
     ) -> list[Target]:
         """Return the logit of the candidate that is the answer."""
-        place = features[0]["candidates"].index(answer["answer"])
+        place = features[0]["candidates"].index(answer.get("best", answer["answer"]))
         return [Target(None, range(len(features)), place, self.merge)]
 
     def measure(

@@ -253,6 +253,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
     given += ["--format", "squad", "--evidence", "e", "--n-best", "3", "--encoding", "cp1252"]
     given += ["--overwrite", "--keep", "a,b", "--raw-scores", "--label-sets", "0.9"]
     given += ["--passages", "2", "--passages-by", "occlusion", "--passages-of", "x", "--chunks"]
+    given += ["--passages-unit", "paragraph"]
     given += ["--batch-tokens", "9", "--max-line-bytes", "8", "--id", "i", "--device", "cpu"]
     for arguments in (["--input", "-"], ["--input", "a", *given], ["a", *given]):
         with pytest.raises(SystemExit) as ended:
@@ -267,7 +268,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
         **{"precision": "auto", "format": None, "evidence": None, "n_best": None, "encoding": None},
         **{"overwrite": False, "keep": (), "raw_scores": False, "label_sets": None},
         **{"passages": 0, "passages_by": "gradient", "passages_of": None},
-        **{"passages_test": False, "chunks": False},
+        **{"passages_unit": "sentence", "passages_test": False, "chunks": False},
     }
     assert options == {
         **{"model": "m", "output": "o", "on_error": "skip", "resume": True, "text": "t"},
@@ -281,7 +282,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
         },
         **{"overwrite": True, "keep": ["a", "b"], "raw_scores": True, "label_sets": 0.9},
         **{"passages": 2, "passages_by": "occlusion", "passages_of": ["x"]},
-        **{"passages_test": False, "chunks": True},
+        **{"passages_unit": "paragraph", "passages_test": False, "chunks": True},
     }
 
 

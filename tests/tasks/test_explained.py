@@ -8,9 +8,13 @@ from ldt.data.options import DataSection
 from ldt.data.records import Example
 from ldt.model.vocabulary import add_tokens
 from ldt.tasks import TASKS
+from ldt.tasks.text.sentences import UNITS
 from ldt.tasks.wikihop import WikiHop, joined, offsets_in
 
-TEXT = "The first party , 😀 ends . The other\r\ncafe\u0301 ( party ) agrees. And the end of it."
+TEXT = (
+    "The first party , 😀 ends . The other\r\ncafe\u0301 ( party ) agrees.\r\n\r\n"
+    "The end of it. And this."
+)
 FIELDS = {
     "classification": {"text": TEXT},
     "multiple_choice": {"context": TEXT, "question": "the party", "choices": ["first", "the"]},
@@ -20,6 +24,9 @@ FIELDS = {
 }
 
 
+TEXTS = {"wikihop": 2}  # of the supports
+
+
 @pytest.fixture(scope="module")
 def tiny(tokenizer_folder):
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
@@ -27,12 +34,14 @@ def tiny(tokenizer_folder):
     return tokenizer
 
 
+@pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("name", FIELDS)
-def test_each_token_of_a_chunk_is_where_the_reading_has_it(tiny, name):
+def test_each_token_of_a_chunk_is_where_the_reading_has_it(tiny, name, unit):
     task = TASKS[name]()
     example, data = Example(FIELDS[name], 1, "x.jsonl:1"), DataSection(stride=3)
     features = task.encode(example, tiny, data=data, max_length=40)
-    reading = task.reading(example, tiny, data)
+    reading = task.reading(example, tiny, data, unit)
+    assert len(reading.passages) == {"sentence": 5, "paragraph": 2}[unit] * TEXTS.get(name, 1)
     assert reading.text == task.parts(example, data)[0]
     assert all(reading.text[a:b] == reading.text[a:b].strip() for a, b in reading.passages)
     assert len(features) > 1
@@ -74,6 +83,8 @@ def test_sentences_of_given_words_are_the_passages(tiny):
     fields = {"tokens": [["The", "party"], [], ["It", "ends"]], "tags": [["O"] * 2, [], ["O"] * 2]}
     reading = task.reading(Example(fields, 1, "x.jsonl:1"), tiny, DataSection())
     assert [reading.text[a:b] for a, b in reading.passages] == ["The party", "It ends"]
+    reading = task.reading(Example(fields, 1, "x.jsonl:1"), tiny, DataSection(), "paragraph")
+    assert [reading.text[a:b] for a, b in reading.passages] == ["The party It ends"]
 
 
 def test_an_answer_of_nothing_stands_nowhere():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from recipe_data import multiple_choice, squad
 from scipy.optimize import minimize_scalar
 from training_runs import train
@@ -18,7 +19,15 @@ from ldt.model.loading import read_config
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import MultipleChoice, Squad, WikiHop
-from ldt.tasks.decisions import Platt, Rules, decide
+from ldt.tasks.decisions import (
+    Platt,
+    Rules,
+    abstain_for_coverage,
+    abstain_for_risk,
+    decide,
+    in_words,
+    risk_coverage,
+)
 from ldt.tasks.decisions.folds import folds
 
 approx = pytest.approx
@@ -88,6 +97,88 @@ def test_questions_without_a_right_candidate_do_not_count(questions):
     assert list(found.answers) == more
     nothing = task.decide(answers[:1], [{"answer": "none"}], config(), [1])
     assert nothing.changes == {"decisions": {}}
+
+
+def silent_below(least):
+    return PretrainedConfig(decisions={"abstain": {"confidence": least}})
+
+
+def test_an_answer_that_is_not_sure_enough_is_none_and_its_probabilities_stay():
+    logits = np.log([0.2, 0.5, 0.3])
+    scores = approx([0.2, 0.5, 0.3])
+    found = ranking(MultipleChoice(), logits, silent_below(0.6))
+    assert (found["answer"], found["choice"], found["score"]) == (None, None, approx(0.5))
+    assert found["scores"] == scores
+    assert found["abstained"] is True
+    assert found["why"] == "confidence 0.5, answers are given from 0.6 on"
+    (target,) = MultipleChoice().targets(found, None, [{"chunks": 2}])
+    assert target.rows == range(2, 4)  # the passages are those of the best choice
+    wikihop = WikiHop(n_best=3)
+    found = ranking(wikihop, logits, silent_below(0.6))
+    assert (found["answer"], found["best"], found["score"]) == (None, "1", approx(0.5))
+    assert [each["answer"] for each in found["n_best"]] == ["1", "2", "0"]
+    features = [{"candidates": ["0", "1", "2"]}]
+    assert wikihop.targets(found, None, features)[0].index == 1
+    assert wikihop.published([found | {"id": 7}]) == {"7": "1"}
+    for task in (MultipleChoice(), WikiHop()):
+        sure = ranking(task, logits, silent_below(0.4))
+        assert sure == ranking(task, logits)
+        assert not {"abstained", "why", "best"} & set(sure)
+
+
+@pytest.mark.parametrize("task", [WikiHop, MultipleChoice])
+@pytest.mark.parametrize("abstain", [{"coverage": 0.7}, {"risk": 0.2}])
+def test_how_sure_an_answer_must_be_is_chosen_on_held_out_questions(task, abstain, questions):
+    task = task(abstain=abstain, calibration="none")
+    logits, right = questions
+    answers = [ranking(task.in_full(), row) for row in logits]
+    golds = [{"answer": str(place), "choice": place} for place in right]
+    found = task.decide(answers, golds, config(), [100] * len(right))
+    assert list(found.answers) == answers  # metrics are those of all answers
+    sure = np.array([softmax(row).max() for row in logits])
+    hits = np.array([row.argmax() == place for row, place in zip(logits, right, strict=True)])
+    ((what, share),) = abstain.items()
+    oracle = {"coverage": abstain_for_coverage, "risk": abstain_for_risk}[what]
+    expected = oracle(sure, hits, share)
+    facts = found.changes["decisions"]
+    assert set(facts) == {"abstain", "measured"}
+    assert facts["abstain"]["confidence"] == approx(expected.threshold)
+    measured, told = facts["measured"], found.report["abstention"]
+    assert measured["asked"] == abstain
+    for key in ("coverage", "risk"):
+        assert measured[key] == told[key] == approx(getattr(expected, key))
+    _, risks = risk_coverage(sure, hits)
+    assert measured["aurc"] == told["aurc"] == approx(risks.mean())
+    assert (measured["bound"] is None) == (what == "coverage")
+    assert f"no answer below a confidence of {expected.threshold:.3f} for a {what}" in in_words(
+        facts
+    )
+    made = PretrainedConfig(decisions=dict(facts))
+    silent = [ranking(task, row, made).get("abstained", False) for row in logits]
+    assert silent == (sure < expected.threshold).tolist()
+
+
+def test_questions_without_a_right_candidate_are_wrong_answers(questions):
+    """A model that is sure of them is wrong more often than the others let it seem."""
+    logits, right = questions
+    logits = [*logits, *(np.array([9.0, 0.0]) for _ in range(300))]
+    golds = [{"answer": str(place)} for place in right] + [{"answer": "none"}] * 300
+    task = WikiHop(abstain={"coverage": 1.0}, calibration="temperature")
+    answers = [ranking(task.in_full(), row) for row in logits]
+    report = task.decide(answers, golds, config(), [1] * len(golds)).report
+    wrong = sum(row.argmax() != place for row, place in zip(logits, right, strict=False)) + 300
+    assert report["abstention"]["risk"] == approx(wrong / len(golds))
+    alone = task.decide(answers[:1500], golds[:1500], config(), [1] * 1500).report["calibration"]
+    assert report["calibration"]["before"] == approx(alone["before"])
+    assert report["documents"] == len(golds)
+
+
+def test_a_question_without_a_text_has_no_answer_where_silence_is_allowed():
+    features = [{"texts": ["0", "1"], "chunks": 1, "flags": {"empty": True}}] * 2
+    outputs = [{"logits": np.array([9.0])}, {"logits": np.array([0.0])}]
+    found = MultipleChoice().decode(outputs, silent_below(0.1), None, features)
+    assert (found["answer"], found["why"]) == (None, "the document is empty")
+    assert MultipleChoice().decode(outputs, config(), None, features)["choice"] == 0
 
 
 def test_auto_leaves_probabilities_that_are_right(questions):
@@ -172,6 +263,13 @@ def test_decisions_of_another_model_are_refused():
         ranking(WikiHop(), np.arange(3.0), made)
 
 
+def test_squad_has_no_abstention_of_its_own():
+    with pytest.raises(ValidationError, match="abstain"):
+        Squad(abstain={"coverage": 0.9})
+    with pytest.raises(RecipeError, match=r"task.abstain: is chosen on held-out documents"):
+        WikiHop(abstain={"risk": 0.1}).learn([], DataSection(train="t.jsonl"))
+
+
 @pytest.mark.parametrize(("task", "line"), [("multiple_choice", multiple_choice), ("squad", squad)])
 def test_the_same_from_finetune_and_from_ldt_thresholds(
     task, line, tiny_longformer, tmp_path, monkeypatch, capsys
@@ -203,3 +301,22 @@ training: {{output_dir: run, max_steps: 2, learning_rate: 0.01}}
         cli.main(["thresholds", "run", "--calibration", "none"])
     assert ended.value.code == 0
     assert read_config(Path("run")).decisions == {}
+    if task == "squad":
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["thresholds", "run", "--coverage", "0.5"])
+        assert ended.value.code == 2
+        return
+    with pytest.raises(SystemExit) as ended:  # 24 questions never make it sure
+        cli.main(["thresholds", "run", "--calibration", "none", "--risk", "0"])
+    assert ended.value.code == 0
+    assert (
+        "decides by no answer at all, none is sure enough for a risk of 0"
+        in capsys.readouterr().out
+    )
+    assert "no answer at all, none is sure enough" in Path("run/README.md").read_text()
+    assert predict("dev.jsonl", model="run", output="b.jsonl") == 0
+    for line in Path("b.jsonl").read_text().splitlines():
+        answer = json.loads(line)
+        assert answer["answer"] is answer["choice"] is None
+        assert answer["abstained"] is True
+        assert len(answer["scores"]) > 1

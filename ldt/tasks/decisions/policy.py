@@ -182,7 +182,8 @@ def decide(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Decided:
 
     Args:
         logits: [documents, labels], after merging.
-        right: [documents, labels] bool.
+        right: [documents, labels] bool; one label of each row, or none where every answer is
+            wrong, unless there can be several.
         rules: what to fit.
 
     Raises:
@@ -210,7 +211,10 @@ def decide(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Decided:
 def _fit(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Policy:
     policy = Policy(rules.several, thresholds=rules.thresholds)
     if rules.calibration == "temperature":
-        policy = replace(policy, calibrator=Temperature.fit(logits, right.argmax(1)))
+        # Where nothing is right, a temperature cannot help.
+        known = right.any(1)
+        fitted = Temperature.fit(logits[known], right[known].argmax(1))
+        policy = replace(policy, calibrator=fitted)
     elif rules.calibration != "none":
         maker: Any = CALIBRATORS[rules.calibration]
         policy = replace(policy, calibrator=maker.fit(logits, right))
@@ -239,6 +243,8 @@ def _best_method(logits: np.ndarray, right: np.ndarray, rules: Rules) -> str:
     """The way to calibrate with the least cross-entropy out of fold; of equal ones the first."""
     # Thresholds have no say in it.
     rules = replace(rules, thresholds=np.full(logits.shape[1], 0.5))
+    if not rules.several:
+        logits, right = logits[right.any(1)], right[right.any(1)]
     losses = {}
     for method in METHODS[rules.several]:
         scores, _ = _out_of_fold(logits, right, replace(rules, calibration=method))

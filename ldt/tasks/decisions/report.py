@@ -39,9 +39,11 @@ def report(
         lengths: tokens of each document.
     """
     several = decided.rules.several
-    plain = Policy(several).scores(logits)
-    before, after = (figures(scores, right, several) for scores in (plain, decided.scores))
-    probabilities, hits = _answers(decided.scores, right, several)
+    # A calibration is of right answers; where all are wrong, they count for the abstention alone.
+    rows = np.flatnonzero(right.any(1) | several)
+    plain, scores, truth = Policy(several).scores(logits[rows]), decided.scores[rows], right[rows]
+    before, after = (figures(each, truth, several) for each in (plain, scores))
+    probabilities, hits = _answers(scores, truth, several)
     made: dict[str, Any] = {
         "documents": len(logits),
         "calibration": {
@@ -49,7 +51,7 @@ def report(
             "before": before,
             "after": after,
             "reliability": [row._asdict() for row in reliability(probabilities, hits)],
-            "by_length": _by_length(plain, decided.scores, right, several, np.array(lengths)),
+            "by_length": _by_length(plain, scores, truth, several, np.array(lengths)[rows]),
         },
         "abstention": _abstention(decided, right),
     }

@@ -1,11 +1,12 @@
-"""Sentences of a raw text, by its marks alone: no model, nothing to download."""
+"""Sentences and paragraphs of a raw text, by its marks alone: no model, nothing to download."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
 
 from ldt.tasks.text.alignment import Span
 
-LONGEST = 2000  # characters of a sentence; a longer one, such as a table, is cut
+LONGEST = 2000  # characters of a sentence or a paragraph; a longer one, such as a table, is cut
 
 # Words that stand in front of a full stop without ending a sentence, in lower case.
 _ABBREVIATIONS = frozenset(
@@ -16,11 +17,21 @@ _ABBREVIATIONS = frozenset(
     "m mm mme mlle env p.ex sra srta dña ud uds pág núm sig dott ing avv".split()  # Romance
 )
 _LINE_END = r"(?:\r\n?|\n|\x85|\u2028)"
+# Its two line ends match the two characters of one \r\n as well, which so ends a sentence.
 _BLANK_LINE = re.compile(rf"{_LINE_END}[^\S\r\n]*{_LINE_END}\s*|[\f\u2029]\s*")
+_ONE_LINE_END = r"(?:\r\n|\r(?!\n)|[\n\x85\u2028])"
+_PARAGRAPH_END = re.compile(rf"{_ONE_LINE_END}[^\S\r\n]*{_ONE_LINE_END}\s*|[\f\u2029]\s*")
 # A line that begins with a bullet, the number of a clause or a letter in brackets.
 _ITEM = re.compile(
     r"(?:\r\n?|\n)(?=[^\S\r\n]*(?:[•▪◦‣*–—-]\s|\(?(?:\d+(?:\.\d+)*|[a-z]|[ivxlc]+)[.)]\s"
     r"|(?:ARTICLE|Article|SECTION|Section)\s+[\dIVXLC]))"
+)
+# A line that is indented as in Chinese and Japanese, or begins with the number of a clause as in
+# other languages than English; inside of a sentence it may stand as well.
+_CLAUSE = re.compile(
+    r"(?:\r\n?|\n)(?=\u3000|[^\S\r\n]*(?:第[\d〇一二三四五六七八九十百]+[条條章节節]"
+    r"|제\s?\d+\s?[조장절]|[一二三四五六七八九十]+、|[（(][一二三四五六七八九十]+[）)]"
+    r"|(?:Artikel|Artículo|Articolo|Artigo|Статья|Điều)\s+[\dIVXLC]))"
 )
 _CLOSING = "\"'”’»)\\]」』）】》"
 _END = re.compile(
@@ -46,6 +57,39 @@ def sentences(text: str) -> list[Span]:
         for first, last in _between(text, start, end, _ITEM):
             found += _of_paragraph(text, first, last)
     return found
+
+
+def paragraphs(text: str) -> list[Span]:
+    """The paragraphs of a text, as (first character, the one behind the last), in order.
+
+    White space around a paragraph belongs to none. Blank lines, page breaks, bullets and the
+    numbers of clauses begin a new one, so the items of a list are paragraphs of their own. One that
+    is longer than `LONGEST` is cut between its `sentences`.
+    """
+    found: list[Span] = []
+    for start, end in _between(text, 0, len(text), _PARAGRAPH_END):
+        for first, last in _between(text, start, end, _ITEM):
+            for a, b in _between(text, first, last, _CLAUSE):
+                found += together(_of_paragraph(text, a, b))
+    return found
+
+
+def together(spans: Iterable[Span]) -> Iterator[Span]:
+    """Sentences joined to the longest stretches of up to `LONGEST` characters, in order."""
+    start = end = 0
+    for first, last in spans:
+        if end > start and last - start <= LONGEST:
+            end = last
+            continue
+        if end > start:
+            yield start, end
+        start, end = first, last
+    if end > start:
+        yield start, end
+
+
+Unit = Literal["sentence", "paragraph"]
+UNITS: dict[Unit, Callable[[str], list[Span]]] = {"sentence": sentences, "paragraph": paragraphs}
 
 
 def _between(text: str, start: int, end: int, border: re.Pattern) -> Iterator[Span]:
