@@ -41,7 +41,7 @@ def test_each_token_of_a_chunk_is_where_the_reading_has_it(tiny, name, unit):
     example, data = Example(FIELDS[name], 1, "x.jsonl:1"), DataSection(stride=3)
     features = task.encode(example, tiny, data=data, max_length=40)
     reading = task.reading(example, tiny, data, unit)
-    assert len(reading.passages) == {"sentence": 5, "paragraph": 2}[unit] * TEXTS.get(name, 1)
+    assert len(reading.passages) == {"sentence": 4, "paragraph": 2}[unit] * TEXTS.get(name, 1)
     assert reading.text == task.parts(example, data)[0]
     assert all(reading.text[a:b] == reading.text[a:b].strip() for a, b in reading.passages)
     assert len(features) > 1

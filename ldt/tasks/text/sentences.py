@@ -16,11 +16,8 @@ _ABBREVIATIONS = frozenset(
     "bzw z.b d.h u.a abs nr usw ggf vgl evtl str bspw inkl zzgl sog "  # German
     "m mm mme mlle env p.ex sra srta dña ud uds pág núm sig dott ing avv".split()  # Romance
 )
-_LINE_END = r"(?:\r\n?|\n|\x85|\u2028)"
-# Its two line ends match the two characters of one \r\n as well, which so ends a sentence.
+_LINE_END = r"(?:\r\n|\r(?!\n)|[\n\x85\u2028])"  # the two characters of \r\n are one
 _BLANK_LINE = re.compile(rf"{_LINE_END}[^\S\r\n]*{_LINE_END}\s*|[\f\u2029]\s*")
-_ONE_LINE_END = r"(?:\r\n|\r(?!\n)|[\n\x85\u2028])"
-_PARAGRAPH_END = re.compile(rf"{_ONE_LINE_END}[^\S\r\n]*{_ONE_LINE_END}\s*|[\f\u2029]\s*")
 # A line that begins with a bullet, the number of a clause or a letter in brackets.
 _ITEM = re.compile(
     r"(?:\r\n?|\n)(?=[^\S\r\n]*(?:[•▪◦‣*–—-]\s|\(?(?:\d+(?:\.\d+)*|[a-z]|[ivxlc]+)[.)]\s"
@@ -67,7 +64,7 @@ def paragraphs(text: str) -> list[Span]:
     is longer than `LONGEST` is cut between its `sentences`.
     """
     found: list[Span] = []
-    for start, end in _between(text, 0, len(text), _PARAGRAPH_END):
+    for start, end in _between(text, 0, len(text), _BLANK_LINE):
         for first, last in _between(text, start, end, _ITEM):
             for a, b in _between(text, first, last, _CLAUSE):
                 found += together(_of_paragraph(text, a, b))

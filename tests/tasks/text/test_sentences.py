@@ -22,6 +22,7 @@ def parted(text):
         ("The fees:\n(a) one;\n(b) two.", ["The fees:", "(a) one;", "(b) two."]),
         ("a line\nthat goes on. End", ["a line\nthat goes on.", "End"]),
         ("A TITLE\r\n\r\nThe text.\r\n  \r\nMore", ["A TITLE", "The text.", "More"]),
+        ("a line\r\nthat goes on. End\rof it", ["a line\r\nthat goes on.", "End\rof it"]),
         ("今天下雨。我们走吧！好吗？", ["今天下雨。", "我们走吧！", "好吗？"]),
         ("彼は「はい。」と言った。終わり", ["彼は「はい。」", "と言った。", "終わり"]),
         ("यह पहला है। यह दूसरा है।", ["यह पहला है।", "यह दूसरा है।"]),
