@@ -16,6 +16,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import interpreted
 import numpy as np
 import pytest
 import torch
@@ -24,6 +25,8 @@ pytest_plugins = ["pretraining", "properties"]
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+    if find_spec("triton"):
+        interpreted.install()
 
 
 def _is_local(host):

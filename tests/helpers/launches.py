@@ -22,9 +22,8 @@ BAND = {
 
 
 def band(capability):
-    from ldt.attention.triton import band, band_tiles
+    from ldt.attention.triton import band
 
-    band_tiles._generation = lambda device: capability // 10
     layout = Layout(torch.tensor([0, 512, 1024]))
     silent = Layout(layout.cu_seqlens, None, torch.arange(1024) % 512 == 0)
     for label, (dtype, dim, globals, gaps, dropout) in BAND.items():
@@ -84,9 +83,8 @@ CELLS = {
 
 
 def cells(capability):
-    from ldt.attention.triton import band_tiles, cells
+    from ldt.attention.triton import cells
 
-    band_tiles._generation = lambda device: capability // 10
     for label, (dtype, dim, holes, dropout) in CELLS.items():
         where = _cells(holes)
 

@@ -217,7 +217,7 @@ def test_what_kernels_cannot_do_is_refused_with_what_can():
     for k, v, message in (
         (x.double(), x.double(), "got float64; backend 'blocked' takes float64"),
         (x, x.half(), "one dtype, .* got float16, float32"),
-        (torch.randn(4, 1, 130), torch.randn(4, 1, 130), "at most 128 dims, got 130"),
+        (torch.randn(4, 1, 130), torch.randn(4, 1, 130), "of 130 dims: heads of more than 128"),
     ):
         with pytest.raises(ValueError, match=message):
             kernels.pool("mean", k, v, None, cells)
