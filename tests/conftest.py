@@ -13,6 +13,7 @@ import logging
 import random
 import socket
 import sys
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -104,6 +105,16 @@ def random_numbers_of_its_own():
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def kernels_device():
+    """`device.DEVICE`; where that is no GPU, an operation that forgets to move a tensor raises."""
+    import device
+    import pretended
+
+    with nullcontext() if device.HAS_GPU else pretended.pretending():
+        yield device.DEVICE
 
 
 @pytest.fixture

@@ -6,11 +6,12 @@ numpy 2.4 makes no int.
 """
 
 import numpy as np
+import pretended
 import torch
 
 
 def install():
-    """Mends the interpreter, and lets kernels run on the CPU."""
+    """Mends the interpreter, and lets kernels run on the CPU and on `pretended.DEVICE`."""
     import triton.language as tl
     from triton.runtime import interpreter
 
@@ -40,4 +41,4 @@ def install():
 
     builder.create_dot, builder.cast_impl = create_dot, cast_impl
     interpreter._patch_lang_tensor = patch
-    tiles.PLACES.append("cpu")
+    tiles.PLACES += ["cpu", pretended.DEVICE.type]

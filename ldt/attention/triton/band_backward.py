@@ -68,7 +68,7 @@ def backward(grad, q, k, v, out, lse, tables, band, query_codes=None, key_codes=
     )  # fmt: skip
     _pieces[count, heads](
         parts, dk, dv, tables.global_index, last, count, pieces, *out.stride()[:2],
-        **dims, PIECES=triton.next_power_of_2(pieces), **OPTIONS,
+        **dims, PIECES=triton.next_power_of_2(pieces), num_warps=8, **OPTIONS,
     )  # fmt: skip
     return dq, dk, dv
 

@@ -1,4 +1,4 @@
-"""The Triton band against the dense definition: output and all gradients, under the interpreter."""
+"""The Triton band against the dense definition: output and gradients, on a GPU or interpreted."""
 
 import importlib
 import re
@@ -101,7 +101,7 @@ def test_the_default_tiles_are_as_close_as_the_definition(dtype):
 @pytest.mark.parametrize("seed", [0, -(2**40) - 1, 2**31, torch.tensor(-(2**33) - 5)])
 def test_dropout_takes_what_the_definition_takes(seed):
     layout = pack([60, 5, 1])
-    queries, keys = dropout.token_codes(there(layout), 3, seed)
+    queries, keys = dropout.token_codes(there(layout), 3, there(seed))
     token = torch.arange(66)
     assert torch.equal(queries.cpu(), definition.token_codes(layout, 3, token, seed, 1))
     assert torch.equal(keys.cpu(), definition.token_codes(layout, 3, token, seed, 2))
@@ -186,25 +186,29 @@ def test_global_keys_meet_a_document_in_a_bounded_number_of_pieces(
     monkeypatch.setattr(band_backward, "PIECE", 1)
     for name, kernel in (("_queries", Nothing()), ("_keys", Nothing()), ("_globals", Kernel())):
         monkeypatch.setattr(band_backward, name, kernel)
-    layout, x = pack([tokens], range(globals)), torch.randn(tokens, 8, 16)
+    layout, x = there(pack([tokens], range(globals))), there(torch.randn(tokens, 8, 16))
     pattern = kernels.Band(2, False, (1,) * 8, 0.0)
-    lse = torch.zeros(8, tokens)
+    lse = torch.zeros(8, tokens, device=DEVICE)
     with pytest.raises(Launched) as launched:
         band_backward.backward(x, x, x, x, x, lse, kernels.Tables.of(layout), pattern)
     assert launched.value.args[0][1:] == (8, expected)
 
 
 def test_what_kernels_cannot_do_is_refused_with_what_can(monkeypatch):
-    layout, q = pack([4]), torch.randn(4, 1, 16)
+    layout, q = there(pack([4])), there(torch.randn(4, 1, 16))
     for x, message in (
         (q.double(), "got float64; backend 'blocked' takes float64"),
-        (torch.randn(4, 1, 256), "float32 of 256 dims: heads of more than 128 dims .* 'blocked' takes any"),
+        (
+            there(torch.randn(4, 1, 256)),
+            "float32 of 256 dims: heads of more than 128 dims .* 'blocked' takes any",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             kernels.sliding_window_attention(x, x, x, layout, window=4)
     with pytest.raises(ValueError, match="one dtype, .* got bfloat16, float32"):
         kernels.sliding_window_attention(q, q, q.bfloat16(), layout, window=4)
     monkeypatch.setattr(tiles, "PLACES", ["cuda"])
+    q, layout = q.cpu(), pack([4])
     with pytest.raises(ValueError, match="on cpu; backend 'blocked' runs there"):
         kernels.sliding_window_attention(q, q, q, layout, window=4)
 

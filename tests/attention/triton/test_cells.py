@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from device import on_device, there
+from device import PLAIN, on_device, there
 from hypothesis import example, given
 from hypothesis import strategies as st
 from patterns import SUMS, batches, dropouts, further, rand, same
@@ -158,12 +158,13 @@ def test_tables_are_made_without_waiting_for_the_device():
         assert cells.tokens(0)[0].shape == (15,)
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("pooling", ["ldconv", "max"])
 def test_the_whole_level_is_that_of_the_definition_compiled_as_well(pooling):
-    layout, generator = there(pack([40, 21], [2], [50])), torch.Generator().manual_seed(0)
+    layout, generator = there(pack([40, 21], [2], [50]), PLAIN), torch.Generator().manual_seed(0)
     q, k, v = (rand(61, 2, 16, generator=generator, dtype=torch.float32) for _ in range(3))
     weight = torch.randn(2, 5, 16, generator=generator) if pooling == "ldconv" else None
-    q, k, v, weight = there((q, k, v, weight))
+    q, k, v, weight = there((q, k, v, weight), PLAIN)
     how = {"pooling": pooling, "size": 5, "stride": 4, "window": 16}
 
     def run(backend, call=pooled_attention):
@@ -177,15 +178,15 @@ def test_the_whole_level_is_that_of_the_definition_compiled_as_well(pooling):
 
 
 def test_what_kernels_cannot_do_is_refused_with_what_can(monkeypatch):
-    cells, x = Cells(pack([4]), 5, 4), torch.randn(4, 1, 16)
-    k = torch.randn(cells.count, 1, 16)
+    cells, x = there(Cells(pack([4]), 5, 4)), there(torch.randn(4, 1, 16))
+    k = there(torch.randn(cells.count, 1, 16))
     with pytest.raises(ValueError, match="got float64; backend 'blocked' takes float64"):
         kernels.cell_attention(x.double(), k.double(), k.double(), cells, window=4)
     with pytest.raises(ValueError, match="one dtype, .* got bfloat16, float32"):
         kernels.cell_attention(x, k, k.bfloat16(), cells, window=4)
     monkeypatch.setattr(tiles, "PLACES", ["cuda"])
     with pytest.raises(ValueError, match="on cpu; backend 'blocked' runs there"):
-        kernels.cell_attention(x, k, k, cells, window=4)
+        kernels.cell_attention(x.cpu(), k, k, cells, window=4)
 
 
 FAULTS = {
