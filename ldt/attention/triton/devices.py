@@ -88,21 +88,18 @@ def _both(*tile):
 # sweep on the GPU at hand, holds from the next launch on.
 TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
     "band forward": {
-        (2, 64): {
-            99: (Tile(128, 64, 4, 3), Tile(128, 32, 4, 3)),
-            64: (Tile(64, 32, 4, 1), Tile(64, 32, 8, 1)),
-        },
+        (2, 64): {99: (Tile(128, 64, 4, 3), Tile(128, 32, 4, 3)), 64: _both(32, 32, 8, 1)},
         (2, 128): {
             227: (Tile(128, 64, 8, 3), Tile(128, 64, 8, 2)),
             163: (Tile(128, 64, 8, 3), Tile(64, 64, 8, 2)),
             99: _both(64, 64, 8, 2),
-            64: _both(32, 32, 8, 1),
+            64: _both(32, 16, 8, 1),
         },
-        (4, 64): {99: (Tile(64, 32, 4, 2), Tile(64, 32, 8, 2)), 64: _both(64, 32, 8, 1)},
-        (4, 128): {163: _both(64, 32, 8, 2), 99: _both(64, 16, 8, 2), 64: _both(32, 16, 8, 1)},
+        (4, 64): {99: _both(64, 32, 8, 2), 64: _both(32, 32, 8, 1)},
+        (4, 128): {163: _both(64, 32, 8, 2), 99: _both(32, 32, 8, 2), 64: _both(16, 16, 8, 1)},
     },
     "band queries": {
-        (2, 64): {227: _both(64, 64, 4, 3), 99: _both(64, 32, 4, 3), 64: _both(32, 32, 8, 1)},
+        (2, 64): {227: _both(64, 64, 4, 3), 99: _both(64, 32, 4, 3), 64: _both(32, 16, 8, 1)},
         (2, 128): {
             227: (Tile(64, 64, 4, 2), Tile(64, 64, 8, 2)),
             163: _both(64, 64, 8, 2),
@@ -113,27 +110,24 @@ TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
         (4, 128): {64: _both(16, 16, 8, 1)},
     },
     "band keys": {
-        (2, 64): {227: _both(64, 64, 4, 2), 99: _both(32, 64, 4, 2), 64: _both(32, 16, 8, 1)},
+        (2, 64): {227: _both(64, 64, 4, 2), 99: _both(32, 64, 8, 2), 64: _both(32, 16, 8, 1)},
         (2, 128): {
             227: (Tile(64, 64, 8, 2), Tile(64, 32, 8, 2)),
             163: _both(32, 64, 8, 2),
             99: _both(32, 32, 8, 2),
             64: _both(16, 16, 8, 1),
         },
-        (4, 64): {64: _both(32, 32, 8, 1)},
-        (4, 128): {64: _both(32, 16, 4, 1)},
+        (4, 64): {99: _both(32, 32, 8, 1), 64: _both(32, 16, 8, 1)},
+        (4, 128): {64: _both(16, 16, 4, 1)},
     },
     "band globals": {
         (2, 64): {99: _both(GLOBALS, 64, 4, 2), 64: _both(GLOBALS, 32, 8, 1)},
         (2, 128): {99: _both(GLOBALS, 64, 4, 2), 64: _both(GLOBALS, 16, 8, 1)},
         (4, 64): {99: _both(GLOBALS, 32, 4, 2), 64: _both(GLOBALS, 32, 8, 1)},
-        (4, 128): {99: _both(GLOBALS, 32, 8, 1), 64: _both(GLOBALS, 16, 8, 1)},
+        (4, 128): {64: _both(GLOBALS, 32, 8, 1)},
     },
     "cells forward": {
-        (2, 64): {
-            99: (Tile(128, 64, 4, 3), Tile(128, 32, 4, 3)),
-            64: _both(64, 32, 8, 1),
-        },
+        (2, 64): {99: (Tile(128, 64, 4, 3), Tile(128, 32, 4, 3)), 64: _both(64, 32, 8, 1)},
         (2, 128): {
             227: (Tile(128, 64, 8, 3), Tile(128, 64, 8, 2)),
             163: (Tile(128, 64, 8, 3), Tile(64, 64, 8, 2)),
@@ -141,7 +135,7 @@ TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
             64: _both(32, 32, 8, 1),
         },
         (4, 64): {99: _both(64, 32, 8, 2), 64: _both(64, 32, 8, 1)},
-        (4, 128): {99: _both(64, 16, 8, 2), 64: _both(32, 16, 8, 1)},
+        (4, 128): {99: _both(64, 16, 8, 2), 64: _both(32, 32, 8, 1)},
     },
     "cells queries": {
         (2, 64): {227: _both(64, 64, 4, 3), 99: _both(64, 32, 4, 3), 64: _both(32, 32, 8, 1)},
@@ -167,42 +161,43 @@ TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
             64: _both(16, 16, 8, 1),
         },
         (4, 64): {99: _both(32, 16, 4, 2), 64: _both(32, 16, 8, 1)},
-        (4, 128): {64: _both(32, 16, 4, 1)},
+        (4, 128): {99: _both(32, 16, 4, 1), 64: _both(16, 16, 4, 1)},
     },
     # The global rows: programs that own rows, of documents with few and with many, and programs
-    # that own blocks of tokens. Their columns are dims of a head, or the width where it is folded.
+    # that own blocks of tokens. Their columns are dims of a head, or the width where it is folded;
+    # the smallest memory does not hold that.
     "rows few": {
-        (2, 128): {99: _both(16, 64, 4, 2), 64: _both(16, 32, 8, 1)},
-        (2, 1024): {99: _both(16, 32, 8, 2)},
+        (2, 128): {99: _both(16, 64, 4, 2), 64: _both(16, 16, 8, 1)},
+        (2, 1024): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
         (4, 128): {64: _both(16, 32, 8, 1)},
         (4, 768): {99: _both(16, 16, 8, 2)},
     },
     "rows many": {
-        (2, 128): {99: _both(64, 64, 8, 2), 64: _both(16, 32, 8, 1)},
-        (2, 1024): {99: _both(16, 32, 8, 2)},
-        (4, 128): {99: _both(32, 32, 8, 1), 64: _both(16, 32, 8, 1)},
+        (2, 128): {99: _both(64, 64, 8, 2), 64: _both(16, 16, 8, 1)},
+        (2, 1024): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
+        (4, 128): {64: _both(32, 32, 8, 1)},
         (4, 768): {99: _both(16, 16, 8, 2)},
     },
     "blocks few": {
         (2, 128): {99: _both(16, 64, 4, 2), 64: _both(16, 32, 8, 1)},
-        (2, 768): {99: _both(16, 32, 8, 2)},
-        (2, 1024): {99: _both(16, 32, 8, 1)},
+        (2, 768): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
+        (2, 1024): {163: _both(16, 32, 8, 1), 99: _both(16, 16, 8, 1)},
         (4, 128): {99: _both(16, 32, 8, 2), 64: _both(16, 32, 8, 1)},
         (4, 768): {99: _both(16, 16, 8, 1)},
     },
     "blocks many": {
-        (2, 128): {99: _both(32, 64, 8, 2), 64: _both(16, 32, 8, 1)},
-        (2, 768): {99: _both(16, 32, 8, 2)},
-        (2, 1024): {99: _both(16, 32, 8, 1)},
+        (2, 128): {227: _both(32, 64, 8, 2), 99: _both(32, 32, 8, 2), 64: _both(16, 32, 8, 1)},
+        (2, 768): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
+        (2, 1024): {163: _both(16, 32, 8, 1), 99: _both(16, 16, 8, 1)},
         (4, 128): {99: _both(16, 32, 8, 2), 64: _both(16, 32, 8, 1)},
         (4, 768): {99: _both(16, 16, 8, 1)},
     },
     # Of tokens or of cells; the columns are not used.
     "pool": {
         (2, 64): {64: _both(32, 0, 4, 3)},
-        (2, 128): {64: _both(16, 0, 4, 3)},
-        (4, 64): {64: _both(32, 0, 4, 3)},
-        (4, 128): {64: _both(16, 0, 4, 3)},
+        (2, 128): {99: _both(16, 0, 4, 3), 64: _both(16, 0, 8, 3)},
+        (4, 64): {64: _both(32, 0, 8, 3)},
+        (4, 128): {99: _both(16, 0, 4, 3), 64: _both(16, 0, 8, 3)},
     },
 }
 
@@ -221,7 +216,8 @@ def tile(kernel, q, dropout=False):
     device, dim = limits(q.device), q.shape[-1]
     found = find(kernel, q.dtype, dim, dropout, device)
     if found is None:
-        why = lacking(q.dtype, dim, device) or f"{kernel} has no tile so wide on {device.name}"
+        why = lacking(q.dtype, min(dim, LARGEST), device)
+        why = why or f"{kernel} has no tile so wide on {device.name}"
         raise refused(q.dtype, dim, why)
     return found
 
