@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from device import DEVICE, HAS_GPU, on_device, there
+from device import on_device, there
 
 pytest.importorskip("triton")
 
@@ -20,7 +20,7 @@ KERNELS = ("band", "cells", "rows", "pooling", "triton")
 
 def devices_of(path):
     """{test: where its kernels run} of a module: "kernels" (`DEVICE`, where a tensor that was not
-    moved raises), "plain" (`PLAIN`), or "none" (it runs no kernel, on the CPU alone)."""
+    moved raises), "plain" (`PLAIN`), "gpu" (nowhere else), or "none" (it runs no kernel)."""
     source = path.read_text("utf-8")
     tree = ast.parse(source)
     found = {}
@@ -31,6 +31,8 @@ def devices_of(path):
         marks = " ".join(ast.unparse(mark) for mark in node.decorator_list)
         if "mark.plain" in marks or "PLAIN" in text:
             found[node.name] = "plain"
+        elif "mark.gpu" in source:
+            found[node.name] = "gpu"
         elif OF_KERNELS in path.parents or "kernels_device" in marks:
             found[node.name] = "kernels"
         else:
@@ -81,10 +83,3 @@ def test_a_tensor_that_was_not_moved_is_noticed(forgotten):
     }
     with pytest.raises((RuntimeError, ValueError), match="CPU|cpu"):
         calls[forgotten]()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
-def test_a_gpu_is_used_where_there_is_one():
-    assert there(torch.ones(2)).device == DEVICE
-    assert DEVICE.type == "cuda"

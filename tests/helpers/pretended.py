@@ -7,6 +7,7 @@ and so does a launch that gets a tensor of the CPU.
 """
 
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
@@ -96,7 +97,7 @@ def pretending():
     """Context in which there is a `DEVICE`, and kernels take tensors of no other."""
     from triton.runtime.interpreter import GridExecutor
 
-    launch, autocast = GridExecutor.__call__, torch.autocast
+    launch, autocast, tensor = GridExecutor.__call__, torch.autocast, torch.tensor
 
     def checked(self, *args, **kwargs):
         for name, x in [*zip(self.arg_names, args, strict=False), *kwargs.items()]:
@@ -107,9 +108,13 @@ def pretending():
     def autocast_on(device_type, *args, **kwargs):
         return autocast("cpu" if device_type == DEVICE.type else device_type, *args, **kwargs)
 
-    GridExecutor.__call__, torch.autocast = checked, autocast_on
-    try:
-        with Pretending():
-            yield
-    finally:
-        GridExecutor.__call__, torch.autocast = launch, autocast
+    def moved_tensor(data, *, device="cpu", **kwargs):
+        return tensor(data, **kwargs).to(device)  # of a list, the real device makes no numbers
+
+    with (
+        patch.object(GridExecutor, "__call__", checked),
+        patch.object(torch, "autocast", autocast_on),
+        patch.object(torch, "tensor", moved_tensor),
+        Pretending(),
+    ):
+        yield

@@ -164,31 +164,33 @@ TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
         (4, 128): {99: _both(32, 16, 4, 1), 64: _both(16, 16, 4, 1)},
     },
     # The global rows: programs that own rows, of documents with few and with many, and programs
-    # that own blocks of tokens. Their columns are dims of a head, or the width where it is folded;
-    # the smallest memory does not hold that.
+    # that own blocks of tokens. Their columns are dims of a head, or the width where it is folded,
+    # which the smallest memory does not hold.
     "rows few": {
         (2, 128): {99: _both(16, 64, 4, 2), 64: _both(16, 16, 8, 1)},
-        (2, 1024): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
+        (2, 768): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
+        (2, 1024): {163: _both(16, 32, 8, 2)},
         (4, 128): {64: _both(16, 32, 8, 1)},
         (4, 768): {99: _both(16, 16, 8, 2)},
     },
     "rows many": {
-        (2, 128): {99: _both(64, 64, 8, 2), 64: _both(16, 16, 8, 1)},
-        (2, 1024): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
+        (2, 128): {163: _both(64, 64, 8, 2), 99: _both(32, 64, 8, 2), 64: _both(16, 16, 8, 1)},
+        (2, 768): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
+        (2, 1024): {163: _both(16, 32, 8, 2)},
         (4, 128): {64: _both(32, 32, 8, 1)},
         (4, 768): {99: _both(16, 16, 8, 2)},
     },
     "blocks few": {
         (2, 128): {99: _both(16, 64, 4, 2), 64: _both(16, 32, 8, 1)},
         (2, 768): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
-        (2, 1024): {163: _both(16, 32, 8, 1), 99: _both(16, 16, 8, 1)},
+        (2, 1024): {163: _both(16, 32, 8, 1)},
         (4, 128): {99: _both(16, 32, 8, 2), 64: _both(16, 32, 8, 1)},
         (4, 768): {99: _both(16, 16, 8, 1)},
     },
     "blocks many": {
-        (2, 128): {227: _both(32, 64, 8, 2), 99: _both(32, 32, 8, 2), 64: _both(16, 32, 8, 1)},
+        (2, 128): {227: _both(32, 64, 8, 2), 99: _both(32, 64, 8, 1), 64: _both(16, 32, 8, 1)},
         (2, 768): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
-        (2, 1024): {163: _both(16, 32, 8, 1), 99: _both(16, 16, 8, 1)},
+        (2, 1024): {163: _both(16, 32, 8, 1)},
         (4, 128): {99: _both(16, 32, 8, 2), 64: _both(16, 32, 8, 1)},
         (4, 768): {99: _both(16, 16, 8, 1)},
     },
