@@ -96,7 +96,11 @@ TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
             64: _both(32, 16, 8, 1),
         },
         (4, 64): {99: _both(64, 32, 8, 2), 64: _both(32, 32, 8, 1)},
-        (4, 128): {163: _both(64, 32, 8, 2), 99: _both(32, 32, 8, 2), 64: _both(16, 16, 8, 1)},
+        (4, 128): {
+            227: _both(64, 32, 8, 2),
+            99: (Tile(32, 16, 8, 2), Tile(32, 32, 8, 2)),
+            64: _both(16, 16, 8, 1),
+        },
     },
     "band queries": {
         (2, 64): {227: _both(64, 64, 4, 3), 99: _both(64, 32, 4, 3), 64: _both(32, 16, 8, 1)},
@@ -161,7 +165,7 @@ TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
             64: _both(16, 16, 8, 1),
         },
         (4, 64): {99: _both(32, 16, 4, 2), 64: _both(32, 16, 8, 1)},
-        (4, 128): {99: _both(32, 16, 4, 1), 64: _both(16, 16, 4, 1)},
+        (4, 128): {227: _both(32, 16, 4, 1), 64: _both(16, 16, 4, 1)},
     },
     # The global rows: programs that own rows, of documents with few and with many, and programs
     # that own blocks of tokens. Their columns are dims of a head, or the width where it is folded,
@@ -170,7 +174,7 @@ TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
         (2, 128): {99: _both(16, 64, 4, 2), 64: _both(16, 16, 8, 1)},
         (2, 768): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
         (2, 1024): {163: _both(16, 32, 8, 2)},
-        (4, 128): {64: _both(16, 32, 8, 1)},
+        (4, 128): {227: _both(16, 32, 8, 1), 64: _both(32, 32, 8, 1)},
         (4, 768): {99: _both(16, 16, 8, 2)},
     },
     "rows many": {
