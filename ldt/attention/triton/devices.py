@@ -3,9 +3,10 @@
 The three ways to ask: `tile` for a launch, `find` for any device, known or not, and `lacking` for
 why a device has no kernels. Nothing here imports triton before a device is asked for.
 
-The tiles were found by compiling ahead of time, not yet by timing: none spills a register, and
-each keeps to the shared memory of its class, on every GPU that `tests/attention/triton/
-test_compile.py` compiles for. float32 is summed by plain multiply-adds, which hold whole rows in
+The tiles were found by compiling ahead of time, not yet by timing: none is to spill a register or
+to pass the shared memory of its class. `tests/attention/triton/test_compile.py` holds a part of
+them to that at each run, and all of them for every GPU of `KNOWN` by ``make nightly``.
+float32 is summed by plain multiply-adds, which hold whole rows in
 registers; dropout costs registers; and Hopper's matrix units read from shared memory what earlier
 ones load.
 """
