@@ -300,8 +300,7 @@ def reach(sizes):
 
 def tune(sizes):
     """Seconds of the band and of a second level for other tiles of their kernels, sorted."""
-    from ldt.attention.triton import band_tiles, cells_tiles
-    from ldt.attention.triton.tiles import Tile
+    from ldt.attention.triton.devices import TILES, Tile
 
     candidates = [
         Tile(rows, columns, warps, stages)
@@ -310,21 +309,18 @@ def tune(sizes):
         for warps in (4, 8)
         for stages in (2, 3, 4)
     ]
-    tables = {
-        f"{what} {name.lower()}": (getattr(module, name), kind, what)
-        for what, module in (("band", band_tiles), ("cells", cells_tiles))
-        for name, kind in (("FORWARD", "forward"), ("QUERIES", "training"), ("KEYS", "training"))
-    }
+    kinds = {"forward": "forward", "queries": "training", "keys": "training"}
+    kernels = {f"{what} {name}": kind for what in ("band", "cells") for name, kind in kinds.items()}
     rows = []
     for length in (n for n in sizes.attention if n <= 16384):
-        for name, (table, kind, what) in tables.items():
+        for name, kind in kernels.items():
             given = operations.Given(sizes.setting(), length, kind == "training")
             pooled = level(given, "mean")
-            run = band(given, "triton", kind) if what == "band" else partial(pooled.run, kind)
-            size = band_tiles.key(given.packed[0])
-            before, found = table[size], []
+            of_band = name.startswith("band")
+            run = band(given, "triton", kind) if of_band else partial(pooled.run, kind)
+            before, found = TILES[name], []
             for tile in candidates:
-                table[size] = tile, tile
+                TILES[name] = {key: {0: (tile, tile)} for key in before}
                 try:
                     seconds = medians({name: run}, 5, sizes.device)[name]
                 except Exception as error:  # too much shared memory
@@ -332,11 +328,11 @@ def tune(sizes):
                     continue
                 row = {"tokens": length, "table": name, "pass": kind, "tile": str(tile)}
                 found.append(row | {"seconds": seconds})
-            table[size] = before
+            TILES[name] = before
             found.sort(key=lambda row: row["seconds"])
             for row in found[:5]:
                 time = f"{1e6 * row['seconds']:.0f} us"
-                console.print(f"{length} {name} {row['tile']}: {time} (now {before[0]})")
+                console.print(f"{length} {name} {row['tile']}: {time}")
             rows += found
     return rows
 

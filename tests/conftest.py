@@ -13,9 +13,11 @@ import logging
 import random
 import socket
 import sys
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
+import interpreted
 import numpy as np
 import pytest
 import torch
@@ -24,6 +26,8 @@ pytest_plugins = ["pretraining", "properties"]
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+    if find_spec("triton"):
+        interpreted.install()
 
 
 def _is_local(host):
@@ -101,6 +105,16 @@ def random_numbers_of_its_own():
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def kernels_device():
+    """`device.DEVICE`; where that is no GPU, an operation that forgets to move a tensor raises."""
+    import device
+    import pretended
+
+    with nullcontext() if device.HAS_GPU else pretended.pretending():
+        yield device.DEVICE
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Attention over packed documents, by the backend of a name in `BACKENDS`."""
 
 import inspect
+import logging
 import warnings
 from functools import cache
 from importlib.util import find_spec
@@ -14,6 +15,9 @@ from ldt.attention.layout import Layout, per_head
 from ldt.attention.matmul import project
 from ldt.attention.pooled import POOLED, POOLINGS, pooled_attention
 from ldt.attention.probabilities import band_probabilities, global_probabilities
+from ldt.attention.triton import devices
+
+log = logging.getLogger("ldt")
 
 __all__ = [
     "BACKENDS",
@@ -148,18 +152,35 @@ def fill_global_rows(out, x, query, key, value, layout, *, dropout=0.0, seed=0, 
 def choose(device, dtype, dim=64, **pattern):
     """(name, why) of the backend `auto` takes for tensors of this device, dtype and head width;
     for sliding windows of a ``pattern``, the rest of the arguments of `flash.unfit`."""
-    if torch.device(device).type != "cuda":
-        return "blocked", f"the fast one on {torch.device(device).type}"
-    if dtype not in triton.DTYPES:
-        return "blocked", f"{str(dtype).removeprefix('torch.')} has no kernel"
-    if dim > triton.LARGEST:
-        return "blocked", f"heads of more than {triton.LARGEST} dims have no kernel"
+    device = torch.device(device)
+    if device.type != "cuda":
+        return "blocked", f"the fast one on {device.type}"
     if not _has_triton():
         return "blocked", "the package triton is not installed"
+    try:
+        why = devices.lacking(dtype, dim, devices.limits(device))
+    except ValueError as error:
+        why = str(error)
+    if why:
+        return "blocked", why
     if pattern and FUSED == "flash":
         why = flash.unfit(device, dtype, dim, **pattern)
         return ("triton", f"flash {why}") if why else ("flash", "torch's FlashAttention")
     return "triton", "fused kernels on CUDA"
+
+
+def automatic(q, **pattern):
+    """The name `choose` gives for tensors like q [tokens, heads, dim]; that a GPU has no kernels
+    for them is logged, once for each reason."""
+    name, why = choose(q.device, q.dtype, q.shape[-1], **pattern)
+    if name == "blocked" and q.device.type == "cuda":
+        _say_once(why)
+    return name
+
+
+@cache
+def _say_once(why):
+    log.warning("attention runs on the GPU without its kernels (blocked): %s", why)
 
 
 def __getattr__(name):
@@ -204,7 +225,7 @@ def _has_triton():
 
 def _module(backend, q, **pattern):
     if backend == "auto":
-        backend = choose(q.device, q.dtype, q.shape[-1], **pattern)[0]
+        backend = automatic(q, **pattern)
     if backend not in BACKENDS:
         raise ValueError(f"attention backend must be auto, {', '.join(BACKENDS)}, got {backend!r}")
     refuse_transforms(backend)

@@ -1,8 +1,11 @@
 """Larger batches than those of the other tests: 2,000 tokens, 100 documents, 200 global tokens."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from cells import pooled
+from device import on_device
 from hypothesis import given
 from hypothesis import strategies as st
 from patterns import as_close, band, rows, rows_as_close, same
@@ -69,11 +72,13 @@ def test_any_large_batch_equals_the_definition(documents, window, dilation, drop
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("kernels_device")
 @pytest.mark.parametrize("documents", [1, 100])
 def test_kernels_are_as_close_on_a_large_batch(documents):
     pytest.importorskip("triton")
     from ldt.attention import triton
 
-    where = layout(documents)
-    assert not as_close(triton, where, torch.float32, dim=16, window=128, dilation=(1, 3))
-    assert not rows_as_close(triton.global_attention, where, torch.float32, dim=16)
+    where, run = layout(documents), on_device(triton.global_attention)
+    windows = SimpleNamespace(sliding_window_attention=on_device(triton.sliding_window_attention))
+    assert not as_close(windows, where, torch.float32, dim=16, window=128, dilation=(1, 3))
+    assert not rows_as_close(run, where, torch.float32, dim=16)

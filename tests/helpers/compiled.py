@@ -15,25 +15,28 @@ from pathlib import Path
 
 import torch
 
-CAPABILITIES = (80, 90)
 OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
 
 
-def compile_launches(*names):
-    """One dictionary per kernel, call and compute capability, of the named functions of launches.
+def compile_launches(wanted):
+    """One dictionary per kernel that differs of the calls of `launches.calls`.
 
-    Each has: call, kernel, capability, warps, stages, registers (of a thread), spilled (bytes of a
-    thread), shared (bytes of a program), wgmma (whether Hopper's matrix units are used), fused
-    (whether the launch itself asks for products and sums in one instruction).
+    Args:
+        wanted: {name of a device of `devices.KNOWN`: labels}; None for all labels.
+
+    Each has: device, call (the first one with that kernel), kernel, tile (rows x columns, None
+    where it has none), warps, stages, registers (of a thread), spilled (bytes of a thread), shared
+    (bytes of a program), wgmma (whether Hopper's matrix units are used), fused (whether the launch
+    itself asks for products and sums in one instruction).
     """
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     helpers = Path(__file__).parent
     environment["PYTHONPATH"] = os.pathsep.join([str(helpers), str(helpers.parents[1])])
-    command = [sys.executable, __file__, *names]
+    command = [sys.executable, __file__, json.dumps(wanted)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr)
-    return json.loads(done.stdout)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def as_table(rows):
@@ -60,16 +63,12 @@ def recorded():
         JITFunction.run = run
 
 
-def compiled(kernel, args, kwargs, capability):
-    """Figures of the compiler on one launch.
+def signed(kernel, args, kwargs):
+    """(signature, constants, attributes, options) of a launch, as JSON would have them.
 
     Every pointer is taken as divisible by 16, and None, 1 and multiples of 16 are compiled in, as
     at a launch.
     """
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     given = dict(zip(kernel.arg_names, args, strict=False))
     given |= {name: value for name, value in kwargs.items() if name in kernel.arg_names}
     signature, constants, attributes = {}, {}, {}
@@ -83,22 +82,33 @@ def compiled(kernel, args, kwargs, capability):
         signature[parameter.name] = _type(value)
         if isinstance(value, torch.Tensor) or (whole and value % 16 == 0):
             attributes[(place,)] = [["tt.divisibility", 16]]
+    options = {name: kwargs[name] for name in OPTIONS if name in kwargs}
+    return signature, constants, attributes, options
+
+
+def compiled(kernel, signature, constants, attributes, options, capability):
+    """Figures of the compiler on one launch of `signed`."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
     result = triton.compile(
         ASTSource(kernel, signature, constants, attributes),
         target=GPUTarget("cuda", capability, 32),
-        options={name: kwargs[name] for name in OPTIONS if name in kwargs},
+        options=options,
     )
     usage = _usage(result.asm["cubin"])
+    sizes = {kernel.arg_names[place]: value for (place,), value in constants.items()}
     return {
-        "kernel": kernel.__name__,
-        "capability": capability,
+        "kernel": f"{kernel.__module__.rsplit('.', 1)[-1]}.{kernel.__name__}",
+        "tile": [sizes.get("ROWS"), sizes.get("COLUMNS")],
         "warps": result.metadata.num_warps,
         "stages": result.metadata.num_stages,
         "registers": usage["REG"],
         "spilled": usage["STACK"] + usage["LOCAL"],
         "shared": result.metadata.shared,
         "wgmma": "wgmma" in result.asm["ptx"],
-        "fused": kwargs.get("enable_fp_fusion", False),
+        "fused": options.get("enable_fp_fusion", False),
     }
 
 
@@ -125,21 +135,28 @@ def _usage(cubin):
     return {name: int(number) for name, number in re.findall(r"\b([A-Z]+):(\d+)", out)}
 
 
-def _main(names):
+def _main(wanted):
     import launches
 
-    found = []
-    for name in names:
-        for capability in CAPABILITIES:
-            for label, call in getattr(launches, name)(capability):
-                with recorded() as noted:
-                    call()
-                for kernel, args, kwargs in noted:
-                    result = compiled(kernel, args, kwargs, capability)
-                    if {"call": label, **result} not in found:
-                        found.append({"call": label, **result})
-    print(json.dumps(found))
+    from ldt.attention.triton import devices
+
+    done = set()
+    for name, labels in wanted.items():
+        devices.LATEST = limits = devices.KNOWN[name]
+        major, minor = limits.capability
+        half = torch.bfloat16 if limits.capability >= devices.BFLOAT16 else torch.float16
+        calls = launches.calls(half)
+        for label in calls if labels is None else labels:
+            with recorded() as noted:
+                calls[label]()
+            for kernel, args, kwargs in noted:
+                launch = signed(kernel, args, kwargs)
+                key = str((kernel.__module__, kernel.__name__, *launch, major, minor))
+                if key not in done:
+                    done.add(key)
+                    figures = compiled(kernel, *launch, 10 * major + minor)
+                    print(json.dumps({"device": name, "call": label, **figures}), flush=True)
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1:])
+    _main(json.loads(sys.argv[1]))

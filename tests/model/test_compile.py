@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
+from device import PLAIN, there
 from longformers import HEADS, batch, ldt_model
 
 from ldt.attention import Layout, blocked, layout, sliding_window_attention
@@ -158,8 +159,8 @@ def test_a_compiled_step_attends_once_and_makes_of_the_layout_what_it_needs_once
             module, name, lambda *a, real=real, label=label: called.append(label) or real(*a)
         )
     changes = {"pooling_layers": [1], "pooling_window": 16, "attention_window": 8}
-    model = ldt_model("Model", attention_backend=backend, **changes).train()
-    inputs, parameters = batch(21, "mixed", "some"), list(model.parameters())
+    model = ldt_model("Model", attention_backend=backend, **changes).train().to(PLAIN)
+    inputs, parameters = there(batch(21, "mixed", "some"), PLAIN), list(model.parameters())
 
     def run(model):
         out = model(**inputs).last_hidden_state.square().sum()

@@ -85,9 +85,9 @@ def check(pooling, size, stride, window):
 
 def _module(backend, q):
     if backend == "auto":
-        from ldt.attention import choose
+        from ldt.attention import automatic
 
-        backend = choose(q.device, q.dtype, q.shape[-1])[0]
+        backend = automatic(q)
     if backend not in POOLED:
         raise ValueError(
             f"attention backend {backend!r} has no pooled level; auto, {', '.join(POOLED)} have"

@@ -1,12 +1,7 @@
-"""Attention by the Triton kernels: CUDA, or the CPU under TRITON_INTERPRET=1 (slow, for tests).
+"""Attention by the Triton kernels, on CUDA.
 
 Triton is imported on first use, so the package works where it is not installed.
 """
-
-import torch
-
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # that the kernels take
-LARGEST = 128  # dims of a head
 
 
 def sliding_window_attention(q, k, v, layout, **arguments):

@@ -13,8 +13,9 @@ import triton.language as tl
 from ldt.attention.derivatives import first_order, once
 from ldt.attention.triton.band_backward import backward
 from ldt.attention.triton.band_pattern import LOG2E, Band, Tables, reach, silent_from, take
-from ldt.attention.triton.band_tiles import FORWARD, GLOBALS, key
+from ldt.attention.triton.devices import GLOBALS, tile
 from ldt.attention.triton.dropout import kept, least, token_codes
+from ldt.attention.triton.launch import launched
 from ldt.attention.triton.tiles import cast, check, dot, load_rows, padded, rows, store_rows
 
 
@@ -68,8 +69,8 @@ def forward(q, k, v, tables, band, query_codes=None, key_codes=None):
     total, heads, dim = q.shape
     out = q.new_empty(total, heads, dim)
     lse = q.new_empty(heads, total, dtype=torch.float32)
-    tile = FORWARD[key(q)][band.dropout > 0]
-    _forward[band.programs(total, tile.rows), heads](
+    cut = tile("band forward", q, band.dropout > 0)
+    _forward[band.programs(total, cut.rows), heads](
         q, k, v, out, lse,
         tables.start, tables.stop, tables.silent, tables.next_silent,
         tables.global_start, tables.global_stop, tables.global_index,
@@ -77,7 +78,7 @@ def forward(q, k, v, tables, band, query_codes=None, key_codes=None):
         total, band.radius, 0 if band.causal else band.radius,
         dim**-0.5 * LOG2E, least(band.dropout), 1 / (1 - band.dropout),
         *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *out.stride()[:2],
-        DIM=dim, BLOCK_D=padded(dim), FEW=GLOBALS, **tile.launch,
+        DIM=dim, BLOCK_D=padded(dim), FEW=GLOBALS, **cut.launch,
     )  # fmt: skip
     return out, lse
 
@@ -95,6 +96,7 @@ def _gather(scores, v, keep, top, mass, out, scale, dtype: tl.constexpr):
     return new, mass, out
 
 
+@launched
 @triton.jit(do_not_specialize=["total", "back", "ahead", "least"])
 def _forward(
     q_ptr,  # [total, heads, DIM], strides given

@@ -11,9 +11,10 @@ import triton
 import triton.language as tl
 
 from ldt.attention.triton.band_pattern import LOG2E, reach, silent_from, take
-from ldt.attention.triton.band_tiles import GLOBAL_KEYS, GLOBALS, KEYS, QUERIES, key
+from ldt.attention.triton.devices import GLOBALS, OPTIONS, tile
 from ldt.attention.triton.dropout import kept, least
-from ldt.attention.triton.tiles import OPTIONS, cast, dot, load_rows, padded, rows, store_rows
+from ldt.attention.triton.launch import launched
+from ldt.attention.triton.tiles import cast, dot, load_rows, padded, rows, store_rows
 
 PIECE = 256  # tokens, at least, of a piece of a document that global keys meet
 PROGRAMS = 4096  # enough of them to fill any GPU: no more pieces than that needs
@@ -32,7 +33,7 @@ def backward(grad, q, k, v, out, lse, tables, band, query_codes=None, key_codes=
     total, heads, dim = q.shape
     dq, dk, dv = (torch.empty_like(out) for _ in range(3))
     delta = torch.empty_like(lse)
-    size, dropout = key(q), band.dropout > 0
+    dropout = band.dropout > 0
     gaps = band.gaps_on(q.device)
     near, far = 0 if band.causal else band.radius, band.radius
     numbers = dim**-0.5, dim**-0.5 * LOG2E, least(band.dropout), 1 / (1 - band.dropout)
@@ -41,33 +42,33 @@ def backward(grad, q, k, v, out, lse, tables, band, query_codes=None, key_codes=
     of_globals = tables.global_start, tables.global_stop, tables.global_index
     dims = {"DIM": dim, "BLOCK_D": padded(dim)}
 
-    tile = QUERIES[size][dropout]
-    _queries[band.programs(total, tile.rows), heads](
+    cut = tile("band queries", q, dropout)
+    _queries[band.programs(total, cut.rows), heads](
         q, k, v, grad, out, dq, lse, delta,
         tables.start, tables.stop, tables.silent, tables.next_silent, *of_globals,
         gaps, query_codes, key_codes, total, far, near, *numbers, *strides,
-        **dims, FEW=GLOBALS, **tile.launch,
+        **dims, FEW=GLOBALS, **cut.launch,
     )  # fmt: skip
-    tile = KEYS[size][dropout]
-    _keys[band.programs(total, tile.rows), heads](
+    cut = tile("band keys", q, dropout)
+    _keys[band.programs(total, cut.rows), heads](
         q, k, v, grad, dk, dv, lse, delta, tables.start, tables.stop, tables.silent,
-        gaps, query_codes, key_codes, total, near, far, *numbers, *strides, **dims, **tile.launch,
+        gaps, query_codes, key_codes, total, near, far, *numbers, *strides, **dims, **cut.launch,
     )  # fmt: skip
     if tables.global_index is None:
         return dq, dk, dv
-    tile = GLOBAL_KEYS[size][dropout]
+    cut = tile("band globals", q, dropout)
     count = len(tables.global_index)
-    programs = triton.cdiv(count, tile.rows) * heads
+    programs = triton.cdiv(count, cut.rows) * heads
     pieces = min(triton.cdiv(total, PIECE), triton.cdiv(PROGRAMS, programs), PIECES)
     parts = lse.new_empty(2, pieces, count, heads, dim)
     last = tables.global_stop[-1:]  # how many global tokens there are
-    _globals[triton.cdiv(count, tile.rows), heads, pieces](
+    _globals[triton.cdiv(count, cut.rows), heads, pieces](
         q, k, v, grad, parts, lse, delta, tables.start, tables.stop, tables.global_index, last,
-        query_codes, key_codes, total, count, *numbers, *strides, **dims, **tile.launch,
+        query_codes, key_codes, total, count, *numbers, *strides, **dims, **cut.launch,
     )  # fmt: skip
     _pieces[count, heads](
         parts, dk, dv, tables.global_index, last, count, pieces, *out.stride()[:2],
-        **dims, PIECES=triton.next_power_of_2(pieces), **OPTIONS,
+        **dims, PIECES=triton.next_power_of_2(pieces), num_warps=8, **OPTIONS,
     )  # fmt: skip
     return dq, dk, dv
 
@@ -90,6 +91,7 @@ def _add_values(probs, up, dv, keep):
     return dot(cast(probs, up.dtype), up, dv)
 
 
+@launched
 @triton.jit(do_not_specialize=["total", "back", "ahead", "least"])
 def _queries(
     q_ptr,  # [total, heads, DIM], strides given, as the next five
@@ -210,6 +212,7 @@ def _queries(
     store_rows(dq_ptr + head * out_head, dq * factor, token, out_token, inside, DIM, BLOCK_D)
 
 
+@launched
 @triton.jit(do_not_specialize=["total", "back", "ahead", "least"])
 def _keys(
     q_ptr,  # [total, heads, DIM], strides given, as the next three
@@ -308,6 +311,7 @@ def _keys(
     store_rows(dv_ptr + head * out_head, dv, token, out_token, inside, DIM, BLOCK_D)
 
 
+@launched
 @triton.jit(do_not_specialize=["total", "count", "least"])
 def _globals(
     q_ptr,  # [total, heads, DIM], strides given, as the next three
@@ -399,6 +403,7 @@ def _globals(
     store_rows(parts_ptr, dv * gain, row, DIM, inside, DIM, BLOCK_D)
 
 
+@launched
 @triton.jit(do_not_specialize=["count", "pieces"])
 def _pieces(
     parts_ptr,  # [2, pieces, count, heads, DIM] float32

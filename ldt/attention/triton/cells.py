@@ -14,10 +14,10 @@ import triton.language as tl
 from ldt.attention.derivatives import first_order, once
 from ldt.attention.triton.band import _gather as gather
 from ldt.attention.triton.band_pattern import LOG2E
-from ldt.attention.triton.band_tiles import key
 from ldt.attention.triton.cells_backward import backward
-from ldt.attention.triton.cells_tiles import FORWARD
+from ldt.attention.triton.devices import tile
 from ldt.attention.triton.dropout import kept, least, token_codes
+from ldt.attention.triton.launch import launched
 from ldt.attention.triton.tiles import check, dot, load_rows, padded, rows, store_rows
 
 
@@ -117,17 +117,18 @@ def forward(q, k, v, tables, dropout=0.0, query_codes=None, key_codes=None):
     total, heads, dim = q.shape
     out = q.new_empty(total, heads, dim)
     lse = q.new_empty(heads, total, dtype=torch.float32)
-    tile = FORWARD[key(q)][dropout > 0]
-    _forward[triton.cdiv(total, tile.rows), heads](
+    cut = tile("cells forward", q, dropout > 0)
+    _forward[triton.cdiv(total, cut.rows), heads](
         q, k, v, out, lse, tables.begin, tables.end, tables.silent, tables.hidden,
         query_codes, key_codes, total, len(k),
         dim**-0.5 * LOG2E, least(dropout), 1 / (1 - dropout),
         *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *out.stride()[:2],
-        DIM=dim, BLOCK_D=padded(dim), **tile.launch,
+        DIM=dim, BLOCK_D=padded(dim), **cut.launch,
     )  # fmt: skip
     return out, lse
 
 
+@launched
 @triton.jit(do_not_specialize=["total", "count", "least"])
 def _forward(
     q_ptr,  # [total, heads, DIM], strides given

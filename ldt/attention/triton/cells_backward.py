@@ -13,9 +13,9 @@ import triton.language as tl
 from ldt.attention.triton.band_backward import _add_values as add_values
 from ldt.attention.triton.band_backward import _slopes as slopes
 from ldt.attention.triton.band_pattern import LOG2E
-from ldt.attention.triton.band_tiles import key
-from ldt.attention.triton.cells_tiles import KEYS, QUERIES
+from ldt.attention.triton.devices import tile
 from ldt.attention.triton.dropout import kept, least
+from ldt.attention.triton.launch import launched
 from ldt.attention.triton.tiles import cast, dot, load_rows, padded, rows, store_rows
 
 
@@ -33,25 +33,26 @@ def backward(grad, q, k, v, out, lse, tables, dropout=0.0, query_codes=None, key
     dq = torch.empty_like(out)
     dk, dv = k.new_empty(2, *k.shape)
     delta = torch.empty_like(lse)
-    size, with_dropout = key(q), dropout > 0
+    with_dropout = dropout > 0
     numbers = dim**-0.5, dim**-0.5 * LOG2E, least(dropout), 1 / (1 - dropout)
     strides = *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *grad.stride()[:2]
     dims = {"DIM": dim, "BLOCK_D": padded(dim)}
     codes = query_codes, key_codes
 
-    tile = QUERIES[size][with_dropout]
-    _queries[triton.cdiv(total, tile.rows), heads](
+    cut = tile("cells queries", q, with_dropout)
+    _queries[triton.cdiv(total, cut.rows), heads](
         q, k, v, grad, out, dq, lse, delta, tables.begin, tables.end, tables.hidden, *codes,
-        total, count, *numbers, *strides, *out.stride()[:2], **dims, **tile.launch,
+        total, count, *numbers, *strides, *out.stride()[:2], **dims, **cut.launch,
     )  # fmt: skip
-    tile = KEYS[size][with_dropout]
-    _keys[triton.cdiv(count, tile.rows), heads](
+    cut = tile("cells keys", q, with_dropout)
+    _keys[triton.cdiv(count, cut.rows), heads](
         q, k, v, grad, dk, dv, lse, delta, tables.first, tables.last, tables.hidden, *codes,
-        total, count, *numbers, *strides, *dk.stride()[:2], **dims, **tile.launch,
+        total, count, *numbers, *strides, *dk.stride()[:2], **dims, **cut.launch,
     )  # fmt: skip
     return dq, dk, dv
 
 
+@launched
 @triton.jit(do_not_specialize=["total", "count", "least"])
 def _queries(
     q_ptr,  # [total, heads, DIM], strides given, as the next five
@@ -136,6 +137,7 @@ def _queries(
     store_rows(dq_ptr + head * out_head, dq * factor, token, out_token, inside, DIM, BLOCK_D)
 
 
+@launched
 @triton.jit(do_not_specialize=["total", "count", "least"])
 def _keys(
     q_ptr,  # [total, heads, DIM], strides given, as the next five

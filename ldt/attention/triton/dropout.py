@@ -4,7 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ldt.attention.triton.tiles import OPTIONS
+from ldt.attention.triton.devices import OPTIONS
+from ldt.attention.triton.launch import launched
 
 _M1, _M2 = tl.constexpr(0x7FEB352D), tl.constexpr(-0x7B935975)  # as in ldt.attention.dropout
 
@@ -53,6 +54,7 @@ def _mix(x):
     return x ^ ((x >> 16) & 0xFFFF)
 
 
+@launched
 @triton.jit(do_not_specialize=["total"])
 def _codes(
     codes_ptr,  # [2, heads, total] int32

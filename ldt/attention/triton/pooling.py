@@ -13,8 +13,9 @@ import triton
 
 from ldt.attention.derivatives import first_order
 from ldt.attention.pooled import blocked
+from ldt.attention.triton.devices import OPTIONS, tile
 from ldt.attention.triton.pooling_kernels import collect, filters, scores, spread
-from ldt.attention.triton.tiles import OPTIONS, check, padded, rows
+from ldt.attention.triton.tiles import check, padded, rows
 
 # Poolings whose shares the kernels compute themselves, which saves memory; those of others, and
 # their sums, go the way of the backend `blocked`, which runs on any device.
@@ -106,10 +107,10 @@ class _Pool(torch.autograd.Function):
         return *found, None, None
 
 
-def shape(dim):
-    """Launch options for heads of ``dim`` dims: the most rows that do not spill."""
-    rows = 32 if dim <= 64 else 16
-    return {"DIM": dim, "BLOCK_D": padded(dim), "ROWS": rows, "num_warps": 4} | OPTIONS
+def shape(k):
+    """Launch options for tokens or cells like k [.., heads, dim]: the most rows without a spill."""
+    cut, dim = tile("pool", k), k.shape[-1]
+    return {"DIM": dim, "BLOCK_D": padded(dim), "ROWS": cut.rows, "num_warps": cut.warps} | OPTIONS
 
 
 def forward(k, v, weight, pooling, tables, keep=True):
@@ -134,7 +135,7 @@ def forward(k, v, weight, pooling, tables, keep=True):
         shares = k.new_empty(heads, *tables.share.shape, dtype=torch.float32)
     if keep and pooling == "max":
         winners = k.new_empty(2, *keys.shape, dtype=torch.int16)
-    launch = shape(dim)
+    launch = shape(k)
     collect[triton.cdiv(count, launch["ROWS"]), heads](
         k, v, weight, tables.start, tables.share, keys, values, shares, winners,
         count, *k.stride()[:2], *v.stride()[:2], POOLING=pooling, **tables.sizes, **launch,
@@ -153,7 +154,7 @@ def backward(key_grad, value_grad, k, v, weight, shares, winners, pooling, table
     up_k, up_v = key_grad.contiguous(), value_grad.contiguous()
     count, heads, dim = up_k.shape
     total, size = len(tables.place), tables.share.shape[1]
-    launch = shape(dim)
+    launch = shape(up_k)
     slopes = weight_grad = None
     if weight is not None:
         k, v, weight = rows(k), rows(v), weight.contiguous()

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from ldt.attention.triton.launch import launched
 from ldt.attention.triton.tiles import cast, dot, load_rows, store_rows
 
 
@@ -20,6 +21,7 @@ def _load_places(weight_ptr, place, dtype: tl.constexpr, SIZE: tl.constexpr, DIM
     return cast(weight.to(tl.float32), dtype)
 
 
+@launched
 @triton.jit(do_not_specialize=["count"])
 def collect(
     k_ptr,  # [total, heads, DIM], strides given
@@ -109,6 +111,7 @@ def collect(
     store_rows(values_ptr, values, at, DIM, there, DIM, BLOCK_D)
 
 
+@launched
 @triton.jit(do_not_specialize=["count", "part"])
 def scores(
     k_ptr,  # [total, heads, DIM], strides given
@@ -166,6 +169,7 @@ def scores(
     store_rows(sums_ptr, total, at, DIM, place < SIZE, DIM, BLOCK_D)
 
 
+@launched
 @triton.jit(do_not_specialize=["count", "part"])
 def filters(
     k_ptr,  # [total, heads, DIM], strides given
@@ -211,6 +215,7 @@ def filters(
     store_rows(sums_ptr, tl.sum(dv, 0)[None, :], at + heads * SIZE, DIM, one, DIM, BLOCK_D)
 
 
+@launched
 @triton.jit(do_not_specialize=["total", "count"])
 def spread(
     up_k_ptr,  # [count, heads, DIM], gradients of the cells' keys

@@ -12,15 +12,16 @@ import torch.nn.functional as F
 import triton
 
 from ldt.attention.derivatives import first_order
+from ldt.attention.triton.devices import OPTIONS, Tile, find, limits, tile
 from ldt.attention.triton.dropout import least, token_codes
 from ldt.attention.triton.rows_backward import pull, push
 from ldt.attention.triton.rows_kernels import attend, merge
 from ldt.attention.triton.rows_plan import plan
-from ldt.attention.triton.tiles import OPTIONS, Tile, check, padded
+from ldt.attention.triton.tiles import check, padded
 from ldt.attention.triton.tiles import rows as _rows
 
 HEAD = 128  # dims of a head at most
-WIDEST = {2: 1024, 4: 768}  # bytes of a number -> columns whose sums fit a program's registers
+CHUNKS = {2: 128, 4: 32}  # bytes of a number -> columns at a time; fp32 has no matrix units
 ITEMS = 16  # parts that `merge` reads at a time
 
 
@@ -46,7 +47,7 @@ def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0):
 def folds(q, x, layout):
     """True if folding costs no more than projecting: rows a document, on average, <= width."""
     few = len(q) * q.shape[1] <= x.shape[1] * (len(layout.cu_seqlens) - 1)
-    return few and x.shape[1] <= WIDEST.get(q.itemsize, 0)
+    return few and find("rows few", q.dtype, x.shape[1], False, limits(q.device)) is not None
 
 
 def folded_rows(q, x, key, value, layout, *, dropout=0.0, seed=0):
@@ -112,21 +113,14 @@ class Tiles:
     chunk: int
 
 
-def tiles(width, itemsize, rows):
-    """`Tiles` for a width, bytes of a number, and rows of a document on average.
+def tiles(k, rows, dropout):
+    """`Tiles` for tokens like k [total, heads, width], and rows of a document on average.
 
     All sums of a tile live in registers, and its tokens in shared memory.
     """
-    many = rows > 16
-    if itemsize == 4:  # products without matrix units: small, or they spill
-        if width > HEAD:
-            return Tiles(Tile(16, 16, 8, 2), Tile(16, 16, 8, 1), 32)
-        return Tiles(Tile(32 if many else 16, 32, 8, 1), Tile(16, 32, 8, 2), 32)
-    if width > HEAD:
-        return Tiles(Tile(16, 32, 8, 2), Tile(16, 32, 8, 1 if width > 768 else 2), 128)
-    if many:
-        return Tiles(Tile(64, 64, 8, 2), Tile(32, 64, 8, 2), 128)
-    return Tiles(Tile(16, 64, 4, 2), Tile(16, 64, 4, 2), 128)
+    amount = "many" if rows > 16 else "few"
+    owned = (tile(f"{kind} {amount}", k, dropout) for kind in ("rows", "blocks"))
+    return Tiles(*owned, CHUNKS[k.itemsize])
 
 
 class _Rows(torch.autograd.Function):
@@ -173,7 +167,7 @@ class Call:
         keep = layout.key_padding_mask
         self.key_padding_mask = None if keep is None else keep.view(torch.uint8)
         rows = self.count / (len(layout.cu_seqlens) - 1)
-        self.tiles = cut = tiles(self.width, k.itemsize, rows)
+        self.tiles = cut = tiles(k, rows, dropout)
         shape = {"rows": cut.rows.rows, "columns": cut.blocks.columns}
         shape |= {"per": per, "heads": self.heads}
         key = "rows", *shape.values()

@@ -6,6 +6,7 @@
 import triton
 import triton.language as tl
 
+from ldt.attention.triton.launch import launched
 from ldt.attention.triton.rows_kernels import LOG2E, _kept, _load, _seen, _store, _zeros
 from ldt.attention.triton.tiles import cast, dot
 
@@ -68,6 +69,7 @@ def _gradients(
     return given, probs * (grads - delta[:, None])
 
 
+@launched
 @triton.jit(do_not_specialize=["rows", "total", "least"])
 def pull(
     q_ptr,  # [rows, heads, WIDTH]
@@ -143,6 +145,7 @@ def pull(
         _store(part_ptr, sums[c], place, WIDTH, in_rows, c, WIDTH, CHUNK)
 
 
+@launched
 @triton.jit(do_not_specialize=["rows", "total", "least"])
 def push(
     q_ptr,  # [rows, heads, WIDTH]

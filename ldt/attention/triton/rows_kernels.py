@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from ldt.attention.triton.dropout import kept
+from ldt.attention.triton.launch import launched
 from ldt.attention.triton.tiles import cast, dot, load_rows, store_rows
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -65,6 +66,7 @@ def _kept(
     return kept(queries[:, None], keys, least)
 
 
+@launched
 @triton.jit(do_not_specialize=["total", "least"])
 def attend(
     q_ptr,  # [rows, heads, WIDTH]
@@ -157,6 +159,7 @@ def attend(
         tl.store(stats_ptr + 2 * items * heads * ROWS + place, kept_weight)
 
 
+@launched
 @triton.jit(do_not_specialize=["items", "rows"])
 def merge(
     part_ptr,  # [items, heads, ROWS, WIDTH] float32

@@ -6,7 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ldt.attention.triton.tiles import OPTIONS
+from ldt.attention.triton.devices import OPTIONS
+from ldt.attention.triton.launch import launched
 
 PROGRAMS = 512  # programs, at least, that a long document is split into: four a multiprocessor
 PIECE = 64  # tokens, at least, of a piece; a multiple of every tile's columns
@@ -71,6 +72,7 @@ def _choose(hit, x):
     return tl.sum(tl.where(hit, x, 0), 1)
 
 
+@launched
 @triton.jit(do_not_specialize=["count", "items", "tiles", "blocks", "programs"])
 def _fill(
     border_ptr,  # [documents + 1] int64

@@ -1,65 +1,35 @@
-"""The Triton band against the dense definition: output and all gradients, under the interpreter."""
+"""The Triton band against the dense definition: output and gradients, on a GPU or interpreted."""
 
 import importlib
 import re
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import patterns
 import pytest
 import torch
+from device import DEVICE, on_device, there
 from hypothesis import given
 from hypothesis import strategies as st
 from patterns import band, same
 from properties import cases
+from tiled import tiled
 
 pytest.importorskip("triton")
 
 from ldt.attention import Layout, reference
 from ldt.attention import dropout as definition
 from ldt.attention.triton import band as kernels
-from ldt.attention.triton import band_backward, band_tiles, dropout, tiles
+from ldt.attention.triton import band_backward, dropout, tiles
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 MODULES = ["band_pattern", "band_backward", "band"]  # each imports those before it
-
-
-def there(layout):
-    """The documents on the device of the kernels."""
-    masks = (
-        None if x is None else x.to(DEVICE) for x in (layout.key_padding_mask, layout.is_global)
-    )
-    return Layout(layout.cu_seqlens.to(DEVICE), *masks)
 
 
 class OnDevice:
     """A module's sliding_window_attention for tensors of the CPU, where the definition runs."""
 
     def __init__(self, module=kernels):
-        self.module = module
-
-    def sliding_window_attention(self, q, k, v, layout, **arguments):
-        q, k, v = (x.to(DEVICE) for x in (q, k, v))
-        return self.module.sliding_window_attention(q, k, v, there(layout), **arguments).cpu()
-
-
-@contextmanager
-def tiled(rows, columns):
-    """Context in which every kernel takes tiles of these sizes."""
-    tables = band_tiles.FORWARD, band_tiles.QUERIES, band_tiles.KEYS, band_tiles.GLOBAL_KEYS
-    before = [dict(table) for table in tables]
-    for table in tables:
-        for key, both in table.items():
-            few = table is band_tiles.GLOBAL_KEYS
-            sizes = {"rows": band_tiles.GLOBALS if few else rows, "columns": columns}
-            table[key] = tuple(replace(tile, **sizes) for tile in both)
-    try:
-        yield
-    finally:
-        for table, old in zip(tables, before, strict=True):
-            table.update(old)
+        self.sliding_window_attention = on_device(module.sliding_window_attention)
 
 
 def as_close(layout, dtype, seed=0, **arguments):
@@ -87,7 +57,7 @@ def pack(lengths, globals=(), holes=()):
 def test_any_pattern_is_as_close_as_the_definition(pattern, dtype, dim, tile, seed):
     layout, _, arguments = pattern
     del arguments["seed"]  # see test_dropout_takes_what_the_definition_takes
-    with tiled(*tile):
+    with tiled("band", *tile):
         assert as_close(layout, dtype, seed, dim=dim, **arguments)
 
 
@@ -118,7 +88,7 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_batch_where_kernels_break(shape):
     lengths, tokens, arguments = SHAPES[shape]
-    with tiled(*((64, 64) if max(lengths) > 100 else (16, 16))):
+    with tiled("band", *((64, 64) if max(lengths) > 100 else (16, 16))):
         assert as_close(pack(lengths, **tokens), torch.float32, dim=16, **arguments)
 
 
@@ -128,21 +98,10 @@ def test_the_default_tiles_are_as_close_as_the_definition(dtype):
     assert as_close(layout, dtype, dim=40, **arguments)
 
 
-@pytest.mark.parametrize(
-    ("capability", "generation"),
-    [((8, 0), 8), ((8, 9), 8), ((9, 0), 9), ((10, 0), 9), ((12, 0), 9)],
-)
-def test_a_gpu_gets_the_tiles_of_its_generation_or_the_latest(capability, generation, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert band_tiles._generation(torch.device("cuda", 1)) == generation
-    tables = band_tiles.FORWARD, band_tiles.QUERIES, band_tiles.KEYS, band_tiles.GLOBAL_KEYS
-    assert all((generation, size, 64) in table for table in tables for size in (2, 4))
-
-
 @pytest.mark.parametrize("seed", [0, -(2**40) - 1, 2**31, torch.tensor(-(2**33) - 5)])
 def test_dropout_takes_what_the_definition_takes(seed):
     layout = pack([60, 5, 1])
-    queries, keys = dropout.token_codes(there(layout), 3, seed)
+    queries, keys = dropout.token_codes(there(layout), 3, there(seed))
     token = torch.arange(66)
     assert torch.equal(queries.cpu(), definition.token_codes(layout, 3, token, seed, 1))
     assert torch.equal(keys.cpu(), definition.token_codes(layout, 3, token, seed, 2))
@@ -195,7 +154,7 @@ def test_places_for_global_tokens_that_are_not_there_stay_unread():
 def test_a_long_document_meets_its_global_keys_in_pieces(monkeypatch):
     monkeypatch.setattr(band_backward, "PIECE", 16)
     layout = pack([90, 20, 30], [0, 95, 111])
-    with tiled(32, 16):
+    with tiled("band", 32, 16):
         assert as_close(layout, torch.float32, window=16)
 
 
@@ -227,25 +186,29 @@ def test_global_keys_meet_a_document_in_a_bounded_number_of_pieces(
     monkeypatch.setattr(band_backward, "PIECE", 1)
     for name, kernel in (("_queries", Nothing()), ("_keys", Nothing()), ("_globals", Kernel())):
         monkeypatch.setattr(band_backward, name, kernel)
-    layout, x = pack([tokens], range(globals)), torch.randn(tokens, 8, 16)
+    layout, x = there(pack([tokens], range(globals))), there(torch.randn(tokens, 8, 16))
     pattern = kernels.Band(2, False, (1,) * 8, 0.0)
-    lse = torch.zeros(8, tokens)
+    lse = torch.zeros(8, tokens, device=DEVICE)
     with pytest.raises(Launched) as launched:
         band_backward.backward(x, x, x, x, x, lse, kernels.Tables.of(layout), pattern)
     assert launched.value.args[0][1:] == (8, expected)
 
 
 def test_what_kernels_cannot_do_is_refused_with_what_can(monkeypatch):
-    layout, q = pack([4]), torch.randn(4, 1, 16)
+    layout, q = there(pack([4])), there(torch.randn(4, 1, 16))
     for x, message in (
         (q.double(), "got float64; backend 'blocked' takes float64"),
-        (torch.randn(4, 1, 256), "at most 128 dims, got 256; backend 'blocked' takes any"),
+        (
+            there(torch.randn(4, 1, 256)),
+            "float32 of 256 dims: heads of more than 128 dims .* 'blocked' takes any",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             kernels.sliding_window_attention(x, x, x, layout, window=4)
     with pytest.raises(ValueError, match="one dtype, .* got bfloat16, float32"):
         kernels.sliding_window_attention(q, q, q.bfloat16(), layout, window=4)
-    monkeypatch.setattr(tiles, "INTERPRETED", tiles.tl.constexpr(False))
+    monkeypatch.setattr(tiles, "PLACES", ["cuda"])
+    q, layout = q.cpu(), pack([4])
     with pytest.raises(ValueError, match="on cpu; backend 'blocked' runs there"):
         kernels.sliding_window_attention(q, q, q, layout, window=4)
 
@@ -325,7 +288,7 @@ def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch):
         )
         return same(ours, dense, 1e-4)
 
-    with tiled(32, 16):
+    with tiled("band", 32, 16):
         layout = pack([70, 50], [0, 9, 90], [30])
         well = right(layout, window=20, dropout=0.3) and right(
             pack([50, 20]), window=12, causal=True, dilation=(1, 2)

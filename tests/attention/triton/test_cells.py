@@ -2,15 +2,17 @@
 
 import importlib
 import re
-from dataclasses import replace
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import torch
+from device import PLAIN, on_device, there
 from hypothesis import example, given
 from hypothesis import strategies as st
 from patterns import SUMS, batches, dropouts, further, rand, same
 from properties import cases
+from tiled import tiled
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 pytest.importorskip("triton")
@@ -19,43 +21,23 @@ from ldt.attention import Layout, pooled_attention
 from ldt.attention.pooled import reference
 from ldt.attention.pooled.cells import Cells
 from ldt.attention.triton import cells as kernels
-from ldt.attention.triton import cells_tiles, pooling, tiles
+from ldt.attention.triton import pooling, tiles
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-TABLES = cells_tiles.FORWARD, cells_tiles.QUERIES, cells_tiles.KEYS
 NAMES = "out", "dq", "dk", "dv"
-
-
-def there(layout):
-    """The documents on the device of the kernels."""
-    masks = (
-        None if x is None else x.to(DEVICE) for x in (layout.key_padding_mask, layout.is_global)
-    )
-    return Layout(layout.cu_seqlens.to(DEVICE), *masks)
 
 
 class OnDevice:
     """A module's cell_attention for tensors of the CPU, where the definition runs."""
 
     def __init__(self, module=kernels):
-        self.module = module
-
-    def cell_attention(self, q, k, v, cells, **how):
-        cells = Cells(there(cells.layout), cells.size, cells.stride)
-        return self.module.cell_attention(*(x.to(DEVICE) for x in (q, k, v)), cells, **how).cpu()
+        self.cell_attention = on_device(module.cell_attention)
 
 
 @pytest.fixture
-def tiled(monkeypatch):
+def tiles_of():
     """A function that has every kernel take tiles of these sizes."""
-
-    def set_tiles(rows, columns):
-        for table in TABLES:
-            for key, both in table.items():
-                sizes = {"rows": rows, "columns": columns}
-                monkeypatch.setitem(table, key, tuple(replace(tile, **sizes) for tile in both))
-
-    return set_tiles
+    with ExitStack() as stack:
+        yield lambda rows, columns: stack.enter_context(tiled("cells", rows, columns))
 
 
 def pack(lengths, globals=(), holes=()):
@@ -100,9 +82,9 @@ def off(layout, size, stride, dtype=torch.float32, **how):
     st.integers(0, 2**31),
 )
 def test_any_batch_is_as_close_as_the_definition(
-    tiled, batch, cell, window, dropout, dim, tile, seed
+    tiles_of, batch, cell, window, dropout, dim, tile, seed
 ):
-    tiled(*tile)
+    tiles_of(*tile)
     assert not off(batch[0], *cell, window=window, dropout=dropout, seed=seed, dim=dim, draw=seed)
 
 
@@ -125,9 +107,9 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_batch_where_kernels_break(shape, tiled):
+def test_a_batch_where_kernels_break(shape, tiles_of):
     lengths, tokens, cell, window = SHAPES[shape]
-    tiled(16, 16)
+    tiles_of(16, 16)
     assert not off(pack(lengths, **tokens), *cell, window=window)
 
 
@@ -144,8 +126,8 @@ def test_dropout_takes_what_the_definition_takes(seed):
     assert same(ours, dense, 1e-4)
 
 
-def test_two_runs_give_the_same_bits(tiled):
-    tiled(32, 16)
+def test_two_runs_give_the_same_bits(tiles_of):
+    tiles_of(32, 16)
     layout, how = pack([100, 60], [0, 110], [40]), {"window": 32, "dropout": 0.3}
     first, second = (attend(OnDevice(), layout, 5, 4, torch.bfloat16, **how) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
@@ -176,12 +158,13 @@ def test_tables_are_made_without_waiting_for_the_device():
         assert cells.tokens(0)[0].shape == (15,)
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("pooling", ["ldconv", "max"])
 def test_the_whole_level_is_that_of_the_definition_compiled_as_well(pooling):
-    layout, generator = there(pack([40, 21], [2], [50])), torch.Generator().manual_seed(0)
+    layout, generator = there(pack([40, 21], [2], [50]), PLAIN), torch.Generator().manual_seed(0)
     q, k, v = (rand(61, 2, 16, generator=generator, dtype=torch.float32) for _ in range(3))
     weight = torch.randn(2, 5, 16, generator=generator) if pooling == "ldconv" else None
-    q, k, v, weight = (None if x is None else x.to(DEVICE) for x in (q, k, v, weight))
+    q, k, v, weight = there((q, k, v, weight), PLAIN)
     how = {"pooling": pooling, "size": 5, "stride": 4, "window": 16}
 
     def run(backend, call=pooled_attention):
@@ -195,15 +178,15 @@ def test_the_whole_level_is_that_of_the_definition_compiled_as_well(pooling):
 
 
 def test_what_kernels_cannot_do_is_refused_with_what_can(monkeypatch):
-    cells, x = Cells(pack([4]), 5, 4), torch.randn(4, 1, 16)
-    k = torch.randn(cells.count, 1, 16)
+    cells, x = there(Cells(pack([4]), 5, 4)), there(torch.randn(4, 1, 16))
+    k = there(torch.randn(cells.count, 1, 16))
     with pytest.raises(ValueError, match="got float64; backend 'blocked' takes float64"):
         kernels.cell_attention(x.double(), k.double(), k.double(), cells, window=4)
     with pytest.raises(ValueError, match="one dtype, .* got bfloat16, float32"):
         kernels.cell_attention(x, k, k.bfloat16(), cells, window=4)
-    monkeypatch.setattr(tiles, "INTERPRETED", tiles.tl.constexpr(False))
+    monkeypatch.setattr(tiles, "PLACES", ["cuda"])
     with pytest.raises(ValueError, match="on cpu; backend 'blocked' runs there"):
-        kernels.cell_attention(x, k, k, cells, window=4)
+        kernels.cell_attention(x.cpu(), k, k, cells, window=4)
 
 
 FAULTS = {
@@ -253,7 +236,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch, tiled):
+def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch, tiles_of):
     name, old, new = FAULTS[fault]
     package = f"cellmutant{list(FAULTS).index(fault)}"
     (tmp_path / package).mkdir()
@@ -267,7 +250,7 @@ def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch, tiled):
         )
         (tmp_path / package / f"{module}.py").write_text(source, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    tiled(32, 16)
+    tiles_of(32, 16)
     module = importlib.import_module(f"{package}.cells")
     layout = pack([60, 20], [9, 70], [0, 1, *range(30, 46), 65])
 

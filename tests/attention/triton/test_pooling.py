@@ -1,4 +1,4 @@
-"""The Triton pooling against the definition: cells and all gradients, under the interpreter."""
+"""The Triton pooling against the definition: cells and all gradients, on a GPU or interpreted."""
 
 import importlib.util
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from cells import pool_weight
+from device import on_device
 from hypothesis import given
 from hypothesis import strategies as st
 from patterns import SUMS, batches, further, rand, same
@@ -19,26 +20,19 @@ from ldt.attention.pooled.cells import Cells
 from ldt.attention.triton import pooling as kernels
 from ldt.attention.triton import pooling_kernels
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NAMES = "keys", "values", "dk", "dv", "dw"
 HEADS = 2
 
 
-def layout(lengths, holes=(), device="cpu"):
+def layout(lengths, holes=()):
     """Documents of these lengths, with holes at these packed places."""
     keep = torch.ones(sum(lengths), dtype=torch.bool)
     keep[list(holes)] = False
     borders = torch.tensor([0, *lengths]).cumsum(0)
-    return Layout(borders.to(device), keep.to(device) if holes else None)
+    return Layout(borders, keep if holes else None)
 
 
-def on_device(pooling, k, v, weight, cells):
-    """The kernels' pool for tensors of the CPU, where the definition runs."""
-    given = cells.layout
-    keep = None if given.key_padding_mask is None else given.key_padding_mask.to(DEVICE)
-    there = Cells(Layout(given.cu_seqlens.to(DEVICE), keep), cells.size, cells.stride)
-    tensors = (None if x is None else x.to(DEVICE) for x in (k, v, weight))
-    return tuple(x.cpu() for x in kernels.pool(pooling, *tensors, there))
+pool_there = on_device(kernels.pool)  # for tensors of the CPU, where the definition runs
 
 
 def run(
@@ -72,7 +66,7 @@ def off(pooling, docs, size, stride, dtype=torch.float32, **how):
         assert all(x.dtype == dtype for x in tensors)
         return tensors
 
-    return further(NAMES, found, reference.pool, on_device, dtype, least=SUMS)
+    return further(NAMES, found, reference.pool, pool_there, dtype, least=SUMS)
 
 
 @cases(5, shrink=False)
@@ -121,7 +115,7 @@ def test_of_equal_maxima_the_first_gets_the_gradient(dtype):
     docs, generator = layout([50, 9], [7, 30]), torch.Generator().manual_seed(0)
     x, up = torch.randint(-2, 3, (2, 59, HEADS, 16), generator=generator)
     found = []
-    for pool, of in ((blocked.pool, torch.float64), (on_device, dtype)):
+    for pool, of in ((blocked.pool, torch.float64), (pool_there, dtype)):
         leaf = x.to(of).requires_grad_()
         keys, values = pool("max", leaf, leaf, None, Cells(docs, 5, 4))
         up_keys = up[: len(keys)].to(of)
@@ -140,14 +134,14 @@ def test_a_weight_may_be_wider_than_the_tokens(pooling):
         assert [x.dtype for x in tensors] == [kind] * 4 + [weight]
         return tensors
 
-    assert not further(NAMES, found, reference.pool, on_device, dtype)
+    assert not further(NAMES, found, reference.pool, pool_there, dtype)
 
 
 @pytest.mark.parametrize("pooling", ["ldconv", "conv"])
 def test_two_runs_give_the_same_bits(pooling, monkeypatch):
     monkeypatch.setattr(kernels, "PARTS", 2)
     docs = layout([130, 9], [40])
-    first, second = (run(on_device, pooling, docs, 5, 4, torch.bfloat16) for _ in range(2))
+    first, second = (run(pool_there, pooling, docs, 5, 4, torch.bfloat16) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
@@ -174,7 +168,7 @@ def test_the_sums_of_a_weight_have_a_bound(pooling, kernel, monkeypatch):
     for name in ("collect", "scores", "filters", "spread"):
         monkeypatch.setattr(kernels, name, Launched(name))
     for tokens, most in ((40, 2), (10_000, 128), (50_000, 128)):
-        run(on_device, pooling, layout([tokens]), 2, 2)
+        run(pool_there, pooling, layout([tokens]), 2, 2)
         assert most / 2 <= grids[kernel] <= most
 
 
@@ -190,7 +184,7 @@ def test_what_stands_at_holes_and_around_views_is_not_read(pooling):
             x[:, 0] = float("nan")
             x[..., 16:] = float("nan")
         leaf = x.requires_grad_()
-        keys, values = on_device(pooling, *leaf[..., :16].unbind(1)[1:], weight, Cells(docs, 5, 4))
+        keys, values = pool_there(pooling, *leaf[..., :16].unbind(1)[1:], weight, Cells(docs, 5, 4))
         up = torch.ones_like(keys)
         found.append((keys, values, *torch.autograd.grad((keys, values), leaf, (up, up))))
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
@@ -207,7 +201,7 @@ def test_a_number_that_is_not_finite_is_not_lost(pooling):
     weight = pool_weight(pooling, 5, HEADS, 16, generator, torch.float32)
     found = (
         torch.cat(pool(pooling, k, v, weight, Cells(docs, 5, 4))).isfinite()
-        for pool in (on_device, reference.pool)
+        for pool in (pool_there, reference.pool)
     )
     assert torch.equal(*found)
 
@@ -217,10 +211,10 @@ def test_what_kernels_cannot_do_is_refused_with_what_can():
     for k, v, message in (
         (x.double(), x.double(), "got float64; backend 'blocked' takes float64"),
         (x, x.half(), "one dtype, .* got float16, float32"),
-        (torch.randn(4, 1, 130), torch.randn(4, 1, 130), "at most 128 dims, got 130"),
+        (torch.randn(4, 1, 130), torch.randn(4, 1, 130), "of 130 dims: heads of more than 128"),
     ):
         with pytest.raises(ValueError, match=message):
-            kernels.pool("mean", k, v, None, cells)
+            on_device(kernels.pool)("mean", k, v, None, cells)
 
 
 CELLS = {"ldconv": (6, 4), "max": (5, 4), "conv": (3, 2), "mean": (3, 4)}
@@ -277,5 +271,5 @@ def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch):
     docs = layout([52, 9, 13], [0, 20, *range(30, 45), 70])
     for pooling in [where] if where else CELLS:
         given = pooling, docs, *CELLS[pooling]
-        ours, dense = (run(pool, *given) for pool in (on_device, reference.pool))
+        ours, dense = (run(pool, *given) for pool in (pool_there, reference.pool))
         assert same(ours, dense, 1e-4) == (fault == "none")

@@ -1,10 +1,11 @@
-"""The Triton kernels of the global rows against the dense definition, under the interpreter."""
+"""The Triton kernels of the global rows against the dense definition, on a GPU or interpreted."""
 
 import importlib.util
 from pathlib import Path
 
 import pytest
 import torch
+from device import DEVICE, PLAIN, on_device, there
 from hypothesis import example, given
 from hypothesis import strategies as st
 from patterns import batches, dropouts, rows, rows_as_close
@@ -18,8 +19,8 @@ from ldt.attention.dropout import dropout_mask
 from ldt.attention.triton import rows as kernels
 from ldt.attention.triton import rows_backward, rows_kernels, rows_plan
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-FORMS = [kernels.folded_rows, kernels.plain_rows]
+FORMS = [on_device(kernels.folded_rows), on_device(kernels.plain_rows)]
+FOLDED = FORMS[0]
 
 
 # Of a case that was once further off than the definition, which was nearly exact there.
@@ -79,14 +80,12 @@ def test_a_batch_where_kernels_break(run, shape):
 def test_rows_wider_than_a_tile_go_in_chunks(dtype):
     layout = pack([70, 20], [5, 80], holes=[33])
     sizes = {"heads": 3, "dim": 48}
-    assert not rows_as_close(kernels.folded_rows, layout, dtype, factor=3, dropout=0.2, **sizes)
+    assert not rows_as_close(FOLDED, layout, dtype, factor=3, dropout=0.2, **sizes)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_what_is_folded_is_not_rounded(dtype):
-    found = rows_as_close(
-        kernels.folded_rows, pack([1500], [0]), dtype, factor=1.5, heads=4, dim=16
-    )
+    found = rows_as_close(FOLDED, pack([1500], [0]), dtype, factor=1.5, heads=4, dim=16)
     assert {name for name, *_ in found} <= {"dx", "dwk"}  # of gradients that are rounded
 
 
@@ -114,7 +113,7 @@ def test_a_plan_pairs_every_row_with_every_token_of_its_document_once(batch, per
     size, step = 16, 32
     before, rows_plan.PROGRAMS = rows_plan.PROGRAMS, programs
     try:
-        plan = rows_plan.plan(layout, per=per, heads=1, rows=size, columns=step)
+        plan = rows_plan.plan(there(layout), per=per, heads=1, rows=size, columns=step)
     finally:
         rows_plan.PROGRAMS = before
     count = len(layout.global_index) * per
@@ -142,7 +141,7 @@ def test_a_plan_pairs_every_row_with_every_token_of_its_document_once(batch, per
 def test_keys_and_values_that_are_given_are_attended_to_as_the_definition_does():
     def projected(q, x, key, value, layout, **arguments):
         k, v = (F.linear(x, *part).view(-1, *q.shape[1:]) for part in (key, value))
-        return kernels.projected_global_attention(q, k, v, layout, **arguments)
+        return on_device(kernels.projected_global_attention)(q, k, v, layout, **arguments)
 
     layout = pack([30, 1, 20], [2, 11, 30, 49], [5, 40])
     assert not rows_as_close(projected, layout, torch.float32, dropout=0.3)
@@ -185,19 +184,20 @@ def test_two_runs_give_the_same_bits(run):
 )
 def test_few_rows_are_folded_and_many_are_projected(lengths, globals, dtype, width, folded):
     layout = pack(lengths, range(globals))
-    q, x = torch.empty(globals, 2, 4, dtype=dtype), torch.empty(9, width, dtype=dtype)
+    q, x = there((torch.empty(globals, 2, 4, dtype=dtype), torch.empty(9, width, dtype=dtype)))
     assert kernels.folds(q, x, layout) == folded
 
 
 def test_global_rows_takes_the_form_that_costs_less(monkeypatch):
     called = []
-    for run in FORMS:
-        name = run.__name__
+    for name in ("folded_rows", "plain_rows"):
+        run = getattr(kernels, name)
         monkeypatch.setattr(
             kernels, name, lambda *a, n=name, f=run, **k: called.append(n) or f(*a, **k)
         )
+    run = on_device(kernels.global_attention)
     for globals in (4, 5):
-        assert not rows_as_close(kernels.global_attention, pack([9], range(globals)), torch.float32)
+        assert not rows_as_close(run, pack([9], range(globals)), torch.float32)
     assert called == ["folded_rows", "plain_rows"]
 
 
@@ -205,7 +205,8 @@ def test_global_rows_takes_the_form_that_costs_less(monkeypatch):
 def test_rows_past_the_last_global_token_gather_nothing(run):
     layout, longer = (pack([20, 6], [3, 22]) for _ in range(2))
     more = torch.full((3,), layout.total_tokens)
-    longer.__dict__["global_index"] = torch.cat([layout.global_index, more])
+    longer, index = there(longer), torch.cat([layout.global_index, more])
+    longer.__dict__["global_index"] = index.to(DEVICE)
     q, x = torch.randn(5, 2, 8, requires_grad=True), torch.randn(26, 16)
     key, value = ((torch.randn(16, 16), torch.zeros(16)) for _ in range(2))
     settings = {"dropout": 0.2, "seed": 1}
@@ -225,24 +226,24 @@ def test_views_into_larger_tensors_are_read_by_their_strides(run):
     torch.testing.assert_close(run(q, x, key, value, layout), expected)
 
 
-@pytest.mark.parametrize("run", FORMS)
+@pytest.mark.plain
+@pytest.mark.parametrize("run", [kernels.folded_rows, kernels.plain_rows])
 def test_autocast_computes_in_the_lower_precision(run):
-    layout = pack([30], [4, 20])
-    x = torch.randn(30, 32)
-    query, key, value = (torch.nn.Linear(32, 32) for _ in range(3))
+    layout, x = there((pack([30], [4, 20]), torch.randn(30, 32)), PLAIN)
+    query, key, value = (torch.nn.Linear(32, 32).to(PLAIN) for _ in range(3))
 
     def rows_of(x, run):
         q = query(x[layout.global_index]).view(-1, 2, 16)
         return run(q, x, (key.weight, key.bias), (value.weight, value.bias), layout)
 
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(PLAIN.type, torch.bfloat16):
         out, dense = rows_of(x, run), rows_of(x, reference.global_attention)
     assert out.dtype == torch.bfloat16
     exact = rows_of(x, reference.global_attention)
     assert (out - exact).norm() <= 1.5 * (dense - exact).norm()
 
 
-@pytest.mark.parametrize("run", [kernels.global_attention, *FORMS])
+@pytest.mark.parametrize("run", [on_device(kernels.global_attention), *FORMS])
 def test_float64_is_refused(run):
     with pytest.raises(ValueError, match="backend 'blocked' takes float64"):
         rows(run, pack([4], [0]), torch.Generator().manual_seed(0))
@@ -297,4 +298,4 @@ def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch):
         monkeypatch.setattr(kernels, name, getattr(mutant, name))
     monkeypatch.setattr(rows_plan, "PROGRAMS", 2)
     layout = pack([170, 20], [3, 175], holes=[5, 100, 189])
-    assert rows_as_close(kernels.folded_rows, layout, torch.float32, dropout=0.3)
+    assert rows_as_close(FOLDED, layout, torch.float32, dropout=0.3)

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from device import DEVICE, there
 from longformers import (
     HEADS,
     PAD,
@@ -401,20 +402,22 @@ def test_reading_the_last_layer_only_at_the_first_tokens_changes_nothing(
         torch.testing.assert_close(found, gradient, **close)
 
 
+@pytest.mark.usefixtures("kernels_device")
 @pytest.mark.parametrize("globals_", ["none", "some"])
 def test_the_fused_kernels_give_the_encoder_of_the_definition(globals_):
     fused = ldt_model("Model", attention_backend="triton").train()
     dense = LdtModel(ldt_config(attention_backend="reference")).double().train()
     dense.load_state_dict(fused.state_dict())
     inputs = batch(21, "mixed", globals_)
+    fused.to(DEVICE)
 
     def run(model):
-        out = model(**inputs).last_hidden_state
+        out = model(**there(inputs, model.device)).last_hidden_state
         parameters = list(model.parameters())[:-2]
         return out, *torch.autograd.grad(out.square().sum(), parameters, materialize_grads=True)
 
     for ours, true in zip(run(fused), run(dense), strict=True):
-        torch.testing.assert_close(ours.double(), true, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(ours.cpu().double(), true, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("backend", ["loop", "blocked"])

@@ -1,0 +1,312 @@
+"""Which tiles the Triton kernels take on a GPU: one table by what a program may have there.
+
+The three ways to ask: `tile` for a launch, `find` for any device, known or not, and `lacking` for
+why a device has no kernels. Nothing here imports triton before a device is asked for.
+
+The tiles were found by compiling ahead of time, not yet by timing: none is to spill a register or
+to pass the shared memory of its class. `tests/attention/triton/test_compile.py` holds a part of
+them to that at each run, and all of them for every GPU of `KNOWN` by ``make nightly``.
+float32 is summed by plain multiply-adds, which hold whole rows in
+registers; dropout costs registers; and Hopper's matrix units read from shared memory what earlier
+ones load.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # that the kernels take
+LARGEST = 128  # dims of a head
+GLOBALS = 16  # global keys at a time: the fewest that matrix units take
+KIB = 1024
+REGISTERS = 65536  # 255 for each thread of eight warps: fewer than that no tile here was made for
+WARP = 32
+BFLOAT16 = (8, 0)  # the compute capability from which on there are products of bfloat16
+# Options of every launch. A product and a sum are one instruction; said, because Triton 3.9 warns
+# where it is not, and 3.10 makes two of them then.
+OPTIONS = {"enable_fp_fusion": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Work of a program: rows that it owns, columns at a time, warps, stages of loads."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+    @property
+    def launch(self):
+        """Keyword arguments of the kernel and options of the launch."""
+        return {
+            "ROWS": self.rows,
+            "COLUMNS": self.columns,
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+            **OPTIONS,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a device has: its compute capability, and of one program bytes of shared memory (at
+    most, when it asks for them), registers of 32 bits, and threads of a warp."""
+
+    capability: tuple[int, int]
+    shared: int
+    registers: int = REGISTERS
+    warp: int = WARP
+
+    @property
+    def name(self):
+        """For people."""
+        major, minor = self.capability
+        return f"compute capability {major}.{minor}, {self.shared // KIB} KiB of shared memory"
+
+
+# As CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", has them.
+KNOWN = {
+    "T4": Limits((7, 5), 64 * KIB),
+    "A100": Limits((8, 0), 163 * KIB),
+    "A10, RTX 30": Limits((8, 6), 99 * KIB),
+    "L4, RTX 40": Limits((8, 9), 99 * KIB),
+    "H100, H200": Limits((9, 0), 227 * KIB),
+    "B200": Limits((10, 0), 227 * KIB),
+    "RTX 50": Limits((12, 0), 99 * KIB),
+}
+LATEST = KNOWN["H100, H200"]  # stands for what is no CUDA device, where kernels are interpreted
+
+
+def _both(*tile):
+    return (Tile(*tile),) * 2
+
+
+# kernel -> (bytes of a number, most dims of a head or columns of a row)
+#        -> least KiB of shared memory -> tiles without and with dropout.
+# A device takes the largest class that it has the memory for. An entry that is replaced, as by a
+# sweep on the GPU at hand, holds from the next launch on.
+TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
+    "band forward": {
+        (2, 64): {99: (Tile(128, 64, 4, 3), Tile(128, 32, 4, 3)), 64: _both(32, 32, 8, 1)},
+        (2, 128): {
+            227: (Tile(128, 64, 8, 3), Tile(128, 64, 8, 2)),
+            163: (Tile(128, 64, 8, 3), Tile(64, 64, 8, 2)),
+            99: _both(64, 64, 8, 2),
+            64: _both(32, 16, 8, 1),
+        },
+        (4, 64): {99: _both(64, 32, 8, 2), 64: _both(32, 32, 8, 1)},
+        (4, 128): {
+            227: _both(64, 32, 8, 2),
+            99: (Tile(16, 16, 8, 2), Tile(32, 32, 8, 2)),
+            64: _both(16, 16, 8, 1),
+        },
+    },
+    "band queries": {
+        (2, 64): {227: _both(64, 64, 4, 3), 99: _both(64, 32, 4, 3), 64: _both(32, 16, 8, 1)},
+        (2, 128): {
+            227: (Tile(64, 64, 4, 2), Tile(64, 64, 8, 2)),
+            163: _both(64, 64, 8, 2),
+            99: _both(64, 32, 8, 2),
+            64: _both(16, 16, 8, 1),
+        },
+        (4, 64): {64: _both(32, 32, 8, 1)},
+        (4, 128): {64: _both(16, 16, 8, 1)},
+    },
+    "band keys": {
+        (2, 64): {227: _both(64, 64, 4, 2), 99: _both(32, 64, 8, 2), 64: _both(32, 16, 8, 1)},
+        (2, 128): {
+            227: (Tile(64, 64, 8, 2), Tile(64, 32, 8, 2)),
+            163: _both(32, 64, 8, 2),
+            99: _both(32, 32, 8, 2),
+            64: _both(16, 16, 8, 1),
+        },
+        (4, 64): {99: _both(32, 32, 8, 1), 64: _both(32, 16, 8, 1)},
+        (4, 128): {64: _both(16, 16, 4, 1)},
+    },
+    "band globals": {
+        (2, 64): {99: _both(GLOBALS, 64, 4, 2), 64: _both(GLOBALS, 32, 8, 1)},
+        (2, 128): {99: _both(GLOBALS, 64, 4, 2), 64: _both(GLOBALS, 16, 8, 1)},
+        (4, 64): {99: _both(GLOBALS, 32, 4, 2), 64: _both(GLOBALS, 32, 8, 1)},
+        (4, 128): {64: _both(GLOBALS, 32, 8, 1)},
+    },
+    "cells forward": {
+        (2, 64): {99: (Tile(128, 64, 4, 3), Tile(128, 32, 4, 3)), 64: _both(64, 32, 8, 1)},
+        (2, 128): {
+            227: (Tile(128, 64, 8, 3), Tile(128, 64, 8, 2)),
+            163: (Tile(128, 64, 8, 3), Tile(64, 64, 8, 2)),
+            99: _both(64, 64, 8, 2),
+            64: _both(32, 32, 8, 1),
+        },
+        (4, 64): {99: _both(64, 32, 8, 2), 64: _both(64, 32, 8, 1)},
+        (4, 128): {99: _both(64, 16, 8, 2), 64: _both(32, 32, 8, 1)},
+    },
+    "cells queries": {
+        (2, 64): {227: _both(64, 64, 4, 3), 99: _both(64, 32, 4, 3), 64: _both(32, 32, 8, 1)},
+        (2, 128): {
+            227: (Tile(64, 64, 4, 2), Tile(64, 64, 8, 2)),
+            163: _both(64, 64, 8, 2),
+            99: _both(64, 32, 8, 2),
+            64: _both(16, 16, 8, 1),
+        },
+        (4, 64): {64: _both(32, 32, 8, 1)},
+        (4, 128): {64: _both(16, 16, 8, 1)},
+    },
+    "cells keys": {
+        (2, 64): {
+            227: _both(64, 64, 4, 2),
+            99: (Tile(32, 64, 4, 2), Tile(32, 64, 4, 3)),
+            64: _both(32, 16, 8, 1),
+        },
+        (2, 128): {
+            227: (Tile(64, 64, 8, 2), Tile(64, 32, 8, 2)),
+            163: _both(32, 64, 8, 2),
+            99: _both(32, 32, 8, 2),
+            64: _both(16, 16, 8, 1),
+        },
+        (4, 64): {99: _both(32, 16, 4, 2), 64: _both(32, 16, 8, 1)},
+        (4, 128): {227: _both(32, 16, 4, 1), 64: _both(16, 16, 4, 1)},
+    },
+    # The global rows: programs that own rows, of documents with few and with many, and programs
+    # that own blocks of tokens. Their columns are dims of a head, or the width where it is folded,
+    # which the smallest memory does not hold.
+    "rows few": {
+        (2, 128): {99: _both(16, 64, 4, 2), 64: _both(16, 16, 8, 1)},
+        (2, 768): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
+        (2, 1024): {163: _both(16, 32, 8, 2)},
+        (4, 128): {227: _both(16, 32, 8, 1), 64: _both(32, 32, 8, 1)},
+        (4, 768): {163: _both(16, 16, 8, 2)},
+    },
+    "rows many": {
+        (2, 128): {163: _both(64, 64, 8, 2), 99: _both(32, 64, 8, 2), 64: _both(16, 16, 8, 1)},
+        (2, 768): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
+        (2, 1024): {163: _both(16, 32, 8, 2)},
+        (4, 128): {64: _both(32, 32, 8, 1)},
+        (4, 768): {163: _both(16, 16, 8, 2)},
+    },
+    "blocks few": {
+        (2, 128): {99: _both(16, 64, 4, 2), 64: _both(16, 32, 8, 1)},
+        (2, 768): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
+        (2, 1024): {163: _both(16, 32, 8, 1)},
+        (4, 128): {99: _both(16, 32, 8, 2), 64: _both(16, 32, 8, 1)},
+        (4, 768): {163: _both(16, 16, 8, 1)},
+    },
+    "blocks many": {
+        (2, 128): {227: _both(32, 64, 8, 2), 99: _both(32, 64, 8, 1), 64: _both(16, 32, 8, 1)},
+        (2, 768): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
+        (2, 1024): {163: _both(16, 32, 8, 1)},
+        (4, 128): {99: _both(16, 32, 8, 2), 64: _both(16, 32, 8, 1)},
+        (4, 768): {163: _both(16, 16, 8, 1)},
+    },
+    # Of tokens or of cells; the columns are not used.
+    "pool": {
+        (2, 64): {64: _both(32, 0, 4, 3)},
+        (2, 128): {99: _both(16, 0, 4, 3), 64: _both(16, 0, 8, 3)},
+        (4, 64): {64: _both(32, 0, 8, 3)},
+        (4, 128): {99: _both(16, 0, 4, 3), 64: _both(16, 0, 8, 3)},
+    },
+}
+
+
+def tile(kernel, q, dropout=False):
+    """The `Tile` of a kernel for tensors like q.
+
+    Args:
+        kernel: a name in `TILES`.
+        q: [tokens, heads, dim], on the device of the launch.
+        dropout: whether the kernel decides what dropout takes.
+
+    Raises:
+        ValueError: the kernel does not run on such tensors there; it says what does.
+    """
+    device, dim = limits(q.device), q.shape[-1]
+    found = find(kernel, q.dtype, dim, dropout, device)
+    if found is None:
+        why = lacking(q.dtype, min(dim, LARGEST), device)
+        why = why or f"{kernel} has no tile so wide on {device.name}"
+        raise refused(q.dtype, dim, why)
+    return found
+
+
+def refused(dtype, dim, why):
+    """The ValueError of a call that no kernel takes, of `lacking`."""
+    return ValueError(
+        f"backend 'triton' does not take {_short(dtype)} of {dim} dims: {why}; "
+        "backend 'blocked' takes any"
+    )
+
+
+def find(kernel, dtype, dim, dropout, limits):
+    """The `Tile` of a kernel on a device of these limits, None where there is none.
+
+    Args:
+        kernel, dropout: as of `tile`.
+        dtype, dim: of the tensors, dims of a head or columns of a row.
+        limits: `Limits` of the device.
+    """
+    if not _multiplies(dtype, limits) or limits.registers < REGISTERS or limits.warp != WARP:
+        return None
+    tables = TILES[kernel]
+    wide = [most for size, most in tables if size == dtype.itemsize and most >= dim]
+    if not wide:
+        return None
+    table = tables[dtype.itemsize, min(wide)]
+    fitting = [least for least in table if least * KIB <= limits.shared]
+    return table[max(fitting)][bool(dropout)] if fitting else None
+
+
+@cache
+def lacking(dtype, dim, limits):
+    """Why a device of these limits has no kernels for heads of ``dim`` dims; None where it has."""
+    if dtype not in DTYPES:
+        return f"{_short(dtype)} has no kernel"
+    if dim > LARGEST:
+        return f"heads of more than {LARGEST} dims have no kernel"
+    if not _multiplies(dtype, limits):
+        return f"{_short(dtype)} has no kernel on {limits.name}"
+    for kernel in TILES:
+        if not all(find(kernel, dtype, dim, dropout, limits) for dropout in (False, True)):
+            return f"no kernel fits {limits.name}"
+    return None
+
+
+def _multiplies(dtype, limits):
+    return dtype in DTYPES and (dtype != torch.bfloat16 or limits.capability >= BFLOAT16)
+
+
+def _short(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+def limits(device):
+    """`Limits` of a torch.device, which triton's driver tells; `LATEST` for what is not CUDA.
+
+    Raises:
+        ValueError: triton cannot ask the device, as where it finds no C compiler.
+    """
+    device = torch.device(device)
+    if device.type != "cuda":
+        return LATEST
+    found = _ask(torch.cuda.current_device() if device.index is None else device.index)
+    if isinstance(found, str):
+        raise ValueError(found)
+    return found
+
+
+@cache
+def _ask(index):
+    """`Limits` of a GPU; in words what went wrong where there are none, asked once as well."""
+    try:
+        from triton.runtime import driver
+
+        found = driver.active.utils.get_device_properties(index)
+    except Exception as error:  # of the compiler, of the linker, of the driver
+        line = next(iter(str(error).splitlines()), "")
+        return f"triton cannot ask the GPU ({type(error).__name__}: {line})"
+    return Limits(
+        torch.cuda.get_device_capability(index),
+        found["max_shared_mem"],
+        found["max_num_regs"],
+        found["warpSize"],
+    )

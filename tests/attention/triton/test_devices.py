@@ -1,0 +1,175 @@
+"""Which tiles a device gets, what `auto` takes there, and where a kernel is launched."""
+
+import logging
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+pytest.importorskip("triton")
+
+from triton.runtime import driver
+
+from ldt import attention
+from ldt.attention import Layout, choose, pooled_attention, sliding_window_attention
+from ldt.attention.triton import devices
+from ldt.attention.triton.devices import DTYPES, KIB, KNOWN, TILES, Limits, find, lacking, tile
+from ldt.attention.triton.launch import launched
+
+OF_HEADS = [name for name in TILES if name.split()[0] not in ("rows", "blocks")]
+T4 = KNOWN["T4"]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_known_gpu_has_a_tile_of_every_kernel_but_of_bfloat16_before_ampere(name):
+    limits = KNOWN[name]
+    for dtype in DTYPES:
+        runs = dtype != torch.bfloat16 or name != "T4"
+        for kernel in TILES:
+            for dim in (1, 32, 64, 96, 128):
+                for dropout in (False, True):
+                    found = find(kernel, dtype, dim, dropout, limits)
+                    assert (found is not None) == runs, (kernel, dtype, dim)
+
+
+@pytest.mark.parametrize("kernel", TILES)
+def test_a_tile_is_the_one_of_the_largest_class_that_fits(kernel):
+    for (size, most), classes in TILES[kernel].items():
+        dtype = {2: torch.float16, 4: torch.float32}[size]
+        for shared in (48, 64, 98, 99, 162, 163, 226, 227, 300):
+            found = find(kernel, dtype, most, True, Limits((9, 0), shared * KIB))
+            fitting = [least for least in classes if least <= shared]
+            assert found == (classes[max(fitting)][1] if fitting else None)
+
+
+def test_widths_are_rounded_up_to_those_of_the_table():
+    limits = KNOWN["A100"]
+    for kernel in OF_HEADS:
+        of = [find(kernel, torch.float16, dim, False, limits) for dim in (1, 64, 65, 128, 129)]
+        assert of[0] == of[1]
+        assert of[2] == of[3]
+        assert of[4] is None
+    of = [find("rows few", torch.float16, width, False, limits) for width in (128, 129, 1024, 1025)]
+    assert (of[0] != of[1], of[1] == of[2], of[3]) == (True, True, None)
+
+
+def test_rows_and_the_blocks_they_meet_are_as_wide():
+    for amount in ("few", "many"):
+        for limits in KNOWN.values():
+            for size in (torch.float16, torch.float32):
+                for width in (128, 384, 768, 1024, 1025):
+                    both = (
+                        find(f"{k} {amount}", size, width, False, limits) is None
+                        for k in ("rows", "blocks")
+                    )
+                    assert len(set(both)) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "dtype", "dim", "why"),
+    [
+        (T4, torch.float16, 64, None),
+        (T4, torch.bfloat16, 64, "bfloat16 has no kernel on compute capability 7.5, 64 KiB"),
+        (T4, torch.float32, 129, "heads of more than 128 dims have no kernel"),
+        (T4, torch.float64, 64, "float64 has no kernel"),
+        (Limits((6, 1), 48 * KIB), torch.float32, 64, "no kernel fits compute capability 6.1, 48"),
+        (Limits((8, 6), 99 * KIB, 32768), torch.float32, 64, "no kernel fits"),
+        (Limits((9, 4), 64 * KIB, warp=64), torch.float32, 64, "no kernel fits"),
+    ],
+)
+def test_a_device_that_lacks_something_says_what(limits, dtype, dim, why):
+    found = lacking(dtype, dim, limits)
+    assert (found is None) if why is None else found.startswith(why)
+
+
+AUTO = {
+    # what auto takes of float32, float16 and bfloat16
+    "T4": "triton triton blocked",
+    "A100": "triton triton triton",
+    "A10, RTX 30": "triton triton triton",
+    "L4, RTX 40": "triton triton triton",
+    "H100, H200": "triton triton triton",
+    "B200": "triton triton triton",
+    "RTX 50": "triton triton triton",
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_auto_takes_on_a_gpu_what_its_driver_tells_that_fits(name, gpu):
+    gpu(KNOWN[name])
+    dtypes = torch.float32, torch.float16, torch.bfloat16
+    assert [choose("cuda:0", dtype)[0] for dtype in dtypes] == AUTO[name].split()
+    assert choose("cuda", torch.float16, 128) == ("triton", "fused kernels on CUDA")
+    assert choose("cuda", torch.float16, 129)[0] == "blocked"
+
+
+def test_auto_does_without_kernels_where_triton_cannot_ask_the_gpu(monkeypatch, gpu):
+    gpu(T4)
+
+    def fail(index):
+        raise RuntimeError("Failed to find C compiler.\nPlease specify via CC")
+
+    monkeypatch.setattr(driver.active.utils, "get_device_properties", fail)
+    name, why = choose("cuda", torch.float32)
+    assert name == "blocked"
+    assert why == "triton cannot ask the GPU (RuntimeError: Failed to find C compiler.)"
+    with pytest.raises(ValueError, match="cannot ask the GPU"):
+        devices.limits("cuda:0")
+
+
+def test_a_gpu_without_its_kernels_is_logged_once_for_each_reason(gpu, caplog):
+    gpu(T4)
+    attention._say_once.cache_clear()
+    with FakeTensorMode(), caplog.at_level(logging.WARNING, "ldt"):
+        q = torch.empty(9, 2, 16, dtype=torch.bfloat16, device="cuda:0")
+        wide = torch.empty(9, 2, 129, device="cuda:0")
+        for x in (q, q, wide, q, wide, q.cpu()):
+            assert attention.automatic(x) == "blocked"
+        assert attention.automatic(q.half()) == "triton"
+    start = "attention runs on the GPU without its kernels (blocked): "
+    assert [record.message for record in caplog.records] == [
+        f"{start}bfloat16 has no kernel on {T4.name}",
+        f"{start}heads of more than 128 dims have no kernel",
+    ]
+
+
+def test_kernels_by_name_run_or_say_what_would_do(gpu):
+    gpu(T4)
+    with FakeTensorMode():
+        layout = Layout(torch.tensor([0, 9]).to("cuda:0"), total_tokens=9)
+        q = torch.empty(9, 2, 16, dtype=torch.bfloat16, device="cuda:0")
+        how = {"layout": layout, "window": 4, "backend": "triton"}
+        message = "bfloat16 of 16 dims: bfloat16 has no kernel on .* 7.5.*'blocked' takes any"
+        with pytest.raises(ValueError, match=message):
+            sliding_window_attention(q, q, q, **how)
+        with pytest.raises(ValueError, match=message):
+            pooled_attention(q, q, q, None, pooling="mean", size=5, stride=4, **how)
+        with pytest.raises(ValueError, match="float16 of 2000 dims: rows few has no tile so wide"):
+            tile("rows few", torch.empty(9, 1, 2000, dtype=torch.float16, device="cuda:0"))
+
+
+def test_a_kernel_is_launched_on_the_device_of_its_tensors(monkeypatch):
+    current, launches = [torch.device("cuda", 0)], []
+
+    class Current:
+        def __init__(self, device):
+            self.device = device
+
+        def __enter__(self):
+            current.append(self.device)
+
+        def __exit__(self, *error):
+            current.pop()
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *args, **how: launches.append((grid, current[-1], how))
+
+    monkeypatch.setattr(torch.cuda, "device", Current)
+    kernel = launched(Kernel())
+    with FakeTensorMode():
+        for device in ("cuda:1", "cpu", "cuda:0"):
+            kernel[3, 2](None, torch.empty(3, device=device), 5, num_warps=4)
+    places = [torch.device(name) for name in ("cuda:1", "cuda:0", "cuda:0")]
+    assert launches == [((3, 2), place, {"num_warps": 4}) for place in places]
+    assert len(current) == 1

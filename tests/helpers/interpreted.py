@@ -1,0 +1,44 @@
+"""Triton's interpreter, mended where it computes other numbers than a GPU; kernels know no other.
+
+`install` replaces three things: a product of bfloat16, which the interpreter takes for integers;
+float32 to bfloat16, of which it cuts bits off; and loops up to a number that was loaded, of which
+numpy 2.4 makes no int.
+"""
+
+import numpy as np
+import pretended
+import torch
+
+
+def install():
+    """Mends the interpreter, and lets kernels run on the CPU and on `pretended.DEVICE`."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    from ldt.attention.triton import tiles
+
+    builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
+    dot, cast, patch_tensor = builder.create_dot, builder.cast_impl, interpreter._patch_lang_tensor
+
+    def widened(x):
+        """Of bfloat16, whose products are exact in float32."""
+        if x.dtype.scalar != tl.bfloat16:
+            return x
+        return handle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    def create_dot(self, a, b, *rest):
+        return dot(self, widened(a), widened(b), *rest)
+
+    def cast_impl(self, src, dst_type):
+        if src.dtype.scalar != tl.float32 or dst_type.scalar != tl.bfloat16:
+            return cast(self, src, dst_type)
+        rounded = torch.from_numpy(np.ascontiguousarray(src.data)).bfloat16().view(torch.int16)
+        return handle(rounded.numpy().view(np.uint16).reshape(src.data.shape), tl.bfloat16)
+
+    def patch(tensor, scope):
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    builder.create_dot, builder.cast_impl = create_dot, cast_impl
+    interpreter._patch_lang_tensor = patch
+    tiles.PLACES += ["cpu", pretended.DEVICE.type]
