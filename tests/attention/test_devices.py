@@ -46,6 +46,7 @@ def devices_of(path):
 # They name the backend, and run none of its kernels.
 NO_LAUNCH = {
     "test_auto_takes_the_fastest_that_can_run_and_says_why",
+    "test_auto_takes_the_kernels_of_triton_and_can_take_it_where_it_fits",
     "test_auto_does_without_triton",
     "test_what_has_no_meaning_is_refused",
     "test_numbers_that_do_not_go_together_are_told",

@@ -20,6 +20,7 @@ from properties import cases
 from ldt import attention
 from ldt.attention import Layout, flash, reference
 from ldt.attention.blocked import Reach
+from ldt.attention.triton import devices
 
 kernels = flash.kernels
 
@@ -36,6 +37,7 @@ def ampere(monkeypatch):
     monkeypatch.setattr(flash, "kernels", kernels)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    monkeypatch.setattr(devices, "limits", lambda _: devices.KNOWN["A100"])
 
 
 def pack(lengths, globals=()):

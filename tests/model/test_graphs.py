@@ -11,6 +11,7 @@ from pathlib import Path
 import dense
 import pytest
 import torch
+from device import HAS_GPU
 from longformers import batch, ldt_model
 
 pytest.importorskip("triton")
@@ -112,6 +113,8 @@ def test_batches_of_one_shape_share_a_graph_and_get_their_own_numbers(head):
     assert repeats(graphs)
 
 
+@pytest.mark.plain
+@pytest.mark.skipif(HAS_GPU, reason="records the interpreter, where there is no GPU")
 def test_a_graph_holds_the_kernels_and_what_they_make_of_a_layout(monkeypatch):
     monkeypatch.setitem(BACKENDS, "triton", KERNELS)
     monkeypatch.setattr(module, "LEAST", 16)
