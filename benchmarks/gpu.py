@@ -4,25 +4,34 @@
     python benchmarks/gpu.py --only tune        # other tiles for the kernels; not part of the above
     python benchmarks/gpu.py --dry-run          # the same on the CPU, tiny, to try the suite itself
 
-Writes gpu-correctness.json, gpu-attention.json, gpu-encoder.json, gpu-pooling.json, gpu-reach.json
-and gpu-finetune.json to benchmarks/results (or --out), each as soon as it is there, and prints
-short tables. Exit code 1 when a backend is wrong. Needs torch, transformers, typer, rich, pyyaml
-and pydantic, and no network.
+Writes gpu-correctness.json, gpu-attention.json, gpu-encoder.json, gpu-pooling.json, gpu-reach.json,
+gpu-finetune.json and gpu-tests.json to benchmarks/results (or --out), each as soon as it is there,
+and prints short tables. A section that fails says so and the others go on; what would begin after
+`LIMIT` seconds is left out. Exit code 1 when anything failed or a backend is wrong. Needs torch,
+transformers, typer, rich, pyyaml and pydantic, for the last section pytest and hypothesis, and no
+network.
+
+A dry run writes nothing unless --out says where. Its figures mean nothing: Triton's kernels are
+interpreted, and CUDA graphs are recorded calls.
 """
 
 import argparse
 import json
+import os
 import sys
-import tempfile
 import time
-from contextlib import chdir
+import traceback
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
+if "--dry-run" in sys.argv:  # before anything imports Triton
+    os.environ["TRITON_INTERPRET"] = "1"
+
+import gpu_parts
 import torch
-from gpu_correctness import CASES, POOLED_CASES, correctness
-from gpu_pooling import level, level_row
+from gpu_correctness import CASES, POOLED_CASES, correctness, far
+from gpu_pooling import level_row
+from gpu_tune import tune
 from rich.console import Console
 from rich.table import Table
 
@@ -33,20 +42,9 @@ from ldt.bench.setting import Setting
 from ldt.model.graphs import Graphs
 from ldt.model.packing import pack
 
-RECIPE = """
-task: {name: classification}
-model: {path: ./long}
-data: {train: train.jsonl, eval: eval.jsonl}
-training:
-  output_dir: runs/gpu
-  learning_rate: 1.0e-3
-  per_device_train_batch_size: 8
-  gradient_accumulation_steps: 1
-  seed: 0
-"""
-
 console = Console()
 SLOW = ("reference", "loop")  # backends for tests and tiny devices, not timed
+LIMIT = 500  # seconds, after which no section begins; the tests then have what is left of 530
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,7 @@ class Sizes:
     mixed: tuple  # lengths of the documents of one batch
     pooling: tuple  # tokens; a whole encoder of the first
     reach: tuple  # (tokens, pass) of ldt alone, for growth in time and memory
+    tuned: tuple  # tokens
     layers: int
     width: int
     rounds: int
@@ -99,6 +98,7 @@ FULL = Sizes(
         *((n, "forward") for n in (16384, 65536, 262144, 1048576)),
         *((n, "training") for n in (16384, 65536, 262144)),
     ),
+    tuned=(4096, 16384),
     layers=12,
     width=768,
     rounds=10,
@@ -116,6 +116,7 @@ TINY = Sizes(
     mixed=(300, 40, 7),
     pooling=(600,),
     reach=((600, "forward"), (600, "training")),
+    tuned=(40,),
     layers=1,
     width=128,
     rounds=1,
@@ -141,8 +142,8 @@ def attention(sizes):
 def attention_row(length, kind, rate, sizes):
     names = [name for name in running_backends(sizes) if name not in SLOW]
     fastest = names[-1]
-    if sizes.cuda:  # on a CPU it has no backward pass, and takes minutes to compile
-        names.append("flex")
+    if sizes.cuda:  # on a CPU FlexAttention has no backward pass, and takes minutes to compile
+        names += ["flex", "flex-flash", "varlen"]
     if length <= sizes.longest_dense:
         names += ["sdpa", "cudnn", "longformer"]
     given = operations.Given(sizes.setting(), length, kind == "training")
@@ -152,10 +153,8 @@ def attention_row(length, kind, rate, sizes):
             operation = operations.operation(name, given)
             operation.run(kind)
             runs[name] = lambda f=operation: f.run(kind)
-        except Exception as error:  # a peer that cannot run here
+        except Exception as error:  # a peer that cannot run here; of ldt's own, `broken` tells
             failed[name] = f"{type(error).__name__}: {str(error)[:200]}"
-            if name in BACKENDS:
-                raise
     for gap in (1, 4):
         dilated = operations.Given(sizes.setting(dilation=gap), length, kind == "training")
         runs[f"band, dilation {gap}"] = band(dilated, fastest, kind)
@@ -210,6 +209,8 @@ def encoder(sizes):
     for lengths, kind in cases:
         rows.append(encoder_row(list(lengths), kind, sizes))
         console.print(rows[-1])
+    if not sizes.cuda:
+        rows.append(gpu_parts.recorded_row(captured, sizes))
     return rows
 
 
@@ -298,85 +299,36 @@ def reach(sizes):
     return rows
 
 
-def tune(sizes):
-    """Seconds of the band and of a second level for other tiles of their kernels, sorted."""
-    from ldt.attention.triton.devices import TILES, Tile
-
-    candidates = [
-        Tile(rows, columns, warps, stages)
-        for rows in (64, 128)
-        for columns in (32, 64, 128)
-        for warps in (4, 8)
-        for stages in (2, 3, 4)
-    ]
-    kinds = {"forward": "forward", "queries": "training", "keys": "training"}
-    kernels = {f"{what} {name}": kind for what in ("band", "cells") for name, kind in kinds.items()}
-    rows = []
-    for length in (n for n in sizes.attention if n <= 16384):
-        for name, kind in kernels.items():
-            given = operations.Given(sizes.setting(), length, kind == "training")
-            pooled = level(given, "mean")
-            of_band = name.startswith("band")
-            run = band(given, "triton", kind) if of_band else partial(pooled.run, kind)
-            before, found = TILES[name], []
-            for tile in candidates:
-                TILES[name] = {key: {0: (tile, tile)} for key in before}
-                try:
-                    seconds = medians({name: run}, 5, sizes.device)[name]
-                except Exception as error:  # too much shared memory
-                    console.print(f"{name} {tile}: {type(error).__name__}")
-                    continue
-                row = {"tokens": length, "table": name, "pass": kind, "tile": str(tile)}
-                found.append(row | {"seconds": seconds})
-            TILES[name] = before
-            found.sort(key=lambda row: row["seconds"])
-            for row in found[:5]:
-                time = f"{1e6 * row['seconds']:.0f} us"
-                console.print(f"{length} {name} {row['tile']}: {time}")
-            rows += found
-    return rows
-
-
-def finetune(sizes):
-    """Train a small classifier on contracts whose deciding clause stands far behind token 512."""
-    sys.path.append(str(Path(__file__).parents[1] / "examples" / "demo"))
-    from contracts import contracts
-    from demo import make_small, write
-
-    from ldt.convert import convert
-    from ldt.recipe.recipe import load
-    from ldt.training import train
-
-    with tempfile.TemporaryDirectory() as folder, chdir(folder):
-        documents = contracts(range(sizes.documents), 0)
-        write(Path("train.jsonl"), documents)
-        write(Path("eval.jsonl"), contracts(range(10_000, 10_000 + sizes.documents // 4), 0))
-        make_small(Path("small"), [document["text"] for document in documents], 0)
-        convert("small", Path("long"), max_length=2048, window=128)
-        Path("recipe.yaml").write_text(RECIPE, "utf-8")
-        overrides = [f"training.num_train_epochs={sizes.epochs}"]
-        start = time.perf_counter()
-        metrics = train(load("recipe.yaml", overrides, command="finetune")).metrics
-        found = json.loads(Path("runs/gpu/metrics.json").read_text("utf-8"))
-        return {
-            "documents": len(documents),
-            "seconds": time.perf_counter() - start,
-            "tokens_per_second": found["tokens_per_second"],
-            "device": found["versions"]["device"],
-            **metrics,
-        }
-
-
 def wrong(result):
-    return [row for row in result.get("correctness", []) if not row["ok"]]
+    """Rows of what is not right, and of ldt's own backends that did not run."""
+    rows = rows_of(result, "correctness")
+    return [row for row in rows if not row["ok"]] + [
+        {"backend": name, "tokens": row["tokens"], "pass": row["pass"], "error": why}
+        for row in rows_of(result, "attention")
+        for name, why in row["failed"].items()
+        if name in BACKENDS
+    ]
 
 
-def show(result):
-    table = Table(title="milliseconds; in brackets: times those of ldt's fastest, or of the first")
+def failed(result):
+    """Names of sections that broke off, and of tests that failed."""
+    sections = [name for name, found in result.items() if "error" in found]
+    return sections + list(result.get("tests", {}).get("failed", []))
+
+
+def rows_of(result, name):
+    """The rows of a section; none where it broke off or was left out."""
+    found = result.get(name, [])
+    return found if isinstance(found, list) else []
+
+
+def show(result, dry=False):
+    title = "milliseconds; in brackets: times those of ldt's fastest, or of the first"
+    table = Table(title=f"{'DRY RUN, figures mean nothing: ' * dry}{title}")
     for title in ("what", "tokens", "batch", "pass", "milliseconds"):
         table.add_column(title)
     for what in ("attention", "encoder", "pooling", "reach"):
-        for row in result.get(what, []):
+        for row in rows_of(result, what):
             seconds = row["seconds"]
             ours = [s for n, s in seconds.items() if n in BACKENDS or n.startswith("ldt")]
             own = min(ours or [next(iter(seconds.values()))])
@@ -384,51 +336,75 @@ def show(result):
             where = str(row["tokens"]), str(row.get("batch", 1)), row["pass"]
             table.add_row(what, *where, ", ".join(cells))
     console.print(table)
-    for row in result.get("attention", []):
+    for row in rows_of(result, "attention"):
         share = f"{row['share_of_matmul_rate']:.0%} of {row['matmul_tflops']:.0f} TFLOP/s"
         console.print(f"band at {row['tokens']}, {row['pass']}: {share}")
-    if "finetune" in result:
-        console.print("finetune", result["finetune"])
-    bad = wrong(result)
-    checked = len(result.get("correctness", []))
-    console.print(f"correctness: {checked - len(bad)} of {checked} within the allowed error")
+    for name in ("finetune", "tests"):
+        if name in result:
+            console.print(name, result[name])
+    bad, checked = wrong(result), rows_of(result, "correctness")
+    right = sum(row["ok"] for row in checked)
+    console.print(f"correctness: {right} of {len(checked)} within the allowed error")
     for row in bad[:20]:
         console.print("[bold red]wrong[/]", row)
+    for name in failed(result):
+        console.print("[bold red]failed[/]", name, markup=True)
+
+
+def all_correct(sizes):
+    """Rows of `correctness`, and of tensors that are `far` apart."""
+    rows = correctness(sizes.device, sizes.dtypes, sizes.cases, sizes.pooled_cases)
+    names = [name for name in running_backends(sizes) if name not in SLOW]
+    return rows + far(sizes.device, names, **({} if sizes.cuda else {"stride": 2**16}))
 
 
 SECTIONS = {
-    "correctness": lambda sizes: correctness(
-        sizes.device, sizes.dtypes, sizes.cases, sizes.pooled_cases
-    ),
+    "correctness": all_correct,
     "attention": attention,
     "encoder": encoder,
+    "finetune": gpu_parts.finetune,
     "pooling": pooling,
     "reach": reach,
-    "finetune": finetune,
+    "tests": gpu_parts.tests,
     "tune": tune,
 }
+
+
+def run(name, sizes, start):
+    """What a section found; a dictionary with ``error`` or ``left_out`` where it found nothing."""
+    if time.perf_counter() - start > LIMIT:
+        return {"left_out": f"it would begin after {LIMIT} seconds"}
+    try:
+        return SECTIONS[name](sizes)
+    except Exception:  # the others go on
+        console.print_exception()
+        return {"error": traceback.format_exc()}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU")
-    usual = [name for name in SECTIONS if name != "tune"]
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=usual)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS)
+    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if not args.dry_run and not torch.cuda.is_available():
         sys.exit("no CUDA device here; --dry-run tries the suite on the CPU")
     sizes = TINY if args.dry_run else FULL
-    args.out.mkdir(parents=True, exist_ok=True)
-    result = {}
-    for name in args.only:
-        start = time.perf_counter()
-        result[name] = SECTIONS[name](sizes)
-        console.print(f"{name}: {time.perf_counter() - start:.0f} s")
-        text = json.dumps({"machine": machine(), name: result[name]}, indent=2)
-        (args.out / f"gpu-{name}.json").write_text(text + "\n")
-    show(result)
-    sys.exit(1 if wrong(result) else 0)
+    out = args.out or (None if args.dry_run else Path(__file__).parent / "results")
+    if args.dry_run:
+        gpu_parts.pretend()
+    names = args.only or [name for name in SECTIONS if args.dry_run or name != "tune"]
+    result, start = {}, time.perf_counter()
+    for name in names:
+        since = time.perf_counter()
+        result[name] = run(name, sizes, start)
+        console.print(f"{name}: {time.perf_counter() - since:.0f} s")
+        if out:
+            out.mkdir(parents=True, exist_ok=True)
+            found = {"machine": machine(), "dry_run": args.dry_run, name: result[name]}
+            (out / f"gpu-{name}.json").write_text(json.dumps(found, indent=2) + "\n")
+    show(result, args.dry_run)
+    sys.exit(1 if wrong(result) or failed(result) else 0)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,20 @@ from functools import partial
 
 import torch
 
-from ldt.attention import BACKENDS, POOLED, POOLINGS, Layout, flash, reference
+from ldt.attention import (
+    BACKENDS,
+    POOLED,
+    POOLINGS,
+    Layout,
+    flash,
+    reference,
+    sliding_window_attention,
+)
 from ldt.attention.pooled import reference as pooled_reference
 from ldt.attention.pooled.cells import Cells
 
 # lengths, window, dim of a head, and what else the pattern has; padding inside of documents, unless
-# "holes" says no: then windows alone are checked
+# "holes" says no: then windows alone are checked; "share" of global tokens
 CASES = (
     ((700, 1, 333), 128, 64, {}),
     ((257,), 512, 32, {}),
@@ -19,7 +27,10 @@ CASES = (
     ((513, 64), 126, 64, {"dropout": 0.2, "seed": 3}),
     ((900, 1, 40), 128, 64, {"holes": False}),
     ((700, 90), 64, 80, {"holes": False, "causal": True}),
+    ((1200, 300), 128, 64, {"share": 0.3}),  # several hundred global tokens
+    ((23,) * 40 + (1,) * 5, 32, 32, {}),  # more documents than a warp has threads
 )
+FAR = 2**27 - 8  # numbers from a token to the next: 17 of them go beyond 2**31
 # lengths, size and stride of the cells, window, dim of a head, and what else the pattern has
 POOLED_CASES = (
     ((700, 1, 333), (5, 4), 512, 64, {}),
@@ -43,8 +54,10 @@ def correctness(device, dtypes, cases=CASES, pooled_cases=POOLED_CASES):
     rows = []
     for lengths, window, dim, rest in cases:
         causal, holes = rest.get("causal", False), rest.get("holes", True)
-        docs = layout(lengths, device, has_globals=not causal, holes=holes)
-        pattern = {"window": window} | {key: rest[key] for key in rest if key != "holes"}
+        share = rest.get("share", 0.01)
+        docs = layout(lengths, device, share, has_globals=not causal, holes=holes)
+        pattern = {"window": window}
+        pattern |= {key: rest[key] for key in rest if key not in ("holes", "share")}
         runs = {"band": partial(band, layout=docs, dim=dim, pattern=pattern)}
         drop = {key: rest[key] for key in ("dropout", "seed") if key in rest}
         shares = () if causal or not holes else (0.01, 0.3)  # few are folded, many projected
@@ -85,21 +98,49 @@ def checked(runs, definition, backends, case, device, dtypes):
             for name, module in backends.items():
                 if not fits(name, operation, run, device, dtype):
                     continue
-                ours, again = (run(module, dtype=dtype) for _ in range(2))
+                row = {"operation": operation, "backend": name, **case}
+                row["dtype"] = str(dtype).removeprefix("torch.")
+                try:
+                    ours, again = (run(module, dtype=dtype) for _ in range(2))
+                except (
+                    Exception
+                ) as error:  # a row says so; the others go on
+                    row |= {"error": f"{type(error).__name__}: {str(error)[:300]}", "ok": False}
+                    rows.append(row)
+                    continue
                 found = compare(operation, exact, dense, ours, dtype)
                 same = all(torch.equal(a, b) for a, b in zip(ours, again, strict=True))
+                right = all(x <= 1 for x in found.values()) and (same or name != "triton")
                 rows.append(
-                    {
-                        "operation": operation,
-                        "backend": name,
-                        "dtype": str(dtype).removeprefix("torch."),
-                        **case,
-                        "error_over_allowed": found,
-                        "same_bits_twice": same,
-                        "ok": all(x <= 1 for x in found.values()) and (same or name != "triton"),
-                    }
+                    row | {"error_over_allowed": found, "same_bits_twice": same, "ok": right}
                 )
     return rows
+
+
+def far(device, backends, stride=FAR):
+    """Rows of windows over tensors of more than 2**31 numbers: the same bits as close together.
+
+    Args:
+        backends: names of those that run on the device.
+        stride: numbers from a token to the next.
+    """
+    rows, documents = [], layout((9, 15), device, 0.2, holes=False)
+    for name in backends:
+        found = []
+        for step in (128, stride):
+            tokens = [apart(x, step) for x in normals([(24, 2, 64)] * 4, torch.float16, device)]
+            *leaves, up = (x.detach().requires_grad_() for x in tokens)
+            out = sliding_window_attention(*leaves, documents, window=6, backend=name)
+            found.append((out, *torch.autograd.grad(out, leaves, up)))
+        same = all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        rows.append({"operation": "far", "backend": name, "dtype": "float16", "ok": same})
+    return rows
+
+
+def apart(x, stride):
+    """``x`` with this stride of its first dimension."""
+    room = torch.empty((len(x) - 1) * stride + x[0].numel(), dtype=x.dtype, device=x.device)
+    return room.as_strided(x.shape, (stride, *x.stride()[1:])).copy_(x)
 
 
 def fits(name, operation, run, device, dtype):

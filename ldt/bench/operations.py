@@ -6,13 +6,13 @@ of the operation. ldt's global row also projects what it reads, the peers take t
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import psutil
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from ldt.attention import BACKENDS, Layout, fill_global_rows, sliding_window_attention
+from ldt.attention import BACKENDS, Layout, fill_global_rows, flash, sliding_window_attention
 from ldt.bench.setting import WARM_UP, Setting
 
 
@@ -152,11 +152,17 @@ def cudnn(given: Given) -> Operation:
     return Operation(call, plain.leaves, plain.up)
 
 
-def flex(given: Given) -> Operation:
-    """FlexAttention with the same mask, compiled."""
+def flex(given: Given, backend: str = "AUTO") -> Operation:
+    """FlexAttention with the same mask, compiled.
+
+    Args:
+        backend: of its kernels: a name that its option BACKEND takes.
+    """
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     setting = given.setting
+    if backend == "FLASH" and setting.device != "cuda":
+        raise ValueError("FlexAttention by FlashAttention runs on CUDA")
     if given.training and setting.device == "cpu":
         raise NotImplementedError("torch has no backward pass of it on the CPU")
     reach, gap, causal = setting.window // 2 * setting.dilation, setting.dilation, setting.causal
@@ -176,9 +182,30 @@ def flex(given: Given) -> Operation:
     compiled = torch.compile(flex_attention, dynamic=False)
 
     def call():
-        return compiled(q, k, v, block_mask=blocks)
+        return compiled(q, k, v, block_mask=blocks, kernel_options={"BACKEND": backend})
 
     return Operation(call, (q, k, v), torch.randn_like(q), compiled=True)
+
+
+def varlen(given: Given) -> Operation:
+    """The windows alone, without the global token, by torch's FlashAttention of packed documents.
+
+    Less than the others compute: what the backend flash could take at best.
+    """
+    setting, layout = given.setting, given.layout
+    q, k, v = given.packed
+    reach = setting.window // 2
+    why = flash.unfit(q.device, q.dtype, setting.dim, dilation=setting.dilation)
+    if why:
+        raise ValueError(f"FlashAttention {why}")
+    attend = flash.kernels(q.device, q.dtype, setting.dim).forward
+    borders = layout.cu_seqlens.to(torch.int32)
+    sides = (reach, 0 if setting.causal else reach)
+
+    def call():
+        return attend(q, k, v, borders, borders, given.tokens, given.tokens, window_size=sides)[0]
+
+    return Operation(call, (q, k, v), torch.randn_like(q))
 
 
 class Copy(torch.nn.Module):
@@ -236,7 +263,14 @@ def longformer(given: Given) -> Operation:
     return Operation(call, (q, k, v), torch.randn_like(q))
 
 
-PEERS = {"longformer": longformer, "sdpa": sdpa, "cudnn": cudnn, "flex": flex}
+PEERS = {
+    "longformer": longformer,
+    "sdpa": sdpa,
+    "cudnn": cudnn,
+    "flex": flex,
+    "flex-flash": partial(flex, backend="FLASH"),
+    "varlen": varlen,
+}
 
 
 def names(setting: Setting) -> tuple[str, ...]:

@@ -21,6 +21,8 @@ COLOURS = {
     "cudnn": "#555555",
     "roberta": "#000000",
     "flex": "#009E73",
+    "flex-flash": "#009E73",
+    "varlen": "#555555",
     "modernbert": "#E69F00",
 }
 GAP = 0.062  # of the height of a panel between two labels

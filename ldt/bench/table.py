@@ -11,6 +11,8 @@ PEERS = {
     "sdpa": "full (SDPA)",
     "cudnn": "full (cuDNN)",
     "flex": "FlexAttention",
+    "flex-flash": "FlexAttention (FLASH)",
+    "varlen": "windows alone (FlashAttention)",
 }
 KINDS = {"forward": "forward", "training": "forward and backward"}
 

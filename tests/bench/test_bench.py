@@ -125,6 +125,8 @@ def test_the_table_the_reasons_and_the_json_file(quick, tmp_path, capfd):
         "cudnn": "cuDNN runs on CUDA",
         "flash": "backend 'flash' runs on CUDA, the tensors are on cpu; "
         "backend 'blocked' takes these",
+        "flex-flash": "FlexAttention by FlashAttention runs on CUDA",
+        "varlen": "FlashAttention runs on CUDA, the tensors are on cpu",
     }
     for row in rows:
         if row["name"] in cannot:

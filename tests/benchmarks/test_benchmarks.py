@@ -23,12 +23,20 @@ def test_the_gpu_suite_runs_tiny_on_the_cpu_and_writes_its_results(tmp_path):
     done = run("gpu.py", "--dry-run", "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = {file.stem: json.loads(file.read_text()) for file in tmp_path.glob("gpu-*.json")}
-    sections = ("correctness", "attention", "encoder", "pooling", "reach", "finetune")
-    assert set(found) == {f"gpu-{section}" for section in sections}
+    sections = ("correctness", "attention", "encoder", "finetune", "pooling", "reach", "tests")
+    assert set(found) == {f"gpu-{section}" for section in (*sections, "tune")}
+    assert all(part["dry_run"] for part in found.values())
+    assert "DRY RUN, figures mean nothing" in done.stdout
     rows = found["gpu-correctness"]["correctness"]
     assert {row["backend"] for row in rows} >= {"blocked"}
     assert {row["operation"] for row in rows} >= {"band", "pooled-ldconv", "pooled-max"}
     assert all(row["ok"] for row in rows)
+    assert {"operation": "far", "backend": "blocked", "dtype": "float16", "ok": True} in rows
+    assert "ldt as a recorded graph" in found["gpu-encoder"]["encoder"][-1]["seconds"]
+    tuned = found["gpu-tune"]["tune"]
+    assert {row["kernel"] for row in tuned} == {"forward", "dq", "dkv"}
+    assert {row["what"] for row in tuned} == {"windows", "level 2"}
+    assert "skipped" in found["gpu-tests"]["tests"]["summary"]
     levels, encoders = found["gpu-pooling"]["pooling"][:2]
     assert set(levels["seconds"]) > {"window 512", "window 128", "level 2, ldconv"}
     assert set(encoders["seconds"]) == {"ldt", "poolingformer"}

@@ -20,7 +20,7 @@ def suite(monkeypatch):
     import gpu_correctness
 
     yield gpu, gpu_correctness
-    for name in ("gpu", "gpu_correctness", "gpu_pooling"):
+    for name in ("gpu", "gpu_correctness", "gpu_parts", "gpu_pooling", "gpu_tune"):
         sys.modules.pop(name, None)
 
 
@@ -133,3 +133,81 @@ def test_the_share_of_the_rate_is_that_of_the_band_alone(suite, kind, monkeypatc
     row = gpu.attention_row(30, kind, 1e6, sizes)
     flops = gpu.band_flops(30, 512, sizes.width, kind)
     assert row["share_of_matmul_rate"] == pytest.approx(flops / 2.0 / 1e6)
+
+
+def test_a_section_that_breaks_off_is_told_and_leaves_the_others(suite, monkeypatch, capsys):
+    gpu = suite[0]
+
+    def breaks(sizes):
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setitem(gpu.SECTIONS, "attention", breaks)
+    monkeypatch.setitem(gpu.SECTIONS, "reach", lambda sizes: [])
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--dry-run", "--only", "attention", "reach"])
+    monkeypatch.setattr(gpu.gpu_parts, "pretend", lambda: None)
+    with pytest.raises(SystemExit) as end:
+        gpu.main()
+    assert end.value.code == 1
+    told = capsys.readouterr().out
+    assert "no such kernel" in told
+    assert "failed attention" in told
+    assert "reach: 0 s" in told
+
+
+def test_what_would_begin_too_late_is_left_out(suite, monkeypatch):
+    gpu = suite[0]
+    monkeypatch.setattr(gpu.time, "perf_counter", lambda: 1000.0)
+    assert gpu.run("reach", gpu.TINY, 1000.0 - gpu.LIMIT - 1) == {
+        "left_out": f"it would begin after {gpu.LIMIT} seconds"
+    }
+
+
+def test_a_backend_that_does_not_run_is_wrong_and_a_peer_is_not(suite):
+    failed = {"flash": "RuntimeError: no kernel", "cudnn": "ValueError: not here"}
+    row = {"tokens": 9, "pass": "forward", "failed": failed, "seconds": {}}
+    (wrong,) = suite[0].wrong({"attention": [row]})
+    assert (wrong["backend"], wrong["error"]) == ("flash", "RuntimeError: no kernel")
+
+
+def test_a_backend_that_raises_has_a_row_of_its_own(suite):
+    class Raises:
+        def sliding_window_attention(self, *args, **arguments):
+            raise RuntimeError("illegal memory access")
+
+    layout = suite[1].layout((40,), "cpu")
+    run = {"band": lambda module, dtype: suite[1].band(module, layout, 16, dtype, {"window": 8})}
+    backends = {"blocked": Raises(), "loop": reference}
+    rows = suite[1].checked(run, reference, backends, {}, "cpu", (torch.float32,))
+    assert [row["ok"] for row in rows] == [False, True]
+    assert rows[0]["error"] == "RuntimeError: illegal memory access"
+
+
+def test_tensors_that_lie_far_apart_give_the_same_bits(suite, monkeypatch):
+    (row,) = suite[1].far("cpu", ["blocked"], 2**16)
+    assert row["ok"]
+    plain = suite[1].sliding_window_attention
+
+    def wraps(q, k, v, *args, **how):
+        """Reads keys as if the offset had fewer bits than it takes."""
+        k = k if k.stride(0) < 2**16 else k.roll(1, 0)
+        return plain(q, k, v, *args, **how)
+
+    monkeypatch.setattr(suite[1], "sliding_window_attention", wraps)
+    (row,) = suite[1].far("cpu", ["blocked"], 2**16)
+    assert not row["ok"]
+
+
+def test_failed_tests_are_named(suite, monkeypatch):
+    parts = suite[0].gpu_parts
+    said = "FAILED tests/attention/test_a.py::test_b - assert\n1 failed, 3 passed in 2s\n"
+
+    class Done:
+        stdout, stderr, returncode = said, "", 1
+
+    monkeypatch.setattr(parts.subprocess, "run", lambda *args, **how: Done)
+    found = parts.tests(suite[0].TINY)
+    assert found["failed"] == ["tests/attention/test_a.py::test_b"]
+    assert suite[0].failed({"tests": found, "attention": {"error": "x"}}) == [
+        "attention",
+        "tests/attention/test_a.py::test_b",
+    ]
