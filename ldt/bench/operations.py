@@ -263,7 +263,7 @@ def longformer(given: Given) -> Operation:
     return Operation(call, (q, k, v), torch.randn_like(q))
 
 
-PEERS = {
+PEERS: dict[str, Callable[[Given], Operation]] = {
     "longformer": longformer,
     "sdpa": sdpa,
     "cudnn": cudnn,
