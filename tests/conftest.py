@@ -8,6 +8,10 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["LDT_CHECK_RECOMPUTE"] = "1"  # what a backward pass computes again is compared
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models; more threads only wait for each other
 
+import gc
+
+gc.disable()  # until all is imported, see pytest_collection_finish
+
 import ipaddress
 import logging
 import random
@@ -57,6 +61,19 @@ def pytest_configure():
     for name in ("connect", "connect_ex", "sendto"):
         setattr(socket.socket, name, _guarded(getattr(socket.socket, name)))
     socket.getaddrinfo = _guarded_lookup
+
+
+def pytest_collection_finish():
+    gc.enable()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def garbage_is_searched_for_in_what_came_since():
+    """Libraries hold millions of objects; training ends in a search through all, for up to a
+    second each time, were they not set aside.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 _compared = pytest.StashKey[int]()
