@@ -8,11 +8,11 @@ if find_spec("triton"):
     _patch = interpreter._patch_lang
     _done = set()  # modules of the launch under way, by their globals
 
-    def _patch_once(fn, _nothing=interpreter._LangPatchScope()):
+    def _patch_once(fn):
         """What a launch finds is put back at its end; what it calls finds the same patched."""
         module = id(fn.__globals__)
         if module in _done:
-            return _nothing
+            return interpreter._LangPatchScope()
         scope = _patch(fn)
         if not _done:
             restore = scope.restore
