@@ -24,11 +24,18 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 if "--dry-run" in sys.argv:  # before anything imports Triton
     os.environ["TRITON_INTERPRET"] = "1"
+elif (
+    __name__ == "__main__"
+    and not {"-h", "--help"} & set(sys.argv)
+    and not torch.cuda.is_available()
+):
+    sys.exit("no CUDA device here; --dry-run tries the suite on the CPU")
 
 import gpu_parts
-import torch
 from gpu_correctness import CASES, POOLED_CASES, correctness, far
 from gpu_pooling import level_row
 from gpu_tune import tune
@@ -387,8 +394,6 @@ def main():
     parser.add_argument("--only", nargs="+", choices=SECTIONS)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    if not args.dry_run and not torch.cuda.is_available():
-        sys.exit("no CUDA device here; --dry-run tries the suite on the CPU")
     sizes = TINY if args.dry_run else FULL
     out = args.out or (None if args.dry_run else Path(__file__).parent / "results")
     if args.dry_run:

@@ -102,9 +102,7 @@ def checked(runs, definition, backends, case, device, dtypes):
                 row["dtype"] = str(dtype).removeprefix("torch.")
                 try:
                     ours, again = (run(module, dtype=dtype) for _ in range(2))
-                except (
-                    Exception
-                ) as error:  # a row says so; the others go on
+                except Exception as error:  # a row says so; the others go on
                     row |= {"error": f"{type(error).__name__}: {str(error)[:300]}", "ok": False}
                     rows.append(row)
                     continue

@@ -4,6 +4,7 @@
 test uses `Zygote`. What a child can suffer is said in a `Fault`.
 """
 
+import gc
 import json
 import os
 import resource
@@ -125,6 +126,7 @@ def _serve():
     import ldt.training.finetune
     import ldt.training.masked_lm  # noqa: F401
 
+    gc.freeze()  # children search for garbage only in what is theirs
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

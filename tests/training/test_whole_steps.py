@@ -1,10 +1,12 @@
 """The gradient of an optimizer step, however its inputs are laid out in batches."""
 
+import gc
 import os
 import shutil
 import socket
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,10 +31,17 @@ def test_all_tasks_are_here():
 BOUNDS = {torch.float64: 1e-9, torch.float32: 4e-5}
 
 
+@pytest.fixture(scope="module")
+def at_once(tmp_path_factory):
+    """`gradients` of a task and dtype, each step's inputs in a batch; trained once."""
+    folder = tmp_path_factory.mktemp("once")
+    return cache(lambda task, dtype: gradients(folder, task, 8, 1, dtype))
+
+
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("task", TASKS)
-def test_a_step_has_one_gradient_however_its_inputs_lie_in_batches(tmp_path, task, dtype):
-    wanted, losses = gradients(tmp_path, task, 8, 1, dtype)
+def test_a_step_has_one_gradient_however_its_inputs_lie_in_batches(tmp_path, at_once, task, dtype):
+    wanted, losses = at_once(task, dtype)
     assert len(wanted) == 2
     for size, batches in ((4, 2), (1, 8)):
         found, other_losses = gradients(tmp_path, task, size, batches, dtype)
@@ -200,9 +209,9 @@ def of_two(tmp_path_factory):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_two_processes_have_the_gradients_of_one(tmp_path, of_two, task):
+def test_two_processes_have_the_gradients_of_one(at_once, of_two, task):
     for layout in OF_TWO:
-        wanted, losses = gradients(tmp_path, task, 8, 1, layout[2])
+        wanted, losses = at_once(task, layout[2])
         found, other_losses = torch.load(of_two / f"{task} {layout}.pt")
         assert other_losses == pytest.approx(losses, rel=1e-5)
         assert_same(found, wanted, BOUNDS[layout[2]])
@@ -245,6 +254,7 @@ def as_one_of_two(folder):
 
 
 if __name__ == "__main__":
+    gc.freeze()  # each training searches for garbage
     as_one_of_two(Path(sys.argv[1]))
     leave_group()
     names = {name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")}
