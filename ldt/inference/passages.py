@@ -1,9 +1,9 @@
 """The passages that an answer rests on, and what each chunk of a document says alone.
 
 ``gradient`` is gradient x input (Shrikumar et al. 2016, arXiv:1605.01713) of a logit by the word
-embeddings, of each token its L2 norm (Atanasova et al. 2020, arXiv:2009.13295, section 3), added up
-over a passage; ``occlusion`` (Zeiler and Fergus 2014, arXiv:1311.2901) how far the logit falls where
-nobody attends to the passage. Torch is imported when a model explains.
+embeddings, of a passage its L2 norm over all tokens and dimensions (of a token: Atanasova et al.
+2020, arXiv:2009.13295, section 3); ``occlusion`` (Zeiler and Fergus 2014, arXiv:1311.2901) how far
+the logit falls where nobody attends to the passage. Torch is imported when a model explains.
 """
 
 from collections.abc import Iterator, Sequence
@@ -224,8 +224,8 @@ def gradients(
     targets: Sequence[Target],
     batch_tokens: int,
 ) -> np.ndarray:
-    """L2 norms of gradient x input of each target, added up over the tokens of each passage in all
-    chunks: how much it hangs on the passage, whether that speaks for it or against it.
+    """L2 norm of gradient x input of each target over the tokens of each passage in all chunks: how
+    much it hangs on the passage, whether that speaks for it or against it.
 
     Returns:
         [targets, passages] float64, 0 or more, NaN of passages that are not read.
@@ -249,7 +249,7 @@ def gradients(
             for target, values in enumerate(tokens[number]):
                 own = values[first : first + end - start]
                 np.add.at(scores[target], owners[start:end][inside], own[inside])
-    return scores
+    return np.sqrt(scores)
 
 
 def _gradient_by_input(
@@ -258,7 +258,7 @@ def _gradient_by_input(
     indices: list[int],
     weights: list[list[float]],
 ) -> list[np.ndarray]:
-    """L2 norm of gradient x word embedding at each token, of weighted logits of a batch.
+    """Squared L2 norm of gradient x word embedding at each token, of weighted logits of a batch.
 
     Args:
         indices: [targets], which logit.
@@ -281,7 +281,7 @@ def _gradient_by_input(
                 total = (logits[:, index] * logits.new_tensor(weight)).sum()
                 more = place + 1 < len(indices)
                 (gradient,) = torch.autograd.grad(total, leaf, retain_graph=more)
-                found.append((gradient.float() * leaf.detach().float()).norm(dim=-1).cpu())
+                found.append((gradient.float() * leaf.detach().float()).square().sum(-1).cpu())
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
