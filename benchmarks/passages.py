@@ -49,6 +49,7 @@ from ldt.inference.predictor import EncoderPredictor
 from ldt.inference.run_folder import read_recipe
 from ldt.metrics.passages import hit
 from ldt.recipe import recipe as recipes
+from ldt.tasks.deciding import several
 
 ROOT = Path(__file__).parents[1]
 METHODS = ("gradient", "occlusion", "attention", "random", "chunks")
@@ -74,9 +75,10 @@ FACTS = (
 ARTICLES = {"learned": 2, "read": 6}  # of a contract with two facts
 LENGTHS = {"clause": 1024, "disputes": 4096, "facts": 4096}
 EPOCHS = {"clause": 3, "disputes": 2, "facts": 3}
+PROBLEMS = {"clause": "multi_label", "disputes": "single_label", "facts": "single_label"}
 BATCHES = {"clause": 4, "disputes": 2, "facts": 2}
 RECIPE = """\
-task: {{name: classification, pooling: max}}
+task: {{name: classification, pooling: max, problem: {problem}}}
 model: {{path: minilm-4096}}
 data: {{train: {name}.train.jsonl, eval: {name}.eval.jsonl, max_length: 4096, overflow: truncate}}
 training:
@@ -103,7 +105,7 @@ def clause(rows):
         for start in starts:
             end = start + PIECE
             there = any(a < end - 100 and start < b - 20 for a, b in gold)  # enough of it to tell
-            label = "yes" if there else "no"
+            label = [CLAUSE] if there else []
             found.append({"id": f"{row['id']}-{start}", "text": text[start:end], "label": label})
     draw.shuffle(found)
     return found
@@ -157,7 +159,7 @@ def documents(folder, name):
         rows = decisions.contracts(folder)
         some, others = rows[:TRAINED], rows[TRAINED:]
         read = [
-            {"id": row["id"], "text": row["text"], "label": "yes", "spans": row["spans"][CLAUSE]}
+            {"id": row["id"], "text": row["text"], "label": CLAUSE, "spans": row["spans"][CLAUSE]}
             for row in sorted(others, key=lambda row: len(row["text"]))
             if row["spans"][CLAUSE]
         ]
@@ -177,7 +179,8 @@ def trained(folder, name, learned, evaluated):
         for part, rows in (("train", learned), ("eval", evaluated)):
             lines = [json.dumps({key: row[key] for key in ("id", "text", "label")}) for row in rows]
             write_whole(folder / f"{name}.{part}.jsonl", "".join(f"{line}\n" for line in lines))
-        recipe = RECIPE.format(name=name, epochs=EPOCHS[name], batch=BATCHES[name])
+        facts = {"epochs": EPOCHS[name], "batch": BATCHES[name], "problem": PROBLEMS[name]}
+        recipe = RECIPE.format(name=name, **facts)
         write_whole(folder / f"{name}.yaml", recipe)
         commands.ldt(folder, "finetune", f"{name}.yaml", "--overwrite")
     recipe = read_recipe(run)
@@ -253,7 +256,7 @@ def measured(predictor, row, occluded):
         places = [reading.span(*feature["read"][1:]) for feature in features]
         logits = np.array([output["logits"][target.index] for output in outputs])
         made["chunks"] = scored(first(places, logits), gold)
-    return answer["label"] == row["label"], made, len(here)
+    return row["label"] in several(answer["label"]), made, len(here)
 
 
 def hits(predictor, rows, occluded):

@@ -149,8 +149,8 @@ def predict(
     passages_by: Annotated[
         Literal["gradient", "occlusion", "chunks"],
         typer.Option(
-            help="What makes a passage count: the norm of its gradient times input, the fall of "
-            "the logit without it (a pass a sentence), or the logit of a whole chunk."
+            help="What makes a passage count: its gradient times input, the fall of the logit "
+            "without it (slow), or the logit of a whole chunk."
         ),
     ] = "gradient",
     passages_of: Annotated[

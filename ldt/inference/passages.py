@@ -1,8 +1,7 @@
 """The passages that an answer rests on, and what each chunk of a document says alone.
 
 ``gradient`` is gradient x input (Shrikumar et al. 2016, arXiv:1605.01713) of a logit by the word
-embeddings, of a passage its L2 norm over all tokens and dimensions (of a token: Atanasova et al.
-2020, arXiv:2009.13295, section 3); ``occlusion`` (Zeiler and Fergus 2014, arXiv:1311.2901) how far
+embeddings, added up over a passage; ``occlusion`` (Zeiler and Fergus 2014, arXiv:1311.2901) how far
 the logit falls where nobody attends to the passage. Torch is imported when a model explains.
 """
 
@@ -224,11 +223,10 @@ def gradients(
     targets: Sequence[Target],
     batch_tokens: int,
 ) -> np.ndarray:
-    """L2 norm of gradient x input of each target over the tokens of each passage in all chunks: how
-    much it hangs on the passage, whether that speaks for it or against it.
+    """Gradient x input of each target, added up over the tokens of each passage in all chunks.
 
     Returns:
-        [targets, passages] float64, 0 or more, NaN of passages that are not read.
+        [targets, passages] float64, NaN of passages that are not read.
 
     Raises:
         ResourceError: the memory does not hold an input and its backward pass.
@@ -249,7 +247,7 @@ def gradients(
             for target, values in enumerate(tokens[number]):
                 own = values[first : first + end - start]
                 np.add.at(scores[target], owners[start:end][inside], own[inside])
-    return np.sqrt(scores)
+    return scores
 
 
 def _gradient_by_input(
@@ -258,7 +256,7 @@ def _gradient_by_input(
     indices: list[int],
     weights: list[list[float]],
 ) -> list[np.ndarray]:
-    """Squared L2 norm of gradient x word embedding at each token, of weighted logits of a batch.
+    """Gradient x word embedding at each token, of weighted logits of a batch.
 
     Args:
         indices: [targets], which logit.
@@ -281,7 +279,7 @@ def _gradient_by_input(
                 total = (logits[:, index] * logits.new_tensor(weight)).sum()
                 more = place + 1 < len(indices)
                 (gradient,) = torch.autograd.grad(total, leaf, retain_graph=more)
-                found.append((gradient.float() * leaf.detach().float()).square().sum(-1).cpu())
+                found.append((gradient.float() * leaf.detach().float()).sum(-1).cpu())
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
