@@ -68,7 +68,7 @@ def test_the_tables_show_each_set_and_the_cost(passages, capsys):
     cost["gib"] = {"plain": 0.5, "gradient": 1.25}
     passages.show({"sets": {"clause": found}, "cost": [cost]})
     shown = capsys.readouterr().out
-    assert "clause: 98 % right, 52.5 sentences" in shown
+    assert "clause: 98 % right on pieces, 52.5 sentences" in shown
     assert "75.0 (61 to 87)" in shown
     assert "occlusion at 4,096: 140 s" in shown
     assert "2.50" in shown
