@@ -1,25 +1,38 @@
-"""How well passages name the clause that a label rests on, what they cost, and in which memory.
+"""How well passages name what a label rests on, what they cost, and in which memory.
 
-    python benchmarks/passages.py FOLDER      # the folder of benchmarks/decisions.py, models made
+    python benchmarks/passages.py FOLDER      # where data/cuad lies
 
-Contracts of CUAD that the model of a seed was not trained on are read whole, in windows whose
-highest logit counts. For each label that a contract has and gold spans mark, the sentences of the
-contract are ranked: by ``gradient`` and ``occlusion`` as `ldt predict --passages-by` does, by the
-``attention`` of the first token in the last layer (mean of its heads, in the window that counts),
-at ``random``, and by chunks, whose passages are whole windows. A hit is a passage among the first k
-that shares a character with a gold span. Faithfulness is that of `ldt predict --passages-test`.
+A model with ``pooling: max`` for each of three sets is trained by `ldt finetune`, from real MiniLM
+weights, on pieces of documents, and read on whole documents that it was not trained on:
 
-Time is that of the answers of one document, methods in turn in one process; memory is the peak of a
-process of its own for each, less that of the loaded model. Writes results/passages.json.
+- clause: whether a contract of CUAD has a cap on liability; gold are the spans that lawyers marked;
+- disputes: court or arbitration in the contracts of the demo; gold is the clause on disputes;
+- facts: whether a licence is of one kind and of another, said in two articles of such
+  contracts; both sentences are gold, neither decides alone.
+
+Where a document is longer than ``LENGTHS[set]``, its windows are read apart and the highest logit
+counts. For the label that a document has, whatever the answer, sentences are ranked by ``gradient``
+and ``occlusion`` as `ldt predict --passages-by` does, by the ``attention`` that their tokens get in
+the last layer (mean of its heads), and at random among the sentences of the window that counts,
+which is an expectation. ``chunks`` ranks windows, and is left out where a document has one.
+Occlusion takes a pass a sentence, and is measured on the first ``--occluded`` documents; the others
+on these too. A hit is a sentence among the first k that shares a character with gold. Intervals are
+of a bootstrap over documents, 95 %.
+
+Time is that of the CPU on the answer of one document, methods in turn in one process (with
+OMP_NUM_THREADS=1 it is the time that an idle machine takes); memory is the peak of a process of its
+own for each, less that of the loaded model. Writes results/passages.json.
 """
 
 import argparse
 import json
+import random
 import statistics
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from math import comb
 from pathlib import Path
 
 import commands
@@ -34,99 +47,238 @@ from ldt.files import write_whole
 from ldt.inference.passages import Explaining, Wanted, gradients, occlusions
 from ldt.inference.predictor import EncoderPredictor
 from ldt.inference.run_folder import read_recipe
-from ldt.metrics.passages import KS, aopc, hit
+from ldt.metrics.passages import hit
 from ldt.recipe import recipe as recipes
+from ldt.training.run_folder import read_results
 
 ROOT = Path(__file__).parents[1]
 METHODS = ("gradient", "occlusion", "attention", "random", "chunks")
+KS = (1, 3)
+DRAWS = 2000  # of a bootstrap
 BATCH = 16384
-LENGTHS = (4096, 16384, 32768)
+COSTS = (4096, 16384, 32768)  # tokens
+OCCLUDED = 4096  # tokens of a document on which the time of occlusion is measured
+CLAUSE = "Cap On Liability"
+TRAINED = 165  # contracts of CUAD, the others are read
+PIECE = 1000  # characters of a contract that the model of the clause learns from at a time
+# The class is "sole" where both sentences are of the first kind.
+FACTS = (
+    (
+        ("The customer is the sole licensee.", "The licence belongs to the customer alone."),
+        ("Several competitors share the licence.", "Many rival firms hold the same licence."),
+    ),
+    (
+        ("The licence is valid worldwide.", "The licence covers every country on earth."),
+        ("The licence stops at the border.", "The licence is limited to the home market."),
+    ),
+)
+ARTICLES = {"learned": 2, "read": 6}  # of a contract with two facts
+LENGTHS = {"clause": 1024, "disputes": 4096, "facts": 4096}
+EPOCHS = {"clause": 3, "disputes": 2, "facts": 3}
+BATCHES = {"clause": 4, "disputes": 2, "facts": 2}
+RECIPE = """\
+task: {{name: classification, pooling: max}}
+model: {{path: minilm-4096}}
+data: {{train: {name}.train.jsonl, eval: {name}.eval.jsonl, max_length: 4096, overflow: truncate}}
+training:
+  output_dir: runs/{name}
+  learning_rate: 1.0e-4
+  num_train_epochs: {epochs}
+  per_device_train_batch_size: {batch}
+  gradient_accumulation_steps: 1
+  bf16: auto
+  save_strategy: "no"
+  eval_strategy: "no"
+  seed: 0
+"""
 
 
-def reader(run):
-    """The predictor of a run that reads contracts whole."""
+def clause(rows, seed):
+    """Pieces of contracts: one around the clause, where there is one, and one anywhere."""
+    draw, found = random.Random(seed), []
+    for row in rows:
+        text, gold = row["text"], row["spans"][CLAUSE]
+        starts = [draw.randrange(max(len(text) - PIECE, 1))]
+        if gold:
+            starts.append(max(min(a for a, _ in gold) - draw.randrange(PIECE // 2), 0))
+        for start in starts:
+            end = start + PIECE
+            there = any(a < end - 100 and start < b - 20 for a, b in gold)  # enough of it to tell
+            label = "yes" if there else "no"
+            found.append({"id": f"{row['id']}-{start}", "text": text[start:end], "label": label})
+    draw.shuffle(found)
+    return found
+
+
+def disputes(numbers, whole=False):
+    """Contracts of the demo, or three of their articles with that on disputes."""
+    found = []
+    for row in demo().contracts(numbers):
+        paragraphs, text = row["text"].split("\n\n"), row["text"]
+        place = text.count("\n\n", 0, row["clause"])
+        gold = [row["clause"], row["clause"] + len(paragraphs[place])]
+        if not whole:
+            first = place - random.Random(row["id"]).randrange(3)
+            text = "\n\n".join(paragraphs[first : first + 3])
+        found.append({key: row[key] for key in ("id", "label")} | {"text": text, "spans": [gold]})
+    return found
+
+
+def facts(numbers, articles):
+    """Articles of contracts of the demo, two of which have a sentence more."""
+    found = []
+    for number, row in enumerate(demo().contracts(numbers)):
+        draw = random.Random(row["id"])
+        paragraphs = row["text"].split("\n\n")[2:-1]
+        paragraphs = draw.sample([p for p in paragraphs if ". Disputes." not in p[:20]], articles)
+        kinds = draw.choice(((0, 1), (1, 0), (1, 1))) if number % 2 == 0 else (0, 0)
+        said = [draw.choice(fact[kind]) for fact, kind in zip(FACTS, kinds, strict=True)]
+        for place, sentence in zip(draw.sample(range(articles), 2), said, strict=True):
+            paragraphs[place] += f" {sentence}"
+        text = "\n\n".join(paragraphs)
+        spans = [[text.index(each), text.index(each) + len(each)] for each in said]
+        label = "shared" if any(kinds) else "sole"
+        found.append({"id": row["id"], "text": text, "label": label, "spans": spans})
+    random.Random(0).shuffle(found)
+    return found
+
+
+def demo():
+    """The module that makes the contracts of the demo."""
+    sys.path.insert(0, str(ROOT / "examples" / "demo"))
+    import contracts
+
+    sys.path.pop(0)
+    return contracts
+
+
+def documents(folder, name):
+    """(to learn from, to evaluate the training by, to read), rows of a set."""
+    if name == "clause":
+        rows = decisions.contracts(folder)
+        some, others = rows[:TRAINED], rows[TRAINED:]
+        read = [
+            {"id": row["id"], "text": row["text"], "label": "yes", "spans": row["spans"][CLAUSE]}
+            for row in sorted(others, key=lambda row: len(row["text"]))
+            if row["spans"][CLAUSE]
+        ]
+        return clause(some, 0), clause(others, 1)[:60], read
+    if name == "disputes":
+        made = disputes(range(120)), disputes(range(1000, 1040))
+        return *made, disputes(range(10_000, 10_064), whole=True)
+    made = [facts(numbers, ARTICLES["learned"]) for numbers in (range(240), range(1000, 1060))]
+    read = facts(range(10_000, 10_100), ARTICLES["read"])
+    return *made, [row for row in read if row["label"] == "sole"]
+
+
+def trained(folder, name, learned, evaluated):
+    """The predictor of a set, which reads documents whole."""
+    run = folder / "runs" / name
+    if not commands.is_trained(folder, run):
+        for part, rows in (("train", learned), ("eval", evaluated)):
+            lines = [json.dumps({key: row[key] for key in ("id", "text", "label")}) for row in rows]
+            write_whole(folder / f"{name}.{part}.jsonl", "".join(f"{line}\n" for line in lines))
+        recipe = RECIPE.format(name=name, epochs=EPOCHS[name], batch=BATCHES[name])
+        write_whole(folder / f"{name}.yaml", recipe)
+        commands.ldt(folder, "finetune", f"{name}.yaml", "--overwrite")
     recipe = read_recipe(run)
-    data = recipe.data.model_copy(update={"overflow": "windows", "stride": 128})
+    changes = {"overflow": "windows", "stride": 128, "max_length": LENGTHS[name]}
+    data = recipe.data.model_copy(update=changes)
     task = recipe.task.model_copy(update={"merge": "max"})
     return EncoderPredictor(run, replace(recipe, task=task, data=data))
 
 
-def attention(predictor, features, reading, target, outputs):
-    """[passages], the attention of the first token of the input that counts, in the last layer."""
-    (row,) = target.shares(outputs)
-    inputs = predictor.collate([features[row]])
+def attention(predictor, feature, reading):
+    """[passages], the attention that tokens get from all in the last layer, NaN if not read."""
     with torch.inference_mode():
-        seen = predictor.model(**inputs, output_attentions=True).global_attentions[-1]
-    scores = seen[0, :, :, 0].mean(0)  # of [1, heads, tokens, global tokens]
-    first, start, end = features[row]["read"]
+        seen = predictor.model(**predictor.collate([feature]), output_attentions=True)
+    weights = seen.attentions[-1][0].double().mean(0).numpy()  # of [1, heads, tokens, window + 1]
+    tokens, width = weights.shape
+    got = np.zeros(tokens + width)
+    for place in range(width):
+        got[place : place + tokens] += weights[:, place]
+    got = got[width // 2 :]
+    first, start, end = feature["read"]
     owners = reading.owners()[start:end]
-    found = np.zeros(len(reading.passages))
     inside = owners >= 0
-    values = scores[first : first + end - start].double().numpy()
-    np.add.at(found, owners[inside], values[inside])
+    found = np.full(len(reading.passages), np.nan)
+    found[owners[inside]] = 0
+    np.add.at(found, owners[inside], got[first : first + end - start][inside])
     return found
 
 
-def ranked(spans, scores):
-    """The passages from the best on, as `hit` takes them."""
-    order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")
-    return [{"start": spans[n][0], "end": spans[n][1]} for n in order]
+def first(spans, scores):
+    """The best passages, as `hit` takes them; those that are not read are none."""
+    order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")[: max(KS)]
+    return [{"start": spans[n][0], "end": spans[n][1]} for n in order if not np.isnan(scores[n])]
 
 
-def hits(predictor, rows, generator):
-    """For each method, of each label of each contract whether there is a hit, by k."""
-    found = {method: [] for method in METHODS}
-    sizes = {"sentences": [], "chunks": []}
-    for row in rows:
-        example = Example(row, row["id"], row["id"])
-        features = predictor.encode(example)
-        outputs = [predictor.outputs([feature])[0] for feature in features]
-        reading = predictor.task.reading(example, predictor.tokenizer, predictor.data)
-        labels = [name for name, there in row["clauses"].items() if there and row["spans"][name]]
-        answer = predictor.decode(outputs, example, features)
-        targets = predictor.task.targets(answer, predictor.config, features, labels)
-        args = predictor, features, outputs, reading, targets, BATCH
-        scores = {"gradient": gradients(*args), "occlusion": occlusions(*args)}
+def scored(named, gold):
+    """hit@k, and the share of the gold spans that one of the first three touches."""
+    scores = {f"hit@{k}": hit(named, gold, k) for k in KS}
+    return scores | {"recall@3": statistics.mean(hit(named, [span], 3) for span in gold)}
+
+
+def by_chance(places, gold):
+    """The expectation of `scored` where passages are drawn from those at ``places``."""
+
+    def drawn(spans, k):
+        right = sum(bool(hit([place], spans, 1)) for place in places)
+        return 1 - comb(len(places) - right, k) / comb(len(places), k)
+
+    scores = {f"hit@{k}": drawn(gold, k) for k in KS}
+    return scores | {"recall@3": statistics.mean(drawn([span], 3) for span in gold)}
+
+
+def measured(predictor, row, occluded):
+    """({method: its scores}, sentences of the window that counts) for the label of a document."""
+    example = Example(row, row["id"], row["id"])
+    features = predictor.encode(example)
+    outputs = [predictor.outputs([feature])[0] for feature in features]
+    reading = predictor.task.reading(example, predictor.tokenizer, predictor.data)
+    answer = predictor.decode(outputs, example, features)
+    (target,) = predictor.task.targets(answer, predictor.config, features, [row["label"]])
+    (winner,) = target.shares(outputs)
+    # Without a passage of another window the highest logit can only rise.
+    target = replace(target, rows=[winner])
+    args = predictor, features, outputs, reading, [target], BATCH
+    scores = {"gradient": gradients(*args)[0]}
+    scores["attention"] = attention(predictor, features[winner], reading)
+    if occluded:
+        scores["occlusion"] = occlusions(*args)[0]
+    gold = [{"start": start, "end": end} for start, end in row["spans"]]
+    made = {name: scored(first(reading.passages, each), gold) for name, each in scores.items()}
+    here = [reading.passages[n] for n in np.flatnonzero(~np.isnan(scores["attention"]))]
+    made["random"] = by_chance([{"start": a, "end": b} for a, b in here], gold)
+    if len(features) > 1:
         places = [reading.span(*feature["read"][1:]) for feature in features]
-        sizes["sentences"].append(len(reading.passages))
-        sizes["chunks"].append(len(places))
-        for number, (label, target) in enumerate(zip(labels, targets, strict=True)):
-            gold = [{"start": start, "end": end} for start, end in row["spans"][label]]
-            listed = {
-                method: ranked(reading.passages, each[number]) for method, each in scores.items()
-            }
-            chance = generator.random(len(reading.passages))
-            seen = attention(predictor, features, reading, target, outputs)
-            listed["random"] = ranked(reading.passages, chance)
-            listed["attention"] = ranked(reading.passages, seen)
-            listed["chunks"] = ranked(places, target.logits(outputs))
-            for method in METHODS:
-                found[method].append({k: hit(listed[method], gold, k) for k in KS})
-    share = {
-        method: {f"hit@{k}": 100 * float(np.mean([each[k] for each in rows])) for k in KS}
-        for method, rows in found.items()
-    }
-    sizes = {name: statistics.median(counts) for name, counts in sizes.items()}
-    return {"pairs": len(found["random"]), "contracts": len(rows), "median": sizes, "hits": share}
+        logits = np.array([output["logits"][target.index] for output in outputs])
+        made["chunks"] = scored(first(places, logits), gold)
+    return made, len(here)
 
 
-def faithfulness(predictor, rows, ks):
-    """The figures of `ldt predict --passages-test` for the first k passages, and for as many at
-    random, with the area over the deletion curve in its place."""
+def hits(predictor, rows, occluded):
+    """For each method its documents, and the mean and interval of each score in percent."""
+    found = [measured(predictor, row, place < occluded) for place, row in enumerate(rows)]
+    table = {}
+    for method in METHODS:
+        for name, part in ((method, found), (f"{method}, the same", found[:occluded])):
+            listed = [made[method] for made, _ in part if method in made]
+            if listed and (part is not found or method != "occlusion"):
+                table[name] = {"documents": len(listed)} | interval(listed)
+    sizes = statistics.median(size for _, size in found)
+    return {"sentences": sizes, "documents": len(found), "methods": table}
+
+
+def interval(listed):
+    """{score: mean, low and high end of its 95 % interval}, in percent."""
+    draw = np.random.default_rng(0)
+    places = draw.integers(len(listed), size=(DRAWS, len(listed)))
     found = {}
-    for by in ("gradient", "occlusion"):
-        for k in ks:
-            made = []
-            explaining = Explaining(predictor, Wanted(k, by, test=True, batch_tokens=BATCH))
-            for row in rows:
-                example = Example(row, row["id"], row["id"])
-                features = predictor.encode(example)
-                outputs = [predictor.outputs([feature])[0] for feature in features]
-                facts = explaining.decode(outputs, example, features)["faithfulness"]
-                if facts:
-                    facts |= {"aopc": aopc(facts.pop("deletion"))}
-                    made.append(facts | {"random_aopc": aopc(facts.pop("random_deletion"))})
-            found[f"{by}, {k}"] = {key: float(np.mean([m[key] for m in made])) for key in made[0]}
+    for name in listed[0]:
+        values = 100 * np.array([scores[name] for scores in listed])
+        low, high = np.percentile(values[places].mean(1), (2.5, 97.5))
+        found[name] = [float(values.mean()), float(low), float(high)]
     return found
 
 
@@ -134,7 +286,7 @@ def long_model(folder):
     """A model of 32,768 tokens with a head of 18 labels; what it answers does not matter here."""
     from ldt.model import LdtForSequenceClassification, load
 
-    source, target = folder / f"minilm-{LENGTHS[-1]}", folder / "long"
+    source, target = folder / f"minilm-{COSTS[-1]}", folder / "long"
     commands.convert(folder, source.name)
     if not target.exists():
         names = {number: f"label {number}" for number in range(18)}
@@ -192,21 +344,20 @@ def peak():
 def cost(folder, text, rounds):
     """Seconds and memory of an answer, and of one with passages for one label."""
     rows = []
-    for length in LENGTHS:
+    for length in COSTS:
         made = ready(folder, text, length)
-        passages = len({*made[0].task.reading(made[1], made[0].tokenizer, made[0].data).passages})
+        passages = len(made[0].task.reading(made[1], made[0].tokenizer, made[0].data).passages)
         ways = {"plain": None, "gradient": Wanted(2, "gradient", of=("label 0",))}
         seconds = {way: [] for way in ways}
         for number in range(rounds + 1):
             for way, wanted in ways.items():
-                start = time.perf_counter()
-                answer(*made, wanted)
+                taken = timed(made, wanted)
                 if number:  # the first round warms up
-                    seconds[way].append(time.perf_counter() - start)
+                    seconds[way].append(taken)
         middle = {way: statistics.median(each) for way, each in seconds.items()}
-        row = {"tokens": length, "sentences": passages, "seconds": middle}
-        row["ratio"] = middle["gradient"] / middle["plain"]
-        row["gib"] = {}
+        if length == OCCLUDED:
+            middle["occlusion"] = timed(made, Wanted(2, "occlusion", of=("label 0",)))
+        row = {"tokens": length, "sentences": passages, "seconds": middle, "gib": {}}
         for way in ways:
             command = [sys.executable, __file__, folder, "--one", f"{length},{way}"]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -215,33 +366,37 @@ def cost(folder, text, rounds):
     return rows
 
 
+def timed(made, wanted):
+    """Seconds of this process on an answer: those of others on the machine do not count."""
+    start = time.process_time()
+    answer(*made, wanted)
+    return time.process_time() - start
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--contracts", type=int, default=8, help="of a seed, the shortest ones")
+    parser.add_argument("--documents", type=int, default=64, help="of a set, at most")
+    parser.add_argument("--occluded", type=int, default=20, help="of them, by occlusion too")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/passages.json")
     args = parser.parse_args(argv)
     folder = args.folder.absolute()
-    rows = decisions.contracts(folder)
-    text = "\n\n".join(row["text"] for row in rows[:20])
+    text = "\n\n".join(row["text"] for row in decisions.contracts(folder)[:20])
     if args.one:
         length, by = args.one.split(",")
         print(one(folder, text, int(length), by))
         return
-    by_id = {row["id"]: row for row in rows}
-    made = {"cuad": []}
-    for seed in range(args.seeds):
-        predictor = reader(folder / "runs" / f"none-{seed}")
-        lines = (folder / f"seed-{seed}" / "test.jsonl").read_text("utf-8").splitlines()
-        own = [by_id[json.loads(line)["id"]] for line in lines]
-        own.sort(key=lambda row: len(row["text"]))
-        own = own[: args.contracts]
-        found = hits(predictor, own, np.random.default_rng(seed))
-        found["faithfulness"] = faithfulness(predictor, own[: args.contracts // 3], (3,))
-        made["cuad"].append(found)
+    commands.convert(folder, "minilm-4096")
+    made = {"sets": {}}
+    for name in LENGTHS:
+        learned, evaluated, read = documents(folder, name)
+        predictor = trained(folder, name, learned, evaluated)
+        right = read_results(folder / "runs" / name)["metrics"]["eval_accuracy"]
+        found = hits(predictor, read[: args.documents], args.occluded)
+        made["sets"][name] = {"right": right} | found
+        write_whole(args.json, json.dumps(made, indent=1) + "\n")
     long_model(folder)
     made["cost"] = cost(folder, text, args.rounds)
     write_whole(args.json, json.dumps(made, indent=1) + "\n")
@@ -251,27 +406,22 @@ def main(argv=None):
 
 def show(made):
     """Print the tables."""
-    console, seeds = Console(), made["cuad"]
-    pairs = sum(seed["pairs"] for seed in seeds)
-    table = Table("passages by", *(f"hit@{k}" for k in KS), title=f"{pairs} labels of contracts")
-    for method in METHODS:
-        cells = [sum(s["hits"][method][f"hit@{k}"] * s["pairs"] for s in seeds) / pairs for k in KS]
-        table.add_row(method, *(f"{cell:.1f}" for cell in cells))
-    console.print(table)
-    keys = list(next(iter(seeds[0]["faithfulness"].values())))
-    table = Table("passages by, number", *keys, title="faithfulness")
-    for name in seeds[0]["faithfulness"]:
-        values = [[seed["faithfulness"][name][key] for seed in seeds] for key in keys]
-        table.add_row(name, *(f"{statistics.mean(value):.3f}" for value in values))
-    console.print(table)
+    console = Console()
+    for name, found in made["sets"].items():
+        title = f"{name}: {found['right']:.0f} % right on pieces, {found['sentences']:g} sentences"
+        scores = [f"hit@{k}" for k in KS] + ["recall@3"]
+        table = Table("passages by", "documents", *scores, title=title)
+        for method, row in found["methods"].items():
+            cells = ("{:.1f} ({:.0f} to {:.0f})".format(*row[score]) for score in scores)
+            table.add_row(method, str(row["documents"]), *cells)
+        console.print(table)
     table = Table("tokens", "plain s", "gradient s", "ratio", "plain GiB", "gradient GiB")
     for row in made["cost"]:
-        figures = row["seconds"]["plain"], row["seconds"]["gradient"], row["ratio"]
-        table.add_row(
-            f"{row['tokens']:,}",
-            *(f"{figure:.2f}" for figure in figures),
-            *(f"{row['gib'][way]:.2f}" for way in ("plain", "gradient")),
-        )
+        plain, gradient = row["seconds"]["plain"], row["seconds"]["gradient"]
+        figures = plain, gradient, gradient / plain, *row["gib"].values()
+        table.add_row(f"{row['tokens']:,}", *(f"{figure:.2f}" for figure in figures))
+        if "occlusion" in row["seconds"]:
+            console.print(f"occlusion at {row['tokens']:,}: {row['seconds']['occlusion']:.0f} s")
     console.print(table)
 
 

@@ -138,7 +138,8 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias):
-        ctx.save_for_backward(x, weight)
+        # x is kept, or computed again, for the weight's gradient alone.
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
         with onednn():
             return F.linear(x, weight, bias)
 

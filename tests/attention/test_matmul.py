@@ -53,6 +53,16 @@ def test_linear_equals_torch_with_all_gradients(choice, shape):
         torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("trained", [True, False])
+def test_the_input_is_kept_for_the_gradient_of_the_weight_alone(choice, trained):
+    x, weight = torch.randn(7, 16, requires_grad=True), torch.randn(8, 16, requires_grad=trained)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        out = matmul.linear(x, weight, torch.randn(8))
+    assert any(each.data_ptr() == x.data_ptr() for each in kept) == trained
+    torch.testing.assert_close(torch.autograd.grad(out.sum(), x)[0], weight.sum(0).expand(7, 16))
+
+
 @pytest.mark.parametrize("choice", ["0", "1"])
 def test_float32_is_never_rounded_though_asked_for(choice, product, monkeypatch):
     monkeypatch.setenv("LDT_ONEDNN", choice)
