@@ -20,6 +20,8 @@ METRICS = {
     "wikihop": "ldt.metrics.wikihop:evaluate",
     "hotpotqa": "ldt.metrics.hotpotqa:evaluate",
     "conll": "ldt.metrics.conll:evaluate",
+    "nq": "ldt.metrics.nq:evaluate",
+    "tydiqa": "ldt.metrics.tydiqa:evaluate",
 }
 
 

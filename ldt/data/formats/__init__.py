@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ldt.data import records, sources, strict_json, text_files
-from ldt.data.formats import conll, hotpotqa, squad, triviaqa, wikihop
+from ldt.data.formats import conll, hotpotqa, nq, squad, triviaqa, tydiqa, wikihop
 from ldt.data.records import Example, OnError
 from ldt.data.sources import Names
 from ldt.errors import DataError
@@ -27,7 +27,11 @@ _WHOLE: dict[str, ModuleType] = {  # one JSON value
     "triviaqa": triviaqa,
     "wikihop": wikihop,
 }
-_STREAMED: dict[str, ModuleType] = {"conll": conll}  # not JSON; a document at a time
+_STREAMED: dict[str, ModuleType] = {  # a document at a time
+    "conll": conll,
+    "nq": nq,
+    "tydiqa": tydiqa,
+}
 TEXT = "text"  # a file is a document
 PUBLISHED = tuple(_WHOLE)  # read whole into memory
 FORMATS = (*LINES, TEXT, *_STREAMED, *_WHOLE)
