@@ -231,8 +231,8 @@ class _Part:
 
     def counted(self, counts: np.ndarray) -> np.ndarray:
         """True where a question of the language counts, or gold has none at all: [resamples]."""
-        own = counts[:, self._numbers]
-        return own.any(1) if self._numbers else np.ones(len(own), bool)
+        own = counts[:, self._numbers].sum(1)
+        return (own > 0) | (len(self._numbers) == 0)
 
     def figures(self, counts: np.ndarray) -> dict[str, np.ndarray]:
         """Those of the language; see `Curve.best`."""
