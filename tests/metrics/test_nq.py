@@ -4,11 +4,9 @@ import gzip
 import json
 
 import pytest
-from passages_made import NULL, nq, simplified, write
+from passages_made import NULL, nq, right_answers, simplified, write
 
 from ldt.data.formats import nq as layout
-from ldt.data.formats import read
-from ldt.data.options import DataSection
 from ldt.errors import DataError
 from ldt.metrics import evaluate
 from ldt.metrics.nq import Prediction, published, score_long, score_short
@@ -221,22 +219,7 @@ def test_answers_in_characters_are_written_as_the_published_layout_and_are_right
     answers = [[(0, (1, 2))] * 5, [(1, (5, 7))] * 5, ["NO"] * 5, [(None,)] * 5]
     lines = [shape(nq(-n, TOKENS, CANDIDATES, each)) for n, each in enumerate(answers)]
     gold = write(tmp_path / "gold.jsonl", *lines)
-    made = []
-    for example in read(gold, DataSection(format="nq")):
-        right = example.fields["annotations"][0]
-        span = tuple(right["spans"][0]) if right["spans"] else None
-        if right["yes_no"]:
-            span = (0, 1)  # gives way
-        made.append(
-            {
-                "id": example.id,
-                "passage_score": 1.0,
-                "span_score": 1.0,
-                "yes_no": right["yes_no"],
-                "offsets": layout.offsets(example.fields, right["passage"], span),
-            }
-        )
-    value = json.loads(json.dumps(published(json.loads(json.dumps(made)))))
+    value = json.loads(json.dumps(published(right_answers(gold, "nq", layout))))
     strict(value, {0, -1, -2, -3})
     pred = write(tmp_path / "pred.json", value)
     metrics = evaluate(gold, pred, format="nq").metrics

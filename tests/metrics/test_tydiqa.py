@@ -4,11 +4,9 @@ import json
 import tracemalloc
 
 import pytest
-from passages_made import tydi, write
+from passages_made import right_answers, tydi, write
 
-from ldt.data.formats import read
 from ldt.data.formats import tydiqa as layout
-from ldt.data.options import DataSection
 from ldt.errors import DataError
 from ldt.inference.answer_table import write_published
 from ldt.metrics import evaluate, tydiqa
@@ -226,22 +224,7 @@ def test_answers_in_characters_are_written_as_lines_in_bytes_and_are_right(tmp_p
     answers = [RIGHT, [(1, None, "YES")] * 3, NOBODY, [(1, (22, 26), "NONE")] * 3]
     lines = [tydi(-n, text, [(0, 20), (20, 40)], each) for n, each in enumerate(answers)]
     gold = write(tmp_path / "gold.jsonl", *lines)
-    made = []
-    for example in read(gold, DataSection(format="tydiqa")):
-        right = example.fields["annotations"][0]
-        span = tuple(right["spans"][0]) if right["spans"] else None
-        if right["yes_no"]:
-            span = (0, 1)  # gives way
-        made.append(
-            {
-                "id": example.id,
-                "passage_score": 1.0,
-                "span_score": 1.0,
-                "yes_no": right["yes_no"],
-                "offsets": layout.offsets(example.fields, right["passage"], span),
-            }
-        )
-    write(tmp_path / "answers.jsonl", *made)
+    write(tmp_path / "answers.jsonl", *right_answers(gold, "tydiqa", layout))
     write_published(published, tmp_path / "answers.jsonl", tmp_path / "pred.json")
     strict((tmp_path / "pred.json").read_text().splitlines())
     metrics = evaluate(gold, str(tmp_path / "pred.json"), format="tydiqa").metrics
