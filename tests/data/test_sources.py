@@ -9,7 +9,8 @@ from ldt.data.formats import read
 from ldt.data.options import DataSection
 from ldt.data.sources import digest, each, named, only
 from ldt.errors import DataError, UserError
-from ldt.training.finetune import unique
+from ldt.recipe.recipe import load
+from ldt.training.finetune import Finetuning, documents, unique
 from ldt.training.survey import same_files
 
 
@@ -70,6 +71,23 @@ def test_the_hash_covers_all_files_and_their_order(shards, tmp_path):
     (tmp_path / "d-02.jsonl").write_text('{"id": "r2", "text": "changed"}')
     assert digest("d-*") != before
     assert digest(["d-00.jsonl", "hf:o/n"]) is None
+
+
+def test_a_recipe_takes_a_list_or_a_pattern_and_finds_both_beside_itself(shards, tmp_path):
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    for shard in tmp_path.glob("d-*"):
+        shard.rename(folder / shard.name)
+    text = "task: {name: classification}\nmodel: {path: m}\ndata: {train: [d-02.jsonl, 'd-*']}\n"
+    (folder / "r.yaml").write_text(text)
+    read_from = load(folder / "r.yaml", ["data.eval=d-*"])
+    train, evaluation = documents(read_from, 0)
+    assert [example.id for example in train] == ["r2", "r0", "r1"]
+    assert [example.id for example in evaluation] == ["r0", "r1", "r2"]
+    assert Finetuning(read_from).open({}, False).hashes == {
+        "train": digest(read_from.data.train),
+        "eval": digest(read_from.data.eval),
+    }
 
 
 def test_several_files_are_the_same_data_where_each_is(shards, tmp_path):
