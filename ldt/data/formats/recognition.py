@@ -14,6 +14,11 @@ _MARKS = {
     "hotpotqa": ("[", {"_id", "supporting_facts"}),
     "wikihop": ("[", {"query", "candidates", "supports"}),
 }
+# A key by which a line of a layout is known, however deep it stands; quotes in a text are escaped.
+_KEYS = {
+    "nq": re.compile(r'"(long_answer|long_answer_candidates)"\s*:|^\{\s*"document_text"\s*:'),
+    "tydiqa": re.compile(r'"(minimal_answer|passage_answer|passage_answer_candidates)"\s*:'),
+}
 _TABLES = ("csv", "tsv", "json", "jsonl", "parquet")  # endings that no file of CoNLL has
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\]:,]', re.S)
 _WORDS = 4  # lines of CoNLL with as many columns, by which it is known
@@ -46,6 +51,10 @@ def _fits(format: str, head: bytes, table: bool, ended: bool = False) -> bool | 
     if format in _MARKS:
         begin, names = _MARKS[format]
         return _has_key(text, names) if text[0] == begin else False
+    if format in _KEYS:
+        if text[0] != "{":
+            return False
+        return bool(_KEYS[format].search(text)) or (False if ended else None)
     lines = text.rstrip().split("\n") if ended else text.split("\n")[:-1]
     return _is_conll(lines, table, ended)
 
