@@ -32,11 +32,16 @@ FormatOption = Annotated[
 
 def evaluate(
     gold: Annotated[
-        str,
-        typer.Option(metavar="FILE", help="Questions with their answers, in the published layout."),
+        list[str],
+        typer.Option(
+            metavar="FILE",
+            help="Questions with their answers, in the published layout; a pattern in quotes, or "
+            "repeated, where that has shards.",
+        ),
     ],
     pred: Annotated[
-        str, typer.Option(metavar="FILE", help="Predictions to score; - reads standard input.")
+        list[str],
+        typer.Option(metavar="FILE", help="Predictions to score; - reads standard input."),
     ],
     format: FormatOption = None,
     passages: Annotated[
@@ -89,7 +94,7 @@ def evaluate(
     from ldt.metrics.result import as_json
 
     if json and json != "-":
-        result_file.check(Path(json), "--json", (gold, pred, na_prob))
+        result_file.check(Path(json), "--json", (*gold, *pred, na_prob))
     options = {"domain": domain, "evidence": evidence, "na_prob": na_prob}
     result = _result(gold, pred, format, passages, options)
     text = json_text.dumps(as_json(result), ensure_ascii=False, indent=2) if json else ""
@@ -103,17 +108,22 @@ def evaluate(
 
 
 def _result(
-    gold: str, pred: str, format: Format | None, passages: bool, options: dict[str, Any]
+    gold: list[str],
+    pred: list[str],
+    format: Format | None,
+    passages: bool,
+    options: dict[str, Any],
 ) -> "Result":
     """The score of the predictions; what is odd about them is told."""
     from ldt import metrics
+    from ldt.data.sources import only
 
     if passages and (format or any(options.values())):
         raise UserError(
             "--passages: both files are lines, which have no --format and none of its options"
         )
     if passages:
-        result = metrics.evaluate_passages(gold, pred)
+        result = metrics.evaluate_passages(only(gold, "gold spans"), only(pred, "passages"))
     elif format:
         result = metrics.evaluate(gold, pred, format=format.value, **options)
     else:
@@ -139,7 +149,7 @@ def show(result: "Result") -> None:
         )
     else:
         say(f"no intervals: they take two {result.units} at least", console=stdout)
-    groups = results.by_length(result.items, result.derive)
+    groups = results.by_length(result.items, result.derive, result.figures)
     _groups("words of the document", groups, result, result.no_length)
     _groups("where the answer stands", results.by_place(result.items), result, result.no_place)
 
@@ -159,11 +169,13 @@ def _metrics(result: "Result") -> None:
         table.add_column("without reading")
         for name, value, _ in rows:
             cells = Text(plain(name)), _value(name, value), between[name]
-            table.add_row(*cells, Text(plain(trivial.get(name, ""))))
+            words = filter(None, (trivial.get(name), result.notes.get(name)))
+            table.add_row(*cells, Text(plain("; ".join(words))))
         stdout.print(table)
         return
     for name, value, _ in rows:
         beside = f"({trivial[name]})" if name in trivial else ""
+        beside += f" ({result.notes[name]})" if name in result.notes else ""
         line = f"{name} {_value(name, value)} {between[name]} {beside}"
         say(" ".join(line.split()), console=stdout)
 
@@ -192,4 +204,4 @@ def _groups(heading: str, groups: "list[Group]", result: "Result", why_not: str)
 def _value(name: str, value: float) -> str:
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.6g}" if name.endswith("_thresh") else f"{value:.2f}"
+    return f"{value:.6g}" if name.endswith(("_thresh", "-threshold")) else f"{value:.2f}"

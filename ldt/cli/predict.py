@@ -10,16 +10,16 @@ from ldt.cli.options import Device
 
 def predict(
     file: Annotated[
-        str | None,
+        list[str] | None,
         typer.Argument(
             metavar="FILE",
             help="Documents to answer for: lines, a table, a text file or a folder of text files; "
-            "- reads standard input.",
+            "several of them, or a pattern in quotes; - reads standard input.",
         ),
     ] = None,
     source: Annotated[
-        str | None,
-        typer.Option("--input", metavar="FILE", help="Another way to name FILE."),
+        list[str] | None,
+        typer.Option("--input", metavar="FILE", help="Another way to name FILE; may be repeated."),
     ] = None,
     model: Annotated[
         str | None,
@@ -181,14 +181,14 @@ def predict(
 
     Example: ldt predict documents.jsonl --output answers.jsonl
     """
-    documents = source if file is None else file
-    if documents is None:
+    documents = file or source
+    if not documents:
         raise errors.UserError(
             "missing argument 'FILE' (or option '--input'); see 'ldt predict --help'"
         )
-    if None not in (file, source):
+    if file and source:
         raise errors.UserError(
-            f"FILE {file!r} and --input {source!r} both name the documents; give one of them"
+            f"FILE {file[0]!r} and --input {source[0]!r} both name the documents; give one of them"
         )
     from ldt.inference.predict import predict
 

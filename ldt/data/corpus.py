@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import numpy as np
 
 from ldt.data import records, streams
 from ldt.data.options import CorpusSection
+from ldt.data.sources import matches
 from ldt.errors import DataError, UserError
 
 TABLES = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")  # suffixes
@@ -65,12 +65,8 @@ def sources(names: str | list[str], format: str | None = None) -> list[Source]:
                 raise UserError(
                     f"{name}: no text in this folder; looked for {wanted}, also compressed"
                 )
-        elif os.path.exists(name) or not glob.has_magic(name):
-            files = [name]  # reading says what is wrong with it
         else:
-            files = sorted(file for file in glob.glob(name, recursive=True) if os.path.isfile(file))
-            if not files:
-                raise UserError(f"{name}: no file has such a name")
+            files = matches(name)  # reading says what is wrong with it
         found += [Source(file, format or _format(file)) for file in files]
     for source in found:
         if not source.name.startswith("hf:") and not os.path.isfile(source.name):

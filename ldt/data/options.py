@@ -119,8 +119,9 @@ class DataSection(DataOptions):
     """Labelled examples: which files hold the documents, and what to do with long ones.
 
     Args:
-        train: file of training examples, or ``hf:owner/name[:split]``.
-        eval: file of examples to evaluate on, or ``hf:owner/name[:split]``.
+        train: file of training examples, a pattern with ``*``, ``hf:owner/name[:split]``, or a
+            list of them.
+        eval: examples to evaluate on, named like `train`.
         format: format or published layout of the files; none detects JSON lines, CSV, TSV and
             Parquet by content and suffix, and the delimiter of CSV.
         text: field that holds the text; none is the task's own, ``text`` or ``context``.
@@ -142,8 +143,6 @@ class DataSection(DataOptions):
         max_windows: chunks of one document that are read at most, the first ones; none reads all.
     """
 
-    train: PathText | None = None
-    eval: PathText | None = None
     max_length: Length | None = None
     domain: Literal["wikipedia", "web"] | None = None
     evidence: PathText | None = None

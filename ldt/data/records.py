@@ -49,6 +49,7 @@ def read(
     source: str | os.PathLike,
     *,
     id_field: str = "id",
+    placed: bool = False,
     format: str | None = None,
     encoding: str | None = None,
     on_error: OnError | None = None,
@@ -61,6 +62,7 @@ def read(
             is given), the only form that may use the network.
         id_field: where a record has its id, text or a whole number; a dotted path as in ``field``.
             Where it is missing, null or empty, the id is the number of the record, from 1.
+        placed: whether the id is "train.jsonl:17" there, as one of several files needs it.
         format: "jsonl" (JSON arrays too), "csv" or "tsv"; None detects it by suffix and
             content, and the delimiter of csv too (`ldt.data.delimited.detect`). Parquet is always
             detected by content.
@@ -84,12 +86,12 @@ def read(
         if fault := hub_fault():
             raise DataError(f"{source}: {fault}")
         nothing = streams.Opened(source, io.BytesIO(), None)
-        reader = _Reader(nothing, id_field, on_error, max_line_bytes, encoding)
+        reader = _Reader(nothing, id_field, on_error, max_line_bytes, encoding, placed=placed)
         yield from reader.table(_hub_rows(source), "cannot be read (offline, or no such set?)")
         return
     with streams.opened(source) as file:
         folder = None if source == "-" else os.path.dirname(os.path.abspath(source))
-        reader = _Reader(file, id_field, on_error, max_line_bytes, encoding, folder)
+        reader = _Reader(file, id_field, on_error, max_line_bytes, encoding, folder, placed)
         if file.compression == "parquet" and source == "-":
             raise DataError("stdin: Parquet is read from its end; save it to a file first")
         elif file.compression == "parquet":
@@ -163,10 +165,12 @@ class _Reader:
         limit: int,
         encoding: str | None = None,
         folder: str | None = None,
+        placed: bool = False,
     ):
         self.file = file
         self.name = file.name
         self.folder = folder
+        self.placed = placed
         self.id_field = id_field
         self.on_error = on_error
         self.limit = limit
@@ -186,7 +190,7 @@ class _Reader:
             return
         found = _find(value, self.id_field)[1]
         if found is None or found == "":
-            found = number
+            found = where if self.placed else number
         if isinstance(found, bool) or not isinstance(found, (str, int)):
             what = f"field {self.id_field!r} is {kind(found)}, expected text or a whole number"
             self.reject(where, what, raw)

@@ -4,9 +4,6 @@ Torch and the model are imported when they are needed, so that a wrong path is a
 """
 
 import logging
-import os
-import re
-import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -17,9 +14,8 @@ from pkgutil import resolve_name
 from typing import Any
 
 from ldt.data.formats import FORMATS, LINES, PUBLISHED, read
-from ldt.data.formats.recognition import recognised
 from ldt.data.options import check_encoding
-from ldt.data.streams import opened
+from ldt.data.sources import Names, each
 from ldt.errors import (
     EXIT_OK,
     EXIT_REJECTS,
@@ -32,6 +28,13 @@ from ldt.inference import PREDICTORS, kept
 from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects
 from ldt.inference.answer_table import layout_of
 from ldt.inference.ending import Ending
+from ldt.inference.inputs import (
+    check_paths,
+    is_stream,
+    layout_of_training,
+    pauses,
+    rejects_path,
+)
 from ldt.inference.passages import By, Explaining, Wanted
 from ldt.inference.progress import progress
 from ldt.inference.run_folder import find_model, fingerprint, read_recipe
@@ -43,7 +46,7 @@ log = logging.getLogger("ldt")
 
 
 def predict(
-    input: str,
+    input: Names,
     *,
     model: str | None = None,
     output: str | None = None,
@@ -76,7 +79,7 @@ def predict(
 
     Args:
         input: file, "-" for standard input, or what else `ldt.data.records.read` takes; a text file
-            or a folder of them, one document each.
+            or a folder of them, one document each; a pattern; or several of these.
         model: folder of a finished run; None is `LATEST` in the current directory.
         output: file, see `AnswerFile`; a pipe or device is written as it is; None or "-" is
             standard output. A file gets the layout of its ending (`answer_table.layout_of`).
@@ -112,8 +115,10 @@ def predict(
         BrokenPipeError: nobody reads the output any more.
     """
     _check_options(on_error, batch_tokens, format, encoding)
-    rejects = Rejects(rejects_path(input, output))
-    check_paths(input, output, rejects.path, resume)
+    inputs = each(input)
+    rejects = Rejects(rejects_path(inputs[0], output))
+    for source in inputs:
+        check_paths(source, output, rejects.path, resume)
     with Ending() as ending, ExitStack() as stack:
         folder = find_model(model)
         trained = read_recipe(folder)
@@ -125,83 +130,28 @@ def predict(
         more = ["label_set"] if label_sets is not None else []
         beside = kept.copier(keep, trained.task, [*wanted.keys(), *more])
         # What is wrong with input and output is found before the model is loaded.
-        format = format or _layout_of_training(input, trained.data.format)
+        format = format or layout_of_training(inputs, trained.data.format)
         recipe = _changed(trained, n_best, format, encoding, evidence=evidence, text=text, id=id)
         made_by = _made_by(folder, recipe, precision, keep, wanted) | {
             f"--{name.replace('_', '-')}": str(value) for name, value in shown.items() if value
         }
         sink = ending.sink = _open_sink(output, recipe, made_by, resume, overwrite, stack)
         options = {"document": recipe.task.document, "max_line_bytes": max_line_bytes}
-        documents = Documents(partial(read, input, recipe.data, **options))
+        documents = Documents(partial(read, inputs, recipe.data, **options))
         with _layout_named(format, trained.data.format):
             if isinstance(sink, AnswerFile) and sink.finished is not None:
                 ending.code = _nothing_left(sink, documents, on_error)
                 return ending.code
-            if not (_pauses(input) or input.startswith("hf:") or format in PUBLISHED):
+            waits = any(map(pauses, inputs))
+            if not (waits or inputs[0].startswith("hf:") or format in PUBLISHED):
                 _read_first(documents, on_error, beside)
             predictor = _load(folder, recipe, device, precision, shown, sink, stack, wanted)
             stack.enter_context(closing(rejects))
             skipped = None if on_error == "stop" else rejects
-            waits = _pauses(input)
             counts = _answer(documents, waits, predictor, sink, batch_tokens, skipped, beside)
         _log_summary(counts, rejects, predictor.max_length)
         ending.code = EXIT_REJECTS if rejects.count else EXIT_OK
     return ending.code
-
-
-def rejects_path(input: str, output: str | None) -> Path:
-    """``FILE.rejects.jsonl`` for the answers in FILE, else in the current directory for the input.
-
-    ``docs.jsonl.gz`` gives ``docs.jsonl.gz.rejects.jsonl``, standard input
-    ``stdin.rejects.jsonl``.
-    """
-    if not _is_stream(output):
-        return Path(f"{output}.rejects.jsonl")
-    name = "stdin" if input == "-" else re.sub(r"[^\w.-]+", "-", os.path.basename(input))
-    return Path(f"{name}.rejects.jsonl")
-
-
-def check_paths(input: str, output: str | None, rejects: Path, resume: bool) -> None:
-    """Refuse what cannot work before a model is loaded.
-
-    Raises:
-        UserError: the input is missing or a terminal, or one of the files to write is the input.
-        DataError: the input is compressed in a way that cannot be read.
-    """
-    if resume and _is_stream(output):
-        raise UserError("--resume needs --output FILE; what went into a pipe is not kept")
-    if input.startswith("hf:"):
-        return
-    if input == "-":
-        if sys.stdin is None or sys.stdin.isatty():
-            raise UserError(
-                "standard input is a terminal; pipe documents into it "
-                "(cat docs.jsonl | ldt predict --input -) or name a file"
-            )
-    elif input.lower().endswith((".yaml", ".yml")):
-        raise UserError(
-            f"{input}: YAML, such as a recipe, not documents; ldt predict FILE takes JSON lines, "
-            "CSV or Parquet, --model the folder of a run"
-        )
-    elif not (os.path.isdir(input) or (os.path.exists(input) and _pauses(input))):
-        with opened(input):
-            pass
-    for file in (rejects, *((output, f"{output}.partial") if output else ())):
-        if os.path.isfile(file) and os.path.samefile(0 if input == "-" else input, file):
-            raise UserError(f"{file}: this is the input; name another file for the answers")
-    if _is_loop(0 if input == "-" else input, output):
-        name = "standard output" if output in (None, "-") else output
-        raise UserError(f"{name}: this is the input as well; name another file for the answers")
-
-
-def _is_loop(input: str | int, output: str | None) -> bool:
-    """True if answers would be read as documents: through a pipe, or a file that is appended to."""
-    try:
-        about = os.stat(1 if output in (None, "-") else output)
-        same = os.path.samestat(os.stat(input), about)
-    except (OSError, TypeError):  # not there yet; a closed stream
-        return False
-    return same and (stat.S_ISFIFO(about.st_mode) or stat.S_ISREG(about.st_mode))
 
 
 def _changed(
@@ -324,7 +274,7 @@ def _open_sink(
 ) -> AnswerFile | AnswerStream:
     if output is None or output == "-":
         return AnswerStream(sys.stdout.buffer)
-    if _is_stream(output):
+    if is_stream(output):
         return AnswerStream(stack.enter_context(open(output, "wb")))
     target = Path(output)
     if made_by["--keep"] and target.suffix.lower() == ".json":
@@ -372,16 +322,6 @@ def _ignore(error: DataError, raw: bytes) -> None:
     """Leave out a record that cannot be read."""
 
 
-def _layout_of_training(input: str, trained: str | None) -> str | None:
-    """The published layout that the training read, where the input begins like that."""
-    if trained in (None, *LINES) or input.startswith("hf:") or os.path.isdir(input):
-        return None
-    if not recognised(input, trained):
-        return None
-    log.info("%s: read as %s, as the training was; --format names another", input, trained)
-    return trained
-
-
 def _same_arithmetic(sink: AnswerFile, stack: ExitStack) -> None:
     """Compute with the matrix library of the run that began the file, for the same last digits."""
     from ldt.attention import matmul
@@ -403,21 +343,6 @@ def _check_options(
             check_encoding(encoding)
         except ValueError as error:
             raise UserError(f"--encoding: {error}") from None
-
-
-def _is_stream(output: str | None) -> bool:
-    """True if answers go straight out: to standard output, a pipe, a device such as /dev/null."""
-    if output is None or output == "-":
-        return True
-    return os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output)
-
-
-def _pauses(source: str) -> bool:
-    """True for a pipe or the like, whose next line may be long in coming."""
-    if source.startswith("hf:"):
-        return False
-    mode = os.stat(0 if source == "-" else source).st_mode
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 @contextmanager

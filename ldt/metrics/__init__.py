@@ -7,11 +7,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ldt.data.sources import Names
     from ldt.metrics.result import Result
 
 # Of each published layout the function that scores it, imported when it is asked for. Its module
-# has ``read_gold(source, format)`` and ``baselines(gold, evaluate)`` too; its keywords are options
-# of that layout alone.
+# has ``read_gold(sources, format)``, ``read_predictions(sources)`` and ``baselines(gold,
+# evaluate)`` too; its keywords are options of that layout alone.
 METRICS = {
     "triviaqa": "ldt.metrics.triviaqa:evaluate",
     "squad": "ldt.metrics.squad:evaluate",
@@ -23,8 +24,8 @@ METRICS = {
 
 
 def evaluate(
-    gold: str,
-    pred: str,
+    gold: "Names",
+    pred: "Names",
     *,
     format: str,
     domain: str | None = None,
@@ -36,17 +37,18 @@ def evaluate(
     The result has warnings of ids that do not meet, and of figures that are no better than those.
 
     Args:
-        gold, pred, na_prob: JSON files, the gold one of conll excepted; "-", standard input, for at
-            most one of them.
+        gold, pred: files, several where the layout has shards; "-", standard input, for at most
+            one of them and of
+        na_prob: a JSON file, see `ldt.metrics.squad.evaluate2`.
         format: a key of `METRICS`.
         domain, evidence: see `ldt.metrics.triviaqa.evaluate`.
-        na_prob: see `ldt.metrics.squad.evaluate2`.
 
     Raises:
         UserError: an option that the format does not have, a file that is not there.
         DataError: a file that is no JSON, of another layout, or without questions.
     """
     from ldt.data import strict_json
+    from ldt.data.sources import each
     from ldt.errors import UserError
     from ldt.metrics.baseline import no_better
     from ldt.metrics.result import unmatched
@@ -58,10 +60,11 @@ def evaluate(
         other = next(key for key in METRICS if name in signature(_metric(key)[1]).parameters)
         option = f"--{name.replace('_', '-')}"
         raise UserError(f"{option} is an option of --format {other}, not of {format}")
-    if [gold, pred, na_prob].count("-") > 1:
+    golds, preds = each(gold), each(pred)
+    if [*golds, *preds, na_prob].count("-") > 1:
         raise UserError("standard input can be one file only; name the other")
-    right = module.read_gold(gold, format)
-    predictions = strict_json.read(pred)
+    right = module.read_gold(golds, format)
+    predictions = module.read_predictions(preds)
     if na_prob:
         options["na_prob"] = strict_json.read(na_prob)
     result = function(right, predictions, **options)

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ldt.data.formats import conll as layout
+from ldt.data.sources import Names, only
 from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError, shown
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
+from ldt.metrics.prediction_files import read as read_predictions  # noqa: F401
 from ldt.metrics.result import Item, Result, compare, mean
 
 NAMES = ("precision", "recall", "f1")
@@ -104,9 +106,10 @@ def published(answers: Iterable[dict]) -> dict[str, list]:
     return {str(answer["id"]): answer.get("tags", answer["entities"]) for answer in answers}
 
 
-def read_gold(source: str, format: str) -> JsonFile:
+def read_gold(source: Names, format: str) -> JsonFile:
     """The documents of a gold file, which is not JSON (see `ldt.data.formats.conll.gold`)."""
-    return JsonFile("stdin" if source == "-" else source, layout.gold(source))
+    file = only(source, "the documents of conll")
+    return JsonFile("stdin" if file == "-" else file, layout.gold(file))
 
 
 def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 from ldt.data.formats import hotpotqa as layout
 from ldt.data.formats.entries import once
+from ldt.data.sources import Names
 from ldt.data.strict_json import JsonFile, take, texts
 from ldt.errors import DataError, shown
 from ldt.metrics import baseline, prediction_files, word_overlap
 from ldt.metrics.baseline import Baselines
+from ldt.metrics.prediction_files import read as read_predictions  # noqa: F401
 from ldt.metrics.result import Item, Result, compare, count_words, mean
 from ldt.metrics.squad import normalise
 
@@ -84,7 +86,7 @@ def published(answers: Iterable[dict]) -> dict[str, dict]:
     return whole
 
 
-def read_gold(source: str, format: str) -> JsonFile:
+def read_gold(source: Names, format: str) -> JsonFile:
     """Read a gold file, which must have this layout (see `prediction_files.read_gold`)."""
     expected = "a list of questions with _id, answer and supporting_facts"
     return prediction_files.read_gold(source, format, expected)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ldt.data import formats, strict_json
+from ldt.data.sources import Names, only
 from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError, shown
 
@@ -13,19 +14,29 @@ def by_id(answers: Iterable[dict]) -> dict[str, str]:
     return {str(answer["id"]): answer["answer"] for answer in answers}
 
 
-def read_gold(source: str, format: str, expected: str) -> JsonFile:
+def read(source: Names) -> JsonFile:
+    """Read predictions that are one JSON value (see `ldt.data.strict_json.read`).
+
+    Raises:
+        UserError: several files, or there is no such file.
+        DataError: it is damaged.
+    """
+    return strict_json.read(only(source, "predictions of this layout"))
+
+
+def read_gold(source: Names, format: str, expected: str) -> JsonFile:
     """Read a gold file that is one JSON value.
 
     Args:
-        source: a path, or "-" for standard input.
+        source: a path, or "-" for standard input; one file.
         format: its layout, as it was asked for.
         expected: such a file, in words.
 
     Raises:
-        UserError: there is no such file.
+        UserError: there is no such file, or there are several.
         DataError: it is damaged, has another layout (the message says which), or no question.
     """
-    file = strict_json.read(source)
+    file = strict_json.read(only(source, f"the questions of {format}"))
     detected = formats.detect(file.value)
     if detected == format.removesuffix("2"):
         return file

@@ -1,7 +1,7 @@
 """Scores of examples to metrics: means, bootstrap intervals, groups by length and place, JSON."""
 
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,8 @@ NAMED = 3  # ids of a warning
 
 # Metrics of the scores' means, or of arrays of them; all times 100.
 Derive = Callable[[dict[str, Any]], dict[str, Any]]
+# How often each item counts, [resamples, items], to metrics, 0 to 100, each [resamples].
+Figures = Callable[[np.ndarray], dict[str, np.ndarray]]
 
 _LETTER = re.compile(f"[{CJK}]")  # each counts as a word
 
@@ -50,8 +52,9 @@ class Result:
     metrics that groups are printed with, all if empty. ``no_length`` and ``no_place`` say why there
     are no groups. ``parts`` are questions with an interval of their own, by what their metrics'
     names begin with: "HasAns_". ``derive`` makes metrics of means of scores where they are not the
-    means themselves; ``noun`` is what an item is called. ``baselines`` are metrics of answers that
-    are given without reading.
+    means themselves, ``figures`` all those with intervals where they are of no means, such as the
+    best of many thresholds; ``notes`` are words beside a metric; ``noun`` is what an item is
+    called. ``baselines`` are metrics of answers that are given without reading.
     """
 
     title: str
@@ -67,13 +70,15 @@ class Result:
     no_length: str = ""
     no_place: str = ""
     derive: Derive = dict
+    figures: Figures | None = None
+    notes: dict[str, str] = field(default_factory=dict)
     noun: str = "question"
     baselines: Baselines = field(default_factory=dict)
 
     @cached_property
     def intervals(self) -> dict[str, tuple[float, float]]:
         """Bootstrap intervals of the metrics, those of the ``parts`` with their prefix."""
-        found = intervals(self.items, self.derive)
+        found = intervals(self.items, self.derive, self.figures)
         for prefix, items in self.parts.items():
             found |= {prefix + name: pair for name, pair in intervals(items).items()}
         return found
@@ -106,9 +111,11 @@ def mean(scores: Sequence[Mapping[str, float]], derive: Derive = dict) -> dict[s
     )
 
 
-def intervals(items: Sequence[Item], derive: Derive = dict) -> dict[str, tuple[float, float]]:
-    """Return a bootstrap interval of each score's mean, or of what ``derive`` makes of the means,
-    from 0 to 100; none of a single unit.
+def intervals(
+    items: Sequence[Item], derive: Derive = dict, figures: Figures | None = None
+) -> dict[str, tuple[float, float]]:
+    """Return a bootstrap interval of each score's mean, of what ``derive`` makes of the means, or
+    of each of the ``figures``, from 0 to 100; none of a single unit.
 
     `RESAMPLES` times as many units as there are are drawn with replacement, each with all of its
     questions; the interval holds the middle `LEVEL` of the means.
@@ -116,23 +123,46 @@ def intervals(items: Sequence[Item], derive: Derive = dict) -> dict[str, tuple[f
     places = {unit: place for place, unit in enumerate(dict.fromkeys(i.unit for i in items))}
     if len(places) < 2:
         return {}
-    names = list(items[0].scores)
-    sums = np.zeros((len(places), len(names) + 1))  # the last column counts
-    for item in items:
-        sums[places[item.unit]] += [*item.scores.values(), 1]
-    random = np.random.default_rng(SEED)
-    at_once = max(1, BLOCK // sums.size)
-    means = []
-    for start in range(0, RESAMPLES, at_once):
-        size = (min(at_once, RESAMPLES - start), len(places))
-        total = sums[random.integers(len(places), size=size)].sum(1)
-        means.append(100 * total[:, :-1] / total[:, -1:])
-    drawn = derive(dict(zip(names, np.concatenate(means).T, strict=True)))
+    units = [places[item.unit] for item in items]
+    drawn = _figures(units, figures) if figures else derive(_means(items, units))
     edges = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     return {name: tuple(np.quantile(values, edges).tolist()) for name, values in drawn.items()}
 
 
-def by_length(items: Sequence[Item], derive: Derive = dict) -> list[Group]:
+def _draws(units: int, at_once: int) -> Iterator[np.ndarray]:
+    """Yield `RESAMPLES` rows of numbers of units, so many rows at once."""
+    random = np.random.default_rng(SEED)
+    for start in range(0, RESAMPLES, at_once):
+        yield random.integers(units, size=(min(at_once, RESAMPLES - start), units))
+
+
+def _means(items: Sequence[Item], units: Sequence[int]) -> dict[str, np.ndarray]:
+    """The mean of each score over each resample, from 0 to 100."""
+    names = list(items[0].scores)
+    sums = np.zeros((max(units) + 1, len(names) + 1))  # the last column counts
+    for item, unit in zip(items, units, strict=True):
+        sums[unit] += [*item.scores.values(), 1]
+    means = []
+    for drawn in _draws(len(sums), max(1, BLOCK // sums.size)):
+        total = sums[drawn].sum(1)
+        means.append(100 * total[:, :-1] / total[:, -1:])
+    return dict(zip(names, np.concatenate(means).T, strict=True))
+
+
+def _figures(units: Sequence[int], figures: Figures) -> dict[str, np.ndarray]:
+    """The figures of each resample."""
+    number, of = max(units) + 1, np.array(units)
+    parts = []
+    for drawn in _draws(number, max(1, BLOCK // len(units))):
+        rows = np.arange(len(drawn))[:, None] * number
+        counts = np.bincount((drawn + rows).ravel(), minlength=drawn.size)
+        parts.append(figures(counts.reshape(-1, number)[:, of]))
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def by_length(
+    items: Sequence[Item], derive: Derive = dict, figures: Figures | None = None
+) -> list[Group]:
     """Groups by words of the document, those that have questions; none if no length is known."""
 
     def key(item):
@@ -143,8 +173,8 @@ def by_length(items: Sequence[Item], derive: Derive = dict) -> list[Group]:
         label = f"{LENGTHS[place]:,} to {most - 1:,}" if most else f"{LENGTHS[place]:,} or more"
         return label, (LENGTHS[place], most)
 
-    known = [item for item in items if item.words is not None]
-    return _groups(known, key, values, derive)
+    known = [number for number, item in enumerate(items) if item.words is not None]
+    return _groups(items, known, key, values, derive, figures)
 
 
 def by_place(items: Sequence[Item]) -> list[Group]:
@@ -161,24 +191,33 @@ def by_place(items: Sequence[Item]) -> list[Group]:
             return reason, (None, None)
         return PARTS[quarter], (quarter / len(PARTS), (quarter + 1) / len(PARTS))
 
-    known = [item for item in items if item.place is not None]
-    if all(isinstance(item.place, str) for item in known):
+    known = [number for number, item in enumerate(items) if item.place is not None]
+    if all(isinstance(items[number].place, str) for number in known):
         return []
-    return _groups(known, key, values)
+    return _groups(items, known, key, values)
 
 
 def _groups(
-    items: Sequence[Item], key: Callable, values: Callable, derive: Derive = dict
+    items: Sequence[Item],
+    known: Sequence[int],
+    key: Callable,
+    values: Callable,
+    derive: Derive = dict,
+    figures: Figures | None = None,
 ) -> list[Group]:
-    groups: dict[Any, list[Item]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
+    """Groups of the items with these numbers, by their keys."""
+    groups: dict[Any, list[int]] = {}
+    for number in known:
+        groups.setdefault(key(items[number]), []).append(number)
     listed = []
     for place, members in sorted(groups.items()):
+        if figures:
+            counts = np.bincount(members, minlength=len(items))[None]
+            metrics = {name: float(value[0]) for name, value in figures(counts).items()}
+        else:
+            metrics = mean([items[number].scores for number in members], derive)
         label, limits = values(place)
-        listed.append(
-            Group(label, limits, len(members), mean([item.scores for item in members], derive))
-        )
+        listed.append(Group(label, limits, len(members), metrics))
     return listed
 
 
@@ -215,6 +254,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "scale": "0 to 100",
         "metrics": result.metrics,
         "subsets": result.subsets,
+        "notes": result.notes,
         "baseline": {name: each._asdict() for name, each in result.baselines.items()},
         "interval": {
             "level": LEVEL,
@@ -226,7 +266,8 @@ def as_json(result: Result) -> dict[str, Any]:
         "missing": {"count": len(result.missing), "first": result.missing[:NAMED]},
         "extra": {"count": len(result.extra), "first": result.extra[:NAMED]},
         "by_length": [
-            _group_as_json(group, "words") for group in by_length(result.items, result.derive)
+            _group_as_json(group, "words")
+            for group in by_length(result.items, result.derive, result.figures)
         ],
         "by_position": [_group_as_json(group, "part") for group in by_place(result.items)],
     }

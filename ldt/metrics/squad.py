@@ -18,11 +18,13 @@ from typing import Any
 from ldt.data.formats import squad as layout
 from ldt.data.formats.entries import once
 from ldt.data.records import Example
+from ldt.data.sources import Names
 from ldt.data.strict_json import JsonFile, take
 from ldt.errors import DataError, shown
 from ldt.metrics import baseline, prediction_files, word_overlap
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.prediction_files import by_id as published  # noqa: F401, the writer
+from ldt.metrics.prediction_files import read as read_predictions  # noqa: F401
 from ldt.metrics.result import Item, Result, compare, count_words, mean
 
 CERTAIN = 1.0  # a prediction counts as "no answer" above it, by default of the published script
@@ -116,7 +118,7 @@ def _scores(rule, example, answer):
     return {"exact_match": exact, "f1": f1}
 
 
-def read_gold(source: str, format: str) -> JsonFile:
+def read_gold(source: Names, format: str) -> JsonFile:
     """Read a gold file, which must have this layout (see `prediction_files.read_gold`)."""
     expected = "an object with data, a list of articles with paragraphs"
     return prediction_files.read_gold(source, format, expected)

@@ -15,10 +15,12 @@ from typing import Any
 from ldt.data import evidence as pages
 from ldt.data.formats import triviaqa as layout
 from ldt.data.records import Example
+from ldt.data.sources import Names
 from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError, UserError, plural
 from ldt.metrics import baseline, prediction_files, word_overlap
 from ldt.metrics.baseline import Baselines
+from ldt.metrics.prediction_files import read as read_predictions  # noqa: F401
 from ldt.metrics.result import Item, Result, compare, count_words, mean
 
 _SPACES = str.maketrans(dict.fromkeys(string.punctuation + "‘’´`", " "))
@@ -73,7 +75,7 @@ def published(answers: Iterable[dict]) -> dict[str, str]:
     return {key: answer["answer"] for key, answer in chosen.items()}
 
 
-def read_gold(source: str, format: str) -> JsonFile:
+def read_gold(source: Names, format: str) -> JsonFile:
     """Read a gold file, which must have this layout (see `prediction_files.read_gold`)."""
     expected = "an object with Data, a list of questions with QuestionId and Answer"
     return prediction_files.read_gold(source, format, expected)

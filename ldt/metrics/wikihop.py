@@ -5,10 +5,12 @@ from typing import Any
 
 from ldt.data.formats import wikihop as layout
 from ldt.data.formats.entries import once
+from ldt.data.sources import Names
 from ldt.data.strict_json import JsonFile
 from ldt.metrics import prediction_files
 from ldt.metrics.baseline import Baseline, Baselines
 from ldt.metrics.prediction_files import by_id as published  # noqa: F401, the writer
+from ldt.metrics.prediction_files import read as read_predictions  # noqa: F401
 from ldt.metrics.result import Item, Result, compare, count_words, mean
 
 
@@ -17,7 +19,7 @@ def score(example: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, fl
     return {"accuracy": float(answer["answer"] == example["answer"])}
 
 
-def read_gold(source: str, format: str) -> JsonFile:
+def read_gold(source: Names, format: str) -> JsonFile:
     """Read a gold file, which must have this layout (see `prediction_files.read_gold`)."""
     expected = "a list of questions with id, candidates, supports and answer"
     return prediction_files.read_gold(source, format, expected)

@@ -18,6 +18,7 @@ from ldt.data.corpus import fingerprint, normalised
 from ldt.data.features import Feature
 from ldt.data.options import Section
 from ldt.data.records import Example, field, text
+from ldt.data.sources import named
 from ldt.data.tokenization import special_id
 from ldt.errors import DataError, UserError, kind
 from ldt.metrics import baseline
@@ -125,12 +126,12 @@ def named_labels(names: Sequence[str]) -> dict[str, Any]:
 
 def training_set(data: "DataSection") -> str:
     """Name of the training set in messages."""
-    return data.train or "the training set"
+    return named(data.train) if data.train else "the training set"
 
 
 def evaluation_set(data: "DataSection") -> str:
     """Name of the evaluation set in messages."""
-    return data.eval or "the evaluation set"
+    return named(data.eval) if data.eval else "the evaluation set"
 
 
 class AnyTask(Section, ABC):

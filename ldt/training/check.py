@@ -18,6 +18,7 @@ from ldt.data.formats import read
 from ldt.data.labels import AmbiguousLabels
 from ldt.data.near_duplicates import Sketches
 from ldt.data.records import Example
+from ldt.data.sources import named
 from ldt.data.tokenization import tokenize
 from ldt.errors import EXIT_DATA, EXIT_OK, DataError, RecipeError, UserError, plural
 from ldt.recipe.recipe import Recipe
@@ -237,7 +238,7 @@ def first_look(recipe: Recipe, examples: dict[str, list[Example]]) -> list[str]:
             survey.compare(example.where, document, asked, task.answer_key(example, data))
     train, evaluation = surveys["train"], surveys["eval"]
     if data.eval and same_files(data.train, data.eval):
-        evaluation.tally.add("same_files", [data.eval])
+        evaluation.tally.add("same_files", [named(data.eval)])
         compare_copies(train, None)
     else:
         compare_copies(train, evaluation)
@@ -299,7 +300,7 @@ def _labelled(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Sur
         pass
     surveys = {"train": train}
     if data.eval and same_files(data.train, data.eval):
-        train.tally.add("same_files", [data.eval])
+        train.tally.add("same_files", [named(data.eval)])
     elif data.eval:
         evaluation = surveys["eval"] = Survey("eval", measure)
         seen = watched(

@@ -1,31 +1,29 @@
 """Fine-tuning: a model that answers, by labelled documents."""
 
-import os
 import random
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from transformers import set_seed
 
-from ldt import files
 from ldt.data.collate import Collator
 from ldt.data.features import Features, Items, Reshuffled
 from ldt.data.formats import read
 from ldt.data.heartbeat import reported
 from ldt.data.options import DataSection
 from ldt.data.records import Example
+from ldt.data.sources import Names, digest, named
 from ldt.errors import DataError, RecipeError, UserError, plain
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.config import layer_windows
 from ldt.model.loading import find_folder, read_config
 from ldt.model.vocabulary import add_tokens, draw_embeddings
 from ldt.recipe.recipe import Recipe
-from ldt.tasks.base import Task
+from ldt.tasks.base import Task, training_set
 from ldt.training import lora
 from ldt.training.arguments import check_smoothing
 from ldt.training.check import first_look
@@ -84,7 +82,7 @@ class Finetuning(Job[Inputs]):
         """Hash the files. Reading them is left to `prepare`: a run that is refused need not wait
         for it, and the tokenizer of a resumed run is the checkpoint's."""
         data = self.recipe.data
-        return Inputs(training, {name: _sha256(getattr(data, name)) for name in ("train", "eval")})
+        return Inputs(training, {name: _digest(getattr(data, name)) for name in ("train", "eval")})
 
     def prepare(self, inputs, checkpoint):
         task, data, seed = self.recipe.task, self.recipe.data, inputs.training["seed"]
@@ -238,9 +236,9 @@ def held_out(recipe: Recipe, seed: int) -> list[Example]:
     return documents(recipe, seed)[1]
 
 
-def _read(source: str, data: DataSection, every: int = 1) -> list[Example]:
+def _read(source: Names, data: DataSection, every: int = 1) -> list[Example]:
     """The documents of a file or of several, one of each ``every``."""
-    return list(unique(_one_in(every, reported(read(source, data), f"reading {source}"))))
+    return list(unique(_one_in(every, reported(read(source, data), f"reading {named(source)}"))))
 
 
 def _one_in(every: int, examples: Iterable[Example]) -> Iterator[Example]:
@@ -282,7 +280,7 @@ def encode_sets(
         for name, part in examples.items()
     }
     if not len(features["train"]):
-        raise DataError(f"{data.train}: no document is left to train on")
+        raise DataError(f"{training_set(data)}: no document is left to train on")
     items: dict[str, Sequence[Any]] = {
         name: Items(part) if task.together else part for name, part in features.items()
     }
@@ -316,8 +314,8 @@ def settle(recipe: Recipe, config, measured: Measured) -> None:
     config.update(changes)
 
 
-def _sha256(source: str | None) -> str | None:
-    return files.digest(Path(source)) if source and os.path.isfile(source) else None
+def _digest(source: Names | None) -> str | None:
+    return digest(source) if source else None
 
 
 def unique(examples: Iterable[Example]) -> Iterator[Example]:
@@ -365,7 +363,7 @@ def split(
             chosen.remove(group[0])
     if not chosen:
         raise DataError(
-            f"{data.train or 'the training set'}: data.eval_fraction={data.eval_fraction} of "
+            f"{training_set(data)}: data.eval_fraction={data.eval_fraction} of "
             f"{len(units):,} documents leaves none to evaluate on"
         )
     parts: tuple[list[Example], list[Example]] = [], []

@@ -19,6 +19,7 @@ from ldt.data.corpus import fingerprint, normalised
 from ldt.data.findings import PLACES, Tally
 from ldt.data.near_duplicates import Sketches
 from ldt.data.records import Example
+from ldt.data.sources import Names, each
 from ldt.errors import DataError
 from ldt.tasks.base import Task
 
@@ -224,8 +225,13 @@ def compare_copies(train: Survey, evaluation: Survey | None) -> None:
             _tell(evaluation, kind, numbers, train.places[first])
 
 
-def same_files(one: str, other: str) -> bool:
-    """True if two sources hold the same, whatever their names."""
+def same_files(one: Names, other: Names) -> bool:
+    """True if two sources hold the same, whatever their names; of several files each does."""
+    ours, theirs = each(one), each(other)
+    return len(ours) == len(theirs) and all(map(_same, ours, theirs))
+
+
+def _same(one: str, other: str) -> bool:
     if one == other:
         return True
     paths = Path(one), Path(other)

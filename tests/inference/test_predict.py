@@ -251,7 +251,7 @@ def test_a_pipe_gives_the_answers_of_the_file(fine_tuned, tmp_path, monkeypatch,
     lines = lines_of(12)
     _, expected = answer(write(tmp_path / "docs.jsonl", lines), fine_tuned, tmp_path)
     monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO("\n".join(lines).encode())))
-    monkeypatch.setattr(module, "_pauses", lambda source: source == "-")
+    monkeypatch.setattr(module, "pauses", lambda source: source == "-")
     assert predict("-", model=str(fine_tuned)) == 0
     answers = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
     assert [each["id"] for each in answers] == [each["id"] for each in expected]

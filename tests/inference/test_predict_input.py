@@ -27,7 +27,7 @@ def test_each_text_file_of_a_folder_gets_an_answer(fine_tuned, tmp_path, log):
     assert [each["id"] for each in answers] == ["b.txt", "empty.txt", "old/a.txt"]
     assert [each.get("empty") for each in answers] == [None, True, None]
     assert f"{folder}: 3 text files read, not read: 1 .pdf" in log.messages
-    assert not module._pauses(str(folder))  # else batches would depend on the speed of the disk
+    assert not module.pauses(str(folder))  # else batches would depend on the speed of the disk
     _, (alone,) = answer(str(folder / "b.txt"), fine_tuned, tmp_path, overwrite=True)
     assert alone["scores"] == pytest.approx(answers[0]["scores"], abs=1e-5)
     assert alone["id"] == "b.txt"
@@ -154,3 +154,20 @@ def test_a_terminal_as_input_gives_a_hint(monkeypatch):
     monkeypatch.setattr(sys, "stdin", Terminal())
     with pytest.raises(UserError, match="standard input is a terminal; pipe documents"):
         predict("-")
+
+
+def test_several_files_are_answered_as_one_and_a_finished_output_knows_all_of_them(
+    fine_tuned, tmp_path
+):
+    lines = lines_of(6)
+    for number in range(3):
+        write(tmp_path / f"docs-{number}.jsonl", lines[2 * number : 2 * number + 2])
+    options = {"model": str(fine_tuned), "output": str(tmp_path / "all.jsonl")}
+    pattern = str(tmp_path / "docs-*.jsonl")
+    assert predict(pattern, **options) == 0
+    answers = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    assert [each["id"] for each in answers] == [f"doc-{number}" for number in range(6)]
+    listed = [str(tmp_path / f"docs-{number}.jsonl") for number in range(3)]
+    assert predict(listed, resume=True, **options) == 0
+    with pytest.raises(UserError, match="finished, of other documents than there are now"):
+        predict(listed[:2], resume=True, **options)

@@ -239,7 +239,8 @@ def test_a_file_that_cannot_be_used_is_one_line_and_exit_code_4(ldt, format, fil
         (["--json", "no/all.json"], "no: no such folder"),
         (["--json", "."], ".: a folder; name a file"),
         (["--json", "pred"], "--json pred: a file that is read; name another"),
-        (["--gold", "gone"], "gone: no such file"),
+        (["--gold", "more"], "the questions of squad are one file, got 2: gold and 1 more"),
+        (["--pred", "gone*"], "gone*: no file has such a name"),
         (["--gold", "-", "--pred", "-"], "standard input can be one file only; name the other"),
     ],
 )

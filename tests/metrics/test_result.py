@@ -98,3 +98,23 @@ def test_groups_by_place_are_quarters_then_those_without_a_place():
 
 def test_ids_that_do_not_meet_are_in_their_order():
     assert compare(["c", "a", "b"], {"z": 1, "a": 2, "y": 3}) == (["c", "b"], ["z", "y"])
+
+
+def test_figures_made_anew_of_each_resample_have_the_intervals_of_means_where_they_are_means():
+    scores = np.random.default_rng(0).random(60)
+    found = items(scores, each=3)  # three questions to a unit
+
+    def figures(counts):
+        return {"f1": 100 * (counts * scores).sum(1) / counts.sum(1)}
+
+    assert intervals(found, figures=figures)["f1"] == pytest.approx(intervals(found)["f1"])
+
+
+def test_figures_of_a_group_are_made_of_its_members_alone():
+    found = [Item(n, {}, words) for n, words in enumerate((100, 300, 310, None))]
+
+    def figures(counts):
+        return {"most": (counts * [1, 2, 3, 9]).max(1)}
+
+    groups = by_length(found, figures=figures)
+    assert [(group.questions, group.metrics["most"]) for group in groups] == [(1, 1), (2, 3)]

@@ -4,14 +4,17 @@ An example of ``read`` has the fields of the task that the layout belongs to, as
 have them; one of ``gold`` has what a prediction is scored by. Both go through the same file once.
 """
 
+import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from os.path import isdir
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ldt.data import records, strict_json, text_files
+from ldt.data import records, sources, strict_json, text_files
 from ldt.data.formats import conll, hotpotqa, squad, triviaqa, wikihop
 from ldt.data.records import Example, OnError
+from ldt.data.sources import Names
 from ldt.errors import DataError
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ FORMATS = (*LINES, TEXT, *_STREAMED, *_WHOLE)
 
 
 def read(
-    source: str,
+    source: Names,
     data: "DataSection",
     *,
     document: str | None = None,
@@ -40,8 +43,11 @@ def read(
 ) -> Iterator[Example]:
     """Yield the examples of ``source`` in order.
 
+    Of several files one is read after the other, and ids that no record has are places.
+
     Args:
-        source: as `ldt.data.records.read` takes it; published layouts are read whole into memory.
+        source: as `ldt.data.records.read` takes it, a pattern, or several of them; most published
+            layouts are read whole into memory, a file at a time.
         data: its format, id and what else the layout wants.
         document: field of the text where ``data.text`` names none: with it text files and folders
             of them are documents too (`ldt.data.text_files`). None where right answers are needed,
@@ -51,8 +57,34 @@ def read(
 
     Raises:
         UserError: there is no such file, or an option is missing.
-        DataError: the file is damaged or of another layout; text without right answers.
+        DataError: the file is damaged or of another layout; text without right answers; text
+            beside a file of records.
     """
+    files = sources.each(source)
+    if data.format is None:
+        kinds = ["text" if text_files.is_text(file) else "records" for file in files]
+        odd = next((place for place, kind in enumerate(kinds) if kind != kinds[0]), None)
+        if odd is not None:
+            raise DataError(
+                f"{files[odd]}: {kinds[odd]}, but {files[0]} is {kinds[0]}; files that are read "
+                "together have one layout"
+            )
+    parts = [
+        _read(file, data, document, on_error, max_line_bytes, several=len(files) > 1)
+        for file in files
+    ]
+    return itertools.chain.from_iterable(parts)
+
+
+def _read(
+    source: str,
+    data: "DataSection",
+    document: str | None,
+    on_error: OnError | None,
+    max_line_bytes: int,
+    several: bool,
+) -> Iterator[Example]:
+    """The examples of one file; see `read`."""
     encoding = getattr(data, "encoding", None)  # prompts of a character model have none
     if data.format == TEXT or (data.format is None and text_files.is_text(source)):
         if document is None:
@@ -61,13 +93,16 @@ def read(
                 f"{source}: {what}, where one file of JSON lines, CSV or Parquet is expected, with "
                 "the right answer beside each text"
             )
-        return text_files.read(
+        texts = text_files.read(
             source,
             data.text or document,
             encoding=encoding,
             on_error=on_error,
             max_bytes=max_line_bytes,
         )
+        return _placed(texts) if several else texts
+    if data.format == "conll" and several:
+        return _placed(conll.read(source, data))
     if data.format in _STREAMED:
         return _STREAMED[data.format].read(source, data)
     if data.format in _WHOLE:
@@ -75,11 +110,17 @@ def read(
     return records.read(
         source,
         id_field=data.id,
+        placed=several,
         format=None if data.format == "parquet" else data.format,
         encoding=encoding,
         on_error=on_error,
         max_line_bytes=max_line_bytes,
     )
+
+
+def _placed(examples: Iterator[Example]) -> Iterator[Example]:
+    """The examples of one of several files, with places for ids, which are its own."""
+    return (replace(example, id=example.where) for example in examples)
 
 
 def _read_whole(layout: ModuleType, source: str, data: "DataSection") -> Iterator[Example]:

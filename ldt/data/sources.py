@@ -1,0 +1,70 @@
+"""Names of data as people write them to files: a file, a pattern, or several of them."""
+
+import glob
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ldt import files
+from ldt.errors import UserError
+
+Names = str | Sequence[str]
+
+
+def matches(name: str) -> list[str]:
+    """The files that a pattern stands for, sorted; any other name is itself, there or not.
+
+    Raises:
+        UserError: no file matches the pattern.
+    """
+    if name == "-" or name.startswith("hf:") or os.path.exists(name) or not glob.has_magic(name):
+        return [name]
+    found = sorted(file for file in glob.glob(name, recursive=True) if os.path.isfile(file))
+    if not found:
+        raise UserError(f"{name}: no file has such a name")
+    return found
+
+
+def each(names: Names) -> list[str]:
+    """The files of one name or of several, in their order, those of a pattern sorted; each once.
+
+    Raises:
+        UserError: a pattern that no file matches.
+    """
+    listed = [names] if isinstance(names, str) else names
+    return list(dict.fromkeys(file for name in listed for file in matches(name)))
+
+
+def only(names: Names, what: str) -> str:
+    """The one file that the names stand for.
+
+    Args:
+        what: it is, in words: "predictions of squad".
+
+    Raises:
+        UserError: there are several.
+    """
+    found = each(names)
+    if len(found) > 1:
+        raise UserError(f"{what} are one file, got {len(found):,}: {named(found)}")
+    return found[0]
+
+
+def named(names: Names) -> str:
+    """``a.jsonl``, or of several ``a.jsonl and 4 more``, for messages."""
+    if isinstance(names, str):
+        return names
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more"
+
+
+def digest(names: Names) -> str | None:
+    """sha256 of a file, or of the hexadecimal ones of several, in their order.
+
+    None where one is not a file, as a set of the hub, which has none.
+    """
+    paths = [Path(name) for name in each(names)]
+    if not all(path.is_file() for path in paths):
+        return None
+    found = [files.digest(path) for path in paths]
+    return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()
