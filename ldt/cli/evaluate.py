@@ -73,6 +73,17 @@ def evaluate(
             help="Probabilities of no answer for squad2, as JSON: {id: probability}.",
         ),
     ] = None,
+    task: Annotated[
+        Literal["ecthr_a", "ecthr_b", "scotus", "eurlex"] | None,
+        typer.Option(help="Part of lexglue; by default what the columns of a table of logits say."),
+    ] = None,
+    text_evidence_only: Annotated[
+        bool,
+        typer.Option(
+            "--text-evidence-only",
+            help="Leave tables and figures out of the evidence of a qasper file.",
+        ),
+    ] = False,
     json: Annotated[
         str | None,
         typer.Option(
@@ -95,7 +106,10 @@ def evaluate(
 
     if json and json != "-":
         result_file.check(Path(json), "--json", (*gold, *pred, na_prob))
-    options = {"domain": domain, "evidence": evidence, "na_prob": na_prob}
+    options = {
+        **{"domain": domain, "evidence": evidence, "na_prob": na_prob},
+        **{"task": task, "text_evidence_only": text_evidence_only or None},
+    }
     result = _result(gold, pred, format, passages, options)
     text = json_text.dumps(as_json(result), ensure_ascii=False, indent=2) if json else ""
     if json == "-":
@@ -191,14 +205,18 @@ def _groups(heading: str, groups: "list[Group]", result: "Result", why_not: str)
         for name in ("questions", *names):
             table.add_column(Text(plain(name)), justify="right")
         for group in groups:
-            values = [f"{group.metrics[name]:.2f}" for name in names]
+            values = [_share(group, name) for name in names]
             table.add_row(Text(plain(group.label)), f"{group.questions:,}", *values)
         stdout.print(table)
         return
     for group in groups:
-        scores = ", ".join(f"{name} {group.metrics[name]:.2f}" for name in names)
+        scores = ", ".join(f"{name} {_share(group, name)}" for name in names)
         counts = plural(group.questions, result.noun)
         say(f"{heading}: {group.label}: {counts}, {scores}", console=stdout)
+
+
+def _share(group: "Group", name: str) -> str:
+    return f"{group.metrics[name]:.2f}" if name in group.metrics else "-"
 
 
 def _value(name: str, value: float) -> str:

@@ -2,7 +2,7 @@
 
 Predictions are a list of documents with class_probs and span_probs of each hypothesis. Figures are
 called as in the published file: ``span.map``, ``class.accuracy``; those of all questions are means
-over the hypotheses, each scored over all documents (macro_label_micro_doc).
+over the hypotheses, each scored over all documents (``macro_label_micro_doc`` there).
 
 Source: Koreeda and Manning 2021 (arXiv:2110.01799), the rules of their evaluation script.
 """
@@ -15,6 +15,7 @@ import numpy as np
 
 from ldt.data.formats import contractnli as layout
 from ldt.data.formats.contractnli import LABELS
+from ldt.data.formats.entries import once
 from ldt.data.records import Example
 from ldt.data.sources import Names
 from ldt.data.strict_json import JsonFile, take
@@ -23,9 +24,8 @@ from ldt.metrics import baseline, nli, prediction_files
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.nli import NOT_MENTIONED, SURE, Figures, Spans, mean_defined
 from ldt.metrics.prediction_files import read as read_predictions  # noqa: F401
-from ldt.metrics.result import Item, Result, compare, count_words
+from ldt.metrics.result import Item, Result, compare, count_words, defined
 
-HEADLINE = "macro_label_micro_doc"
 SHOWN = (
     "span.map",
     "span.precision@recall80",
@@ -76,9 +76,11 @@ class _Scorer:
         return _prefixed("class", figures)
 
     def two_classes(self, weights: np.ndarray) -> Figures:
-        """Of entailment against contradiction."""
+        """Of entailment against contradiction; not defined where gold does not have both."""
         weights = weights[:, self.binary]
         figures = nli.class_figures(weights, self.binary_gold, self.binary_predicted)
+        both = ~np.isnan(figures["f1_mean"])
+        figures = {name: np.where(both, value, np.nan) for name, value in figures.items()}
         return _prefixed("class_binary", figures)
 
     def figures(self, weights: np.ndarray) -> Figures:
@@ -129,14 +131,14 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
     if not examples:
         raise DataError(f"{gold.name}: no documents in it")
     answers, extra = _predictions(predictions, examples)
-    pairs = [_pair(example, *answers[example.id]) for example in examples]
+    pairs = [_pair(each, answers[str(each.id)], predictions.name) for each in examples]
     binary = _binary(pairs)
     by_key = _scorers(pairs, binary, [pair.key for pair in pairs])
 
     def figures(weights: np.ndarray) -> Figures:
-        return _macro([scorer.figures(weights) for scorer in by_key.values()])
+        return mean_defined([scorer.figures(weights) for scorer in by_key.values()])
 
-    metrics = _point(figures, len(pairs))
+    metrics = defined(figures, np.ones((1, len(pairs))))
     items = [
         Item(pair.document, {}, _length(example.fields["text"]))
         for pair, example in zip(pairs, examples, strict=True)
@@ -145,7 +147,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
     result.subsets = _other_groups(pairs, binary, by_key)
     result.shown = tuple(name for name in SHOWN if name in metrics)
     result.no_place = "evidence may stand in several places"
-    result.noun = "hypothesis"
+    result.noun = "pair"
     return result
 
 
@@ -159,7 +161,9 @@ def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
     value = published(
         {
             **{name: example.fields[name] for name in ("document", "key")},
-            "class_probs": {label: float(label == usual[example.fields["key"]]) for label in LABELS},
+            "class_probs": {
+                label: float(label == usual[example.fields["key"]]) for label in LABELS
+            },
             "span_probs": [0.0] * len(example.fields["spans"]),
         }
         for example in examples
@@ -172,16 +176,6 @@ _length = lru_cache(2)(count_words)  # pairs of one document come one after the 
 
 def _prefixed(prefix: str, figures: Figures) -> Figures:
     return {f"{prefix}.{name}": value for name, value in figures.items()}
-
-
-def _macro(figures: Sequence[Figures]) -> Figures:
-    return mean_defined(figures)
-
-
-def _point(figures: Callable[[np.ndarray], Figures], pairs: int) -> dict[str, float]:
-    """Each figure of all pairs, each of which counts once, where it is defined."""
-    found = {name: float(value[0]) for name, value in figures(np.ones((1, pairs))).items()}
-    return {name: value for name, value in found.items() if not np.isnan(value)}
 
 
 def _scorers(
@@ -207,8 +201,7 @@ def _binary(pairs: Sequence[Pair]) -> list[bool]:
 def _other_groups(
     pairs: Sequence[Pair], binary: Sequence[bool], by_key: dict[Hashable, _Scorer]
 ) -> dict[str, dict[str, float | int]]:
-    """The figures of `SHOWN` of the other published groups, then of each hypothesis."""
-    weights = len(pairs)
+    """The figures of `SHOWN` in the other published groups, then of each hypothesis."""
     together = _Scorer(pairs, binary, range(len(pairs)))
     by_document = _scorers(pairs, binary, [pair.document for pair in pairs])
     alone = {key: [] for key in by_key}
@@ -218,17 +211,91 @@ def _other_groups(
     by_pair = [scorer for scorers in alone.values() for scorer in scorers]
 
     def of_pairs(weights):
-        return [_macro([each.span(weights) for each in scorers]) for scorers in alone.values() if scorers]
+        return [
+            mean_defined([each.span(weights) for each in scorers])
+            for scorers in alone.values()
+            if scorers
+        ]
 
     groups = {
         "micro_label_micro_doc": together.figures,
-        "macro_label_macro_doc": lambda weights: _macro(of_pairs(weights)),
-        "micro_label_macro_doc": lambda weights: _macro([each.span(weights) for each in by_pair])
-        | _macro([each.classes(weights) for each in by_document.values()]),
+        "macro_label_macro_doc": lambda weights: mean_defined(of_pairs(weights)),
+        "micro_label_macro_doc": lambda weights: (
+            mean_defined([each.span(weights) for each in by_pair])
+            | mean_defined([each.classes(weights) for each in by_document.values()])
+        ),
         **{str(key): scorer.figures for key, scorer in by_key.items()},
     }
-    found = {name: _point(figures, weights) for name, figures in groups.items()}
+    found = {name: defined(figures, np.ones((1, len(pairs)))) for name, figures in groups.items()}
     return {
-        name: {key: values[key] for key in SHOWN if key in values}
-        for name, values in found.items()
+        name: {key: values[key] for key in SHOWN if key in values} for name, values in found.items()
     }
+
+
+def _predictions(file: JsonFile, examples: Sequence[Example]) -> tuple[dict[str, dict], list[str]]:
+    """What is predicted of each pair, by its id; and the ids of pairs that gold does not have."""
+    prediction_files.refuse_gold(file)
+    if not isinstance(file.value, list):
+        raise DataError(f"{file.name}: {shown(file.value)}; expected a list of documents")
+    listed = [
+        (layout.document_id(document, f"{file.name}: document {number:,}"), document)
+        for number, document in enumerate(file.value, 1)
+    ]
+    once((id for id, _ in listed), file.name)
+    answers = {
+        f"{id}/{key}": entry
+        for id, document in listed
+        for key, entry in layout.annotated(document, f"{file.name}: {id}").items()
+    }
+    pairs = [str(example.id) for example in examples]
+    missing, extra = compare(pairs, answers)
+    if missing:
+        raise DataError(
+            f"{file.name}: no prediction of {plural(len(missing), 'pair')} of document and "
+            f"hypothesis, such as {missing[0]!r}; each needs one"
+        )
+    documents = {str(example.fields["document"]) for example in examples}
+    for id in extra:
+        document, _, key = id.rpartition("/")
+        if document in documents:
+            raise DataError(
+                f"{file.name}: {document}: the hypothesis {shown(key)} is none of the gold file"
+            )
+    return answers, extra
+
+
+def _pair(example: Example, entry: Any, name: str) -> Pair:
+    """A pair with what is predicted of it.
+
+    Args:
+        name: of the file of predictions.
+    """
+    where, fields = f"{name}: {example.id}", example.fields
+    probabilities = take(entry, "class_probs", dict, where)
+    shares = [_number(probabilities.get(label), f"{where}: {label}") for label in LABELS]
+    gold = LABELS.index(fields["label"])
+    scores = [
+        _number(share, f"{where}: span_probs") for share in take(entry, "span_probs", list, where)
+    ]
+    if len(scores) != len(fields["spans"]):
+        raise DataError(
+            f"{where}: {len(scores):,} span_probs; the document has {len(fields['spans']):,} spans"
+        )
+    spans = None
+    if gold != nli.NOT_MENTIONED:
+        right = np.isin(np.arange(len(scores)), fields["evidence"])
+        spans = Spans(right, np.array(scores, np.float64))
+    return Pair(
+        str(fields["document"]),
+        fields["key"],
+        gold,
+        int(np.argmax(shares)),
+        nli.binary(shares[nli.ENTAILMENT], shares[nli.CONTRADICTION]),
+        spans,
+    )
+
+
+def _number(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DataError(f"{where}: the probability is {shown(value)}, expected a number")
+    return value

@@ -20,7 +20,7 @@ from ldt.metrics import baseline, prediction_files
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.numbers import softmax
 from ldt.metrics.prediction_files import read as read_predictions  # noqa: F401
-from ldt.metrics.result import Item, Result, compare, count_words
+from ldt.metrics.result import Item, Result, compare, count_words, defined
 
 # The published thresholds [101], the highest first. numpy's own steps carry rounding: 0.5 is not
 # exactly 0.5, and a probability of two decimals falls to the side that it has there.
@@ -164,7 +164,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
         weights = weights.astype(np.float64)
         return curve_figures(weights @ found, weights @ wrong, weights @ of_each)
 
-    metrics = {name: float(value[0]) for name, value in figures(np.ones((1, len(items)))).items()}
+    metrics = defined(figures, np.ones((1, len(items))))
     result = Result("cuad", items, metrics, "contracts", [], [], figures=figures)
     result.no_place = "a contract has many clauses"
     categories = np.array([layout.category(id) for id in questions])

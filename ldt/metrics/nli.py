@@ -75,7 +75,9 @@ class SpanTable:
 
     def _reaching(self, scores: Sequence[np.ndarray], side: str = "left") -> np.ndarray:
         """How many scores of each pair reach each threshold, or lie above it for "right"."""
-        counts = [len(each) - np.searchsorted(np.sort(each), self.thresholds, side) for each in scores]
+        counts = [
+            len(each) - np.searchsorted(np.sort(each), self.thresholds, side) for each in scores
+        ]
         return np.array(counts, np.float64).reshape(len(scores), len(self.thresholds))
 
     def figures(self, weights: np.ndarray) -> Figures:

@@ -37,9 +37,9 @@ def read_gold(source: Names, format: str, expected: str) -> JsonFile:
         DataError: it is damaged, has another layout (the message says which), or no question.
     """
     file = strict_json.read(only(source, f"the questions of {format}"))
-    detected = formats.detect(file.value)
-    if detected == format.removesuffix("2"):
+    if formats.fits(file.value, format.removesuffix("2")):
         return file
+    detected = formats.detect(file.value)
     if detected:
         raise DataError(
             f"{file.name}: looks like a {detected} gold file, not a {format} one; "
@@ -89,8 +89,14 @@ def refuse_gold(file: JsonFile) -> None:
 
 
 def _prediction_format(value: Any) -> str | None:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "contractnli" if "annotation_sets" in value[0] else None
     if not isinstance(value, dict):
         return None
+    if "predicted_answer" in value:
+        return "qasper"
+    if value and all(isinstance(spans, list) for spans in value.values()):
+        return "cuad"
     if isinstance(value.get("answer"), dict) and isinstance(value.get("sp"), dict):
         return "hotpotqa"
     return "text" if value and all(isinstance(text, str) for text in value.values()) else None

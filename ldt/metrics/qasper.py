@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from ldt.data import records
 from ldt.data.formats import qasper as layout
 from ldt.data.formats.qasper import FLOAT, UNANSWERABLE, Reference
-from ldt.data.sources import Names
+from ldt.data.formats.recognition import recognised
+from ldt.data.sources import Names, only
 from ldt.data.strict_json import JsonFile, take, texts
 from ldt.errors import DataError
 from ldt.metrics import baseline, prediction_files, word_overlap
 from ldt.metrics.baseline import Baselines
-from ldt.metrics.result import Item, Result, compare, count_words
+from ldt.metrics.result import Item, Result, compare, count_words, defined
 from ldt.metrics.squad import normalise
 
 SHOWN = ("Answer F1", "Evidence F1")
@@ -84,9 +86,24 @@ def read_gold(source: Names, format: str) -> JsonFile:
     return prediction_files.read_gold(source, format, expected)
 
 
-def evaluate(
-    gold: JsonFile, predictions: JsonFile, *, text_evidence_only: bool = False
-) -> Result:
+def read_predictions(source: Names) -> JsonFile:
+    """The lines of predictions.
+
+    Raises:
+        UserError: there is no such file, or there are several.
+        DataError: it is damaged, or a gold file.
+    """
+    file = only(source, "predictions of qasper")
+    name = "stdin" if file == "-" else file
+    if recognised(file, "qasper"):
+        raise DataError(
+            f"{name}: looks like a qasper gold file, not like predictions; are --gold and --pred "
+            "swapped?"
+        )
+    return JsonFile(name, [line.fields for line in records.read(file, format="jsonl")])
+
+
+def evaluate(gold: JsonFile, predictions: JsonFile, *, text_evidence_only: bool = False) -> Result:
     """Score by the published rules; a question without a prediction counts 0, but in no type.
 
     Args:
@@ -121,7 +138,7 @@ def evaluate(
         by_type = dict(zip(TYPES, means.T, strict=True))
         return found | {f"{BY_TYPE} {name}": value for name, value in by_type.items()}
 
-    whole = {name: float(value[0]) for name, value in figures(np.ones((1, len(items)))).items()}
+    whole = defined(figures, np.ones((1, len(items))))
     metrics: dict[str, float | int] = {name: whole[name] for name in SHOWN}
     metrics["Missing predictions"] = len(missing)
     result = Result("qasper", items, metrics, "papers", missing, extra, figures=figures)
@@ -153,11 +170,6 @@ def _predictions(file: JsonFile) -> dict[str, dict[str, Any]]:
     answers = {}
     for number, line in enumerate(file.value, 1):
         where = f"{file.name}:{number}"
-        if isinstance(line, dict) and "question_id" not in line and layout.fits(line):
-            raise DataError(
-                f"{where}: looks like a qasper gold file, not like predictions; are --gold and "
-                "--pred swapped?"
-            )
         answers[take(line, "question_id", str, where)] = {
             "answer": take(line, "predicted_answer", str, where),
             "evidence": texts(take(line, "predicted_evidence", list, where), where),

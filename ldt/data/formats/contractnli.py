@@ -23,8 +23,9 @@ def fits(value: Any) -> bool:
 def read(file: JsonFile, data) -> Iterator[Example]:
     """Yield an example for each document and hypothesis, its id "<document>/<hypothesis>".
 
-    Fields: text; spans, [start, end) of each in characters of the text; hypothesis; and, where the
-    file has annotations, label (one of `LABELS`) and evidence, numbers of spans from 0.
+    Fields: text; spans, [start, end) of each in characters of the text; hypothesis; key (its name)
+    and document (its id as the file has it), which predictions say; and, where the file has
+    annotations, label (one of `LABELS`) and evidence, numbers of spans from 0.
 
     Raises:
         DataError: another layout, a span outside of the text, evidence that is no span.
@@ -39,14 +40,15 @@ def read(file: JsonFile, data) -> Iterator[Example]:
         annotations = annotated(document, where) if "annotation_sets" in document else None
         for key, entry in file.value["labels"].items():
             here = f"{where}/{key}"
-            more: dict[str, Any] = {"hypothesis": take(entry, "hypothesis", str, here)}
+            hypothesis = take(entry, "hypothesis", str, here)
+            more = {"hypothesis": hypothesis, "key": key, "document": document["id"]}
             if annotations is not None:
                 more |= _annotation(annotations, key, len(fields["spans"]), here)
             yield Example(fields | more, f"{id}/{key}", here)
 
 
 def gold(file: JsonFile) -> Iterator[Example]:
-    """Yield what `read` does, with ``document`` (its id) and ``key`` (that of the hypothesis).
+    """Yield what `read` does.
 
     Raises:
         DataError: no annotations, as in the files of a test set; a hypothesis that lacks, or that
@@ -61,8 +63,6 @@ def gold(file: JsonFile) -> Iterator[Example]:
     for example in read(file, None):
         if "label" not in example.fields:
             raise DataError(f"{example.where}: no field 'annotation_sets', expected a list")
-        document, _, key = str(example.id).rpartition("/")
-        example.fields |= {"document": document, "key": key}
         yield example
 
 
@@ -111,9 +111,7 @@ def _spans(document: dict[str, Any], length: int, where: str) -> list[list[int]]
     return spans
 
 
-def _annotation(
-    annotations: dict[str, Any], key: str, spans: int, where: str
-) -> dict[str, Any]:
+def _annotation(annotations: dict[str, Any], key: str, spans: int, where: str) -> dict[str, Any]:
     """Label and evidence of a hypothesis."""
     if key not in annotations:
         raise DataError(f"{where}: the hypothesis lacks in the annotations")

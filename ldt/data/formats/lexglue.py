@@ -33,13 +33,15 @@ class Task(NamedTuple):
     """A part of the benchmark.
 
     ``classes`` are in the official order. ``raw`` is the field of the published labels; ``several``
-    says whether a document can have more than one, or none.
+    says whether a document can have more than one, or none; ``none`` whether having none is scored
+    as one more class.
     """
 
     name: str
     classes: tuple[str, ...]
     raw: str
     several: bool = True
+    none: bool = False
 
     def read(self, source: str, data) -> Iterator[Example]:
         """Yield an example for each line: text, a list of paragraphs or one text, and label, the
@@ -93,8 +95,8 @@ class Task(NamedTuple):
 TASKS = {
     task.name: task
     for task in (
-        Task("ecthr_a", _ARTICLES, "violated_articles"),
-        Task("ecthr_b", _ARTICLES, "allegedly_violated_articles"),
+        Task("ecthr_a", _ARTICLES, "violated_articles", none=True),
+        Task("ecthr_b", _ARTICLES, "allegedly_violated_articles", none=True),
         Task("scotus", tuple(map(str, range(1, 14))), "issueArea", several=False),
         Task("eurlex", _CONCEPTS, "labels"),
     )
@@ -133,16 +135,16 @@ def numbers(values: list, classes: int, where: str) -> list[int]:
     return sorted(set(values))
 
 
-def gold(source: str) -> list[Example]:
-    """The lines of a gold file, each with its id.
+def lines(source: str) -> list[Example]:
+    """The lines of a file of gold labels or of predictions, each with its id.
 
     Raises:
         UserError: there is no such file.
-        DataError: a line that is no JSON object, an id twice, or nothing in it.
+        DataError: a line that is no JSON object, an id twice.
     """
-    lines = [
+    found = [
         Example(line.fields, line_id(line, number), line.where)
         for number, line in enumerate(records.read(source, format="jsonl"))
     ]
-    once((str(line.id) for line in lines), source)
-    return lines
+    once((str(line.id) for line in found), "stdin" if source == "-" else source)
+    return found

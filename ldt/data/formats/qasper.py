@@ -174,6 +174,4 @@ def _by_row(paper: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows(columns: dict[str, list]) -> list[dict[str, Any]]:
-    return [
-        dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
-    ]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
