@@ -80,7 +80,8 @@ def curve_figures(found: Any, wrong: Any, clauses: Any) -> dict[str, np.ndarray]
     The curve begins at recall 0 with precision 1 and ends at the last recall that is reached;
     each precision becomes the highest at its recall or a higher one; the area is one of
     trapezoids. The precision at a recall is that of the first point that reaches it, 0 if none
-    does. What is undefined (no clauses, no predictions) is 0.
+    does; as in the published script the last point, that of threshold 0, is not looked at there.
+    What is undefined (no clauses, no predictions) is 0.
 
     Args:
         found, wrong: [..., 101], as `count` has them, or sums of them.
@@ -93,7 +94,7 @@ def curve_figures(found: Any, wrong: Any, clauses: Any) -> dict[str, np.ndarray]
     steps = np.diff(recall) * (precision[..., 1:] + precision[..., :-1]) / 2
     figures = {"aupr": 100 * np.nan_to_num(steps.sum(-1))}
     for name, wanted in RECALLS.items():
-        reached = recall >= wanted
+        reached = recall[..., :-1] >= wanted
         first = np.take_along_axis(precision, reached.argmax(-1)[..., None], -1)[..., 0]
         figures[name] = 100 * np.where(reached.any(-1), first, 0.0)
     return figures
