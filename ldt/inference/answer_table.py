@@ -57,11 +57,10 @@ def layout_of(output: Path, published: Callable[[Iterator[Answer]], Any]) -> Lay
 def write_published(
     published: Callable[[Iterator[Answer]], Any], answers: Path, target: Path
 ) -> None:
-    """Write one JSON value, made of all answers in memory."""
-    with open(answers, "rb") as lines:
-        value = json_line(published(map(json.loads, lines)))
-    with open(target, "xb") as file:
-        file.write(value)
+    """Write one JSON value, made of all answers in memory, or lines where that is the layout."""
+    with open(answers, "rb") as lines, open(target, "xb") as file:
+        value = published(map(json.loads, lines))
+        file.writelines(map(json_line, value if isinstance(value, Iterator) else [value]))
 
 
 def write_csv(delimiter: str, answers: Path, target: Path) -> None:

@@ -21,6 +21,8 @@ METRICS = {
     "wikihop": "ldt.metrics.wikihop:evaluate",
     "hotpotqa": "ldt.metrics.hotpotqa:evaluate",
     "conll": "ldt.metrics.conll:evaluate",
+    "nq": "ldt.metrics.nq:evaluate",
+    "tydiqa": "ldt.metrics.tydiqa:evaluate",
     "cuad": "ldt.metrics.cuad:evaluate",
     "contractnli": "ldt.metrics.contractnli:evaluate",
     "qasper": "ldt.metrics.qasper:evaluate",

@@ -55,6 +55,18 @@ def read_gold(source: Names, format: str, expected: str) -> JsonFile:
     raise DataError(f"{file.name}: {shown(file.value)}; expected {expected}")
 
 
+def number(item: dict[str, Any], key: str, where: str) -> float:
+    """A number that a prediction has under ``key``.
+
+    Raises:
+        DataError: it is missing, or no number.
+    """
+    value = item.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DataError(f"{where}: {key} is {shown(value)}, expected a number")
+    return float(value)
+
+
 def answers_by_id(file: JsonFile) -> dict[str, str]:
     """Predictions as one object, id to text.
 

@@ -18,9 +18,11 @@ from ldt.data.formats import (
     cuad,
     hotpotqa,
     lexglue,
+    nq,
     qasper,
     squad,
     triviaqa,
+    tydiqa,
     wikihop,
 )
 from ldt.data.records import Example, OnError
@@ -40,8 +42,13 @@ _WHOLE: dict[str, ModuleType] = {  # one JSON value
     "contractnli": contractnli,
     "qasper": qasper,
 }
-_STREAMED: dict[str, Any] = {"conll": conll, **lexglue.TASKS}  # a document at a time
-_NUMBERED = ("conll", *lexglue.TASKS)  # whose ids are numbers in a file
+_STREAMED: dict[str, Any] = {  # a document at a time
+    "conll": conll,
+    "nq": nq,
+    "tydiqa": tydiqa,
+    **lexglue.TASKS,
+}
+_NUMBERED = ("conll", *lexglue.TASKS)  # whose ids may be numbers in a file
 TEXT = "text"  # a file is a document
 PUBLISHED = tuple(_WHOLE)  # read whole into memory
 FORMATS = (*LINES, TEXT, *_STREAMED, *_WHOLE)

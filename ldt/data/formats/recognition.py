@@ -19,6 +19,11 @@ _MARKS: dict[str, tuple[str, set[str], int, bool]] = {
     "qasper": ("{[", {"full_text", "qas"}, 2, False),
     **dict.fromkeys(lexglue.TASKS, ("{", {"facts", "text"}, 1, False)),
 }
+# A key by which a line of a layout is known, however deep it stands; quotes in a text are escaped.
+_KEYS = {
+    "nq": re.compile(r'"(long_answer|long_answer_candidates)"\s*:|^\{\s*"document_text"\s*:'),
+    "tydiqa": re.compile(r'"(minimal_answer|passage_answer|passage_answer_candidates)"\s*:'),
+}
 _TABLES = ("csv", "tsv", "json", "jsonl", "parquet")  # endings that no file of CoNLL has
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\]:,]', re.S)
 _WORDS = 4  # lines of CoNLL with as many columns, by which it is known
@@ -51,6 +56,10 @@ def _fits(format: str, head: bytes, table: bool, ended: bool = False) -> bool | 
     if format in _MARKS:
         begin, names, place, listed = _MARKS[format]
         return _has_key(text, names, place, listed) if text[0] in begin else False
+    if format in _KEYS:
+        if text[0] != "{":
+            return False
+        return bool(_KEYS[format].search(text)) or (False if ended else None)
     lines = text.rstrip().split("\n") if ended else text.split("\n")[:-1]
     return _is_conll(lines, table, ended)
 
