@@ -29,6 +29,40 @@ FormatOption = Annotated[
     ),
 ]
 
+# Options of one format alone.
+DomainOption = Annotated[
+    Literal["wikipedia", "web"] | None,
+    typer.Option(
+        help="Domain of a triviaqa file: wikipedia scores by question, web by page; by default "
+        "the one in the gold file."
+    ),
+]
+EvidenceOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Folder of the documents of a triviaqa file, for scores by length of document.",
+    ),
+]
+NaProbOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Probabilities of no answer for squad2, as JSON: {id: probability}.",
+    ),
+]
+TaskOption = Annotated[
+    Literal["ecthr_a", "ecthr_b", "scotus", "eurlex"] | None,
+    typer.Option(help="Part of lexglue; by default what the columns of a table of logits say."),
+]
+TextEvidenceOption = Annotated[
+    bool,
+    typer.Option(
+        "--text-evidence-only",
+        help="Leave tables and figures out of the evidence of a qasper file.",
+    ),
+]
+
 
 def evaluate(
     gold: Annotated[
@@ -52,38 +86,11 @@ def evaluate(
             "lines with id and spans, a list of {start, end}.",
         ),
     ] = False,
-    domain: Annotated[
-        Literal["wikipedia", "web"] | None,
-        typer.Option(
-            help="Domain of a triviaqa file: wikipedia scores by question, web by page; by default "
-            "the one in the gold file."
-        ),
-    ] = None,
-    evidence: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder of the documents of a triviaqa file, for scores by length of document.",
-        ),
-    ] = None,
-    na_prob: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Probabilities of no answer for squad2, as JSON: {id: probability}.",
-        ),
-    ] = None,
-    task: Annotated[
-        Literal["ecthr_a", "ecthr_b", "scotus", "eurlex"] | None,
-        typer.Option(help="Part of lexglue; by default what the columns of a table of logits say."),
-    ] = None,
-    text_evidence_only: Annotated[
-        bool,
-        typer.Option(
-            "--text-evidence-only",
-            help="Leave tables and figures out of the evidence of a qasper file.",
-        ),
-    ] = False,
+    domain: DomainOption = None,
+    evidence: EvidenceOption = None,
+    na_prob: NaProbOption = None,
+    task: TaskOption = None,
+    text_evidence_only: TextEvidenceOption = False,
     json: Annotated[
         str | None,
         typer.Option(

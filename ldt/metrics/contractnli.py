@@ -204,7 +204,7 @@ def _other_groups(
     """The figures of `SHOWN` in the other published groups, then of each hypothesis."""
     together = _Scorer(pairs, binary, range(len(pairs)))
     by_document = _scorers(pairs, binary, [pair.document for pair in pairs])
-    alone = {key: [] for key in by_key}
+    alone: dict[Hashable, list[_Scorer]] = {key: [] for key in by_key}
     for number, pair in enumerate(pairs):
         if pair.spans is not None:
             alone[pair.key].append(_Scorer(pairs, binary, [number]))
@@ -272,11 +272,10 @@ def _pair(example: Example, entry: Any, name: str) -> Pair:
     """
     where, fields = f"{name}: {example.id}", example.fields
     probabilities = take(entry, "class_probs", dict, where)
-    shares = [_number(probabilities.get(label), f"{where}: {label}") for label in LABELS]
+    shares = [prediction_files.number(probabilities, label, where) for label in LABELS]
     gold = LABELS.index(fields["label"])
-    scores = [
-        _number(share, f"{where}: span_probs") for share in take(entry, "span_probs", list, where)
-    ]
+    listed = dict(enumerate(take(entry, "span_probs", list, where)))
+    scores = [prediction_files.number(listed, number, f"{where}: span_probs") for number in listed]
     if len(scores) != len(fields["spans"]):
         raise DataError(
             f"{where}: {len(scores):,} span_probs; the document has {len(fields['spans']):,} spans"
@@ -293,9 +292,3 @@ def _pair(example: Example, entry: Any, name: str) -> Pair:
         nli.binary(shares[nli.ENTAILMENT], shares[nli.CONTRADICTION]),
         spans,
     )
-
-
-def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DataError(f"{where}: the probability is {shown(value)}, expected a number")
-    return value

@@ -215,12 +215,8 @@ def _predictions(file: JsonFile) -> dict[str, dict[str, float]]:
         answers[id] = {}
         for entry in take(file.value, id, list, file.name):
             where = f"{file.name}: {id}"
-            text, probability = take(entry, "text", str, where), entry.get("probability")
-            if isinstance(probability, bool) or not isinstance(probability, int | float):
-                raise DataError(
-                    f"{where}: the probability of {text!r:.40} is {shown(probability)}, expected "
-                    "a number"
-                )
+            text = take(entry, "text", str, where)
+            probability = prediction_files.number(entry, "probability", where)
             if text:
                 answers[id][text] = probability
     return answers

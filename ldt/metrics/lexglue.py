@@ -86,16 +86,15 @@ def table(answers: Iterable[dict]) -> str:
     return "".join("\t".join(row) + "\n" for row in rows)
 
 
-def published(answers: Iterable[dict]) -> list[dict]:
-    """The lines with numbers of classes.
+def published(answers: Iterable[dict]) -> Iterator[dict]:
+    """Yield the lines with numbers of classes.
 
     Args:
         answers: each with id, and ``labels`` or ``label``, numbers of classes.
     """
-    return [
-        {"id": answer["id"]} | {key: answer[key] for key in ("labels", "label") if key in answer}
-        for answer in answers
-    ]
+    for answer in answers:
+        labels = {key: answer[key] for key in ("labels", "label") if key in answer}
+        yield {"id": answer["id"]} | labels
 
 
 def read_gold(source: Names, format: str) -> JsonFile:
@@ -195,18 +194,14 @@ def _task(predictions: JsonFile, name: str | None) -> Task:
     if not is_table:
         return TASKS[str(name)]
     columns = predictions.value.shape[1]
-    part = BY_COLUMNS.get(columns) if name is None else TASKS[name]
-    if part is None or columns not in (len(part.classes), _outputs(part)):
-        expected = (
-            " or ".join(map(str, sorted({len(part.classes), _outputs(part)})))
-            if part
-            else (", ".join(map(str, BY_COLUMNS)))
-        )
+    fitting = BY_COLUMNS if name is None else {len(TASKS[name].classes), _outputs(TASKS[name])}
+    if columns not in fitting:
+        expected = " or ".join(map(str, sorted(fitting)))
         raise DataError(
-            f"{predictions.name}: {plural(columns, 'logit')} a row; "
-            f"{part.name if part else 'the parts of lexglue'} have {expected}"
+            f"{predictions.name}: {plural(columns, 'logit')} a row; {name or 'lexglue'} has "
+            f"{expected}"
         )
-    return part
+    return BY_COLUMNS[columns] if name is None else TASKS[name]
 
 
 def _outputs(task: Task) -> int:

@@ -7,7 +7,7 @@ Source: Koreeda and Manning 2021 (arXiv:2110.01799), the rules of their evaluati
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -73,7 +73,9 @@ class SpanTable:
         self.found = np.array([(e.scores > SURE).sum() for e in spans], np.float64)
         self.true = np.array([(e.right & (e.scores > SURE)).sum() for e in spans], np.float64)
 
-    def _reaching(self, scores: Sequence[np.ndarray], side: str = "left") -> np.ndarray:
+    def _reaching(
+        self, scores: Sequence[np.ndarray], side: Literal["left", "right"] = "left"
+    ) -> np.ndarray:
         """How many scores of each pair reach each threshold, or lie above it for "right"."""
         counts = [
             len(each) - np.searchsorted(np.sort(each), self.thresholds, side) for each in scores
@@ -117,9 +119,10 @@ def binary(entailment: float, contradiction: float) -> int:
 
 
 def mean_defined(figures: Sequence[Figures]) -> Figures:
-    """The mean of each figure over those where it is defined; NaN where it is so nowhere."""
+    """The mean of each figure over those where it is defined; NaN where it is so nowhere, none of
+    nothing."""
     means = {}
-    for name in figures[0]:
+    for name in figures[0] if figures else ():
         values = np.stack([each[name] for each in figures])
         means[name] = _ratio(np.nansum(values, 0), (~np.isnan(values)).sum(0)) / 100
     return means

@@ -1,6 +1,6 @@
 """The layouts of gold and prediction files: which one a file has, and what is wrong with it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ldt.data import formats, strict_json
@@ -55,7 +55,7 @@ def read_gold(source: Names, format: str, expected: str) -> JsonFile:
     raise DataError(f"{file.name}: {shown(file.value)}; expected {expected}")
 
 
-def number(item: dict[str, Any], key: str, where: str) -> float:
+def number(item: Mapping[Any, Any], key: Any, where: str) -> float:
     """A number that a prediction has under ``key``.
 
     Raises:

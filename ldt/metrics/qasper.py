@@ -4,7 +4,7 @@
 Source: Dasigi et al. 2021 (arXiv:2105.03011), the rules of their evaluation script.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,21 +63,19 @@ def best_type(references: Sequence[Reference], answer: str) -> str:
     return max(references, key=lambda each: answer_f1(answer, each.answer)).type
 
 
-def published(answers: Iterable[dict]) -> list[dict]:
-    """The lines of the official layout.
+def published(answers: Iterable[dict]) -> Iterator[dict]:
+    """Yield the lines of the official layout.
 
     Args:
         answers: each with id, answer and ``evidence``, texts of paragraphs; an answer ""
             becomes "Unanswerable", without evidence.
     """
-    return [
-        {
+    for answer in answers:
+        yield {
             "question_id": str(answer["id"]),
             "predicted_answer": answer["answer"] or UNANSWERABLE,
             "predicted_evidence": list(answer["evidence"]) if answer["answer"] else [],
         }
-        for answer in answers
-    ]
 
 
 def read_gold(source: Names, format: str) -> JsonFile:
