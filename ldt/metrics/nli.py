@@ -16,6 +16,7 @@ SURE = 0.5  # a span is predicted above it
 RECALLS = {"precision@recall80": 0.8, "precision@recall90": 0.9}
 
 Figures = dict[str, np.ndarray]
+Side = Literal["left", "right"]
 
 
 class Spans(NamedTuple):
