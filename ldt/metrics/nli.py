@@ -110,6 +110,7 @@ class SpanTable:
         figures["roc_auc"] = _ratio((own * (wrong[:, None] - above)).sum(1), there * wrong)
         true, found = weights @ self.true, weights @ self.found
         figures |= _precision_recall_f1(true, there, found)
+        figures["precision"] = np.where(spans > 0, figures["precision"], np.nan)
         figures["accuracy"] = _ratio(spans - there - found + 2 * true, spans)
         return figures
 

@@ -123,8 +123,8 @@ def test_the_thresholds_are_numpys_own_with_their_rounding():
     place = int(np.abs(grid - 0.3).argmin())
     assert cuad.THRESHOLDS[place] == grid[place] != 0.3
     found, _ = curve(("a b", 0.3))
-    assert found[place] == (0.3 > grid[place])
-    assert found.tolist() == [int(0.3 > least) for least in cuad.THRESHOLDS]
+    assert found[place] == (grid[place] < 0.3)
+    assert found.tolist() == [int(least < 0.3) for least in cuad.THRESHOLDS]
 
 
 def test_of_equal_texts_the_last_probability_counts():
