@@ -106,7 +106,7 @@ def read_gold(source: Names, format: str) -> JsonFile:
     """
     file = only(source, f"the documents of {format}")
     name = "stdin" if file == "-" else file
-    if not _is_json(file):
+    if _first(file) not in ("", "{", "["):
         raise DataError(
             f"{name}: looks like a table of logits, not like a gold file; are --gold and --pred "
             "swapped?"
@@ -126,7 +126,7 @@ def read_predictions(source: Names) -> JsonFile:
     """
     file = only(source, "predictions of lexglue")
     name = "stdin" if file == "-" else file
-    return JsonFile(name, layout.lines(file) if _is_json(file) else _logits(file, name))
+    return JsonFile(name, layout.lines(file) if _first(file) in ("{", "[") else _logits(file, name))
 
 
 def evaluate(gold: JsonFile, predictions: JsonFile, *, task: str | None = None) -> Result:
@@ -247,9 +247,10 @@ def _words(fields: dict[str, Any]) -> int | None:
     return sum(map(count_words, texts)) if known else None
 
 
-def _is_json(file: str) -> bool:
+def _first(file: str) -> str:
+    """The first character of a file, "" of an empty one."""
     head = beginning(file, 1 << 10, lambda head: bool(head.strip()))
-    return head.decode("utf-8-sig", "ignore").lstrip()[:1] in ("{", "[")
+    return head.decode("utf-8-sig", "ignore").lstrip()[:1]
 
 
 def _logits(file: str, name: str) -> np.ndarray:
