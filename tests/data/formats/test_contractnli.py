@@ -18,7 +18,7 @@ def test_each_document_is_read_with_each_hypothesis(shared_data):
     }
     first = examples[0]
     assert first.id == "3/nda-11"
-    assert (first.fields["document"], first.fields["key"]) == ("3", "nda-11")
+    assert (first.fields["document"], first.fields["key"]) == (3, "nda-11")
     assert first.fields["hypothesis"].startswith("Receiving Party shall not reverse engineer")
     text, spans = first.fields["text"], first.fields["spans"]
     evidence = [text[slice(*spans[number])] for number in first.fields["evidence"]]
@@ -69,5 +69,5 @@ def test_a_document_that_cannot_be_read(more, message):
 
 
 def test_another_layout_is_told():
-    with pytest.raises(DataError, match="f: a list of 0, expected an object with documents and"):
+    with pytest.raises(DataError, match="f: a list, empty, expected an object with documents and"):
         list(contractnli.read(JsonFile("f", []), None))
