@@ -21,6 +21,17 @@ log = logging.getLogger("ldt")
 
 Format = Enum("Format", {name: name for name in METRICS})  # type: ignore[misc]  # not literals
 
+GoldOption = Annotated[
+    list[str],
+    typer.Option(
+        metavar="FILE",
+        help="Questions with their answers, in the published layout; a pattern in quotes, or "
+        "repeated, where that has shards.",
+    ),
+]
+PredOption = Annotated[
+    list[str], typer.Option(metavar="FILE", help="Predictions to score; - reads standard input.")
+]
 FormatOption = Annotated[
     Format | None,
     typer.Option(
@@ -65,18 +76,8 @@ TextEvidenceOption = Annotated[
 
 
 def evaluate(
-    gold: Annotated[
-        list[str],
-        typer.Option(
-            metavar="FILE",
-            help="Questions with their answers, in the published layout; a pattern in quotes, or "
-            "repeated, where that has shards.",
-        ),
-    ],
-    pred: Annotated[
-        list[str],
-        typer.Option(metavar="FILE", help="Predictions to score; - reads standard input."),
-    ],
+    gold: GoldOption,
+    pred: PredOption,
     format: FormatOption = None,
     passages: Annotated[
         bool,

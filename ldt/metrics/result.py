@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ Derive = Callable[[dict[str, Any]], dict[str, Any]]
 # How often each item counts, [resamples, items], to metrics, 0 to 100, each [resamples].
 Figures = Callable[[np.ndarray], dict[str, np.ndarray]]
 
+_Id = TypeVar("_Id", bound=Hashable)
 _LETTER = re.compile(f"[{CJK}]")  # each counts as a word
 
 
@@ -234,7 +235,7 @@ def _groups(
     return listed
 
 
-def compare(gold: Sequence[str], predictions: Any) -> tuple[list[str], list[str]]:
+def compare(gold: Sequence[_Id], predictions: Any) -> tuple[list[_Id], list[_Id]]:
     """Ids of ``gold`` without a prediction, and ids of predictions that are not in ``gold``."""
     known = set(gold)
     return (

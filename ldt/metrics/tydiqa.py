@@ -176,7 +176,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
     questions: list[Question] = gold.value
     answers: Mapping[Key, Prediction] = predictions.value
     keys = [(question.language, question.id) for question in questions]
-    missing, extra = compare(keys, answers)  # type: ignore[arg-type]  # pairs, not ids
+    missing, extra = compare(keys, answers)
     predicted = {language for language, _ in answers}
     parts = {
         language: _Part(language, questions, answers)
@@ -197,9 +197,11 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
 
     once = np.ones((1, len(items)), int)
     found = {name: part.figures(once) for name, part in parts.items()}
-    metrics = {name: float(value[0]) for name, value in _averages(parts, found, once).items()}
+    averages = _averages(parts, found, once)
+    metrics: dict[str, float | int] = {name: float(value[0]) for name, value in averages.items()}
+    metrics |= {"total": len(items)}
     ids = [[id for _, id in part] for part in (missing, extra)]
-    result = Result("tydiqa", items, metrics | {"total": len(items)}, "pages", *ids)
+    result = Result("tydiqa", items, metrics, "pages", missing=ids[0], extra=ids[1])
     result.figures, result.shown = figures, SHOWN
     result.subsets = {
         language: {name: float(value[0]) for name, value in values.items()}
@@ -229,7 +231,8 @@ class _Part:
 
     def counted(self, counts: np.ndarray) -> np.ndarray:
         """True where a question of the language counts, or gold has none at all: [resamples]."""
-        return counts[:, self._numbers].any(1) | (not self._numbers)
+        own = counts[:, self._numbers].sum(1)
+        return (own > 0) | (len(self._numbers) == 0)
 
     def figures(self, counts: np.ndarray) -> dict[str, np.ndarray]:
         """Those of the language; see `Curve.best`."""
