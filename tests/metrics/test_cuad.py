@@ -115,6 +115,8 @@ def test_a_probability_has_to_be_above_the_threshold():
     found, _ = curve(("a b", 0.001))
     assert found[-2:].tolist() == [0, 1]  # thresholds 0.001 and 0
     assert not curve(("a b", 0.0))[0].any()
+    _, wrong = curve(("z", 0.001))
+    assert wrong[-2:].tolist() == [0, 1]
 
 
 def test_the_thresholds_are_numpys_own_with_their_rounding():
@@ -178,6 +180,11 @@ def test_a_precision_is_the_highest_at_its_recall_or_a_higher_one():
     figures = cuad.curve_figures(found, wrong, 1)
     assert figures["aupr"] == pytest.approx(50)
     assert figures["prec_at_90_recall"] == pytest.approx(50)
+
+
+def test_the_curve_begins_at_recall_0_with_precision_1():
+    found, wrong = curve(("z", 0.995), ("a b", 0.995))  # one point, recall 1 with precision 1/2
+    assert cuad.curve_figures(found, wrong, 1)["aupr"] == pytest.approx(75)
 
 
 def test_a_recall_that_is_not_reached_has_precision_0_and_no_area():
