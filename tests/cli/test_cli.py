@@ -260,7 +260,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
         assert ended.value.code == 7
     (first, defaults), (second, options), by_position = seen
     assert by_position == (second, options)
-    assert (first, second) == (("-",), ("a",))
+    assert (first, second) == ((["-"],), (["a"],))
     assert defaults == {
         **{"model": None, "output": None, "on_error": "stop", "resume": False, "text": None},
         **{"batch_tokens": 16384, "max_line_bytes": 256 << 20, "id": None, "device": "auto"},

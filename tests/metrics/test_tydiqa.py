@@ -152,9 +152,11 @@ def test_a_missing_prediction_is_a_wrong_answer_of_score_0_where_gold_has_none(s
 
 
 def test_a_prediction_of_another_language_than_gold_is_ignored(score):
-    questions = [("finnish", RIGHT), ("thai", RIGHT)]
-    found = score(questions, [predicted(0, "thai", index=0), predicted(1, "thai", index=0)])
+    questions = [("finnish", RIGHT), ("thai", RIGHT), ("finnish", RIGHT)]
+    predictions = [predicted(0, "thai", index=0), predicted(1, "thai", index=0), predicted(2)]
+    found = score(questions, predictions)
     assert found.subsets["thai"]["passage-best-threshold-f1"] == 100
+    assert found.subsets["finnish"]["passage-best-threshold-f1"] == 0
     assert found.extra == ["0"]
 
 

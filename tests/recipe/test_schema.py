@@ -62,7 +62,7 @@ WRONG = [
     {"model.attention": "fast"},
     {"model.config": {}},
     {"data.train": ...},
-    {"data.train": ["a.jsonl"]},
+    {"data.train": []},
     {"data.max_length": "4096"},
     {"data.max_length": 0},
     {"data.stride": True},

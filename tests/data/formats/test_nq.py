@@ -34,6 +34,7 @@ def test_a_page_is_its_words_and_candidates_are_characters_of_it(made, tmp_path)
     assert example.id == -(2**63)
     assert isinstance(example.id, int)
     assert context == "é😀 b\u180ec d e\u0301 f"
+    assert all(c["start"] <= c["end"] for c in example.fields["candidates"])
     found = [(c["type"], context[c["start"] : c["end"]]) for c in example.fields["candidates"]]
     assert found == [
         ("paragraph", "é😀 b\u180ec"),
@@ -59,10 +60,16 @@ def test_simplified_text_is_split_at_the_single_blank_and_at_no_other_white_spac
 
 
 def test_tags_with_attributes_are_tags_in_both_layouts(tmp_path):
-    made = nq(1, ["<Table>", '<Th colspan="2">', "a", "</Th>", "<b>", "</Table>"], [(0, 6)])
-    made["document_tokens"][4]["html_token"] = False  # a word that looks like one
+    made = nq(1, ["<Table>", '<Th colspan="2">', "a", "</Th>", "<Tb>", "</Table>"], [(0, 6)])
+    made["document_tokens"][4]["html_token"] = False  # a word that looks like a tag
     for line in (made, simplified(made)):
-        assert one(tmp_path / "nq.jsonl", line).fields["context"] == "a <b>"
+        assert one(tmp_path / "nq.jsonl", line).fields["context"] == "a <Tb>"
+
+
+def test_the_original_layout_says_itself_which_tokens_are_tags(tmp_path):
+    made = nq(1, ["<P>", "<P>", "b", "</P>"], [(0, 4)])
+    made["document_tokens"][1]["html_token"] = False
+    assert one(tmp_path / "nq.jsonl", made).fields["context"] == "<P> b"
 
 
 def test_characters_go_to_bytes_and_tokens_and_back_exactly(tmp_path):
