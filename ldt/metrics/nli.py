@@ -74,9 +74,7 @@ class SpanTable:
         self.found = np.array([(e.scores > SURE).sum() for e in spans], np.float64)
         self.true = np.array([(e.right & (e.scores > SURE)).sum() for e in spans], np.float64)
 
-    def _reaching(
-        self, scores: Sequence[np.ndarray], side: Literal["left", "right"] = "left"
-    ) -> np.ndarray:
+    def _reaching(self, scores: Sequence[np.ndarray], side: Side = "left") -> np.ndarray:
         """How many scores of each pair reach each threshold, or lie above it for "right"."""
         counts = [
             len(each) - np.searchsorted(np.sort(each), self.thresholds, side) for each in scores
