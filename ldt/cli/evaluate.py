@@ -40,6 +40,40 @@ FormatOption = Annotated[
     ),
 ]
 
+# Options of one format alone.
+DomainOption = Annotated[
+    Literal["wikipedia", "web"] | None,
+    typer.Option(
+        help="Domain of a triviaqa file: wikipedia scores by question, web by page; by default "
+        "the one in the gold file."
+    ),
+]
+EvidenceOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Folder of the documents of a triviaqa file, for scores by length of document.",
+    ),
+]
+NaProbOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Probabilities of no answer for squad2, as JSON: {id: probability}.",
+    ),
+]
+TaskOption = Annotated[
+    Literal["ecthr_a", "ecthr_b", "scotus", "eurlex"] | None,
+    typer.Option(help="Part of lexglue; by default what the columns of a table of logits say."),
+]
+TextEvidenceOption = Annotated[
+    bool,
+    typer.Option(
+        "--text-evidence-only",
+        help="Leave tables and figures out of the evidence of a qasper file.",
+    ),
+]
+
 
 def evaluate(
     gold: GoldOption,
@@ -53,27 +87,11 @@ def evaluate(
             "lines with id and spans, a list of {start, end}.",
         ),
     ] = False,
-    domain: Annotated[
-        Literal["wikipedia", "web"] | None,
-        typer.Option(
-            help="Domain of a triviaqa file: wikipedia scores by question, web by page; by default "
-            "the one in the gold file."
-        ),
-    ] = None,
-    evidence: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder of the documents of a triviaqa file, for scores by length of document.",
-        ),
-    ] = None,
-    na_prob: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Probabilities of no answer for squad2, as JSON: {id: probability}.",
-        ),
-    ] = None,
+    domain: DomainOption = None,
+    evidence: EvidenceOption = None,
+    na_prob: NaProbOption = None,
+    task: TaskOption = None,
+    text_evidence_only: TextEvidenceOption = False,
     json: Annotated[
         str | None,
         typer.Option(
@@ -96,7 +114,10 @@ def evaluate(
 
     if json and json != "-":
         result_file.check(Path(json), "--json", (*gold, *pred, na_prob))
-    options = {"domain": domain, "evidence": evidence, "na_prob": na_prob}
+    options = {
+        **{"domain": domain, "evidence": evidence, "na_prob": na_prob},
+        **{"task": task, "text_evidence_only": text_evidence_only or None},
+    }
     result = _result(gold, pred, format, passages, options)
     text = json_text.dumps(as_json(result), ensure_ascii=False, indent=2) if json else ""
     if json == "-":
@@ -192,14 +213,18 @@ def _groups(heading: str, groups: "list[Group]", result: "Result", why_not: str)
         for name in ("questions", *names):
             table.add_column(Text(plain(name)), justify="right")
         for group in groups:
-            values = [f"{group.metrics[name]:.2f}" for name in names]
+            values = [_share(group, name) for name in names]
             table.add_row(Text(plain(group.label)), f"{group.questions:,}", *values)
         stdout.print(table)
         return
     for group in groups:
-        scores = ", ".join(f"{name} {group.metrics[name]:.2f}" for name in names)
+        scores = ", ".join(f"{name} {_share(group, name)}" for name in names)
         counts = plural(group.questions, result.noun)
         say(f"{heading}: {group.label}: {counts}, {scores}", console=stdout)
+
+
+def _share(group: "Group", name: str) -> str:
+    return f"{group.metrics[name]:.2f}" if name in group.metrics else "-"
 
 
 def _value(name: str, value: float) -> str:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 # Of each published layout the function that scores it, imported when it is asked for. Its module
 # has ``read_gold(sources, format)``, ``read_predictions(sources)`` and ``baselines(gold,
-# evaluate)`` too; its keywords are options of that layout alone.
+# evaluate)`` too, the last with those options, and the predictions, that it wants; the function's
+# keywords are options of that layout alone.
 METRICS = {
     "triviaqa": "ldt.metrics.triviaqa:evaluate",
     "squad": "ldt.metrics.squad:evaluate",
@@ -22,6 +23,10 @@ METRICS = {
     "conll": "ldt.metrics.conll:evaluate",
     "nq": "ldt.metrics.nq:evaluate",
     "tydiqa": "ldt.metrics.tydiqa:evaluate",
+    "cuad": "ldt.metrics.cuad:evaluate",
+    "contractnli": "ldt.metrics.contractnli:evaluate",
+    "qasper": "ldt.metrics.qasper:evaluate",
+    "lexglue": "ldt.metrics.lexglue:evaluate",
 }
 
 
@@ -33,6 +38,8 @@ def evaluate(
     domain: str | None = None,
     evidence: Path | None = None,
     na_prob: str | None = None,
+    task: str | None = None,
+    text_evidence_only: bool | None = None,
 ) -> "Result":
     """Score a prediction file, and answers that are given without reading.
 
@@ -44,6 +51,8 @@ def evaluate(
         na_prob: a JSON file, see `ldt.metrics.squad.evaluate2`.
         format: a key of `METRICS`.
         domain, evidence: see `ldt.metrics.triviaqa.evaluate`.
+        task: see `ldt.metrics.lexglue.evaluate`.
+        text_evidence_only: see `ldt.metrics.qasper.evaluate`.
 
     Raises:
         UserError: an option that the format does not have, a file that is not there.
@@ -55,7 +64,10 @@ def evaluate(
     from ldt.metrics.baseline import no_better
     from ldt.metrics.result import unmatched
 
-    options: dict[str, Any] = {"domain": domain, "evidence": evidence, "na_prob": na_prob}
+    options: dict[str, Any] = {
+        **{"domain": domain, "evidence": evidence, "na_prob": na_prob},
+        **{"task": task, "text_evidence_only": text_evidence_only},
+    }
     options = {name: value for name, value in options.items() if value is not None}
     module, function = _metric(format)
     for name in options.keys() - signature(function).parameters.keys():
@@ -71,8 +83,9 @@ def evaluate(
         options["na_prob"] = strict_json.read(na_prob)
     result = function(right, predictions, **options)
     result.warnings[:0] = unmatched(result, predictions.name)
-    keyed = {"domain": domain} if domain else {}
-    result.baselines = module.baselines(right, function, **keyed)
+    known = options | {"predictions": predictions}
+    wanted = signature(module.baselines).parameters.keys() & known.keys()
+    result.baselines = module.baselines(right, function, **{name: known[name] for name in wanted})
     result.warnings += no_better(result.metrics, result.baselines)
     return result
 

@@ -37,12 +37,29 @@ def class_metrics(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> 
             classes, as scikit-learn has it for multi-label indicators, else over those that any
             document has in ``gold`` or ``predicted``, as it has it for single labels.
     """
-    f1 = class_table(gold, predicted)["f1"]
-    seen = np.ones_like(f1, bool) if several else (gold | predicted).any(0)
+    f1 = f1_of_draws(gold, predicted, np.ones((1, len(gold))), several=several)
     return {
         "exact_match" if several else "accuracy": 100 * float((gold == predicted).all(1).mean()),
-        "macro_f1": float(f1[seen].mean()),
-        "micro_f1": float(_percent(2 * (gold & predicted).sum(), gold.sum() + predicted.sum())),
+        **{name: float(value[0]) for name, value in f1.items()},
+    }
+
+
+def f1_of_draws(
+    gold: np.ndarray, predicted: np.ndarray, weights: np.ndarray, *, several: bool
+) -> dict[str, np.ndarray]:
+    """Return macro_f1 and micro_f1 [draws], from 0 to 100, of documents drawn so often each.
+
+    Args:
+        gold, predicted: [documents, classes] bool.
+        weights: [draws, documents].
+        several: as `class_metrics` has it; without it the mean is over classes of the draw.
+    """
+    weights = weights.astype(np.float64)
+    true, both = weights @ (gold & predicted), weights @ (gold.astype(int) + predicted)
+    seen = np.ones_like(both) if several else both > 0
+    return {
+        "macro_f1": (_percent(2 * true, both) * seen).sum(1) / np.maximum(seen.sum(1), 1),
+        "micro_f1": _percent(2 * true.sum(1), both.sum(1)),
     }
 
 

@@ -1,6 +1,6 @@
 """The layouts of gold and prediction files: which one a file has, and what is wrong with it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ldt.data import formats, strict_json
@@ -37,9 +37,9 @@ def read_gold(source: Names, format: str, expected: str) -> JsonFile:
         DataError: it is damaged, has another layout (the message says which), or no question.
     """
     file = strict_json.read(only(source, f"the questions of {format}"))
-    detected = formats.detect(file.value)
-    if detected == format.removesuffix("2"):
+    if formats.fits(file.value, format.removesuffix("2")):
         return file
+    detected = formats.detect(file.value)
     if detected:
         raise DataError(
             f"{file.name}: looks like a {detected} gold file, not a {format} one; "
@@ -55,7 +55,7 @@ def read_gold(source: Names, format: str, expected: str) -> JsonFile:
     raise DataError(f"{file.name}: {shown(file.value)}; expected {expected}")
 
 
-def number(item: dict[str, Any], key: str, where: str) -> float:
+def number(item: Mapping[Any, Any], key: Any, where: str) -> float:
     """A number that a prediction has under ``key``.
 
     Raises:
@@ -101,8 +101,14 @@ def refuse_gold(file: JsonFile) -> None:
 
 
 def _prediction_format(value: Any) -> str | None:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "contractnli" if "annotation_sets" in value[0] else None
     if not isinstance(value, dict):
         return None
+    if "predicted_answer" in value:
+        return "qasper"
+    if value and all(isinstance(spans, list) for spans in value.values()):
+        return "cuad"
     if isinstance(value.get("answer"), dict) and isinstance(value.get("sp"), dict):
         return "hotpotqa"
     return "text" if value and all(isinstance(text, str) for text in value.values()) else None

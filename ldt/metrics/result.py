@@ -89,7 +89,8 @@ class Result:
 
 @dataclass(slots=True)
 class Group:
-    """Questions on documents, or with places, between two ``limits``; ``metrics`` 0 to 100."""
+    """Questions on documents, or with places, between two ``limits``; ``metrics`` 0 to 100, those
+    that are defined of them."""
 
     label: str
     limits: tuple[float | None, float | None]
@@ -121,7 +122,8 @@ def intervals(
     of each of the ``figures``, from 0 to 100; none of a single unit.
 
     `RESAMPLES` times as many units as there are are drawn with replacement, each with all of its
-    questions; the interval holds the middle `LEVEL` of the means.
+    questions; the interval holds the middle `LEVEL` of the means. Where a figure is not defined of
+    a resample (NaN) that one is left out.
     """
     places = {unit: place for place, unit in enumerate(dict.fromkeys(i.unit for i in items))}
     if len(places) < 2:
@@ -129,7 +131,12 @@ def intervals(
     units = [places[item.unit] for item in items]
     drawn = _figures(units, figures) if figures else derive(_means(items, units))
     edges = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    return {name: tuple(np.quantile(values, edges).tolist()) for name, values in drawn.items()}
+    known = {name: values[~np.isnan(values)] for name, values in drawn.items()}
+    return {
+        name: tuple(np.quantile(values, edges).tolist())
+        for name, values in known.items()
+        if len(values)
+    }
 
 
 def _draws(units: int, at_once: int) -> Iterator[np.ndarray]:
@@ -161,6 +168,12 @@ def _figures(units: Sequence[int], figures: Figures) -> dict[str, np.ndarray]:
         counts = np.bincount((drawn + rows).ravel(), minlength=drawn.size)
         parts.append(figures(counts.reshape(-1, number)[:, of]))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def defined(figures: Figures, counts: np.ndarray) -> dict[str, float]:
+    """Those figures that are defined (not NaN) of items that count so often, [1, items]."""
+    values = {name: float(value[0]) for name, value in figures(counts).items()}
+    return {name: value for name, value in values.items() if not np.isnan(value)}
 
 
 def by_length(
@@ -216,7 +229,7 @@ def _groups(
     for place, members in sorted(groups.items()):
         if figures:
             counts = np.bincount(members, minlength=len(items))[None]
-            metrics = {name: float(value[0]) for name, value in figures(counts).items()}
+            metrics = defined(figures, counts)
         else:
             metrics = mean([items[number].scores for number in members], derive)
         label, limits = values(place)

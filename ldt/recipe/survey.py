@@ -103,13 +103,15 @@ def survey(source: str) -> Survey:
 
     Raises:
         UserError: there is no such file.
-        DataError: it is damaged, or holds nothing.
+        DataError: it is damaged, holds nothing, or has a layout that is scored only.
     """
     if not source.startswith("hf:"):
         source = os.path.expanduser(source)
     if _is_plain(source):
         return Survey(source, None, "mlm", texts=_plain_texts(source))
     layout = None if source.startswith("hf:") else _layout(source)
+    if layout not in (None, "conll", *TASKS):
+        raise DataError(f"{source}: the layout of {layout}, which no task learns from")
     examples, keys = _read(source, layout)
     if not examples:
         raise DataError(f"{source}: no records in it")

@@ -163,6 +163,125 @@ def test_every_format_prints_its_metric(ldt, format, line):
     assert line in out.splitlines()
 
 
+NLI = {
+    "documents": [
+        {
+            "id": 1,
+            "text": "a b",
+            "spans": [[0, 1], [2, 3]],
+            "annotation_sets": [{"annotations": {"x": {"choice": "Entailment", "spans": [1]}}}],
+        }
+    ],
+    "labels": {"x": {"hypothesis": "It is."}},
+}
+CLASSES = {"NotMentioned": 0, "Entailment": 1, "Contradiction": 0}
+NLI_PREDICTED = [
+    {
+        "id": 1,
+        "annotation_sets": [
+            {"annotations": {"x": {"class_probs": CLASSES, "span_probs": [0.2, 0.1]}}}
+        ],
+    }
+]
+CUAD = {
+    "data": [
+        {
+            "title": "t",
+            "paragraphs": [
+                {"context": "a b", "qas": [{"id": "t__Cap", "answers": [{"text": "a b"}]}]}
+            ],
+        }
+    ]
+}
+NOTHING = {"unanswerable": True}
+PAPER = {
+    "1": {
+        "full_text": [],
+        "qas": [{"question": "?", "question_id": "q", "answers": [{"answer": NOTHING}]}],
+    }
+}
+SAID = {"question_id": "q", "predicted_answer": "Unanswerable", "predicted_evidence": []}
+SPANS = {"t__Cap": [{"text": "a b", "probability": 0.995}]}
+LABELS = {"text": "a b", "labels": [3]}
+
+
+@pytest.mark.parametrize(
+    ("format", "gold", "pred", "options", "lines"),
+    [
+        (
+            "contractnli",
+            NLI,
+            NLI_PREDICTED,
+            [],
+            [
+                "contractnli: 1 pair, 1 predicted; figures from 0 to 100",
+                "span.map 50.00 (always the commonest class: 50.00)",
+                "class.accuracy 100.00 (always the commonest class: 100.00)",
+                "micro_label_macro_doc span.map 50.00",
+                "x class.f1_entailment 100.00",
+            ],
+        ),
+        (
+            "cuad",
+            CUAD,
+            SPANS,
+            [],
+            ["prec_at_90_recall 100.00 (always 'a b': 100.00)", "Cap aupr 100.00"],
+        ),
+        (
+            "qasper",
+            PAPER,
+            SAID,
+            ["--text-evidence-only"],
+            [
+                "Answer F1 100.00 (always 'Unanswerable': 100.00)",
+                "Missing predictions 0",
+                "Answer F1 by type none 100.00",
+            ],
+        ),
+        (
+            "lexglue",
+            LABELS,
+            {"id": 0, "labels": [3]},
+            ["--task", "ecthr_b"],
+            [
+                "lexglue, ecthr_b: 1 document, 1 predicted; figures from 0 to 100",
+                "micro-f1 100.00 (always 6: 100.00)",
+                "macro-f1 9.09 (always 6: 9.09)",
+            ],
+        ),
+    ],
+)
+def test_formats_with_files_of_their_own_print_their_metrics(
+    ldt, format, gold, pred, options, lines
+):
+    code, out, _ = ldt(format, *options, gold=gold, pred=pred)
+    assert code == 0
+    for line in lines:
+        assert line in out.splitlines()
+    assert json.loads(ldt(format, *options, "--json", "-", gold=gold, pred=pred)[1])["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("format", "gold", "pred", "code", "line"),
+    [
+        ("cuad", CUAD, {}, 4, "pred: no predictions of 1 question, such as 't__Cap'"),
+        ("cuad", SPANS, CUAD, 4, "gold: looks like predictions, not like a gold file; are --gold"),
+        ("cuad", GOLD["squad"], SPANS, 4, "gold: looks like a squad gold file, not a cuad one"),
+        ("contractnli", NLI, [], 4, "pred: no prediction of 1 pair of document and hypothesis"),
+        ("contractnli", NLI_PREDICTED, NLI, 4, "gold: looks like predictions, not like a gold"),
+        ("qasper", SAID, PAPER, 4, "gold: looks like predictions, not like a gold file; are --go"),
+        ("qasper", PAPER, PAPER, 4, "pred: looks like a qasper gold file, not like predictions"),
+        ("lexglue", LABELS, {"labels": [3]}, 2, "pred: lines do not tell the number of classes; "),
+        ("lexglue", "0\t0.1", LABELS, 4, "gold: looks like a table of logits, not like a gold f"),
+    ],
+)
+def test_what_is_missing_or_swapped_is_one_line(ldt, format, gold, pred, code, line):
+    found, out, err = ldt(format, gold=gold, pred=pred)
+    assert (found, out, err.count("\n")) == (code, "", 1)
+    assert err.startswith(f"error: {line}")
+
+
 def test_what_is_not_known_is_told(ldt):
     out = ldt("wikihop")[1].splitlines()
     assert out[0] == "wikihop: 1 question, 1 predicted; figures from 0 to 100"
@@ -236,6 +355,8 @@ def test_a_file_that_cannot_be_used_is_one_line_and_exit_code_4(ldt, format, fil
         (["--domain", "web"], "--domain is an option of --format triviaqa, not of squad"),
         (["--evidence", "x"], "--evidence is an option of --format triviaqa, not of squad"),
         (["--na-prob", "x"], "--na-prob is an option of --format squad2, not of squad"),
+        (["--task", "scotus"], "--task is an option of --format lexglue, not of squad"),
+        (["--text-evidence-only"], "--text-evidence-only is an option of --format qasper, not"),
         (["--json", "no/all.json"], "no: no such folder"),
         (["--json", "."], ".: a folder; name a file"),
         (["--json", "pred"], "--json pred: a file that is read; name another"),

@@ -118,3 +118,14 @@ def test_figures_of_a_group_are_made_of_its_members_alone():
 
     groups = by_length(found, figures=figures)
     assert [(group.questions, group.metrics["most"]) for group in groups] == [(1, 1), (2, 3)]
+
+
+def test_a_figure_that_is_not_defined_is_left_out_of_intervals_and_groups():
+    found = [Item(n, {}, words) for n, words in enumerate((100, 300))]
+
+    def figures(counts):
+        value = np.where(counts[:, 0] > 0, 50.0, np.nan)  # of the first item alone
+        return {"some": value, "none": np.full(len(counts), np.nan)}
+
+    assert intervals(found, figures=figures) == {"some": (50, 50)}
+    assert [group.metrics for group in by_length(found, figures=figures)] == [{"some": 50}, {}]

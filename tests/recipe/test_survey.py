@@ -50,6 +50,17 @@ def test_a_published_layout_is_seen_by_its_content(name, indent, tmp_path):
         check_fields(found, "classification")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("contractnli", {"documents": [], "labels": {}}), ("qasper", {"1": {"qas": []}})],
+)
+def test_a_layout_without_a_task_is_told(name, value, tmp_path):
+    path = tmp_path / "data.json"
+    path.write_text(json.dumps(value, indent=1), "utf-8")
+    with pytest.raises(DataError, match=f"data.json: the layout of {name}, which no task learns"):
+        survey(str(path))
+
+
 def test_conll_is_seen_by_its_tags(tmp_path):
     path = tmp_path / "d.txt"
     path.write_text("-DOCSTART- O\n\nIt O\nis O\nRome B-LOC\n\nYes O\n", "utf-8")

@@ -12,7 +12,19 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ldt.data import records, sources, strict_json, text_files
-from ldt.data.formats import conll, hotpotqa, nq, squad, triviaqa, tydiqa, wikihop
+from ldt.data.formats import (
+    conll,
+    contractnli,
+    cuad,
+    hotpotqa,
+    lexglue,
+    nq,
+    qasper,
+    squad,
+    triviaqa,
+    tydiqa,
+    wikihop,
+)
 from ldt.data.records import Example, OnError
 from ldt.data.sources import Names
 from ldt.errors import DataError
@@ -26,12 +38,17 @@ _WHOLE: dict[str, ModuleType] = {  # one JSON value
     "squad": squad,
     "triviaqa": triviaqa,
     "wikihop": wikihop,
+    "cuad": cuad,  # behind squad, as whose layout it is detected
+    "contractnli": contractnli,
+    "qasper": qasper,
 }
-_STREAMED: dict[str, ModuleType] = {  # a document at a time
+_STREAMED: dict[str, Any] = {  # a document at a time
     "conll": conll,
     "nq": nq,
     "tydiqa": tydiqa,
+    **lexglue.TASKS,
 }
+_NUMBERED = ("conll", *lexglue.TASKS)  # whose ids may be numbers in a file
 TEXT = "text"  # a file is a document
 PUBLISHED = tuple(_WHOLE)  # read whole into memory
 FORMATS = (*LINES, TEXT, *_STREAMED, *_WHOLE)
@@ -105,8 +122,8 @@ def _read(
             max_bytes=max_line_bytes,
         )
         return _placed(texts) if several else texts
-    if data.format == "conll" and several:
-        return _placed(conll.read(source, data))
+    if data.format in _NUMBERED and several:
+        return _placed(_STREAMED[data.format].read(source, data))
     if data.format in _STREAMED:
         return _STREAMED[data.format].read(source, data)
     if data.format in _WHOLE:
@@ -129,6 +146,11 @@ def _placed(examples: Iterator[Example]) -> Iterator[Example]:
 
 def _read_whole(layout: ModuleType, source: str, data: "DataSection") -> Iterator[Example]:
     yield from layout.read(strict_json.read(source), data)
+
+
+def fits(value: Any, name: str) -> bool:
+    """Whether the value of a JSON file with gold answers has this layout."""
+    return name in _WHOLE and _WHOLE[name].fits(value)
 
 
 def detect(value: Any) -> str | None:

@@ -3,16 +3,21 @@
 import re
 
 from ldt.data import records, streams
+from ldt.data.formats import lexglue
 from ldt.data.formats.conll import BORDER
 
 MOST = 1 << 16  # bytes that are looked at
-# What a file begins with, and names in its first object one of which has to be there: of a layout
-# that begins with {, before a list.
-_MARKS = {
-    "squad": ("{", {"data"}),
-    "triviaqa": ("{", {"Data"}),
-    "hotpotqa": ("[", {"_id", "supporting_facts"}),
-    "wikihop": ("[", {"query", "candidates", "supports"}),
+# What a file begins with; names one of which has to be there; in how many brackets; and whether
+# before a list.
+_MARKS: dict[str, tuple[str, set[str], int, bool]] = {
+    "squad": ("{", {"data"}, 1, True),
+    "triviaqa": ("{", {"Data"}, 1, True),
+    "hotpotqa": ("[", {"_id", "supporting_facts"}, 2, False),
+    "wikihop": ("[", {"query", "candidates", "supports"}, 2, False),
+    "cuad": ("{", {"data"}, 1, True),
+    "contractnli": ("{", {"documents"}, 1, True),
+    "qasper": ("{[", {"full_text", "qas"}, 2, False),
+    **dict.fromkeys(lexglue.TASKS, ("{", {"facts", "text"}, 1, False)),
 }
 # A key by which a line of a layout is known, however deep it stands; quotes in a text are escaped.
 _KEYS = {
@@ -49,8 +54,8 @@ def _fits(format: str, head: bytes, table: bool, ended: bool = False) -> bool | 
     if not text:
         return None
     if format in _MARKS:
-        begin, names = _MARKS[format]
-        return _has_key(text, names) if text[0] == begin else False
+        begin, names, place, listed = _MARKS[format]
+        return _has_key(text, names, place, listed) if text[0] in begin else False
     if format in _KEYS:
         if text[0] != "{":
             return False
@@ -59,9 +64,9 @@ def _fits(format: str, head: bytes, table: bool, ended: bool = False) -> bool | 
     return _is_conll(lines, table, ended)
 
 
-def _has_key(text: str, names: set[str]) -> bool | None:
-    """Whether the first object of a JSON text has one of these keys."""
-    depth, place = 0, 2 if text[0] == "[" else 1  # of the keys
+def _has_key(text: str, names: set[str], place: int, listed: bool) -> bool | None:
+    """Whether the first object of a JSON text so many brackets deep has one of these keys."""
+    depth = 0
     last = key = ""
     for token in _TOKEN.findall(text):
         if token[0] == '"':
@@ -70,7 +75,7 @@ def _has_key(text: str, names: set[str]) -> bool | None:
             last = token[1:-1]
         elif token == ":":
             key = last if depth == place else ""
-            if key in names and place == 2:
+            if key in names and not listed:
                 return True
         elif token in "[{":
             if key in names and token == "[":

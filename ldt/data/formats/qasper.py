@@ -1,0 +1,177 @@
+"""QASPER 0.1 to 0.3 (Dasigi et al. 2021, arXiv:2105.03011): papers with questions on them.
+
+An object by id of the paper; or a list of papers with ``id``, ``full_text`` and ``qas`` as parallel
+lists, as the library `datasets` writes them.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ldt.data.formats.entries import once
+from ldt.data.records import Example
+from ldt.data.strict_json import JsonFile, take, texts
+from ldt.errors import DataError, shown
+
+log = logging.getLogger("ldt")
+
+UNANSWERABLE, YES, NO = "Unanswerable", "Yes", "No"  # as answers say it
+FLOAT = "FLOAT SELECTED"  # what evidence that is a table or figure has before its caption
+
+
+class Reference(NamedTuple):
+    """The answer of an annotator; ``type`` is extractive, abstractive, boolean or none."""
+
+    answer: str
+    type: str
+    evidence: list[str]
+
+
+def fits(value: Any) -> bool:
+    """Tell whether a JSON value looks like a file of this layout."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    first = value[0] if isinstance(value, list) and value else None
+    return isinstance(first, dict) and "qas" in first
+
+
+def read(file: JsonFile, data) -> Iterator[Example]:
+    """Yield an example for each question: question, title, abstract, paragraphs, sections, answers.
+
+    ``sections`` has the name of each paragraph's section, None where it has none. ``answers`` has
+    a {answer, type, evidence, paragraphs} of each annotator (`reference`): ``paragraphs`` are
+    numbers of those that are equal to a text of the evidence; a test set may have no answers. Text
+    evidence that equals no paragraph is counted and told in a warning.
+
+    Raises:
+        DataError: another layout.
+    """
+    strange = 0
+    for paper, where in papers(file):
+        fields = {key: paper.get(key) or "" for key in ("title", "abstract")}
+        sections, paragraphs = _paragraphs(paper, where)
+        fields |= {"sections": sections, "paragraphs": paragraphs}
+        place = {text: number for number, text in reversed([*enumerate(paragraphs)])}
+        for question, id, here in _questions(paper, where):
+            more: dict[str, Any] = {"question": take(question, "question", str, here)}
+            if "answers" in question:
+                more["answers"] = []
+                for answer, type, evidence in references(question, here):
+                    found = [place[text] for text in evidence if text in place]
+                    strange += sum(text not in place and FLOAT not in text for text in evidence)
+                    more["answers"].append(
+                        {"answer": answer, "type": type, "evidence": evidence, "paragraphs": found}
+                    )
+            yield Example(fields | more, id, here)
+    if strange:
+        log.warning("%s: texts of evidence that equal no paragraph: %d", file.name, strange)
+
+
+def gold(file: JsonFile) -> Iterator[Example]:
+    """Yield references, paper (its number) and text (all of it) of each question.
+
+    Raises:
+        DataError: another layout, an id twice, or a question without answers, as in a test set.
+    """
+    ids = []
+    for number, (paper, where) in enumerate(papers(file)):
+        _, paragraphs = _paragraphs(paper, where)
+        whole = "\n".join([paper.get("title") or "", paper.get("abstract") or "", *paragraphs])
+        for question, id, here in _questions(paper, where):
+            ids.append(id)
+            found = references(question, here)
+            if not found:
+                raise DataError(f"{here}: no answers; a question needs one at least")
+            yield Example({"references": found, "paper": number, "text": whole}, id, here)
+    once(ids, file.name)
+
+
+def papers(file: JsonFile) -> Iterator[tuple[dict[str, Any], str]]:
+    """The papers, with ``full_text`` and ``qas`` as lists of objects, and their places in words.
+
+    Raises:
+        DataError: another layout.
+    """
+    if not fits(file.value):
+        raise DataError(
+            f"{file.name}: {shown(file.value)}, expected an object of papers with full_text and qas"
+        )
+    if isinstance(file.value, dict):
+        listed = [(id, paper) for id, paper in file.value.items()]
+    else:
+        listed = [
+            (take(paper, "id", str, f"{file.name}: paper {number:,}"), _by_row(paper))
+            for number, paper in enumerate(file.value, 1)
+        ]
+    for id, paper in listed:
+        where = f"{file.name}: {id}"
+        if not isinstance(paper, dict):
+            raise DataError(f"{where}: {shown(paper)}, expected a paper with full_text and qas")
+        yield paper, where
+
+
+def references(question: dict[str, Any], where: str) -> list[Reference]:
+    """The answers of all annotators of a question.
+
+    Raises:
+        DataError: it has none, or one that says nothing.
+    """
+    return [
+        reference(take(answer, "answer", dict, where), where)
+        for answer in take(question, "answers", list, where)
+    ]
+
+
+def reference(answer: dict[str, Any], where: str) -> Reference:
+    """What an annotator says: the first that holds of unanswerable, which has no evidence whatever
+    is listed, spans, a free form, yes or no.
+
+    Raises:
+        DataError: none of them holds.
+    """
+    if take(answer, "unanswerable", bool, where):
+        return Reference(UNANSWERABLE, "none", [])
+    evidence = texts(take(answer, "evidence", list, where), where)
+    if spans := texts(take(answer, "extractive_spans", list, where), where):
+        return Reference(", ".join(spans), "extractive", evidence)
+    if text := take(answer, "free_form_answer", str, where):
+        return Reference(text, "abstractive", evidence)
+    if answer.get("yes_no") is None:
+        raise DataError(
+            f"{where}: an answer that says nothing; expected unanswerable, extractive_spans, "
+            "free_form_answer or yes_no"
+        )
+    return Reference(YES if answer["yes_no"] else NO, "boolean", evidence)
+
+
+def _questions(paper: dict[str, Any], where: str) -> Iterator[tuple[dict[str, Any], str, str]]:
+    """Each question with its id and its place in words."""
+    for number, question in enumerate(take(paper, "qas", list, where), 1):
+        id = take(question, "question_id", str, f"{where}: question {number:,}")
+        yield question, id, f"{where}: {id}"
+
+
+def _paragraphs(paper: dict[str, Any], where: str) -> tuple[list[str | None], list[str]]:
+    """The section of each paragraph, and the paragraphs."""
+    sections, paragraphs = [], []
+    for section in take(paper, "full_text", list, where):
+        listed = texts(take(section, "paragraphs", list, where), where)
+        sections += [section.get("section_name")] * len(listed)
+        paragraphs += listed
+    return sections, paragraphs
+
+
+def _by_row(paper: dict[str, Any]) -> dict[str, Any]:
+    """A paper of parallel lists as one of lists of objects; any other as it is."""
+    paper = dict(paper)
+    for key in ("full_text", "qas"):
+        if isinstance(paper.get(key), dict):
+            paper[key] = _rows(paper[key])
+    for question in paper["qas"] if isinstance(paper.get("qas"), list) else []:
+        if isinstance(question, dict) and isinstance(question.get("answers"), dict):
+            question["answers"] = _rows(question["answers"])
+    return paper
+
+
+def _rows(columns: dict[str, list]) -> list[dict[str, Any]]:
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -1,0 +1,294 @@
+"""ContractNLI: the class of each hypothesis, and the spans of the contract that are its evidence.
+
+Predictions are a list of documents with class_probs and span_probs of each hypothesis. Figures are
+called as in the published file: ``span.map``, ``class.accuracy``; those of all questions are means
+over the hypotheses, each scored over all documents (``macro_label_micro_doc`` there).
+
+Source: Koreeda and Manning 2021 (arXiv:2110.01799), the rules of their evaluation script.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ldt.data.formats import contractnli as layout
+from ldt.data.formats.contractnli import LABELS
+from ldt.data.formats.entries import once
+from ldt.data.records import Example
+from ldt.data.sources import Names
+from ldt.data.strict_json import JsonFile, take
+from ldt.errors import DataError, plural, shown
+from ldt.metrics import baseline, nli, prediction_files
+from ldt.metrics.baseline import Baselines
+from ldt.metrics.nli import NOT_MENTIONED, SURE, Figures, Spans, mean_defined
+from ldt.metrics.prediction_files import read as read_predictions  # noqa: F401
+from ldt.metrics.result import Item, Result, compare, count_words, defined
+
+SHOWN = (
+    "span.map",
+    "span.precision@recall80",
+    "class.accuracy",
+    "class.f1_contradiction",
+    "class.f1_entailment",
+)
+
+
+class Pair(NamedTuple):
+    """A document and a hypothesis; ``spans`` is None where gold does not mention it, where
+    evidence is not scored. Classes are numbers in `LABELS`."""
+
+    document: str
+    key: str
+    gold: int
+    predicted: int
+    binary: int  # predicted of entailment and contradiction only
+    spans: Spans | None
+
+
+class _Scorer:
+    """Some of the pairs, scored together."""
+
+    def __init__(self, pairs: Sequence[Pair], binary: Sequence[bool], numbers: Sequence[int]):
+        """Take the pairs of these ``numbers``.
+
+        Args:
+            binary: of all pairs, whether they have a part in class_binary.
+        """
+        self.all = list(numbers)
+        self.binary = [number for number in numbers if binary[number]]
+        self.with_spans = [number for number in numbers if pairs[number].spans is not None]
+        chosen = [pairs[number] for number in self.all]
+        self.gold = np.array([pair.gold for pair in chosen])
+        self.predicted = np.array([pair.predicted for pair in chosen])
+        self.binary_gold = np.array([pairs[number].gold for number in self.binary])
+        self.binary_predicted = np.array([pairs[number].binary for number in self.binary])
+        self.table = nli.SpanTable([pair.spans for pair in chosen if pair.spans is not None])
+
+    def span(self, weights: np.ndarray) -> Figures:
+        """Of the evidence; weights are [resamples, all pairs] here and below."""
+        return _prefixed("span", self.table.figures(weights[:, self.with_spans]))
+
+    def classes(self, weights: np.ndarray) -> Figures:
+        """Of the classes of all pairs."""
+        figures = nli.class_figures(weights[:, self.all], self.gold, self.predicted)
+        return _prefixed("class", figures)
+
+    def two_classes(self, weights: np.ndarray) -> Figures:
+        """Of entailment against contradiction; not defined where gold does not have both."""
+        weights = weights[:, self.binary]
+        figures = nli.class_figures(weights, self.binary_gold, self.binary_predicted)
+        both = ~np.isnan(figures["f1_mean"])
+        figures = {name: np.where(both, value, np.nan) for name, value in figures.items()}
+        return _prefixed("class_binary", figures)
+
+    def figures(self, weights: np.ndarray) -> Figures:
+        """All of them."""
+        return self.span(weights) | self.classes(weights) | self.two_classes(weights)
+
+
+def published(answers: Iterable[dict]) -> list[dict]:
+    """The official layout, a list of documents.
+
+    Args:
+        answers: each with ``document`` (its id, as the gold file has it), ``key``, class_probs
+            (label to probability) and span_probs, one a span; those of a document may be apart.
+    """
+    documents: dict[Any, dict] = {}
+    for answer in answers:
+        document = documents.setdefault(
+            answer["document"],
+            {"id": answer["document"], "annotation_sets": [{"annotations": {}}]},
+        )
+        probabilities = [answer["class_probs"][label] for label in LABELS]
+        document["annotation_sets"][0]["annotations"][answer["key"]] = {
+            "choice": LABELS[int(np.argmax(probabilities))],
+            "class_probs": dict(zip(LABELS, probabilities, strict=True)),
+            "spans": [n for n, share in enumerate(answer["span_probs"]) if share > SURE],
+            "span_probs": list(answer["span_probs"]),
+        }
+    return list(documents.values())
+
+
+def read_gold(source: Names, format: str) -> JsonFile:
+    """Read a gold file, which must have this layout (see `prediction_files.read_gold`)."""
+    expected = "an object with documents and labels"
+    return prediction_files.read_gold(source, format, expected)
+
+
+def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
+    """Score by the published rules; documents that gold does not have are left out.
+
+    Figures that are not defined, such as the recall of a class that no gold label is, are left
+    out of the means over hypotheses, and are no metric where they are defined for none.
+
+    Raises:
+        DataError: a file that cannot be used; a document or a hypothesis without a prediction,
+            where the published script stops.
+    """
+    examples = list(layout.gold(gold))
+    if not examples:
+        raise DataError(f"{gold.name}: no documents in it")
+    answers, extra = _predictions(predictions, examples)
+    pairs = [_pair(each, answers[str(each.id)], predictions.name) for each in examples]
+    binary = _binary(pairs)
+    by_key = _scorers(pairs, binary, [pair.key for pair in pairs])
+
+    def figures(weights: np.ndarray) -> Figures:
+        return mean_defined([scorer.figures(weights) for scorer in by_key.values()])
+
+    metrics = defined(figures, np.ones((1, len(pairs))))
+    items = [
+        Item(pair.document, {}, _length(example.fields["text"]))
+        for pair, example in zip(pairs, examples, strict=True)
+    ]
+    result = Result("contractnli", items, metrics, "documents", [], extra, figures=figures)
+    result.subsets = _other_groups(pairs, binary, by_key)
+    result.shown = tuple(name for name in SHOWN if name in metrics)
+    result.no_place = "evidence may stand in several places"
+    result.noun = "pair"
+    return result
+
+
+def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
+    """What the most frequent class of each hypothesis has, with all spans alike."""
+    examples = list(layout.gold(gold))
+    labels: dict[str, list[str]] = {}
+    for example in examples:
+        labels.setdefault(example.fields["key"], []).append(example.fields["label"])
+    usual = {key: baseline.commonest([label] for label in found) for key, found in labels.items()}
+    value = published(
+        {
+            **{name: example.fields[name] for name in ("document", "key")},
+            "class_probs": {
+                label: float(label == usual[example.fields["key"]]) for label in LABELS
+            },
+            "span_probs": [0.0] * len(example.fields["spans"]),
+        }
+        for example in examples
+    )
+    return baseline.of_files(evaluate, gold, {"always the commonest class": value})
+
+
+_length = lru_cache(2)(count_words)  # pairs of one document come one after the other
+
+
+def _prefixed(prefix: str, figures: Figures) -> Figures:
+    return {f"{prefix}.{name}": value for name, value in figures.items()}
+
+
+def _scorers(
+    pairs: Sequence[Pair], binary: Sequence[bool], groups: Iterable[Hashable]
+) -> dict[Hashable, _Scorer]:
+    """A scorer of the pairs of each group, given by pair."""
+    members: dict[Hashable, list[int]] = {}
+    for number, group in enumerate(groups):
+        members.setdefault(group, []).append(number)
+    return {group: _Scorer(pairs, binary, numbers) for group, numbers in members.items()}
+
+
+def _binary(pairs: Sequence[Pair]) -> list[bool]:
+    """Whether pairs have a part in class_binary: gold says entailment or contradiction, and says
+    both of the hypothesis in some document."""
+    labels: dict[str, set[int]] = {}
+    for pair in pairs:
+        labels.setdefault(pair.key, set()).add(pair.gold)
+    both = {key for key, found in labels.items() if len(found - {NOT_MENTIONED}) == 2}
+    return [pair.gold != NOT_MENTIONED and pair.key in both for pair in pairs]
+
+
+def _other_groups(
+    pairs: Sequence[Pair], binary: Sequence[bool], by_key: dict[Hashable, _Scorer]
+) -> dict[str, dict[str, float | int]]:
+    """The figures of `SHOWN` in the other published groups, then of each hypothesis."""
+    together = _Scorer(pairs, binary, range(len(pairs)))
+    by_document = _scorers(pairs, binary, [pair.document for pair in pairs])
+    alone: dict[Hashable, list[_Scorer]] = {key: [] for key in by_key}
+    for number, pair in enumerate(pairs):
+        if pair.spans is not None:
+            alone[pair.key].append(_Scorer(pairs, binary, [number]))
+    by_pair = [scorer for scorers in alone.values() for scorer in scorers]
+
+    def of_pairs(weights):
+        return [
+            mean_defined([each.span(weights) for each in scorers])
+            for scorers in alone.values()
+            if scorers
+        ]
+
+    groups = {
+        "micro_label_micro_doc": together.figures,
+        "macro_label_macro_doc": lambda weights: mean_defined(of_pairs(weights)),
+        "micro_label_macro_doc": lambda weights: (
+            mean_defined([each.span(weights) for each in by_pair])
+            | mean_defined([each.classes(weights) for each in by_document.values()])
+        ),
+        **{str(key): scorer.figures for key, scorer in by_key.items()},
+    }
+    found = {name: defined(figures, np.ones((1, len(pairs)))) for name, figures in groups.items()}
+    return {
+        name: {key: values[key] for key in SHOWN if key in values} for name, values in found.items()
+    }
+
+
+def _predictions(file: JsonFile, examples: Sequence[Example]) -> tuple[dict[str, dict], list[str]]:
+    """What is predicted of each pair, by its id; and the ids of pairs that gold does not have."""
+    prediction_files.refuse_gold(file)
+    if not isinstance(file.value, list):
+        raise DataError(f"{file.name}: {shown(file.value)}; expected a list of documents")
+    listed = [
+        (layout.document_id(document, f"{file.name}: document {number:,}"), document)
+        for number, document in enumerate(file.value, 1)
+    ]
+    once((id for id, _ in listed), file.name)
+    answers = {
+        f"{id}/{key}": entry
+        for id, document in listed
+        for key, entry in layout.annotated(document, f"{file.name}: {id}").items()
+    }
+    pairs = [str(example.id) for example in examples]
+    missing, extra = compare(pairs, answers)
+    if missing:
+        raise DataError(
+            f"{file.name}: no prediction of {plural(len(missing), 'pair')} of document and "
+            f"hypothesis, such as {missing[0]!r}; each needs one"
+        )
+    documents = {str(example.fields["document"]) for example in examples}
+    for id in extra:
+        document, _, key = id.rpartition("/")
+        if document in documents:
+            raise DataError(
+                f"{file.name}: {document}: the hypothesis {shown(key)} is none of the gold file"
+            )
+    return answers, extra
+
+
+def _pair(example: Example, entry: Any, name: str) -> Pair:
+    """A pair with what is predicted of it.
+
+    Args:
+        name: of the file of predictions.
+    """
+    where, fields = f"{name}: {example.id}", example.fields
+    probabilities = take(entry, "class_probs", dict, where)
+    shares = [prediction_files.number(probabilities, label, where) for label in LABELS]
+    gold = LABELS.index(fields["label"])
+    listed = dict(enumerate(take(entry, "span_probs", list, where)))
+    scores = [prediction_files.number(listed, number, f"{where}: span_probs") for number in listed]
+    if len(scores) != len(fields["spans"]):
+        raise DataError(
+            f"{where}: {len(scores):,} span_probs; the document has {len(fields['spans']):,} spans"
+        )
+    spans = None
+    if gold != nli.NOT_MENTIONED:
+        right = np.isin(np.arange(len(scores)), fields["evidence"])
+        spans = Spans(right, np.array(scores, np.float64))
+    return Pair(
+        str(fields["document"]),
+        fields["key"],
+        gold,
+        int(np.argmax(shares)),
+        nli.binary(shares[nli.ENTAILMENT], shares[nli.CONTRADICTION]),
+        spans,
+    )

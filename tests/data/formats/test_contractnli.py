@@ -1,0 +1,73 @@
+from collections import Counter
+
+import pytest
+
+from ldt.data.formats import contractnli
+from ldt.data.strict_json import JsonFile, read
+from ldt.errors import DataError
+
+
+def test_each_document_is_read_with_each_hypothesis(shared_data):
+    file = read(str(shared_data / "contractnli" / "dev.json.gz"))
+    examples = list(contractnli.read(file, None))
+    assert len(examples) == 61 * 17
+    assert Counter(example.fields["label"] for example in examples) == {
+        "Entailment": 519,
+        "NotMentioned": 423,
+        "Contradiction": 95,
+    }
+    first = examples[0]
+    assert first.id == "3/nda-11"
+    assert (first.fields["document"], first.fields["key"]) == (3, "nda-11")
+    assert first.fields["hypothesis"].startswith("Receiving Party shall not reverse engineer")
+    text, spans = first.fields["text"], first.fields["spans"]
+    evidence = [text[slice(*spans[number])] for number in first.fields["evidence"]]
+    assert len(evidence) == 2
+    assert "reverse engineer" in " ".join(evidence)
+    for example in examples:
+        is_silent = example.fields["label"] == "NotMentioned"
+        assert is_silent == (not example.fields["evidence"])
+
+
+def value(**more):
+    document = {"id": 7, "text": "abc", "spans": [[0, 3]]} | more
+    return {"documents": [document], "labels": {"x": {"hypothesis": "It is."}}}
+
+
+def test_a_test_set_has_no_labels():
+    (example,) = contractnli.read(JsonFile("f", value()), None)
+    assert (example.id, example.fields) == (
+        "7/x",
+        {"text": "abc", "spans": [[0, 3]], "hypothesis": "It is.", "key": "x", "document": 7},
+    )
+    with pytest.raises(DataError, match="f: 7: no field 'annotation_sets', expected a list"):
+        list(contractnli.gold(JsonFile("f", value())))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"id": None}, "f: document 1: the id is null, expected a whole number or text"),
+        ({"spans": [[2, 1]]}, "f: 7: span 0 is [2, 1], expected [start, end] within the 3 char"),
+        ({"spans": [[0, 4]]}, "f: 7: span 0 is [0, 4], expected [start, end] within the 3 char"),
+        ({"spans": [["0", 1]]}, "f: 7: span 0 is ['0', 1], expected"),
+        ({"annotation_sets": []}, "f: 7: 0 annotation_sets, expected one"),
+        (
+            {"annotation_sets": [{"annotations": {"x": {"choice": "No", "spans": []}}}]},
+            "f: 7/x: choice 'No', expected one of NotMentioned, Entailment, Contradiction",
+        ),
+        (
+            {"annotation_sets": [{"annotations": {"x": {"choice": "Entailment", "spans": [1]}}}]},
+            "f: 7/x: span 1 as evidence; the document has 1, from 0",
+        ),
+    ],
+)
+def test_a_document_that_cannot_be_read(more, message):
+    with pytest.raises(DataError) as error:
+        list(contractnli.read(JsonFile("f", value(**more)), None))
+    assert str(error.value).startswith(message)
+
+
+def test_another_layout_is_told():
+    with pytest.raises(DataError, match="f: a list, empty, expected an object with documents and"):
+        list(contractnli.read(JsonFile("f", []), None))
