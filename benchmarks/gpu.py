@@ -17,12 +17,11 @@ import tempfile
 import time
 from contextlib import chdir
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
 from gpu_correctness import CASES, POOLED_CASES, correctness
-from gpu_pooling import level, level_row
+from gpu_pooling import level_row
 from rich.console import Console
 from rich.table import Table
 
@@ -287,7 +286,7 @@ def reach(sizes):
 
 
 def tune(sizes):
-    """Seconds of the band and of a second level for other tiles of their kernels, sorted."""
+    """Seconds of sliding windows for other tiles of their kernels, sorted."""
     from ldt.attention.triton.devices import TILES, Tile
 
     candidates = [
@@ -297,15 +296,12 @@ def tune(sizes):
         for warps in (4, 8)
         for stages in (2, 3, 4)
     ]
-    kinds = {"forward": "forward", "queries": "training", "keys": "training"}
-    kernels = {f"{what} {name}": kind for what in ("band", "cells") for name, kind in kinds.items()}
+    kernels = {"forward": "forward", "dq": "training", "dkv": "training"}
     rows = []
     for length in (n for n in sizes.attention if n <= 16384):
         for name, kind in kernels.items():
             given = operations.Given(sizes.setting(), length, kind == "training")
-            pooled = level(given, "mean")
-            of_band = name.startswith("band")
-            run = band(given, "triton", kind) if of_band else partial(pooled.run, kind)
+            run = band(given, "triton", kind)
             before, found = TILES[name], []
             for tile in candidates:
                 TILES[name] = {key: {0: (tile, tile)} for key in before}
