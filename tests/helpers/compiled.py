@@ -26,8 +26,9 @@ def compile_launches(wanted):
 
     Each has: device, call (the first one with that kernel), kernel, tile (rows x columns, None
     where it has none), warps, stages, registers (of a thread), spilled (bytes of a thread), shared
-    (bytes of a program), wgmma (whether Hopper's matrix units are used), fused (whether the launch
-    itself asks for products and sums in one instruction).
+    (bytes of a program), precision (of products of float32, None where it is not asked for), wgmma
+    (whether Hopper's matrix units are used), fused (whether the launch itself asks for products and
+    sums in one instruction).
     """
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     helpers = Path(__file__).parent
@@ -41,7 +42,7 @@ def compile_launches(wanted):
 
 def as_table(rows):
     """The dictionaries of `compile_launches` as lines for people."""
-    columns = [name for name in rows[0] if name not in ("wgmma", "fused")]
+    columns = [name for name in rows[0] if name not in ("precision", "wgmma", "fused")]
     lines = [columns] + [[str(row[name]) for name in columns] for row in rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     return "\n".join(
@@ -101,12 +102,13 @@ def compiled(kernel, signature, constants, attributes, options, capability):
     sizes = {kernel.arg_names[place]: value for (place,), value in constants.items()}
     return {
         "kernel": f"{kernel.__module__.rsplit('.', 1)[-1]}.{kernel.__name__}",
-        "tile": [sizes.get("ROWS"), sizes.get("COLUMNS")],
+        "tile": [sizes.get("BLOCK_M"), sizes.get("BLOCK_N")],
         "warps": result.metadata.num_warps,
         "stages": result.metadata.num_stages,
         "registers": usage["REG"],
         "spilled": usage["STACK"] + usage["LOCAL"],
         "shared": result.metadata.shared,
+        "precision": sizes.get("PRECISION"),
         "wgmma": "wgmma" in result.asm["ptx"],
         "fused": options.get("enable_fp_fusion", False),
     }

@@ -47,40 +47,47 @@ def calls(half):
 
 
 def band(dtype, dim, globals=False, gaps=(1, 1), dropout=0.0, tokens=1024):
-    from ldt.attention.triton import band
+    from ldt.attention.triton import pattern
 
     borders = torch.tensor([0, tokens // 2, tokens])
     where = Layout(borders, None, torch.arange(tokens) % (tokens // 2) == 0 if globals else None)
     q, k, v = torch.empty(tokens, 3, 2, dim, dtype=dtype).unbind(1)
-    codes = band.token_codes(where, 2, 0) if dropout else (None, None)
-    rest = band.Tables.of(where), band.Band(256, False, gaps, dropout)
-    out, lse = band.forward(q, k, v, *rest, *codes)
-    band.backward(out, q, k, v, out, lse, *rest, *codes)
+    both(q, k, v, pattern.windows(where, 512, gaps), dropout)
+
+
+def both(q, k, v, pattern, dropout):
+    """Forward and backward by a pattern."""
+    from ldt.attention.triton import backward, forward
+
+    codes = None, None
+    if dropout:
+        codes = (torch.empty(x.shape[1], len(x), dtype=torch.int32) for x in (q, k))
+    rest = pattern, dropout, *codes
+    out, lse = forward.forward(q, k, v, *rest)
+    backward.backward(torch.empty_like(q), q, k, v, out, lse, *rest)
 
 
 def rows(dtype, width, globals, folded=False, dropout=0.0):
-    from ldt.attention.triton import rows
+    from ldt.attention.triton import pattern, rows
 
     where = Layout(torch.tensor([0, 1024]), torch.ones(1024).bool(), torch.arange(1024) < globals)
-    per, shape = (width // 64, (1, width)) if folded else (1, (6, width))
-    # What is folded is float32.
-    q = torch.empty(globals * per, *shape, dtype=torch.float32 if folded else dtype)
-    k = torch.empty(1024, *shape, dtype=dtype)
-    work = rows.Call(q, k, None if folded else k, where, per, 1.0, dropout, 0)
+    if not folded:
+        q, k = (torch.empty(count, 6, width, dtype=dtype) for count in (globals, 1024))
+        return both(q, k, k, pattern.of_globals(where), dropout)
+    per = width // 64
+    q, x = torch.empty(globals * per, width), torch.empty(1024, width, dtype=dtype)
+    work = rows.Call(q, x, where, per, dropout, 0)
     out, weight, lse = work.forward()
     work.backward(out, weight, out, weight, lse)
 
 
 def cells(dtype, dim, holes=False, dropout=0.0):
-    from ldt.attention.triton import cells
+    from ldt.attention.triton import pattern
 
     where = _cells(holes)
     q = torch.empty(1024, 2, dim, dtype=dtype)
     k, v = torch.empty(2, where.count, 2, dim, dtype=dtype)
-    codes = torch.empty(2, 1024, dtype=torch.int32), torch.empty(2, len(k)).int()
-    rest = cells.Tables.of(where, 512), dropout, *(codes if dropout else (None, None))
-    out, lse = cells.forward(q, k, v, *rest)
-    cells.backward(out, q, k, v, out, lse, *rest)
+    both(q, k, v, pattern.of_cells(where, 512), dropout)
 
 
 def pool(dtype, dim, pooling, of_weight=None):

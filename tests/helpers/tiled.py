@@ -5,22 +5,25 @@ from dataclasses import replace
 
 from ldt.attention.triton.devices import TILES
 
+KERNELS = "forward", "dq", "dkv"
+
 
 @contextmanager
-def tiled(family, rows, columns):
-    """Context in which the kernels of a family ("band", "cells") take tiles of these sizes."""
-    own = {name: table for name, table in TILES.items() if name.startswith(f"{family} ")}
-    changed = {
-        name: {key: _sized(name, c, rows, columns) for key, c in table.items()}
-        for name, table in own.items()
-    }
-    TILES.update(changed)
+def tiled(rows, columns):
+    """Context in which the kernels that attend by a pattern take tiles of these sizes."""
+    own = {name: TILES[name] for name in KERNELS}
+    TILES.update({name: _sized(table, rows, columns) for name, table in own.items()})
     try:
         yield
     finally:
         TILES.update(own)
 
 
-def _sized(name, classes, rows, columns):
-    sizes = {"columns": columns} | ({} if name.endswith(" globals") else {"rows": rows})
-    return {k: tuple(replace(tile, **sizes) for tile in both) for k, both in classes.items()}
+def _sized(table, rows, columns):
+    return {
+        key: {
+            least: tuple(replace(tile, rows=rows, columns=columns) for tile in both)
+            for least, both in classes.items()
+        }
+        for key, classes in table.items()
+    }

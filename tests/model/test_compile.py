@@ -8,7 +8,7 @@ from device import PLAIN, there
 from longformers import HEADS, batch, ldt_model
 
 from ldt.attention import Layout, blocked, layout, sliding_window_attention
-from ldt.attention.triton import band, cells
+from ldt.attention.triton import attention, pattern
 from ldt.model.packing import pack
 
 LABELS = {
@@ -148,9 +148,8 @@ def test_a_compiled_step_attends_once_and_makes_of_the_layout_what_it_needs_once
 ):
     called = []
     for module, name in (
-        (band, "forward"),
-        (cells, "forward"),
-        (band.Tables, "_make"),
+        (attention, "forward"),
+        (pattern, "_next"),
         (blocked, "_band_blocks"),
     ):
         real = getattr(module, name)
@@ -167,7 +166,8 @@ def test_a_compiled_step_attends_once_and_makes_of_the_layout_what_it_needs_once
         return out, *torch.autograd.grad(out, parameters, allow_unused=True)
 
     found = run(compiled(model))
-    levels = {"band.forward": 2, "cells.forward": 1, "Tables._make": 1}  # in two layers
+    # Two layers of windows and one of cells, whose tables hide other keys.
+    levels = {"attention.forward": 3, "pattern._next": 2}
     assert Counter(called) == ({"blocked._band_blocks": 1} if backend == "blocked" else levels)
     for ours, theirs in zip(found, run(model), strict=True):
         if theirs is not None:

@@ -10,9 +10,9 @@ def sliding_window_attention(q, k, v, layout, **arguments):
     Raises:
         ValueError: tensors that no kernel takes, and the backend that does.
     """
-    from ldt.attention.triton import band
+    from ldt.attention.triton import attention
 
-    return band.sliding_window_attention(q, k, v, layout, **arguments)
+    return attention.sliding_window_attention(q, k, v, layout, **arguments)
 
 
 def global_attention(q, x, key, value, layout, **arguments):
@@ -32,9 +32,9 @@ def projected_global_attention(q, k, v, layout, **arguments):
     Raises:
         ValueError: tensors that no kernel takes, and the backend that does.
     """
-    from ldt.attention.triton import rows
+    from ldt.attention.triton import attention
 
-    return rows.projected_global_attention(q, k, v, layout, **arguments)
+    return attention.projected_global_attention(q, k, v, layout, **arguments)
 
 
 def pool(pooling, k, v, weight, cells):
@@ -54,6 +54,6 @@ def cell_attention(q, k, v, cells, **arguments):
     Raises:
         ValueError: tensors that no kernel takes, and the backend that does.
     """
-    from ldt.attention.triton import cells as kernels
+    from ldt.attention.triton import attention
 
-    return kernels.cell_attention(q, k, v, cells, **arguments)
+    return attention.cell_attention(q, k, v, cells, **arguments)

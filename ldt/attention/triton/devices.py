@@ -6,7 +6,7 @@ why a device has no kernels. Nothing here imports triton before a device is aske
 The tiles were found by compiling ahead of time, not yet by timing: none is to spill a register or
 to pass the shared memory of its class. `tests/attention/triton/test_compile.py` holds a part of
 them to that at each run, and all of them for every GPU of `KNOWN` by ``make nightly``.
-float32 is summed by plain multiply-adds, which hold whole rows in
+float32 is multiplied in parts, or by plain multiply-adds, both of which hold whole rows in
 registers; dropout costs registers; and Hopper's matrix units read from shared memory what earlier
 ones load.
 """
@@ -18,11 +18,11 @@ import torch
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # that the kernels take
 LARGEST = 128  # dims of a head
-GLOBALS = 16  # global keys at a time: the fewest that matrix units take
+FOLDED = ("rows", "blocks")  # kernels of `TILES` whose columns are not dims of a head
 KIB = 1024
 REGISTERS = 65536  # 255 for each thread of eight warps: fewer than that no tile here was made for
 WARP = 32
-BFLOAT16 = (8, 0)  # the compute capability from which on there are products of bfloat16
+BFLOAT16 = (8, 0)  # the compute capability from which on there are products of bfloat16, TF32
 # Options of every launch. A product and a sum are one instruction; said, because Triton 3.9 warns
 # where it is not, and 3.10 makes two of them then.
 OPTIONS = {"enable_fp_fusion": True}
@@ -41,8 +41,8 @@ class Tile:
     def launch(self):
         """Keyword arguments of the kernel and options of the launch."""
         return {
-            "ROWS": self.rows,
-            "COLUMNS": self.columns,
+            "BLOCK_M": self.rows,
+            "BLOCK_N": self.columns,
             "num_warps": self.warps,
             "num_stages": self.stages,
             **OPTIONS,
@@ -88,25 +88,28 @@ def _both(*tile):
 # A device takes the largest class that it has the memory for. An entry that is replaced, as by a
 # sweep on the GPU at hand, holds from the next launch on.
 TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
-    "band forward": {
-        (2, 64): {99: (Tile(128, 64, 4, 3), Tile(128, 32, 4, 3)), 64: _both(32, 32, 8, 1)},
+    "forward": {
+        (2, 64): {99: (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3)), 64: _both(32, 32, 8, 1)},
         (2, 128): {
             227: (Tile(128, 64, 8, 3), Tile(128, 64, 8, 2)),
-            163: (Tile(128, 64, 8, 3), Tile(64, 64, 8, 2)),
+            163: (Tile(128, 32, 8, 3), Tile(64, 64, 8, 2)),
             99: _both(64, 64, 8, 2),
             64: _both(32, 16, 8, 1),
         },
-        (4, 64): {99: _both(64, 32, 8, 2), 64: _both(32, 32, 8, 1)},
-        (4, 128): {
+        (4, 64): {
             227: _both(64, 32, 8, 2),
-            99: (Tile(16, 16, 8, 2), Tile(32, 32, 8, 2)),
+            99: (Tile(32, 32, 8, 2), Tile(32, 32, 4, 2)),
+            64: _both(32, 32, 8, 1),
+        },
+        (4, 128): {99: (Tile(16, 64, 8, 2), Tile(16, 32, 8, 1)), 64: _both(16, 16, 8, 1)},
+    },
+    "dq": {
+        (2, 64): {
+            227: _both(64, 64, 4, 3),
+            99: (Tile(64, 32, 4, 3), Tile(64, 32, 8, 2)),
             64: _both(16, 16, 8, 1),
         },
-    },
-    "band queries": {
-        (2, 64): {227: _both(64, 64, 4, 3), 99: _both(64, 32, 4, 3), 64: _both(32, 16, 8, 1)},
         (2, 128): {
-            227: (Tile(64, 64, 4, 2), Tile(64, 64, 8, 2)),
             163: _both(64, 64, 8, 2),
             99: _both(64, 32, 8, 2),
             64: _both(16, 16, 8, 1),
@@ -114,7 +117,7 @@ TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
         (4, 64): {64: _both(32, 32, 8, 1)},
         (4, 128): {64: _both(16, 16, 8, 1)},
     },
-    "band keys": {
+    "dkv": {
         (2, 64): {227: _both(64, 64, 4, 2), 99: _both(32, 64, 8, 2), 64: _both(32, 16, 8, 1)},
         (2, 128): {
             227: (Tile(64, 64, 8, 2), Tile(64, 32, 8, 2)),
@@ -122,81 +125,19 @@ TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
             99: _both(32, 32, 8, 2),
             64: _both(16, 16, 8, 1),
         },
-        (4, 64): {99: _both(32, 32, 8, 1), 64: _both(32, 16, 8, 1)},
-        (4, 128): {64: _both(16, 16, 4, 1)},
-    },
-    "band globals": {
-        (2, 64): {99: _both(GLOBALS, 64, 4, 2), 64: _both(GLOBALS, 32, 8, 1)},
-        (2, 128): {99: _both(GLOBALS, 64, 4, 2), 64: _both(GLOBALS, 16, 8, 1)},
-        (4, 64): {99: _both(GLOBALS, 32, 4, 2), 64: _both(GLOBALS, 32, 8, 1)},
-        (4, 128): {64: _both(GLOBALS, 32, 8, 1)},
-    },
-    "cells forward": {
-        (2, 64): {99: (Tile(128, 64, 4, 3), Tile(128, 32, 4, 3)), 64: _both(64, 32, 8, 1)},
-        (2, 128): {
-            227: (Tile(128, 64, 8, 3), Tile(128, 64, 8, 2)),
-            163: (Tile(128, 64, 8, 3), Tile(64, 64, 8, 2)),
-            99: _both(64, 64, 8, 2),
-            64: _both(32, 32, 8, 1),
-        },
-        (4, 64): {99: _both(64, 32, 8, 2), 64: _both(64, 32, 8, 1)},
-        (4, 128): {99: _both(64, 16, 8, 2), 64: _both(32, 32, 8, 1)},
-    },
-    "cells queries": {
-        (2, 64): {227: _both(64, 64, 4, 3), 99: _both(64, 32, 4, 3), 64: _both(32, 32, 8, 1)},
-        (2, 128): {
-            227: (Tile(64, 64, 4, 2), Tile(64, 64, 8, 2)),
-            163: _both(64, 64, 8, 2),
-            99: _both(64, 32, 8, 2),
-            64: _both(16, 16, 8, 1),
-        },
-        (4, 64): {64: _both(32, 32, 8, 1)},
+        (4, 64): {99: _both(32, 16, 4, 1), 64: _both(32, 16, 8, 1)},
         (4, 128): {64: _both(16, 16, 8, 1)},
     },
-    "cells keys": {
-        (2, 64): {
-            227: _both(64, 64, 4, 2),
-            99: (Tile(32, 64, 4, 2), Tile(32, 64, 4, 3)),
-            64: _both(32, 16, 8, 1),
-        },
-        (2, 128): {
-            227: (Tile(64, 64, 8, 2), Tile(64, 32, 8, 2)),
-            163: _both(32, 64, 8, 2),
-            99: _both(32, 32, 8, 2),
-            64: _both(16, 16, 8, 1),
-        },
-        (4, 64): {99: _both(32, 16, 4, 2), 64: _both(32, 16, 8, 1)},
-        (4, 128): {227: _both(32, 16, 4, 1), 64: _both(16, 16, 4, 1)},
-    },
-    # The global rows: programs that own rows, of documents with few and with many, and programs
-    # that own blocks of tokens. Their columns are dims of a head, or the width where it is folded,
-    # which the smallest memory does not hold.
-    "rows few": {
-        (2, 128): {99: _both(16, 64, 4, 2), 64: _both(16, 16, 8, 1)},
+    # Of rows whose projections are folded: programs that own rows, and that own tokens. Columns are
+    # the width of a layer; the smallest memory does not hold that.
+    "rows": {
         (2, 768): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
         (2, 1024): {163: _both(16, 32, 8, 2)},
-        (4, 128): {227: _both(16, 32, 8, 1), 64: _both(32, 32, 8, 1)},
         (4, 768): {163: _both(16, 16, 8, 2)},
     },
-    "rows many": {
-        (2, 128): {163: _both(64, 64, 8, 2), 99: _both(32, 64, 8, 2), 64: _both(16, 16, 8, 1)},
-        (2, 768): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
-        (2, 1024): {163: _both(16, 32, 8, 2)},
-        (4, 128): {64: _both(32, 32, 8, 1)},
-        (4, 768): {163: _both(16, 16, 8, 2)},
-    },
-    "blocks few": {
-        (2, 128): {99: _both(16, 64, 4, 2), 64: _both(16, 32, 8, 1)},
-        (2, 768): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
+    "blocks": {
+        (2, 768): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 1)},
         (2, 1024): {163: _both(16, 32, 8, 1)},
-        (4, 128): {99: _both(16, 32, 8, 2), 64: _both(16, 32, 8, 1)},
-        (4, 768): {163: _both(16, 16, 8, 1)},
-    },
-    "blocks many": {
-        (2, 128): {227: _both(32, 64, 8, 2), 99: _both(32, 64, 8, 1), 64: _both(16, 32, 8, 1)},
-        (2, 768): {163: _both(16, 32, 8, 2), 99: _both(16, 16, 8, 2)},
-        (2, 1024): {163: _both(16, 32, 8, 1)},
-        (4, 128): {99: _both(16, 32, 8, 2), 64: _both(16, 32, 8, 1)},
         (4, 768): {163: _both(16, 16, 8, 1)},
     },
     # Of tokens or of cells; the columns are not used.
@@ -227,6 +168,20 @@ def tile(kernel, q, dropout=False):
         why = why or f"{kernel} has no tile so wide on {device.name}"
         raise refused(q.dtype, dim, why)
     return found
+
+
+def precision(q):
+    """How products of float32 q, k, v are made, an ``input_precision`` of `triton.language.dot`.
+
+    "tf32x3" is near float32: three products of matrix units, on devices that have them. As torch
+    is told, so it is done: "ieee", without matrix units, by
+    ``torch.backends.cuda.matmul.fp32_precision = "ieee"``, and "tf32", whose factors have 10 bits,
+    by ``"tf32"`` or ``torch.set_float32_matmul_precision("high")``. Half precision knows no other.
+    """
+    told = torch.backends.cuda.matmul.fp32_precision
+    if q.dtype != torch.float32 or told == "ieee" or limits(q.device).capability < BFLOAT16:
+        return "ieee"
+    return "tf32" if told == "tf32" else "tf32x3"
 
 
 def refused(dtype, dim, why):
@@ -265,7 +220,7 @@ def lacking(dtype, dim, limits):
         return f"heads of more than {LARGEST} dims have no kernel"
     if not _multiplies(dtype, limits):
         return f"{_short(dtype)} has no kernel on {limits.name}"
-    for kernel in TILES:
+    for kernel in TILES.keys() - set(FOLDED):
         if not all(find(kernel, dtype, dim, dropout, limits) for dropout in (False, True)):
             return f"no kernel fits {limits.name}"
     return None

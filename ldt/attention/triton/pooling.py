@@ -110,7 +110,12 @@ class _Pool(torch.autograd.Function):
 def shape(k):
     """Launch options for tokens or cells like k [.., heads, dim]: the most rows without a spill."""
     cut, dim = tile("pool", k), k.shape[-1]
-    return {"DIM": dim, "BLOCK_D": padded(dim), "ROWS": cut.rows, "num_warps": cut.warps} | OPTIONS
+    return {
+        "DIM": dim,
+        "BLOCK_D": padded(dim),
+        "BLOCK_M": cut.rows,
+        "num_warps": cut.warps,
+    } | OPTIONS
 
 
 def forward(k, v, weight, pooling, tables, keep=True):
@@ -136,7 +141,7 @@ def forward(k, v, weight, pooling, tables, keep=True):
     if keep and pooling == "max":
         winners = k.new_empty(2, *keys.shape, dtype=torch.int16)
     launch = shape(k)
-    collect[triton.cdiv(count, launch["ROWS"]), heads](
+    collect[triton.cdiv(count, launch["BLOCK_M"]), heads](
         k, v, weight, tables.start, tables.share, keys, values, shares, winners,
         count, *k.stride()[:2], *v.stride()[:2], POOLING=pooling, **tables.sizes, **launch,
     )  # fmt: skip
@@ -158,7 +163,7 @@ def backward(key_grad, value_grad, k, v, weight, shares, winners, pooling, table
     slopes = weight_grad = None
     if weight is not None:
         k, v, weight = rows(k), rows(v), weight.contiguous()
-        block = launch["ROWS"]
+        block = launch["BLOCK_M"]
         part = triton.cdiv(triton.cdiv(count, PARTS), block) * block  # cells of a program
         sums = weight.new_empty(triton.cdiv(count, part), *weight.shape, dtype=torch.float32)
         given = k, v, up_k, up_v, tables.start, tables.share
@@ -170,7 +175,7 @@ def backward(key_grad, value_grad, k, v, weight, shares, winners, pooling, table
             filters[len(sums), heads, size](*given, sums, *rest, SIZE=size, **launch)
         weight_grad = sums.sum(0).to(weight.dtype)
     dk, dv = up_k.new_empty(2, total, heads, dim)
-    spread[triton.cdiv(total, launch["ROWS"]), heads](
+    spread[triton.cdiv(total, launch["BLOCK_M"]), heads](
         up_k, up_v, weight, tables.place, tables.row,
         tables.share if shares is None else shares, slopes, winners, dk, dv, total, count,
         POOLING=pooling, STRIDE=tables.stride, CELLS=triton.cdiv(size, tables.stride),

@@ -44,13 +44,13 @@ def collect(
     CENTRE: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
 ):
-    """One program pools the keys and values of ROWS cells of one head."""
+    """One program pools the keys and values of BLOCK_M cells of one head."""
     head, heads = tl.program_id(1).to(tl.int64), tl.num_programs(1)
     k_ptr += head * k_head
     v_ptr += head * v_head
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     there = row < count
     start = tl.load(start_ptr + row, mask=there, other=0)
     place = tl.arange(0, PLACES)
@@ -69,13 +69,13 @@ def collect(
             at = (head * count + row)[:, None] * SIZE + place[None, :]
             tl.store(shares_ptr + at, shares, mask=there[:, None] & (place < SIZE)[None, :])
 
-    keys = tl.zeros((ROWS, BLOCK_D), tl.float32)
-    values = tl.zeros((ROWS, BLOCK_D), tl.float32)
+    keys = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    values = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     if POOLING == "max":
         keys += float("-inf")
         values += float("-inf")
-        key_winner = tl.zeros((ROWS, BLOCK_D), tl.int16)
-        value_winner = tl.zeros((ROWS, BLOCK_D), tl.int16)
+        key_winner = tl.zeros((BLOCK_M, BLOCK_D), tl.int16)
+        value_winner = tl.zeros((BLOCK_M, BLOCK_D), tl.int16)
     for offset in tl.range(SIZE):
         share = tl.sum(tl.where((place == offset)[None, :], shares, 0.0), 1)
         here = share > 0
@@ -134,7 +134,7 @@ def scores(
     CENTRE: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
 ):
     """One program finds the gradients of ldconv's scores in its cells, and sums the weight's."""
     head, heads = tl.program_id(1).to(tl.int64), tl.num_programs(1)
@@ -144,15 +144,15 @@ def scores(
     end = tl.minimum(begin + part, count)
     place = tl.arange(0, PLACES)
     total = tl.zeros((PLACES, BLOCK_D), tl.float32)
-    for first in tl.range(begin, end, ROWS, num_stages=1):
-        row = first + tl.arange(0, ROWS)
+    for first in tl.range(begin, end, BLOCK_M, num_stages=1):
+        row = first + tl.arange(0, BLOCK_M)
         there = row < end
         start = tl.load(start_ptr + row, mask=there, other=0)
         shares = _load_table(shares_ptr, head * count + row, there, place, SIZE)
         at = row.to(tl.int64) * heads + head
         up_k = load_rows(up_k_ptr, at, DIM, there, DIM, BLOCK_D).to(tl.float32)
         up_v = load_rows(up_v_ptr, at, DIM, there, DIM, BLOCK_D).to(tl.float32)
-        up = tl.zeros((ROWS, PLACES), tl.float32)
+        up = tl.zeros((BLOCK_M, PLACES), tl.float32)
         for offset in tl.range(SIZE):
             own = (place == offset)[None, :]
             here = tl.max(tl.where(own, shares, 0.0), 1) > 0
@@ -188,7 +188,7 @@ def filters(
     SIZE: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
 ):
     """One program sums the gradients of conv's weights for one place and head, over its cells."""
     head, heads, offset = tl.program_id(1).to(tl.int64), tl.num_programs(1), tl.program_id(2)
@@ -196,10 +196,10 @@ def filters(
     v_ptr += head * v_head
     begin = tl.program_id(0) * part
     end = tl.minimum(begin + part, count)
-    dk = tl.zeros((ROWS, BLOCK_D), tl.float32)
-    dv = tl.zeros((ROWS, BLOCK_D), tl.float32)
-    for first in tl.range(begin, end, ROWS):
-        row = first + tl.arange(0, ROWS)
+    dk = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    dv = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    for first in tl.range(begin, end, BLOCK_M):
+        row = first + tl.arange(0, BLOCK_M)
         there = row < end
         token = tl.load(start_ptr + row, mask=there, other=0) + offset
         share = tl.load(share_ptr + row.to(tl.int64) * SIZE + offset, mask=there, other=0.0)
@@ -238,16 +238,16 @@ def spread(
     CENTRE: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
 ):
-    """One program gathers the gradients of ROWS tokens of one head from the cells they are in."""
+    """One program gathers the gradients of BLOCK_M tokens of a head from the cells they are in."""
     head, heads = tl.program_id(1).to(tl.int64), tl.num_programs(1)
-    token = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    token = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     there = token < total
     place = tl.load(place_ptr + token, mask=there, other=-1)
     row = tl.load(row_ptr + token, mask=there, other=0)
-    dk = tl.zeros((ROWS, BLOCK_D), tl.float32)
-    dv = tl.zeros((ROWS, BLOCK_D), tl.float32)
+    dk = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    dv = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     for back in tl.range(CELLS):  # from the last cell that starts at the token or before it
         cell = place // STRIDE - back
         offset = place - cell * STRIDE

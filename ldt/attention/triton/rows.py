@@ -1,28 +1,25 @@
-"""The global rows in Triton: few queries, all keys of their document, forward and backward.
+"""Attention of global tokens in Triton, with the projections of its keys and values.
 
 `reference.global_attention` on CUDA. Where few tokens are global, the projections of the document
 are folded away: the key weight goes into the queries, which then meet the layer's input itself, and
 the value weight is applied to what they gathered. Else the document is projected as usual.
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 import triton
 
 from ldt.attention.derivatives import first_order
-from ldt.attention.triton.devices import OPTIONS, Tile, find, limits, tile
+from ldt.attention.triton.attention import projected_global_attention
+from ldt.attention.triton.devices import OPTIONS, find, limits, tile
 from ldt.attention.triton.dropout import least, token_codes
-from ldt.attention.triton.rows_backward import pull, push
+from ldt.attention.triton.rows_backward import bwd_dq, bwd_dx
 from ldt.attention.triton.rows_kernels import attend, merge
 from ldt.attention.triton.rows_plan import plan
-from ldt.attention.triton.tiles import check, padded
-from ldt.attention.triton.tiles import rows as _rows
+from ldt.attention.triton.tiles import check, padded, rows
 
-HEAD = 128  # dims of a head at most
 CHUNKS = {2: 128, 4: 32}  # bytes of a number -> columns at a time; fp32 has no matrix units
-ITEMS = 16  # parts that `merge` reads at a time
+CHUNK, ITEMS = 128, 16  # columns that `merge` writes, and parts that it reads at a time
 
 
 def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0):
@@ -47,13 +44,14 @@ def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0):
 def folds(q, x, layout):
     """True if folding costs no more than projecting: rows a document, on average, <= width."""
     few = len(q) * q.shape[1] <= x.shape[1] * (len(layout.cu_seqlens) - 1)
-    return few and find("rows few", q.dtype, x.shape[1], False, limits(q.device)) is not None
+    return few and find("rows", q.dtype, x.shape[1], False, limits(q.device)) is not None
 
 
 def folded_rows(q, x, key, value, layout, *, dropout=0.0, seed=0):
     """`global_attention` in O(globals * heads * length * width): the document is not projected.
 
-    What is folded is float32; see `blocked.folded_rows`.
+    What is folded is float32; see `blocked.folded_rows`. Nobody adds the key bias: it raises all
+    scores of a row alike, which the softmax undoes.
     """
     heads, dim = q.shape[1:]
     width = x.shape[1]
@@ -62,181 +60,112 @@ def folded_rows(q, x, key, value, layout, *, dropout=0.0, seed=0):
     with torch.autocast(x.device.type, enabled=False):
         weights = (w.float().view(heads, dim, width) for w in (key[0], value[0]))
         folded = torch.einsum("ghd,hdw->ghw", q.float() * dim**-0.5, next(weights))
-        rows = folded.reshape(-1, 1, width), x[:, None], None
-        context, weight = _Rows.apply(*rows, layout, heads, 1.0, dropout, seed)
+        context, weight = _Folded.apply(folded.reshape(-1, width), x, layout, heads, dropout, seed)
         out = torch.einsum("ghw,hdw->ghd", context.view(-1, heads, width), next(weights))
-        return _biased(out, value[1], weight).to(q.dtype)
+        bias = value[1].view(heads, dim).to(out.dtype)
+        if weight is not None:  # the bias as often as a row's probabilities add up to
+            bias = weight.view(-1, heads, 1) * bias
+        return (out + bias).to(q.dtype)
 
 
 def plain_rows(q, x, key, value, layout, *, dropout=0.0, seed=0):
     """`global_attention` with keys and values of the whole document: O(length * width**2)."""
-    k, v = (F.linear(x, weight).view(-1, *q.shape[1:]) for weight, _ in (key, value))
-    out, weight = _attend(q, k, v, layout, dropout, seed)
-    return _biased(out, value[1], weight)
+    k, v = F.linear(x, key[0]), F.linear(x, *value)
+    k, v = (y.view(-1, *q.shape[1:]) for y in (k, v))
+    return projected_global_attention(q, k, v, layout, dropout=dropout, seed=seed)
 
 
-def projected_global_attention(q, k, v, layout, *, dropout=0.0, seed=0):
-    """`reference.projected_global_attention`, keys and values [total, heads, dim].
+class _Folded(torch.autograd.Function):
+    """Softmax attention of rows q [rows, width] over x [total, width], keys and values in one.
 
-    Raises:
-        ValueError: tensors that are not on CUDA, of float64 or of several dtypes.
-    """
-    return _attend(q, k, v, layout, dropout, seed)[0]
-
-
-def _attend(q, k, v, layout, dropout, seed):
-    check(q, k, v)
-    return _Rows.apply(q, k, v, layout, 1, q.shape[2] ** -0.5, dropout, seed)
-
-
-def _biased(out, bias, weight):
-    """Adds the value bias [heads * dim], as often as a row's probabilities add up to.
-
-    Nobody adds the key bias: it raises all scores of a row alike, which the softmax undoes.
-    """
-    bias = bias.view(out.shape[1:]).to(out.dtype)
-    return out + (bias if weight is None else weight.view(*out.shape[:2], 1).to(out.dtype) * bias)
-
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """Tiles of the row kernels; programs of both directions own the same rows.
-
-    Args:
-        rows: of `attend` and `pull`, whose programs own rows.
-        blocks: of `push`, whose programs own columns, which are tokens.
-        chunk: columns of rows and tokens that are multiplied at a time.
-    """
-
-    rows: Tile
-    blocks: Tile
-    chunk: int
-
-
-def tiles(k, rows, dropout):
-    """`Tiles` for tokens like k [total, heads, width], and rows of a document on average.
-
-    All sums of a tile live in registers, and its tokens in shared memory.
-    """
-    amount = "many" if rows > 16 else "few"
-    owned = (tile(f"{kind} {amount}", k, dropout) for kind in ("rows", "blocks"))
-    return Tiles(*owned, CHUNKS[k.itemsize])
-
-
-class _Rows(torch.autograd.Function):
-    """Softmax attention of rows q [rows, heads, width] over k, v [total, heads, width].
-
-    q may be float32 where k is of half precision, v None stands for k. Returns the output, in q's
-    dtype, and [rows, heads] float32, the sums of the rows' probabilities after dropout; None
-    without.
+    q is float32, x maybe of half precision. Returns the output, float32, and [rows] float32, the
+    sums of the rows' probabilities after dropout; None without.
     """
 
     @staticmethod
-    def forward(ctx, q, k, v, layout, per, scale, dropout, seed):
-        call = Call(q, k, v, layout, per, scale, dropout, seed)
-        out, weight, lse = call.forward()
-        ctx.save_for_backward(q, k, v, out, weight, lse)
-        ctx.rest = layout, per, scale, dropout, seed
-        return out.to(q.dtype), weight
+    def forward(ctx, q, x, layout, per, dropout, seed):
+        out, weight, lse = Call(q, x, layout, per, dropout, seed).forward()
+        ctx.save_for_backward(q, x, out, weight, lse)
+        ctx.rest = layout, per, dropout, seed
+        return out, weight
 
     @staticmethod
     @first_order
-    def backward(ctx, grad, weight_grad):
-        q, k, v, *found = ctx.saved_tensors
-        dq, dk, dv = Call(q, k, v, *ctx.rest).backward(grad, weight_grad, *found)
-        return dq, dk, dv, None, None, None, None, None
+    def backward(ctx, dout, weight_grad):
+        q, x, *found = ctx.saved_tensors
+        call = Call(q, x, *ctx.rest)
+        return *call.backward(dout, weight_grad, *found), None, None, None, None
 
 
 def split(q, dtype):
     """``q`` as the sum of two tensors of another dtype, the second one None where it is q's."""
+    q = q.contiguous()
     if q.dtype == dtype:
-        return _rows(q), None
-    high = q.contiguous().to(dtype)
+        return q, None
+    high = q.to(dtype)
     return high, (q - high).to(dtype)
 
 
 class Call:
-    """One pass: what its kernels share."""
+    """One pass: what its kernels share. Sums of a tile live in registers, its tokens in shared
+    memory."""
 
-    def __init__(self, q, k, v, layout, per, scale, dropout, seed):
-        self.count, self.heads, self.width = q.shape
-        self.dtype = q.dtype
-        self.q, self.low = split(q, k.dtype)
-        self.k, self.v = _rows(k), None if v is None else _rows(v)
-        self.layout, self.scale, self.dropout = layout, scale, dropout
+    def __init__(self, q, x, layout, per, dropout, seed):
+        self.count, self.width = q.shape
+        self.q, self.low = split(q, x.dtype)
+        self.x, self.layout, self.dropout = rows(x), layout, dropout
         keep = layout.key_padding_mask
-        self.key_padding_mask = None if keep is None else keep.view(torch.uint8)
-        rows = self.count / (len(layout.cu_seqlens) - 1)
-        self.tiles = cut = tiles(k, rows, dropout)
-        shape = {"rows": cut.rows.rows, "columns": cut.blocks.columns}
-        shape |= {"per": per, "heads": self.heads}
-        key = "rows", *shape.values()
-        self.plan = layout.cached(key, lambda: plan(layout, **shape))
-        self.codes = token_codes(layout, self.heads * per, seed) if dropout else (None, None)
-        chunk = min(cut.chunk, padded(self.width))
+        self.keep = None if keep is None else keep.view(torch.uint8)
+        self.rows, self.blocks = (tile(kind, x, dropout) for kind in ("rows", "blocks"))
+        shape = {"rows": self.rows.rows, "columns": self.blocks.columns, "per": per}
+        self.plan = layout.cached(("rows", *shape.values()), lambda: plan(layout, **shape))
+        self.codes = token_codes(layout, per, seed) if dropout else (None, None)
+        chunk = min(CHUNKS[x.itemsize], padded(self.width))
         self.sizes = {"WIDTH": self.width, "CHUNK": chunk, "PER": per}
 
     def forward(self):
-        stats = self.parts(3)
-        part = self.parts(self.width)
-        q, k, v = self.q, self.k, self.v
-        attend[self.grid(self.plan.items)](
-            *(q, self.low, k, v, self.key_padding_mask, *self.codes, self.layout.global_index),
-            *(self.plan.items, part, stats, *self.strides(q, k, k if v is None else v)),
-            *(self.layout.total_tokens, self.scale, least(self.dropout)),
-            **self.sizes,
-            **self.tiles.rows.launch,
-        )
-        out = q.new_zeros(q.shape, dtype=torch.float32)
-        lse = q.new_empty(self.heads, self.count, dtype=torch.float32)
+        stats, part = self.parts(3), self.parts(self.width)
+        attend[(len(self.plan.items),)](
+            self.q, self.low, self.x, self.keep, *self.codes, self.layout.global_index,
+            self.plan.items, part, stats, self.x.stride(0), self.layout.total_tokens,
+            least(self.dropout), **self.sizes, **self.rows.launch,
+        )  # fmt: skip
+        out = torch.zeros_like(self.q, dtype=torch.float32)
+        lse = out.new_empty(self.count)
         weight = torch.zeros_like(lse) if self.dropout else None
         self.merge(part, stats, out, lse, weight, 1 / (1 - self.dropout))
-        return out, None if weight is None else weight.T, lse
+        return out, weight, lse
 
-    def backward(self, grad, weight_grad, out, weight, lse):
-        delta = (grad * out).sum(2)
-        grad, q, k, v = _rows(grad.to(self.k.dtype)), self.q, self.k, self.v
+    def backward(self, dout, weight_grad, out, weight, lse):
+        delta = (dout * out).sum(1)
         if weight is not None:
+            weight_grad = weight_grad.contiguous()
             delta += weight_grad * weight
-            weight_grad = weight_grad.T.contiguous()
         shared = (
-            *(q, self.low, k, v, grad, lse, delta.T.contiguous(), weight_grad),
-            *(self.key_padding_mask, *self.codes, self.layout.global_index),
-        )
-        rest = (
-            *self.strides(q, k, k if v is None else v, grad),
-            *(self.count, self.layout.total_tokens, self.scale),
-            *(1 / (1 - self.dropout), least(self.dropout)),
-        )
+            self.q, self.low, self.x, dout.to(self.x.dtype).contiguous(), lse, delta, weight_grad,
+            self.keep, *self.codes, self.layout.global_index,
+        )  # fmt: skip
+        gain = 1 / (1 - self.dropout)
+        rest = self.x.stride(0), self.layout.total_tokens, gain, least(self.dropout)
         part = self.parts(self.width)
-        pull[self.grid(self.plan.items)](
-            *shared, self.plan.items, part, *rest, **self.sizes, **self.tiles.rows.launch
+        bwd_dq[(len(self.plan.items),)](
+            *shared, self.plan.items, part, *rest, **self.sizes, **self.rows.launch
         )
-        dq = q.new_zeros(q.shape, dtype=self.dtype)
-        self.merge(part, None, dq, None, None, self.scale)
-        dk = k.new_empty(k.shape)
-        dv = None if v is None else v.new_empty(v.shape)
-        push[self.grid(self.plan.blocks)](
-            *shared, self.plan.blocks, dk, dv, *rest, **self.sizes, **self.tiles.blocks.launch
+        dq = torch.zeros_like(self.q, dtype=torch.float32)
+        self.merge(part, None, dq, None, None, 1.0)
+        dx = self.x.new_empty(self.x.shape)
+        bwd_dx[(len(self.plan.blocks),)](
+            *shared, self.plan.blocks, dx, *rest, **self.sizes, **self.blocks.launch
         )
-        return dq, dk, dv
+        return dq, dx
 
     def merge(self, part, stats, out, lse, weight, factor):
-        rows, chunk = self.tiles.rows.rows, min(HEAD, padded(self.width))
-        merge[len(self.plan.tiles) * rows, self.heads, triton.cdiv(self.width, chunk)](
-            *(part, stats, self.plan.tiles, out, lse, weight, len(self.plan.items), self.count),
-            *(factor, self.width, chunk, rows, ITEMS),
-            **OPTIONS,
-        )
-
-    def grid(self, table):
-        return len(table), self.heads
+        size, chunk = self.rows.rows, min(CHUNK, padded(self.width))
+        merge[len(self.plan.tiles) * size, triton.cdiv(self.width, chunk)](
+            part, stats, self.plan.tiles, out, lse, weight, len(self.plan.items), factor,
+            self.width, chunk, size, ITEMS, **OPTIONS,
+        )  # fmt: skip
 
     def parts(self, size):
         """Float32 memory of ``size`` numbers for each row of each item."""
-        return self.q.new_empty(
-            size * len(self.plan.items) * self.heads * self.tiles.rows.rows, dtype=torch.float32
-        )
-
-    def strides(self, *tensors):
-        return [stride for x in tensors for stride in x.stride()[:2]]
+        return self.q.new_empty(size * len(self.plan.items) * self.rows.rows, dtype=torch.float32)

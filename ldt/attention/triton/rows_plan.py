@@ -31,24 +31,22 @@ class Plan:
     blocks: torch.Tensor
 
 
-def plan(layout, *, per, heads, rows, columns):
+def plan(layout, *, per, rows, columns):
     """The `Plan` of a packed batch. The host knows upper bounds; the counts stay on the device.
 
     Args:
         layout: of the packed tokens.
         per: rows that a global token stands for.
-        heads: programs that share a line of the plan.
         rows, columns: rows of a tile, tokens of a block.
     """
     count, globals = len(layout.cu_seqlens) - 1, len(layout.global_index)
-    programs = triton.cdiv(PROGRAMS, heads)
     tiles = globals * per // rows + min(count, globals)
-    items = tiles + min(programs, tiles * (layout.total_tokens // PIECE))
+    items = tiles + min(PROGRAMS, tiles * (layout.total_tokens // PIECE))
     sizes = items, tiles, layout.total_tokens // columns + count
     tables = layout.cu_seqlens.new_empty(sum(sizes), 4, dtype=torch.int32).split(sizes)
     _fill[triton.cdiv(max(sizes), 32), 3](
-        *(layout.cu_seqlens, layout.cu_globals, *tables, count, *sizes, programs),
-        **{"PER": per, "ROWS": rows, "COLUMNS": columns, "LENGTH": PIECE, "BLOCK": 32},
+        *(layout.cu_seqlens, layout.cu_globals, *tables, count, *sizes, PROGRAMS),
+        **{"PER": per, "BLOCK_M": rows, "BLOCK_N": columns, "LENGTH": PIECE, "BLOCK": 32},
         **OPTIONS,
     )
     return Plan(*tables)
@@ -86,8 +84,8 @@ def _fill(
     blocks,
     programs,
     PER: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
     LENGTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -98,7 +96,7 @@ def _fill(
     work = tl.zeros((BLOCK,), tl.int64)
     for at in range(0, count, BLOCK):
         begin, end, row, last = _documents(border_ptr, global_ptr, at, count, PER, BLOCK)
-        work += tl.cdiv(last - row, ROWS).to(tl.int64) * (end - begin)
+        work += tl.cdiv(last - row, BLOCK_M).to(tl.int64) * (end - begin)
     length = tl.cdiv(tl.sum(work, 0), programs)
     length = tl.maximum(tl.cdiv(length, LENGTH), 1).to(tl.int32) * LENGTH
 
@@ -109,11 +107,11 @@ def _fill(
     lines_before, items_before = 0, 0
     for at in range(0, count, BLOCK):
         begin, end, row, last = _documents(border_ptr, global_ptr, at, count, PER, BLOCK)
-        own_tiles = tl.cdiv(last - row, ROWS)
+        own_tiles = tl.cdiv(last - row, BLOCK_M)
         pieces = tl.maximum(tl.cdiv(end - begin, length), 1)
         own_items = own_tiles * pieces
         own_lines = tl.where(table == 0, own_items, own_tiles)
-        own_lines = tl.where(table == 2, tl.cdiv(end - begin, COLUMNS), own_lines)
+        own_lines = tl.where(table == 2, tl.cdiv(end - begin, BLOCK_N), own_lines)
         first_line = lines_before + tl.cumsum(own_lines, 0) - own_lines
         first_item = items_before + tl.cumsum(own_items, 0) - own_items
         lines_before += tl.sum(own_lines, 0)
@@ -124,9 +122,9 @@ def _fill(
         pieces, first_item = pieces[None, :], first_item[None, :]
         begin, end, row, last = begin[None, :], end[None, :], row[None, :], last[None, :]
         if table == 2:
-            token = begin + place * COLUMNS
+            token = begin + place * BLOCK_N
             a += _choose(hit, token)
-            b += _choose(hit, tl.minimum(token + COLUMNS, end))
+            b += _choose(hit, tl.minimum(token + BLOCK_N, end))
             c += _choose(hit, row)
             d += _choose(hit, last)
         else:
@@ -139,9 +137,9 @@ def _fill(
             else:
                 c += _choose(hit, first_item + place * pieces)
                 d += _choose(hit, first_item + place * pieces + pieces)
-            first = row + tile * ROWS
+            first = row + tile * BLOCK_M
             a += _choose(hit, first)
-            b += _choose(hit, tl.minimum(first + ROWS, last))
+            b += _choose(hit, tl.minimum(first + BLOCK_M, last))
 
     out_ptr, size = item_ptr, items
     if table == 1:

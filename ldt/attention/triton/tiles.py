@@ -5,6 +5,7 @@ import triton.language as tl
 
 from ldt.attention.triton.devices import DTYPES, lacking, limits, refused
 
+IEEE = tl.constexpr("ieee")
 PLACES = ["cuda"]  # types of devices that kernels run on; tests interpret them on the CPU
 
 
@@ -38,9 +39,9 @@ def padded(dim):
 
 
 @triton.jit
-def dot(a, b, total=None):
-    """Matrix product, added to ``total``, summed in float32; float32 factors are not rounded."""
-    return tl.dot(a, b, total, input_precision="ieee")
+def dot(a, b, total=None, PRECISION: tl.constexpr = IEEE):
+    """Matrix product, added to ``total``, summed in float32; see `devices.precision`."""
+    return tl.dot(a, b, total, input_precision=PRECISION)
 
 
 @triton.jit
@@ -50,24 +51,36 @@ def cast(x, dtype: tl.constexpr):
 
 
 @triton.jit
-def place_rows(token, stride, inside, DIM: tl.constexpr, BLOCK_D: tl.constexpr):
-    """(offsets, mask), [rows, BLOCK_D] each, of the dims of tokens in [tokens, DIM]."""
-    dim = tl.arange(0, BLOCK_D)
+def place_rows(token, stride, BLOCK_D: tl.constexpr):
+    """[rows, BLOCK_D] offsets of the dims of tokens."""
+    return token.to(tl.int64)[:, None] * stride + tl.arange(0, BLOCK_D)[None, :]
+
+
+@triton.jit
+def place_mask(inside, DIM: tl.constexpr, BLOCK_D: tl.constexpr):
+    """[rows, BLOCK_D] or [rows, 1], which of them are there."""
     mask = inside[:, None]
     if DIM != BLOCK_D:
-        mask = mask & (dim < DIM)[None, :]
-    return token.to(tl.int64)[:, None] * stride + dim[None, :], mask
+        mask = mask & (tl.arange(0, BLOCK_D) < DIM)[None, :]
+    return mask
 
 
 @triton.jit
 def load_rows(ptr, token, stride, inside, DIM: tl.constexpr, BLOCK_D: tl.constexpr):
-    """[rows, BLOCK_D] of the dims of tokens in [tokens, DIM]; zeros where there are none."""
-    offset, mask = place_rows(token, stride, inside, DIM, BLOCK_D)
-    return tl.load(ptr + offset, mask=mask, other=0.0)
+    """[rows, BLOCK_D] of the dims of tokens in [tokens, DIM]; zeros where there are none. All of
+    them are there if ``inside`` is None."""
+    ptr += place_rows(token, stride, BLOCK_D)
+    if inside is not None:
+        x = tl.load(ptr, mask=place_mask(inside, DIM, BLOCK_D), other=0.0)
+    elif DIM == BLOCK_D:
+        x = tl.load(ptr)
+    else:
+        x = tl.load(ptr, mask=(tl.arange(0, BLOCK_D) < DIM)[None, :], other=0.0)
+    return x
 
 
 @triton.jit
 def store_rows(ptr, x, token, stride, inside, DIM: tl.constexpr, BLOCK_D: tl.constexpr):
     """Stores x [rows, BLOCK_D] as the dims of tokens in [tokens, DIM]."""
-    offset, mask = place_rows(token, stride, inside, DIM, BLOCK_D)
-    tl.store(ptr + offset, cast(x, ptr.dtype.element_ty), mask=mask)
+    ptr += place_rows(token, stride, BLOCK_D)
+    tl.store(ptr, cast(x, ptr.dtype.element_ty), mask=place_mask(inside, DIM, BLOCK_D))

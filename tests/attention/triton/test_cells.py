@@ -1,9 +1,6 @@
 """The Triton attention to cells against the definition: output and gradients, interpreted."""
 
-import importlib
-import re
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,8 +17,9 @@ pytest.importorskip("triton")
 from ldt.attention import Layout, pooled_attention
 from ldt.attention.pooled import reference
 from ldt.attention.pooled.cells import Cells
-from ldt.attention.triton import cells as kernels
+from ldt.attention.triton import attention as kernels
 from ldt.attention.triton import pooling, tiles
+from ldt.attention.triton.pattern import of_cells
 
 NAMES = "out", "dq", "dk", "dv"
 
@@ -37,7 +35,7 @@ class OnDevice:
 def tiles_of():
     """A function that has every kernel take tiles of these sizes."""
     with ExitStack() as stack:
-        yield lambda rows, columns: stack.enter_context(tiled("cells", rows, columns))
+        yield lambda rows, columns: stack.enter_context(tiled(rows, columns))
 
 
 def pack(lengths, globals=(), holes=()):
@@ -153,7 +151,7 @@ def test_tables_are_made_without_waiting_for_the_device():
         masks = torch.empty(50, dtype=torch.bool), torch.empty(50, dtype=torch.bool)
         layout = Layout(torch.empty(4, dtype=torch.int64), *masks, total_tokens=50, num_global=2)
         cells = Cells(layout, 5, 4)
-        assert kernels.Tables.of(cells, 16).last.shape == (15,)
+        assert of_cells(cells, 16).queries.end.shape == (1, 15)
         assert pooling.Tables.of(cells).share.shape == (15, 5)
         assert cells.tokens(0)[0].shape == (15,)
 
@@ -187,78 +185,3 @@ def test_what_kernels_cannot_do_is_refused_with_what_can(monkeypatch):
     monkeypatch.setattr(tiles, "PLACES", ["cuda"])
     with pytest.raises(ValueError, match="on cpu; backend 'blocked' runs there"):
         kernels.cell_attention(x.cpu(), k, k, cells, window=4)
-
-
-FAULTS = {
-    "none": ("cells", "", ""),
-    "a tile over the edge of the window is not masked": (
-        "cells",
-        "at + COLUMNS > inner_end",
-        "at + COLUMNS > end",
-    ),
-    "cells of holes are seen": (
-        "cells",
-        'tl.where(hidden[None, :], float("-inf"), scores)',
-        "scores",
-    ),
-    "silent rows attend": ("cells", "(tl.load(silent_ptr + token) == 0)", "True"),
-    "rows without a cell send gradients": ("cells", 'top + tl.log2(mass), float("inf")', "top, 0."),
-    "dropout is that of the cells' rows": (
-        "cells",
-        "cells.tokens(0)[0]",
-        "torch.arange(cells.count, device=q.device)",
-    ),
-    "a query too many reaches a cell": ("cells", "+ window) // 2 + 1", "+ window) // 2 + 2"),
-    "the last query that reaches a cell is missed": (
-        "cells",
-        "+ window) // 2 + 1",
-        "+ window) // 2",
-    ),
-    "the first query of a cell is missed": (
-        "cells",
-        "(cells.size - window) // 2",
-        "(cells.size - window) // 2 + 1",
-    ),
-    "cells hear of the queries of other documents": (
-        "cells",
-        "place.maximum(start).minimum(stop)",
-        "place.clamp(0, layout.total_tokens)",
-    ),
-    "the scale is missing in a gradient": ("cells_backward", "dk *= factor", "pass"),
-    "the gain of dropout is missing in a gradient": ("cells_backward", "dv *= gain", "pass"),
-    "cells of holes get a gradient": ("cells_backward", "dv = tl.where(seen, dv, 0.0)", "pass"),
-    "a tile of queries over the edge is not masked": (
-        "cells_backward",
-        "at + COLUMNS > inner_end):\n            near = (query",
-        "at + COLUMNS > end):\n            near = (query",
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch, tiles_of):
-    name, old, new = FAULTS[fault]
-    package = f"cellmutant{list(FAULTS).index(fault)}"
-    (tmp_path / package).mkdir()
-    for module in ("cells_backward", "cells"):
-        source = (Path(kernels.__file__).parent / f"{module}.py").read_text("utf-8")
-        if module == name:
-            assert old in source
-            source = source.replace(old, new) if old else source
-        source = re.sub(
-            r"from ldt\.attention\.triton\.(cells(_backward)?) ", rf"from {package}.\1 ", source
-        )
-        (tmp_path / package / f"{module}.py").write_text(source, "utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    tiles_of(32, 16)
-    module = importlib.import_module(f"{package}.cells")
-    layout = pack([60, 20], [9, 70], [0, 1, *range(30, 46), 65])
-
-    def right(layout, **how):
-        ours, dense = (attend(m, layout, 5, 4, **how) for m in (OnDevice(module), reference))
-        return same(ours, dense, 1e-4)
-
-    well = right(layout, window=16, dropout=0.3) and all(
-        right(pack(lengths), window=window) for lengths, window in (([60, 1], 2), ([200], 300))
-    )
-    assert well == (fault == "none")

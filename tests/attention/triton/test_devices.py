@@ -13,10 +13,20 @@ from triton.runtime import driver
 from ldt import attention
 from ldt.attention import Layout, choose, pooled_attention, sliding_window_attention
 from ldt.attention.triton import devices
-from ldt.attention.triton.devices import DTYPES, KIB, KNOWN, TILES, Limits, find, lacking, tile
+from ldt.attention.triton.devices import (
+    DTYPES,
+    FOLDED,
+    KIB,
+    KNOWN,
+    TILES,
+    Limits,
+    find,
+    lacking,
+    tile,
+)
 from ldt.attention.triton.launch import launched
 
-OF_HEADS = [name for name in TILES if name.split()[0] not in ("rows", "blocks")]
+OF_HEADS = [name for name in TILES if name not in FOLDED]
 T4 = KNOWN["T4"]
 
 
@@ -25,7 +35,7 @@ def test_a_known_gpu_has_a_tile_of_every_kernel_but_of_bfloat16_before_ampere(na
     limits = KNOWN[name]
     for dtype in DTYPES:
         runs = dtype != torch.bfloat16 or name != "T4"
-        for kernel in TILES:
+        for kernel in OF_HEADS:
             for dim in (1, 32, 64, 96, 128):
                 for dropout in (False, True):
                     found = find(kernel, dtype, dim, dropout, limits)
@@ -49,20 +59,35 @@ def test_widths_are_rounded_up_to_those_of_the_table():
         assert of[0] == of[1]
         assert of[2] == of[3]
         assert of[4] is None
-    of = [find("rows few", torch.float16, width, False, limits) for width in (128, 129, 1024, 1025)]
-    assert (of[0] != of[1], of[1] == of[2], of[3]) == (True, True, None)
+    of = [find("rows", torch.float16, width, False, limits) for width in (128, 1024, 1025)]
+    assert (of[0] == of[1], of[2]) == (True, None)
+
+
+@pytest.fixture
+def told():
+    """A function that tells torch how to multiply float32 on a GPU."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    yield lambda name: setattr(matmul, "fp32_precision", name)
+    matmul.fp32_precision = before
+
+
+def test_float32_is_multiplied_as_torch_is_told(monkeypatch, told):
+    q = torch.empty(3, 2, 16)
+    for name, precision in (("none", "tf32x3"), ("ieee", "ieee"), ("tf32", "tf32")):
+        told(name)
+        assert devices.precision(q) == precision
+        assert devices.precision(q.half()) == "ieee"
+    monkeypatch.setattr(devices, "LATEST", T4)  # has no matrix units for it
+    assert devices.precision(q) == "ieee"
 
 
 def test_rows_and_the_blocks_they_meet_are_as_wide():
-    for amount in ("few", "many"):
-        for limits in KNOWN.values():
-            for size in (torch.float16, torch.float32):
-                for width in (128, 384, 768, 1024, 1025):
-                    both = (
-                        find(f"{k} {amount}", size, width, False, limits) is None
-                        for k in ("rows", "blocks")
-                    )
-                    assert len(set(both)) == 1
+    for limits in KNOWN.values():
+        for size in (torch.float16, torch.float32):
+            for width in (128, 384, 768, 1024, 1025):
+                both = (find(kind, size, width, False, limits) is None for kind in FOLDED)
+                assert len(set(both)) == 1
 
 
 @pytest.mark.parametrize(
@@ -144,8 +169,8 @@ def test_kernels_by_name_run_or_say_what_would_do(gpu):
             sliding_window_attention(q, q, q, **how)
         with pytest.raises(ValueError, match=message):
             pooled_attention(q, q, q, None, pooling="mean", size=5, stride=4, **how)
-        with pytest.raises(ValueError, match="float16 of 2000 dims: rows few has no tile so wide"):
-            tile("rows few", torch.empty(9, 1, 2000, dtype=torch.float16, device="cuda:0"))
+        with pytest.raises(ValueError, match="float16 of 2000 dims: rows has no tile so wide"):
+            tile("rows", torch.empty(9, 1, 2000, dtype=torch.float16, device="cuda:0"))
 
 
 def test_a_kernel_is_launched_on_the_device_of_its_tensors(monkeypatch):

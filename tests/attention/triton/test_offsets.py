@@ -12,7 +12,7 @@ from triton.runtime import interpreter
 
 from ldt.attention import POOLINGS, Layout, sliding_window_attention
 from ldt.attention.pooled.cells import Cells
-from ldt.attention.triton import band, band_backward, cells, pooling, rows, rows_plan
+from ldt.attention.triton import attention, pooling, rows, rows_plan, splits
 
 TOKENS, HEADS, DIM = 80, 6, 16
 LARGEST = 3 * TOKENS  # of indices past the end, masked, as well
@@ -60,7 +60,7 @@ def layout(every=5):
 def run_band():
     x = random(TOKENS, HEADS, DIM)
     how = {"window": 16, "dilation": (1, 2) * (HEADS // 2), "dropout": 0.1}
-    return band.sliding_window_attention(x, x, x, layout(), **how), x
+    return attention.sliding_window_attention(x, x, x, layout(), **how), x
 
 
 def run_rows(form, every):
@@ -74,7 +74,7 @@ def run_rows(form, every):
 def run_cells():
     x, where = random(TOKENS, HEADS, DIM), Cells(layout(), 2, 1)
     k = random(where.count, HEADS, DIM)
-    return cells.cell_attention(x, k, k, where, window=16, dropout=0.1), x
+    return attention.cell_attention(x, k, k, where, window=16, dropout=0.1), x
 
 
 def run_pool(name):
@@ -97,7 +97,7 @@ CALLS = {
 def test_a_32_bit_product_counts_tokens_and_is_no_offset(call, monkeypatch):
     """Where a stride or a number of heads is a factor, the product is 64 bits wide."""
     monkeypatch.setattr(rows_plan, "PROGRAMS", 2)
-    monkeypatch.setattr(band_backward, "PIECE", 16)
+    monkeypatch.setattr(splits, "PIECE", 16)
     run, arguments = CALLS[call]
     with products(monkeypatch) as found:
         out, x = run(*arguments)
@@ -145,7 +145,7 @@ def test_cells_may_lie_more_than_2_31_numbers_apart(room):
     for stride in (32, 2**27 - 8):
         q, k, v = (far_apart(part, stride).requires_grad_() for part in x)
         pooled = pooling.pool("max", k[:24], v[:24], None, where)
-        out = cells.cell_attention(q[:24], k, v, where, window=6)
+        out = attention.cell_attention(q[:24], k, v, where, window=6)
         grads = torch.autograd.grad(pooled, (k, v), pooled)
         grads += torch.autograd.grad(out, (q, k, v), q[:24].detach())
         found.append((*pooled, out, *grads))

@@ -17,7 +17,7 @@ pytest.importorskip("triton")
 from ldt.attention import Layout, reference
 from ldt.attention.dropout import dropout_mask
 from ldt.attention.triton import rows as kernels
-from ldt.attention.triton import rows_backward, rows_kernels, rows_plan
+from ldt.attention.triton import rows_backward, rows_kernels, rows_plan, splits
 
 FORMS = [on_device(kernels.folded_rows), on_device(kernels.plain_rows)]
 FOLDED = FORMS[0]
@@ -91,6 +91,7 @@ def test_what_is_folded_is_not_rounded(dtype):
 
 def test_long_pieces_meet_their_tokens_in_several_steps(monkeypatch):
     monkeypatch.setattr(rows_plan, "PROGRAMS", 2)
+    monkeypatch.setattr(splits, "PROGRAMS", 5)
     layout = pack([180, 60, 1], [3, 50, 190])
     for run in FORMS:
         assert not rows_as_close(run, layout, torch.float32)
@@ -113,7 +114,7 @@ def test_a_plan_pairs_every_row_with_every_token_of_its_document_once(batch, per
     size, step = 16, 32
     before, rows_plan.PROGRAMS = rows_plan.PROGRAMS, programs
     try:
-        plan = rows_plan.plan(there(layout), per=per, heads=1, rows=size, columns=step)
+        plan = rows_plan.plan(there(layout), per=per, rows=size, columns=step)
     finally:
         rows_plan.PROGRAMS = before
     count = len(layout.global_index) * per
@@ -263,24 +264,24 @@ FAULTS = {
     ),
     "sums are not shrunk when a larger score comes": (
         rows_kernels,
-        "sums[c] * shrink[:, None]",
-        "sums[c]",
+        "acc[c] * alpha[:, None]",
+        "acc[c]",
     ),
     "dropout does not reach the gradient of scores": (
         rows_backward,
-        "grads = tl.where(left, (grads + ups[:, None]) * gain, 0.0)",
+        "dp = tl.where(keep, (dp + of_weight[:, None]) * gain, 0.0)",
         "pass",
     ),
-    "the weight of a row has no gradient": (rows_backward, "grads + ups[:, None]", "grads"),
+    "the weight of a row has no gradient": (rows_backward, "dp + of_weight[:, None]", "dp"),
     "the gradient through the softmax' sum is lost": (
         rows_backward,
-        "grads - delta[:, None]",
-        "grads",
+        "dp - delta[:, None]",
+        "dp",
     ),
     "tokens miss what the scores send": (
         rows_backward,
-        "dot(probs, ups[c], dot(grads, queries[c], dk[c]))",
-        "dot(probs, ups[c], dk[c])",
+        "dot(p, douts[c], dot(ds, queries[c], dx[c]))",
+        "dot(p, douts[c], dx[c])",
     ),
 }
 
@@ -294,7 +295,7 @@ def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch):
     spec = importlib.util.spec_from_file_location("mutant", tmp_path / "mutant.py")
     mutant = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(mutant)
-    for name in ("attend", "merge") if module is rows_kernels else ("pull", "push"):
+    for name in ("attend", "merge") if module is rows_kernels else ("bwd_dq", "bwd_dx"):
         monkeypatch.setattr(kernels, name, getattr(mutant, name))
     monkeypatch.setattr(rows_plan, "PROGRAMS", 2)
     layout = pack([170, 20], [3, 175], holes=[5, 100, 189])

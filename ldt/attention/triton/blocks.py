@@ -1,0 +1,54 @@
+"""What the kernels of attention share: rows that a program owns, and tiles that it meets."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def own_block(classes_ptr, count, head, BLOCK: tl.constexpr):
+    """(residue, dilation, table, first, size): this program has rows from ``first`` on of the
+    ``size`` that its residue class has, none where first >= size. ``table`` is where the intervals
+    of its dilation begin."""
+    if classes_ptr is None:
+        residue, dilation, table = 0, 1, 0
+        size, first = count, tl.program_id(0) * BLOCK
+    else:
+        dilation = tl.load(classes_ptr + head * 2)
+        table = tl.load(classes_ptr + head * 2 + 1).to(tl.int64) * count
+        programs = tl.cdiv(tl.cdiv(count, dilation), BLOCK)
+        residue = tl.program_id(0) // programs
+        first = (tl.program_id(0) % programs) * BLOCK
+        size = tl.where(residue < dilation, tl.cdiv(count - residue, dilation), 0)
+    return residue, dilation, table, first, size
+
+
+@triton.jit
+def own_split(begin, end, BLOCK: tl.constexpr):
+    """The part of an interval that is this program's, of those that share it."""
+    size = tl.cdiv(tl.cdiv(end - begin, tl.num_programs(2)), BLOCK) * BLOCK
+    begin = tl.minimum(begin + tl.program_id(2) * size, end)
+    return begin, tl.minimum(begin + size, end)
+
+
+@triton.jit
+def inner_tiles(
+    begin, inner_begin, inner_end, end, next_hidden_ptr, count, residue, dilation,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """(left, right, tiles): of the tiles of begin to end - 1, those from left to right - 1 lie
+    inside of inner_begin to inner_end - 1, what all rows see, and before any hidden key."""
+    tiles = tl.cdiv(end - begin, BLOCK)
+    left = tl.minimum(tl.cdiv(tl.maximum(inner_begin - begin, 0), BLOCK), tiles)
+    if next_hidden_ptr is not None:
+        place = tl.minimum(residue + (begin + left * BLOCK) * dilation, count)
+        hidden = tl.load(next_hidden_ptr + place)
+        inner_end = tl.minimum(inner_end, tl.cdiv(hidden - residue, dilation))
+    right = (tl.minimum(inner_end, end) - begin) // BLOCK
+    return left, tl.maximum(right, left), tiles
+
+
+@triton.jit
+def place_tile(i, left, skipped, begin, BLOCK: tl.constexpr):
+    """[BLOCK] rows of the i-th tile of an interval, without ``skipped`` tiles behind ``left``."""
+    tile = i + tl.where(i < left, 0, skipped)
+    return begin + tile * BLOCK + tl.arange(0, BLOCK)

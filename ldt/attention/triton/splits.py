@@ -1,0 +1,81 @@
+"""Intervals that several programs share: how many of them, and the sum of what they found."""
+
+import triton
+import triton.language as tl
+
+from ldt.attention.triton.devices import OPTIONS
+from ldt.attention.triton.launch import launched
+from ldt.attention.triton.tiles import load_rows, padded, store_rows
+
+FEW = 16  # rows at a time where a document has no more: the fewest that matrix units take
+PIECE = 128  # rows, at least, of a split
+PROGRAMS = 2048  # enough of them to fill any GPU: no more splits than that needs
+SPLITS = 256  # at most: each costs memory
+
+
+def splits(programs, longest):
+    """Number of programs that share an interval of up to ``longest`` rows, where there are
+    ``programs`` without; one if ``longest`` is 0."""
+    return max(1, min(triton.cdiv(longest, PIECE), triton.cdiv(PROGRAMS, max(programs, 1)), SPLITS))
+
+
+def combine(parts, out, lse_parts=None, place=None):
+    """Adds up the splits of tensors into ``out``; returns the log-sum-exp if there are such parts.
+
+    Args:
+        parts: [tensors, splits, rows, heads, dim] float32.
+        out: [tensors, out_rows, heads, dim], to write to.
+        lse_parts: [splits, heads, rows] float32, logarithms to base 2 of the sums that each split
+            divided by, infinite where it saw nothing. None: a plain sum.
+        place: [rows] int64, the rows of ``out``; those past its end are left out. None: each its
+            own.
+    """
+    tensors, count, rows, heads, dim = parts.shape
+    lse = None if lse_parts is None else lse_parts.new_empty(heads, rows)
+    _combine[rows, heads, tensors](
+        parts, lse_parts, out, lse, place, count, rows, out.shape[1],
+        DIM=dim, BLOCK_D=padded(dim), SPLITS=triton.next_power_of_2(count), num_warps=8, **OPTIONS,
+    )  # fmt: skip
+    return lse
+
+
+@launched
+@triton.jit(do_not_specialize=["splits", "rows", "out_rows"])
+def _combine(
+    parts_ptr,  # [tensors, splits, rows, heads, DIM] float32
+    lse_parts_ptr,  # [splits, heads, rows] float32, or None
+    out_ptr,  # [tensors, out_rows, heads, DIM]
+    lse_ptr,  # [heads, rows] float32, or None
+    place_ptr,  # [rows] int64, or None
+    splits,
+    rows,
+    out_rows,
+    DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    """One program adds up the splits of one row of one head of one tensor."""
+    row, head, tensor = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    heads = tl.num_programs(1).to(tl.int64)
+    place = row.to(tl.int64)
+    if place_ptr is not None:
+        place = tl.load(place_ptr + row)
+        if place >= out_rows:
+            return
+    split = tl.arange(0, SPLITS)
+    inside = split < splits
+    at = ((tensor * splits + split) * heads * rows) + row * heads + head
+    part = load_rows(parts_ptr, at, DIM, inside, DIM, BLOCK_D)
+    if lse_parts_ptr is not None:
+        lse = tl.load(lse_parts_ptr + (split * heads + head) * rows + row, mask=inside, other=0.0)
+        inside = inside & (lse < float("inf"))
+        lse = tl.where(inside, lse, float("-inf"))
+        m_i = tl.maximum(tl.max(lse, 0), -1e30)  # finite: a row may see nothing
+        share = tl.exp2(lse - m_i)
+        l_i = tl.sum(share, 0)
+        part = part * (share / tl.where(l_i > 0, l_i, 1.0))[:, None]
+        lse = tl.where(l_i > 0, m_i + tl.log2(l_i), float("inf"))
+        tl.store(lse_ptr + head * rows.to(tl.int64) + row, lse)
+    place = (tensor * out_rows + place) * heads + head + tl.zeros((1,), tl.int64)
+    one = tl.full((1,), 1, tl.int1)
+    store_rows(out_ptr, tl.sum(part, 0)[None, :], place, DIM, one, DIM, BLOCK_D)
