@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ldt.errors import UserError
-from ldt.files import digest, write_whole
+from ldt.files import digest, remove_abandoned, write_whole
 
 Settings = dict[str, Any]
 
@@ -17,6 +17,7 @@ Settings = dict[str, Any]
 def note(target: Path, answers: Path, settings: Settings) -> None:
     """Write down what made the answers that are about to become ``target``."""
     text = json.dumps(settings | {"answers": digest(answers)}, indent=1)
+    remove_abandoned(_beside(target))
     write_whole(_beside(target), f"{text}\n")
 
 
