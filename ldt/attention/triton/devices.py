@@ -89,7 +89,11 @@ def _both(*tile):
 # sweep on the GPU at hand, holds from the next launch on.
 TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
     "forward": {
-        (2, 64): {99: (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3)), 64: _both(32, 32, 8, 1)},
+        (2, 64): {
+            227: (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3)),
+            99: (Tile(128, 64, 8, 3), Tile(128, 32, 8, 2)),
+            64: _both(32, 32, 8, 1),
+        },
         (2, 128): {
             227: (Tile(128, 64, 8, 3), Tile(128, 64, 8, 2)),
             163: (Tile(128, 32, 8, 3), Tile(64, 64, 8, 2)),

@@ -131,7 +131,7 @@ class Pattern:
         if not self.few:
             return found
         if kernel == "dkv":  # which meets them in a step or two: nothing to load ahead
-            return replace(found, columns=FEW, warps=4, stages=1)
+            return replace(found, columns=FEW, stages=1)
         return replace(found, rows=FEW, warps=4)
 
 
