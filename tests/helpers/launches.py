@@ -74,11 +74,13 @@ def rows(dtype, width, globals, folded=False, dropout=0.0):
     if not folded:
         q, k = (torch.empty(count, 6, width, dtype=dtype) for count in (globals, 1024))
         return both(q, k, k, pattern.of_globals(where), dropout)
-    per = width // 64
-    q, x = torch.empty(globals * per, width), torch.empty(1024, width, dtype=dtype)
+    per, x = width // 64, torch.empty(1024, width, dtype=dtype)
+    if not rows.folds(torch.empty(globals, per, 64, dtype=dtype), x, where):
+        return None  # the device has no tile so wide, and the rows are projected there
+    q = torch.empty(globals * per, width)
     work = rows.Call(q, x, where, per, dropout, 0)
     out, weight, lse = work.forward()
-    work.backward(out, weight, out, weight, lse)
+    return work.backward(out, weight, out, weight, lse)
 
 
 def cells(dtype, dim, holes=False, dropout=0.0):

@@ -89,6 +89,12 @@ def _both(*tile):
 # sweep on the GPU at hand, holds from the next launch on.
 TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
     "forward": {
+        (2, 32): {
+            227: (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3)),
+            163: (Tile(128, 64, 8, 3), Tile(128, 32, 8, 2)),
+            99: _both(64, 64, 4, 3),
+            64: _both(32, 32, 4, 1),
+        },
         (2, 64): {
             227: (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3)),
             99: (Tile(128, 64, 8, 3), Tile(128, 32, 8, 2)),
@@ -98,14 +104,14 @@ TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
             227: (Tile(128, 64, 8, 3), Tile(128, 64, 8, 2)),
             163: (Tile(128, 32, 8, 3), Tile(64, 64, 8, 2)),
             99: _both(64, 64, 8, 2),
-            64: _both(32, 16, 8, 1),
+            64: _both(16, 16, 8, 1),
         },
         (4, 64): {
             227: _both(64, 32, 8, 2),
             99: (Tile(32, 32, 8, 2), Tile(32, 32, 4, 2)),
-            64: _both(32, 32, 8, 1),
+            64: _both(32, 16, 8, 1),
         },
-        (4, 128): {99: (Tile(16, 64, 8, 2), Tile(16, 32, 8, 1)), 64: _both(16, 16, 8, 1)},
+        (4, 128): {99: (Tile(16, 64, 8, 2), Tile(16, 32, 8, 1)), 64: _both(16, 16, 4, 1)},
     },
     "dq": {
         (2, 64): {
@@ -118,7 +124,7 @@ TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
             99: _both(64, 32, 8, 2),
             64: _both(16, 16, 8, 1),
         },
-        (4, 64): {64: _both(32, 32, 8, 1)},
+        (4, 64): {99: _both(32, 32, 8, 1), 64: _both(32, 16, 8, 1)},
         (4, 128): {64: _both(16, 16, 8, 1)},
     },
     "dkv": {
@@ -129,8 +135,8 @@ TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
             99: _both(32, 32, 8, 2),
             64: _both(16, 16, 8, 1),
         },
-        (4, 64): {99: _both(32, 16, 4, 1), 64: _both(32, 16, 8, 1)},
-        (4, 128): {64: _both(16, 16, 8, 1)},
+        (4, 64): {99: _both(32, 16, 4, 1), 64: _both(16, 16, 4, 1)},
+        (4, 128): {99: _both(16, 16, 8, 1), 64: _both(16, 16, 4, 1)},
     },
     # Of rows whose projections are folded: programs that own rows, and that own tokens. Columns are
     # the width of a layer; the smallest memory does not hold that.

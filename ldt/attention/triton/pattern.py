@@ -132,7 +132,7 @@ class Pattern:
             return found
         if kernel == "dkv":  # which meets them in a step or two: nothing to load ahead
             return replace(found, columns=FEW, stages=1)
-        return replace(found, rows=FEW, warps=4)
+        return found if found.rows == FEW else replace(found, rows=FEW, warps=4)
 
 
 @cache  # and never freed: CUDA graphs read them
