@@ -8,7 +8,8 @@ pytest.importorskip("triton")
 from ldt.attention.triton.devices import KNOWN
 
 REGISTERS = 255  # of a thread
-# Bytes that a thread may spill where a whole sweep found no tile without: see results/aot.json.
+# Bytes that a thread may spill where tiles without have not been looked for, or not found yet:
+# results/aot.json names the kernels.
 SPILLED = dict.fromkeys(("T4", "A10, RTX 30", "L4, RTX 40", "B200", "RTX 50"), 16)
 # A part of `launches.calls` for each GPU: of each operator, where something is near its limit.
 COVER = {
