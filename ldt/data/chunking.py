@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ldt.data.records import Example
 from ldt.errors import DataError, RecipeError
 
@@ -10,12 +12,18 @@ if TYPE_CHECKING:
 
 
 def fit(
-    length: int, room: int, example: Example, data: "DataSection", text: str | None = None
+    length: int,
+    room: int,
+    example: Example,
+    data: "DataSection",
+    text: str | None = None,
+    parted: np.ndarray | None = None,
 ) -> tuple[list[tuple[int, int]], dict[str, Any]]:
     """Return the chunks of a document that go into the model, each into one input.
 
     Chunks follow each other every ``room - data.stride`` tokens; the last one ends where the
-    document ends, so that it is as long as the others and shares more with the one before.
+    document ends, so that it is as long as the others and shares more with the one before. Where
+    the document has passages, chunks part as few as they can (`apart`).
 
     Args:
         length: tokens of the document, without special ones.
@@ -23,6 +31,7 @@ def fit(
         example: for messages.
         data: its overflow, stride and max_windows.
         text: of the document; None where that it is empty need not be said.
+        parted: [length + 1], how many passages a cut in front of each token would part.
 
     Returns:
         Pairs (start, end) in order, at least one, also for an empty document; and flags for the
@@ -46,12 +55,50 @@ def fit(
             f"{example.where}: document {example.id!r} has {length:,} tokens, {room:,} fit; "
             "data.overflow=windows reads it in parts, truncate its beginning"
         )
-    starts = [*range(0, length - room, room - data.stride), length - room]
     most = 1 if data.overflow == "truncate" else data.max_windows
-    chunks = [(start, start + room) for start in starts[:most]]
+    if parted is not None:
+        chunks = apart(parted, room, data.stride)[:most]
+    else:
+        starts = [*range(0, length - room, room - data.stride), length - room]
+        chunks = [(start, start + room) for start in starts[:most]]
     return chunks, cut_off(length - chunks[-1][1]) | empty
 
 
 def cut_off(unread: int) -> dict[str, Any]:
     """Flags of a document by its tokens that go unread, none where all are read."""
     return {"truncated": True, "unread_tokens": unread} if unread else {}
+
+
+def apart(parted: np.ndarray, room: int, stride: int) -> list[tuple[int, int]]:
+    """Chunks that part as few passages as they can.
+
+    Each ends where the fewest are parted, of such places at the last that is within ``room``; the
+    next one begins up to ``stride`` tokens earlier, at the first place where no more are parted,
+    unless a passage that fits would then not.
+
+    Args:
+        parted: [tokens + 1], passages that a cut in front of each token would part.
+        room: tokens of a chunk, more than ``stride``.
+        stride: tokens that two chunks share at most.
+
+    Returns:
+        Pairs (start, end) in order.
+    """
+    length = len(parted) - 1
+    start = end = 0
+    chunks = []
+    while True:
+        last = _end(parted, start, end, room)
+        if start < end and parted[last] > parted[_end(parted, end, end, room)]:
+            start, last = end, _end(parted, end, end, room)
+        chunks.append((start, last))
+        if last == length:
+            return chunks
+        first = max(last - stride, start + 1)
+        start, end = first + int(np.argmin(parted[first : last + 1])), last
+
+
+def _end(parted: np.ndarray, start: int, after: int, room: int) -> int:
+    """The last of the places behind ``after`` where the fewest passages are parted."""
+    within = parted[after + 1 : start + room + 1]
+    return after + len(within) - int(np.argmin(within[::-1]))

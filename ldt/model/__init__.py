@@ -23,6 +23,7 @@ from ldt.model.encoders.longformer import LdtModel
 from ldt.model.heads.classification import LdtForSequenceClassification
 from ldt.model.heads.evidence import LdtForEvidenceAnswering
 from ldt.model.heads.masked_lm import LdtForMaskedLM
+from ldt.model.heads.passages import LdtForEvidenceClassification, LdtForPassageAnswering
 from ldt.model.heads.ranking import LdtForCandidateRanking, LdtForMultipleChoice
 from ldt.model.heads.spans import LdtForQuestionAnswering
 from ldt.model.heads.tokens import LdtForTokenClassification
@@ -34,8 +35,10 @@ __all__ = [
     "LdtForCandidateRanking",
     "LdtForCausalLM",
     "LdtForEvidenceAnswering",
+    "LdtForEvidenceClassification",
     "LdtForMaskedLM",
     "LdtForMultipleChoice",
+    "LdtForPassageAnswering",
     "LdtForQuestionAnswering",
     "LdtForSequenceClassification",
     "LdtForTokenClassification",

@@ -49,9 +49,10 @@ class LdtConfig(LongformerConfig):
         decisions: what the answers of a classification are decided by, beside its weights:
             thresholds, calibration, confidence (`ldt.tasks.decisions.policy.Policy.facts`).
         window_merge: how the scores of a candidate in the inputs of one document become one.
-        evidence_weights: of the losses that `ldt.model.heads.evidence.LdtForEvidenceAnswering`
-            sums up; 1
-            where one is not named.
+        evidence_weights: of the losses that the heads of `ldt.model.heads.evidence` and
+            `ldt.model.heads.passages` sum up; 1 where one is not named.
+        passage_loss: whether ``each`` passage is right or not by itself, or ``one`` is right, or
+            none; see `ldt.model.heads.passages`.
         pooling_layers: numbers of the layers, from 0 on, that have a second level; by default none.
             `upper_middle_layers` are those of the paper.
         pooling_window: tokens in reach of the second level on both sides together, the paper's 512.
@@ -81,6 +82,7 @@ class LdtConfig(LongformerConfig):
     decisions: dict[str, Any] = field(default_factory=dict)
     window_merge: Literal["mean", "sum"] = "mean"
     evidence_weights: dict[str, float] = field(default_factory=dict)
+    passage_loss: Literal["each", "one"] = "each"
     pooling_layers: list[int] = field(default_factory=list)
     pooling_window: int = 512
     pooling: str = "ldconv"

@@ -100,7 +100,7 @@ class Squad(SpanTask, Calibrated):
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
     ) -> list[Feature]:
-        """Return a feature per chunk (`SpanTask.chunks`).
+        """Return a feature per chunk (`QuestionTask.chunks`).
 
         Raises:
             DataError: a field is missing, an answer is not where it is said to be, the question is

@@ -88,7 +88,7 @@ class TriviaQA(SpanTask):
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
     ) -> list[Feature]:
-        """Return a feature per chunk (`SpanTask.chunks`), with the number of ``mentions`` that
+        """Return a feature per chunk (`QuestionTask.chunks`), with the number of ``mentions`` that
         the whole document has if there is a config.
 
         Raises:

@@ -35,8 +35,10 @@ UNNAMED = "LABEL_"  # transformers' names of a head's outputs that nobody named
 HUB_TASKS = {
     "LdtForCausalLM": "text-generation",
     "LdtForEvidenceAnswering": "question-answering",
+    "LdtForEvidenceClassification": "text-classification",
     "LdtForMaskedLM": "fill-mask",
     "LdtForMultipleChoice": "multiple-choice",
+    "LdtForPassageAnswering": "question-answering",
     "LdtForQuestionAnswering": "question-answering",
     "LdtForSequenceClassification": "text-classification",
     "LdtForTokenClassification": "token-classification",

@@ -56,6 +56,15 @@ def evidence(rng, number):
     }
 
 
+def passages(rng, number):
+    count = rng.randrange(1, 4)
+    return feature(rng, number) | {
+        "passage_positions": [2, 3, 5][:count],
+        "passage_labels": [rng.choice([0, 1, -100]) for _ in range(count)],
+        "labels": rng.choice([0, 1, 2, -100]),
+    }
+
+
 def candidates(rng, number):
     more = {"positions": [1, 2, 3], "labels": rng.choice([0, 1, 2, -100])}
     return [feature(rng, number, **more) for _ in range(3 - number % 3)]
@@ -114,6 +123,16 @@ TASKS = {  # task and variation: head, its changes of the config, and what makes
     "squad": ("ForQuestionAnswering", {}, spans),
     "triviaqa": ("ForQuestionAnswering", {}, several_spans),
     "hotpotqa": ("ForEvidenceAnswering", {"evidence_weights": {"paragraphs": 2.0}}, evidence),
+    "evidence_classification": (
+        "ForEvidenceClassification",
+        {"evidence_weights": {"class": 0.1}},
+        passages,
+    ),
+    "passage_qa": (
+        "ForPassageAnswering",
+        {"passage_loss": "one"},
+        lambda rng, n: spans(rng, n) | passages(rng, n),
+    ),
     "wikihop": ("ForCandidateRanking", {}, candidates),
     "wikihop, sums": ("ForCandidateRanking", {"window_merge": "sum"}, candidates),
     "multiple_choice": ("ForMultipleChoice", {}, choices),

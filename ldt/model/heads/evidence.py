@@ -4,16 +4,14 @@ from dataclasses import dataclass
 from typing import Unpack
 
 import torch
-from torch import nn
-from torch.nn import functional as F
-from transformers.activations import gelu
 from transformers.utils import ModelOutput, can_return_tuple
 
 from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
 from ldt.model.heads.classification import ClassificationHead
-from ldt.model.heads.losses import counts, cross_entropy, exact, mean
+from ldt.model.heads.losses import counts, cross_entropy
+from ldt.model.heads.markers import EvidenceHead, evidence_loss, known_evidence
 from ldt.model.heads.spans import span_items, span_loss
 from ldt.model.packing import check_positions
 
@@ -39,21 +37,6 @@ class LdtEvidenceOutput(ModelOutput):
     hidden_states: tuple[torch.Tensor, ...] | None = None
     attentions: tuple[torch.Tensor, ...] | None = None
     global_attentions: tuple[torch.Tensor, ...] | None = None
-
-
-class EvidenceHead(nn.Module):
-    """Dense, gelu, one number: whether what a token stands for is evidence."""
-
-    def __init__(self, config):
-        super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
-        self.out_proj = Linear(config.hidden_size, 1)
-
-    def forward(self, x, positions):
-        """[b, n, d] and [b, k] -> [b, k], the dtype's least number where a position is below 0."""
-        places = positions.clamp(min=0).unsqueeze(-1).expand(-1, -1, x.shape[-1])
-        logits = self.out_proj(gelu(self.dense(x.gather(1, places)))).squeeze(-1)
-        return logits.masked_fill(positions < 0, torch.finfo(logits.dtype).min)
 
 
 class LdtForEvidenceAnswering(Head):
@@ -139,8 +122,8 @@ class LdtForEvidenceAnswering(Head):
             losses = {
                 "span": (start_loss + end_loss) / 2,
                 "type": cross_entropy(kind, labels.to(kind.device), types),
-                "paragraphs": _evidence_loss(paragraphs, paragraph_labels, places[0], evidence[0]),
-                "sentences": _evidence_loss(sentences, sentence_labels, places[1], evidence[1]),
+                "paragraphs": evidence_loss(paragraphs, paragraph_labels, places[0], evidence[0]),
+                "sentences": evidence_loss(sentences, sentence_labels, places[1], evidence[1]),
             }
             weights = self.config.evidence_weights
             loss = sum(weights.get(name, 1) * value for name, value in losses.items())
@@ -151,23 +134,8 @@ class LdtForEvidenceAnswering(Head):
         sentences."""
         sides = inputs["start_positions"], inputs["end_positions"]
         evidence = [
-            _known(inputs[f"{part}_labels"], inputs[f"{part}_positions"]).sum()
+            known_evidence(inputs[f"{part}_labels"], inputs[f"{part}_positions"]).sum()
             for part in ("paragraph", "sentence")
         ]
         others = torch.stack([(labels != -100).sum(), *evidence])
         return torch.cat([span_items(sides, input_ids.shape, attention_mask), others])
-
-
-def _known(labels, positions):
-    """[b, k] bool: where there is a label and what it is of."""
-    return (labels != -100) & (positions >= 0)
-
-
-def _evidence_loss(logits, labels, positions, count):
-    """Binary cross entropy, the mean over the labels other than -100; 0 where there is none."""
-    labels = labels.to(logits.device)
-    known = _known(labels, positions)
-    logits = exact(logits).masked_fill(~known, 0)
-    gold = labels.masked_fill(~known, 0).to(logits.dtype)
-    each = F.binary_cross_entropy_with_logits(logits, gold, reduction="none")
-    return mean(each.masked_fill(~known, 0).sum(), known.sum(), count)

@@ -151,6 +151,8 @@ def test_a_keyword_that_neither_head_nor_encoder_knows_is_an_error(name):
     inputs = batch(12, globals_="one")
     if name == "LdtForCandidateRanking":
         inputs["positions"] = torch.tensor([[1]] * 4)
+    if name in ("LdtForEvidenceClassification", "LdtForPassageAnswering"):
+        inputs["passage_positions"] = torch.tensor([[1]] * 4)
     if name == "LdtForEvidenceAnswering":
         inputs |= dict.fromkeys(
             ("paragraph_positions", "sentence_positions"), torch.ones(4, 1).long()

@@ -1,0 +1,144 @@
+"""The base of tasks that ask something about a document: their input, in chunks.
+
+Input: <s> question </s> document </s>, the document in chunks where it is long. One separator
+stands between the two, not the two of RoBERTa's pairs, and question and document are tokenized as
+if a space stood in front, as in the authors' scripts/triviaqa.py (allenai/longformer): their
+checkpoints were trained so. Tokenizers that number the parts of a pair (BERT's) give the document
+the second number. Where the document has passages, a marker may stand in front of each.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+from ldt.data.chunking import fit
+from ldt.data.features import Feature
+from ldt.data.options import Length
+from ldt.data.records import Example
+from ldt.data.tokenization import tokenize, tokenize_inside
+from ldt.errors import DataError
+from ldt.tasks.base import Segment, Task, ends, join
+from ldt.tasks.explained import Reading
+from ldt.tasks.text import marked
+from ldt.tasks.text.alignment import Span, aligned
+from ldt.tasks.text.marked import Marked
+from ldt.tasks.text.sentences import UNITS, Unit
+
+if TYPE_CHECKING:
+    from ldt.data.options import DataSection
+
+
+class QuestionTask(Task):
+    """What is asked about a document, one input for each chunk of it.
+
+    Args:
+        max_question: tokens of the question that are read; none reads all.
+    """
+
+    extras: ClassVar[tuple[str, ...]] = ("offsets", "first", "context")
+    roles: ClassVar[tuple[str, ...]] = ("cls", "question", "sep", "document")
+    document: ClassVar[str] = "context"
+    asked: ClassVar[tuple[str, ...]] = ("question",)
+
+    global_attention: list[str] = ["cls", "question"]
+    max_question: Length | None = None
+
+    def chunks(
+        self,
+        example: Example,
+        context: str,
+        tokenizer,
+        *,
+        data: "DataSection",
+        max_length: int,
+        spans: Sequence[Span] | None = None,
+        passages: Sequence[Span] = (),
+        markers: Sequence[int] = (),
+    ) -> list[Feature]:
+        """Return the features of a question and its document.
+
+        Beside what every feature has: ``offsets`` [tokens, 2], where in ``context`` the tokens of
+        the document stand that the chunk has, and ``first``, the place of the first of them in the
+        input. With spans also ``start_positions`` and ``end_positions``, the places of the first
+        and the last token of each one that is in the chunk, in order. With passages
+        (`ldt.tasks.text.marked`) also ``passages``, the numbers of those whose marker the chunk
+        has, and ``passage_positions``, where these stand.
+
+        Args:
+            spans: characters of the right answers.
+            passages: characters of the passages; a chunk parts as few as it can.
+            markers: id of the marker in front of each.
+
+        Raises:
+            DataError: the question is empty, or leaves no room for the document.
+        """
+        question = self.question(example, data, self.asked[0])
+        asked = tokenize(tokenizer, " " + question.strip())
+        flags = {}
+        if self.max_question is not None and len(asked) > self.max_question:
+            asked, flags = asked[: self.max_question], {"question_cut": True}
+        first = len(asked) + 2
+        room = max_length - first - 1
+        if room <= data.stride:
+            raise DataError(
+                f"{example.where}: the question has {len(asked):,} tokens and leaves {room:,} of "
+                f"{max_length:,} for the document, windows share {data.stride:,}; a smaller "
+                "task.max_question cuts it"
+            )
+        document = _document(tokenizer, context, tuple(passages), tuple(markers))
+        length = len(document.ids)
+        parted = document.parted if passages else None
+        chunks, more = fit(length, room, example, data, context, parted)
+        flags |= more
+        cls, sep = ends(tokenizer)
+        head = [cls, Segment("question", asked), sep]
+        token_types = _numbers_pairs(tokenizer)
+        placed = None if spans is None else aligned(document.offsets, spans)
+        features = []
+        for start, end in chunks:
+            segments = [*head, *_parts(document, start, end), replace(sep, token_type=1)]
+            feature = join(segments, self.global_attention, token_types=token_types)
+            if placed is not None:
+                inside = [(a, b) for a, b in placed if start <= a and b < end]
+                feature["start_positions"] = [a - start + first for a, _ in inside]
+                feature["end_positions"] = [b - start + first for _, b in inside]
+            if passages:
+                numbers, places = document.marked(start, end)
+                feature["passages"] = numbers
+                feature["passage_positions"] = (places - start + first).tolist()
+            feature |= {"offsets": document.offsets[start:end], "first": first}
+            feature |= {"read": (first, start, end), "document": 0, "flags": flags}
+            feature["tokens"] = first + length + 1
+            features.append(feature)
+        return features
+
+    def reading(
+        self, example: Example, tokenizer, data: "DataSection", unit: Unit = "sentence"
+    ) -> Reading:
+        """Return the document, whose passages are its sentences or paragraphs."""
+        document, _ = self.parts(example, data)
+        return Reading(document, _document(tokenizer, document).offsets, UNITS[unit](document))
+
+
+def _parts(document: Marked, start: int, end: int) -> Iterator[Segment]:
+    """A chunk of a document as segments, each marker one of its own."""
+    for place in document.marked(start, end)[1].tolist():
+        yield Segment("document", document.ids[start:place], token_type=1)
+        yield Segment("passages", document.ids[place : place + 1], token_type=1)
+        start = place + 1
+    yield Segment("document", document.ids[start:end], token_type=1)
+    # For the role that may have global attention, where a chunk has no marker.
+    yield Segment("passages", (), token_type=1)
+
+
+@lru_cache(2)  # questions on one document come one after the other
+def _document(
+    tokenizer, context: str, passages: tuple[Span, ...] = (), markers: tuple[int, ...] = ()
+) -> Marked:
+    return marked.mark(*tokenize_inside(tokenizer, context), passages, markers)
+
+
+@lru_cache(2)
+def _numbers_pairs(tokenizer) -> bool:
+    return 1 in tokenizer("a", "b", return_token_type_ids=True)["token_type_ids"]
