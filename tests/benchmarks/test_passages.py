@@ -64,7 +64,7 @@ def test_the_gold_of_disputes_is_their_clause(passages):
 def test_the_tables_show_each_set_and_the_cost(passages, capsys):
     row = {"documents": 40} | dict.fromkeys(("hit@1", "hit@3", "recall@3"), [75.0, 61.0, 87.4])
     found = {"right": 98.4, "sentences": 52.5, "methods": {"gradient": row}}
-    cost = {"tokens": 4096, "seconds": {"plain": 1.0, "gradient": 2.5, "occlusion": 140.0}}
+    cost = {"tokens": 4096, "seconds": {"plain": 2.0, "gradient": 5.0, "occlusion": 140.0}}
     cost["gib"] = {"plain": 0.5, "gradient": 1.25}
     passages.show({"sets": {"clause": found}, "cost": [cost]})
     shown = capsys.readouterr().out
