@@ -195,9 +195,9 @@ def _changed(
 
 
 def _with_options_of(layout: str | None, task: AnyTask, asked: dict[str, Any]) -> dict[str, Any]:
-    """Options of what answers hold, with those that a layout wants where none is given."""
+    """Options of what answers hold, at least those that a published layout wants."""
     wanted = task.layout_options.get(layout, {}) if layout else {}
-    return {name: value or wanted.get(name, value) for name, value in asked.items()}
+    return asked | {name: max(asked[name] or 0, least) for name, least in wanted.items()}
 
 
 def _check_shown(task: AnyTask, raw_scores: bool, label_sets: float | None) -> None:

@@ -87,11 +87,6 @@ def ends(tokenizer) -> tuple[Segment, Segment]:
     )
 
 
-def by_input(outputs: Outputs, rows: Iterable[int]) -> list[Outputs]:
-    """The outputs of a head for a batch, [rows, ...] by name, as one dict for each of the rows."""
-    return [{name: values[row] for name, values in outputs.items()} for row in rows]
-
-
 class Decision(NamedTuple):
     """What is decided by the answers for held-out documents (`Task.decide`).
 
@@ -142,7 +137,7 @@ class AnyTask(Section, ABC):
     extras: ClassVar[tuple[str, ...]] = ()  # keys of its features that the head does not take
     answer_keys: ClassVar[tuple[str, ...]] = ()  # keys of its answers, besides `ANSWER_KEYS`
     layouts: ClassVar[Mapping[str, Writer]] = {}  # the published ones, by name
-    # Options of `ldt.inference.predict.predict` that a layout wants where none are given, by name.
+    # Options of `ldt.inference.predict.predict` that a layout wants at least, by its name.
     layout_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     name: str
@@ -326,6 +321,10 @@ class Task(AnyTask):
     def keeps(self, features: Sequence[Feature]) -> bool:
         """Tell whether a training document is trained on, by its features."""
         return True
+
+    def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
+        """Return which inputs are trained on, None for all; and lines to print about it."""
+        return None, []
 
     def shuffle(
         self, example: Example, generator: np.random.Generator, data: "DataSection"

@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
 import pytest
 
 from ldt import metrics
 from ldt.errors import UserError
 from ldt.inference.answer_table import layout_of, published_layout, write_published
 from ldt.inference.predict import predict
+from ldt.metrics.cuad import N_BEST
 from ldt.model import load, load_tokenizer
 from ldt.tasks import Classification, Squad
 
@@ -101,6 +103,27 @@ def test_the_named_layout_is_written_and_read_back_by_evaluate(run, tmp_path):
     assert output.read_bytes() == by_ending.read_bytes()
     assert list(json.loads(output.read_text())) == ["York__0", "York__1", "York__2"]
     assert metrics.evaluate(source, str(output), format="squad").metrics["f1"] >= 0
+
+
+def test_the_n_best_of_cuad_are_twenty_with_no_answer_and_read_by_its_metric(run, tmp_path):
+    source, output = str(run / "dev.json"), tmp_path / "nbest.json"
+    options = {"model": str(run), "output": str(output), "format": "cuad"}
+    assert predict(source, **options, layout="cuad-nbest", n_best=2) == 0
+    written = json.loads(output.read_text())
+    assert list(written) == ["York__0", "York__1", "York__2"]
+    for entries in written.values():  # as the code of transformers writes them
+        assert len(entries) == N_BEST
+        texts = [entry["text"] for entry in entries]
+        assert len(set(texts)) == N_BEST
+        assert "" in texts
+        keys = {"text", "probability", "start_logit", "end_logit"}
+        assert {key for entry in entries for key in entry} == keys
+        sums = np.array([entry["start_logit"] + entry["end_logit"] for entry in entries])
+        assert (np.diff(sums) <= 0).all()
+        shares = np.exp(sums) / np.exp(sums).sum()
+        assert [entry["probability"] for entry in entries] == pytest.approx(shares)
+    result = metrics.evaluate(source, str(output), format="cuad")
+    assert 0 <= result.metrics["aupr"] <= 100
 
 
 def test_another_layout_is_no_resumed_run_and_keeps_no_fields(run, tmp_path, log):
