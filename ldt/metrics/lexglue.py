@@ -19,7 +19,7 @@ from ldt.data.records import Example
 from ldt.data.sources import Names, only
 from ldt.data.streams import beginning
 from ldt.data.strict_json import JsonFile, take
-from ldt.errors import DataError, UserError, plural
+from ldt.errors import DataError, UserError, listed, plural
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.classification import f1_of_draws
@@ -90,11 +90,43 @@ def published(answers: Iterable[dict]) -> Iterator[dict]:
     """Yield the lines with numbers of classes.
 
     Args:
-        answers: each with id, and ``labels`` or ``label``, numbers of classes.
+        answers: of a classification, each with id, ``label`` (a class, or a list of them) and
+            ``scores`` by class. Where a model does not decide, the likeliest class stands; of a
+            part in which a document may have none, none.
+
+    Raises:
+        DataError: classes of no part of the benchmark.
     """
     for answer in answers:
-        labels = {key: answer[key] for key in ("labels", "label") if key in answer}
-        yield {"id": answer["id"]} | labels
+        part, label = _part(answer), answer["label"]
+        if part.several:
+            yield {"id": answer["id"], "labels": sorted(map(part.classes.index, label or []))}
+        else:
+            likeliest = max(answer["scores"], key=answer["scores"].get)
+            yield {"id": answer["id"], "label": part.classes.index(label or likeliest)}
+
+
+def published_logits(answers: Iterable[dict]) -> str:
+    """The published table (`table`) of a classification's answers, whose ``scores`` are logits.
+
+    Raises:
+        DataError: classes of no part of the benchmark.
+    """
+    return table(
+        {"logits": [answer["scores"][name] for name in _part(answer).classes]} for answer in answers
+    )
+
+
+def _part(answer: dict) -> Task:
+    """The part of the benchmark whose classes an answer has; ECtHR A stands for B."""
+    names = set(answer["scores"])
+    part = next((task for task in TASKS.values() if names == set(task.classes)), None)
+    if part is None:
+        raise DataError(
+            f"{answer['id']}: the classes {listed(sorted(names))}; the layout lexglue has those of "
+            f"{', '.join(TASKS)}"
+        )
+    return part
 
 
 def read_gold(source: Names, format: str) -> JsonFile:

@@ -3,12 +3,13 @@
 import json
 import logging
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from ldt.data.chunking import fit
+from ldt.data import formats
+from ldt.data.chunking import cut_off, fit
 from ldt.data.features import Feature
 from ldt.data.labels import (
     MULTI,
@@ -23,15 +24,16 @@ from ldt.data.labels import (
     is_decimal,
     is_stray,
 )
-from ldt.data.options import Names
-from ldt.data.records import Example, text
+from ldt.data.options import Count, Names
+from ldt.data.records import Example, field, text, texts
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError, RecipeError, listed, shown
-from ldt.metrics import baseline, classification
+from ldt.metrics import baseline, classification, lexglue
 from ldt.tasks.base import (
     Fault,
     Outputs,
     Segment,
+    Writer,
     ends,
     evaluation_set,
     join,
@@ -40,6 +42,7 @@ from ldt.tasks.base import (
 )
 from ldt.tasks.deciding import Deciding, indicators, names_of, several
 from ldt.tasks.explained import MERGES, Reading, Target
+from ldt.tasks.text.joined import Joined, joined
 from ldt.tasks.text.sentences import UNITS, Unit
 from ldt.tasks.weighted import Weighted
 
@@ -52,7 +55,9 @@ _PROBLEMS = {"single_label": SINGLE, "multi_label": MULTI, "regression": REGRESS
 
 
 class Classification(Deciding, Weighted):
-    """One class, several classes or a number for each document.
+    """One class, several classes or a number for each document, a text or a list of paragraphs.
+
+    Paragraphs are laid end to end with a separator between two of them (`joined`).
 
     Args:
         problem: kind of answer; none detects it by the labels of the training set: text, whole
@@ -71,11 +76,20 @@ class Classification(Deciding, Weighted):
         sample: ``balanced`` takes each class equally often in an epoch, as far as documents have
             one class alone, and so documents of rare classes several times; none takes each
             document once.
+        max_paragraphs: paragraphs of a list that are read, the first ones; none reads all.
+        max_paragraph_words: words of each that are read, parted by blanks; none reads all.
     """
 
     roles: ClassVar[tuple[str, ...]] = ("cls", "document", "sep")
     noun: ClassVar[str] = "documents"
     rests_on: ClassVar[Literal["logits", "places"] | None] = "logits"
+    layouts: ClassVar[Mapping[str, Writer]] = {
+        "lexglue": lexglue.published,
+        "lexglue-logits": lexglue.published_logits,
+    }
+    layout_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "lexglue-logits": {"raw_scores": True}
+    }
 
     name: Literal["classification"] = "classification"
     global_attention: list[str] = ["cls"]
@@ -84,11 +98,17 @@ class Classification(Deciding, Weighted):
     pooling: Literal["cls", "mean", "max"] = "cls"
     merge: Literal["mean", "max", "logsumexp"] = "mean"
     sample: Literal["balanced"] | None = None
+    max_paragraphs: Count | None = None
+    max_paragraph_words: Count | None = None
 
     def head(self) -> type:
         from ldt.model import LdtForSequenceClassification
 
         return LdtForSequenceClassification
+
+    def default_layout(self, formats: Iterable[str | None]) -> str | None:
+        """lexglue, of documents or training data of that benchmark."""
+        return "lexglue" if not set(formats).isdisjoint(lexglue.TASKS) else None
 
     def has_one_class(self, config=None) -> bool:
         """Return whether the problem is single_label."""
@@ -122,7 +142,8 @@ class Classification(Deciding, Weighted):
             names = several(data.label)
         else:
             counts = count_classes(values, golds, reader)
-            names = list(reader.columns.values()) or self.labels or sorted(counts)
+            official = formats.classes(data.format)
+            names = list(reader.columns.values()) or self.labels or official or sorted(counts)
             for gold, (_, where) in zip(golds, values, strict=True):
                 for name in several(gold):
                     if name not in names:
@@ -199,12 +220,17 @@ class Classification(Deciding, Weighted):
 
         ``labels`` is a class number, a list of 0.0 and 1.0, or a number, as ``config`` has it.
         """
-        document = text(example, self.path("text", data))
-        ids = tokenize(tokenizer, document)
+        unread = 0
+        if self._in_paragraphs(example, data):
+            document, ids, _, unread = self._joined(example, tokenizer, data)
+        else:
+            document = text(example, self.path("text", data))
+            ids = tokenize(tokenizer, document)
         cls, sep = ends(tokenizer)
         chunks, flags = fit(len(ids), max_length - 2, example, data, document)
+        flags |= cut_off(unread + flags.get("unread_tokens", 0))
         labels = {} if config is None else {"labels": self._target(example, data, config)}
-        about = {"document": 0, "tokens": len(ids) + 2, "flags": flags}
+        about = {"document": 0, "tokens": len(ids) + unread + 2, "flags": flags}
         return [
             join([cls, Segment("document", ids[start:end]), sep], self.global_attention)
             | labels
@@ -266,8 +292,11 @@ class Classification(Deciding, Weighted):
         self, example: Example, tokenizer, data: "DataSection", unit: Unit = "sentence"
     ) -> Reading:
         """Return the text, whose passages are its sentences or paragraphs."""
-        document = text(example, self.path("text", data))
-        _, offsets = tokenize_with_offsets(tokenizer, document)
+        if self._in_paragraphs(example, data):
+            document, _, offsets, _ = self._joined(example, tokenizer, data)
+        else:
+            document = text(example, self.path("text", data))
+            _, offsets = tokenize_with_offsets(tokenizer, document)
         return Reading(document, offsets, UNITS[unit](document))
 
     def targets(
@@ -324,6 +353,14 @@ class Classification(Deciding, Weighted):
     def labels_of(self, data: "DataSection") -> LabelReader:
         """What reads the labels."""
         return LabelReader(data.label, data.label_separator, self.labels)
+
+    def _in_paragraphs(self, example: Example, data: "DataSection") -> bool:
+        return isinstance(field(example, self.path("text", data)), list)
+
+    def _joined(self, example: Example, tokenizer, data: "DataSection") -> Joined:
+        paragraphs = texts(example, self.path("text", data))
+        limits = {"most": self.max_paragraphs, "words": self.max_paragraph_words}
+        return joined(tokenizer, paragraphs, **limits)
 
     def _check_recipe(self, problem: str, data: "DataSection") -> None:
         if isinstance(data.label, list) and problem != MULTI:

@@ -199,10 +199,15 @@ def test_written_tables_are_those_of_the_scripts(score):
     text = lexglue.table({"logits": row} for row in rows)
     # A strict reader: no header, the number from 0, five decimals, tabs.
     assert text == "0\t0.12346\t-2.00000\n1\t0.00000\t3.00000\n"
-    written = list(
-        lexglue.published([{"id": "x", "labels": [1, 2], "text": "a"}, {"id": 3, "label": 0}])
-    )
-    assert written == [{"id": "x", "labels": [1, 2]}, {"id": 3, "label": 0}]
+    names = TASKS["ecthr_a"].classes
+    scores = {name: number + 0.5 for number, name in enumerate(reversed(names))}
+    answers = [{"id": "x", "label": ["P1-1", "3"], "scores": scores}]
+    assert list(lexglue.published(answers)) == [{"id": "x", "labels": [1, 9]}]
+    row = [9.5, 8.5, 7.5, 6.5, 5.5, 4.5, 3.5, 2.5, 1.5, 0.5]  # in the official order
+    assert lexglue.published_logits(answers) == lexglue.table([{"logits": row}])
+    scores = dict.fromkeys(TASKS["scotus"].classes, 0.1)
+    answers = [{"id": 3, "label": "1", "scores": scores, "text": "a"}]
+    assert list(lexglue.published(answers)) == [{"id": 3, "label": 0}]
 
 
 @pytest.mark.parametrize("name", TASKS)

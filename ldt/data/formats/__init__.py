@@ -148,6 +148,12 @@ def _read_whole(layout: ModuleType, source: str, data: "DataSection") -> Iterato
     yield from layout.read(strict_json.read(source), data)
 
 
+def classes(format: str | None) -> list[str] | None:
+    """The classes of a published layout, in their official order; None where it has none."""
+    part = lexglue.TASKS.get(format or "")
+    return list(part.classes) if part else None
+
+
 def fits(value: Any, name: str) -> bool:
     """Whether the value of a JSON file with gold answers has this layout."""
     return name in _WHOLE and _WHOLE[name].fits(value)

@@ -4,6 +4,7 @@ JSON lines as they are published (``facts`` or ``text``, labels by name), or as 
 `datasets` has them (``text``, labels by number).
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ class Task(NamedTuple):
 
     ``classes`` are in the official order. ``raw`` is the field of the published labels; ``several``
     says whether a document can have more than one, or none; ``none`` whether having none is scored
-    as one more class.
+    as one more class; ``parted`` whether blank lines part its text into paragraphs.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Task(NamedTuple):
     raw: str
     several: bool = True
     none: bool = False
+    parted: bool = False
 
     def read(self, source: str, data) -> Iterator[Example]:
         """Yield an example for each line: text, a list of paragraphs or one text, and label, the
@@ -59,7 +61,10 @@ class Task(NamedTuple):
         """
         for number, line in enumerate(records.read(source, format="jsonl")):
             found = self.labels(line.fields, line.where)
-            fields: dict[str, Any] = {"text": text(line.fields, line.where)}
+            document = text(line.fields, line.where)
+            if self.parted and isinstance(document, str):
+                document = re.split(r"\n{2,}", document)
+            fields: dict[str, Any] = {"text": document}
             if found is not None:
                 names = [self.classes[place] for place in found]
                 fields["label"] = names if self.several else names[0]
@@ -97,7 +102,7 @@ TASKS = {
     for task in (
         Task("ecthr_a", _ARTICLES, "violated_articles", none=True),
         Task("ecthr_b", _ARTICLES, "allegedly_violated_articles", none=True),
-        Task("scotus", tuple(map(str, range(1, 14))), "issueArea", several=False),
+        Task("scotus", tuple(map(str, range(1, 14))), "issueArea", several=False, parted=True),
         Task("eurlex", _CONCEPTS, "labels"),
     )
 }
