@@ -1,6 +1,6 @@
 """Questions on documents whose answers have a place, or none; as in SQuAD 1.1 and 2.0."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -12,7 +12,7 @@ from ldt.errors import DataError, RecipeError
 from ldt.metrics import baseline, squad
 from ldt.metrics.numbers import logistic
 from ldt.metrics.result import mean
-from ldt.tasks.base import Decision, Fault, Outputs, evaluation_set, training_set
+from ldt.tasks.base import Decision, Fault, Outputs, Writer, evaluation_set, training_set
 from ldt.tasks.deciding import Calibrated, calibration, logits_of
 from ldt.tasks.decisions.policy import Policy, Rules, decide
 from ldt.tasks.span_task import SpanTask, context_of
@@ -53,11 +53,10 @@ class Squad(SpanTask, Calibrated):
     answer_keys: ClassVar[tuple[str, ...]] = (*SpanTask.answer_keys, "best", "no_answer")
 
     probability: ClassVar[str] = "no_answer"
+    layouts: ClassVar[Mapping[str, Writer]] = {"squad": squad.published}
 
     name: Literal["squad"] = "squad"
     calibration: Literal["none", "auto", "platt", "beta"] = "none"
-
-    published = staticmethod(squad.published)
 
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
         """Return no_answer_threshold, None where every question has an answer; and that nothing

@@ -340,7 +340,7 @@ def test_the_threshold_is_that_with_the_best_f1_and_goes_into_the_model():
 
 def test_the_published_file_has_an_answer_an_id():
     answers = [{"id": 7, "answer": "York"}, {"id": "b", "answer": ""}]
-    assert Squad().published(iter(answers)) == {"7": "York", "b": ""}
+    assert Squad.layouts["squad"](iter(answers)) == {"7": "York", "b": ""}
 
 
 # the whole
