@@ -7,8 +7,8 @@ over the hypotheses, each scored over all documents (``macro_label_micro_doc`` t
 Source: Koreeda and Manning 2021 (arXiv:2110.01799), the rules of their evaluation script.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,7 +92,7 @@ def published(answers: Iterable[dict]) -> list[dict]:
     """The official layout, a list of documents.
 
     Args:
-        answers: each with ``document`` (its id, as the gold file has it), ``key``, class_probs
+        answers: each with ``document`` (its id, as the gold file has it), ``key``, ``scores``
             (label to probability) and span_probs, one a span; those of a document may be apart.
     """
     documents: dict[Any, dict] = {}
@@ -101,7 +101,7 @@ def published(answers: Iterable[dict]) -> list[dict]:
             answer["document"],
             {"id": answer["document"], "annotation_sets": [{"annotations": {}}]},
         )
-        probabilities = [answer["class_probs"][label] for label in LABELS]
+        probabilities = [answer["scores"][label] for label in LABELS]
         document["annotation_sets"][0]["annotations"][answer["key"]] = {
             "choice": LABELS[int(np.argmax(probabilities))],
             "class_probs": dict(zip(LABELS, probabilities, strict=True)),
@@ -134,10 +134,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
     pairs = [_pair(each, answers[str(each.id)], predictions.name) for each in examples]
     binary = _binary(pairs)
     by_key = _scorers(pairs, binary, [pair.key for pair in pairs])
-
-    def figures(weights: np.ndarray) -> Figures:
-        return mean_defined([scorer.figures(weights) for scorer in by_key.values()])
-
+    figures = partial(_means, by_key)
     metrics = defined(figures, np.ones((1, len(pairs))))
     items = [
         Item(pair.document, {}, _length(example.fields["text"]))
@@ -161,9 +158,7 @@ def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
     value = published(
         {
             **{name: example.fields[name] for name in ("document", "key")},
-            "class_probs": {
-                label: float(label == usual[example.fields["key"]]) for label in LABELS
-            },
+            "scores": {label: float(label == usual[example.fields["key"]]) for label in LABELS},
             "span_probs": [0.0] * len(example.fields["spans"]),
         }
         for example in examples
@@ -171,7 +166,47 @@ def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
     return baseline.of_files(evaluate, gold, {"always the commonest class": value})
 
 
+def score(
+    golds: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]]
+) -> dict[str, float]:
+    """Return the figures of `SHOWN` that are defined, from 0 to 100, as `evaluate` has them.
+
+    Args:
+        golds: document, key, label and evidence of each pair.
+        answers: scores and span_probs, as `published` takes them.
+    """
+    pairs = [
+        _scored(gold, [answer["scores"][label] for label in LABELS], answer["span_probs"])
+        for gold, answer in zip(golds, answers, strict=True)
+    ]
+    by_key = _scorers(pairs, _binary(pairs), [pair.key for pair in pairs])
+    found = defined(partial(_means, by_key), np.ones((1, len(pairs))))
+    return {name: found[name] for name in SHOWN if name in found}
+
+
+def evidence_map(
+    golds: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]]
+) -> dict[str, float]:
+    """Return span.map of all pairs together that have evidence, {} where none has.
+
+    Args:
+        golds, answers: evidence, and span_probs, of each.
+    """
+    spans = [
+        Spans(np.isin(np.arange(len(scores)), gold["evidence"]), np.array(scores, np.float64))
+        for gold, scores in zip(golds, (each["span_probs"] for each in answers), strict=True)
+        if gold["evidence"]
+    ]
+    figures = nli.SpanTable(spans).figures(np.ones((1, len(spans)))) if spans else {}
+    return {"span.map": float(figures["map"][0])} if spans else {}
+
+
 _length = lru_cache(2)(count_words)  # pairs of one document come one after the other
+
+
+def _means(by_key: Mapping[Hashable, _Scorer], weights: np.ndarray) -> Figures:
+    """The means over the hypotheses."""
+    return mean_defined([scorer.figures(weights) for scorer in by_key.values()])
 
 
 def _prefixed(prefix: str, figures: Figures) -> Figures:
@@ -273,21 +308,25 @@ def _pair(example: Example, entry: Any, name: str) -> Pair:
     where, fields = f"{name}: {example.id}", example.fields
     probabilities = take(entry, "class_probs", dict, where)
     shares = [prediction_files.number(probabilities, label, where) for label in LABELS]
-    gold = LABELS.index(fields["label"])
     listed = dict(enumerate(take(entry, "span_probs", list, where)))
     scores = [prediction_files.number(listed, number, f"{where}: span_probs") for number in listed]
     if len(scores) != len(fields["spans"]):
         raise DataError(
             f"{where}: {len(scores):,} span_probs; the document has {len(fields['spans']):,} spans"
         )
-    spans = None
-    if gold != nli.NOT_MENTIONED:
-        right = np.isin(np.arange(len(scores)), fields["evidence"])
+    return _scored(fields, shares, scores)
+
+
+def _scored(gold: Mapping[str, Any], shares: Sequence[float], scores: Sequence[float]) -> Pair:
+    """A pair with the probabilities of the classes, in the order of `LABELS`, and of the spans."""
+    label, spans = LABELS.index(gold["label"]), None
+    if label != NOT_MENTIONED:
+        right = np.isin(np.arange(len(scores)), gold["evidence"])
         spans = Spans(right, np.array(scores, np.float64))
     return Pair(
-        str(fields["document"]),
-        fields["key"],
-        gold,
+        str(gold["document"]),
+        gold["key"],
+        label,
         int(np.argmax(shares)),
         nli.binary(shares[nli.ENTAILMENT], shares[nli.CONTRADICTION]),
         spans,

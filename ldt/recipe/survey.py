@@ -21,6 +21,7 @@ TOKENS_A_WORD = 1.4  # of English, in the usual vocabularies
 
 # The fields by which a file is told to be a task's, the most telling ones first.
 SIGNS: dict[str, tuple[str, ...]] = {
+    "evidence_classification": ("hypothesis", "spans", "label", "evidence"),
     "wikihop": ("query", "candidates", "supports", "answer"),
     "hotpotqa": ("question", "context", "supporting_facts", "answer"),
     "multiple_choice": ("question", "choices"),
@@ -28,6 +29,8 @@ SIGNS: dict[str, tuple[str, ...]] = {
     "squad": ("question", "answers"),
     "token_classification": ("tokens", "tags"),
 }
+# The tasks of layouts that are not called so.
+_TASKS = {"conll": "token_classification", "contractnli": "evidence_classification"}
 # Ways to read a file, tried in this order: keys of `data:`, where it has them.
 _READINGS: tuple[dict[str, Any], ...] = ({}, {"encoding": "cp1252"})
 _IDS = "id doc_id document_id uid uuid key name file filename".split()
@@ -77,7 +80,7 @@ class Survey:
         """The text of each document as a task reads it, with its question."""
         if self.texts:
             return list(self.texts)
-        asked = {"question", "query"} & set(TASKS[task].fields)
+        asked = {"question", "query", "hypothesis"} & set(TASKS[task].fields)
         names = [name for name in (self.document(task), *asked) if name in self.columns]
         return [" ".join(_texts(each, names)) for each in self.examples]
 
@@ -110,7 +113,7 @@ def survey(source: str) -> Survey:
     if _is_plain(source):
         return Survey(source, None, "mlm", texts=_plain_texts(source))
     layout = None if source.startswith("hf:") else _layout(source)
-    if layout not in (None, "conll", *TASKS):
+    if layout is not None and _TASKS.get(layout, layout) not in TASKS:
         raise DataError(f"{source}: the layout of {layout}, which no task learns from")
     examples, keys = _read(source, layout)
     if not examples:
@@ -222,10 +225,8 @@ def _task(
     text: str | None,
     has_labels: bool,
 ) -> str:
-    if layout == "conll":
-        return "token_classification"
     if layout is not None:
-        return layout
+        return _TASKS.get(layout, layout)
     for name, signs in SIGNS.items():
         if set(signs) <= set(columns) and (TASKS[name].document in columns or text not in signs):
             return "squad" if name == "triviaqa" and _has_places(columns["answers"]) else name

@@ -3,6 +3,7 @@
 from ldt.tasks.base import AnyTask
 from ldt.tasks.char_lm import CharacterLM
 from ldt.tasks.classification import Classification
+from ldt.tasks.evidence_classification import EvidenceClassification
 from ldt.tasks.hotpotqa import HotpotQA
 from ldt.tasks.masked_lm import MaskedLM
 from ldt.tasks.multiple_choice import MultipleChoice
@@ -14,6 +15,7 @@ from ldt.tasks.wikihop import WikiHop
 TASKS: dict[str, type[AnyTask]] = {
     "charlm": CharacterLM,
     "classification": Classification,
+    "evidence_classification": EvidenceClassification,
     "hotpotqa": HotpotQA,
     "mlm": MaskedLM,
     "multiple_choice": MultipleChoice,

@@ -53,7 +53,7 @@ class QuestionTask(Task):
         data: "DataSection",
         max_length: int,
         spans: Sequence[Span] | None = None,
-        passages: Sequence[Span] = (),
+        passages: Sequence[Span] | None = None,
         markers: Sequence[int] = (),
     ) -> list[Feature]:
         """Return the features of a question and its document.
@@ -67,7 +67,8 @@ class QuestionTask(Task):
 
         Args:
             spans: characters of the right answers.
-            passages: characters of the passages; a chunk parts as few as it can.
+            passages: characters of the passages, none where there are none; a chunk parts as few as
+                it can.
             markers: id of the marker in front of each.
 
         Raises:
@@ -86,7 +87,7 @@ class QuestionTask(Task):
                 f"{max_length:,} for the document, windows share {data.stride:,}; a smaller "
                 "task.max_question cuts it"
             )
-        document = _document(tokenizer, context, tuple(passages), tuple(markers))
+        document = _document(tokenizer, context, tuple(passages or ()), tuple(markers))
         length = len(document.ids)
         parted = document.parted if passages else None
         chunks, more = fit(length, room, example, data, context, parted)
@@ -103,7 +104,7 @@ class QuestionTask(Task):
                 inside = [(a, b) for a, b in placed if start <= a and b < end]
                 feature["start_positions"] = [a - start + first for a, _ in inside]
                 feature["end_positions"] = [b - start + first for _, b in inside]
-            if passages:
+            if passages is not None:
                 numbers, places = document.marked(start, end)
                 feature["passages"] = numbers
                 feature["passage_positions"] = (places - start + first).tolist()

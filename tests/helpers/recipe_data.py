@@ -19,6 +19,19 @@ def classification(number):
     }
 
 
+def evidence_classification(number):
+    """A hypothesis on a text of three spans, with one as evidence unless it is not mentioned."""
+    words = f"it is party {number % 3}. {TEXT}"
+    label = ("Entailment", "Contradiction", "NotMentioned")[number % 3]
+    return {
+        "hypothesis": "it is party 0",
+        "text": words,
+        "spans": [[0, 14], [15, 40], [41, len(words)]],
+        "label": label,
+        "evidence": [] if label == "NotMentioned" else [0],
+    }
+
+
 def hotpotqa(number):
     """A question whose answer two of three paragraphs give, one of them short."""
     context = [["A", [f"It is party {number}.", TEXT[:20]]], ["B", ["No."]], ["C", [" So."]]]
@@ -66,6 +79,7 @@ def wikihop(number):
 LINES = {
     "charlm": charlm,
     "classification": classification,
+    "evidence_classification": evidence_classification,
     "hotpotqa": hotpotqa,
     "mlm": mlm,
     "multiple_choice": multiple_choice,

@@ -39,7 +39,7 @@ def gold_of(*documents):
 def answer(document, key, classes, spans):
     """Probabilities of NotMentioned, Entailment, Contradiction, and of each span."""
     classes = dict(zip(LABELS, classes, strict=True))
-    return {"document": document, "key": key, "class_probs": classes, "span_probs": spans}
+    return {"document": document, "key": key, "scores": classes, "span_probs": spans}
 
 
 def evaluate(gold, answers):
@@ -116,7 +116,7 @@ def test_real_documents_have_the_figures_of_scikit_learn(dev, digits):
         for item in dev["documents"]:
             gold, found = item["annotation_sets"][0]["annotations"][key], by_pair[item["id"], key]
             labels.append(LABELS.index(gold["choice"]))
-            predicted.append(int(np.argmax(list(found["class_probs"].values()))))
+            predicted.append(int(np.argmax(list(found["scores"].values()))))
             if gold["choice"] != NOT:
                 right += [number in gold["spans"] for number in range(len(item["spans"]))]
                 scores += found["span_probs"]

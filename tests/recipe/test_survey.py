@@ -50,10 +50,18 @@ def test_a_published_layout_is_seen_by_its_content(name, indent, tmp_path):
         check_fields(found, "classification")
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("contractnli", {"documents": [], "labels": {}}), ("qasper", {"1": {"qas": []}})],
-)
+def test_a_layout_may_be_of_a_task_of_another_name(tmp_path):
+    contract = {"id": 1, "text": TEXT, "spans": [[0, 9]]}
+    labels = {"nda-1": {"short_description": "end", "hypothesis": "It ends."}}
+    path = tmp_path / "data.json"
+    path.write_text(json.dumps({"documents": [contract], "labels": labels}, indent=1), "utf-8")
+    found = survey(str(path))
+    assert (found.format, found.task) == ("contractnli", "evidence_classification")
+    check_fields(found, found.task)
+    assert "It ends." in found.documents(found.task)[0]
+
+
+@pytest.mark.parametrize(("name", "value"), [("qasper", {"1": {"qas": []}})])
 def test_a_layout_without_a_task_is_told(name, value, tmp_path):
     path = tmp_path / "data.json"
     path.write_text(json.dumps(value, indent=1), "utf-8")

@@ -13,6 +13,10 @@ def one(text):
     return {"answers": [text]}
 
 
+def claim(label, evidence):
+    return {"label": label, "evidence": evidence, "spans": 2, "key": None, "document": None}
+
+
 ASKED = {"question": 1, "verified": False}
 SINGLE = {"problem_type": "single_label_classification", "id2label": {0: "cap", 1: "no cap"}}
 MULTI = {"problem_type": "multi_label_classification", "id2label": dict(enumerate("abc"))}
@@ -79,6 +83,12 @@ BASELINES = {  # task: right answers of training, of evaluation; config; some of
         [one("z") | ASKED, one("x") | ASKED | {"question": 2}],
         {},
         {"exact_match": ("always 'z'", 50)},
+    ),
+    "evidence_classification": (
+        [claim("a", [0]), claim("a", []), claim("b", [])],
+        [claim("a", [1]), claim("b", [])],
+        {"id2label": {0: "a", 1: "b"}},
+        {"class.accuracy": ("always 'a'", 50), "span.map": ("always 'a'", 50)},
     ),
     "hotpotqa": (
         [{"answer": "yes", "facts": set()}],

@@ -28,12 +28,14 @@ def read(file: JsonFile, data) -> Iterator[Example]:
     annotations, label (one of `LABELS`) and evidence, numbers of spans from 0.
 
     Raises:
-        DataError: another layout, a span outside of the text, evidence that is no span.
+        DataError: another layout, a span outside of the text, evidence that is no span; a
+            hypothesis that lacks; a document twice.
     """
     if not fits(file.value):
         raise DataError(
             f"{file.name}: {shown(file.value)}, expected an object with documents and labels"
         )
+    once((id for _, id, _ in _documents(file)), file.name)
     for document, id, where in _documents(file):
         text = take(document, "text", str, where)
         fields = {"text": text, "spans": _spans(document, len(text), where)}
@@ -51,10 +53,9 @@ def gold(file: JsonFile) -> Iterator[Example]:
     """Yield what `read` does.
 
     Raises:
-        DataError: no annotations, as in the files of a test set; a hypothesis that lacks, or that
-            the file's labels do not have; a document twice.
+        DataError: no annotations, as in the files of a test set; a hypothesis that the file's
+            labels do not have.
     """
-    once((id for _, id, _ in _documents(file)), file.name)
     known = file.value["labels"]
     for document, _, where in _documents(file):
         for key in annotated(document, where):

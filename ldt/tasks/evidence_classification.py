@@ -1,0 +1,301 @@
+"""A class for what is claimed about a document, and the passages it rests on; as in ContractNLI."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from ldt.data.features import Feature
+from ldt.data.formats.contractnli import LABELS
+from ldt.data.labels import SINGLE, LabelReader
+from ldt.data.options import Names
+from ldt.data.records import Example, field, text
+from ldt.data.tokenization import marker_ids
+from ldt.errors import DataError, kind, listed, shown
+from ldt.metrics import baseline, classification, contractnli
+from ldt.metrics.baseline import Baselines
+from ldt.tasks import passages
+from ldt.tasks.base import Outputs, Writer, evaluation_set, named_labels, training_set
+from ldt.tasks.deciding import indicators, names_of
+from ldt.tasks.passages import Weight
+from ldt.tasks.question_task import QuestionTask
+from ldt.tasks.text.alignment import Span
+
+if TYPE_CHECKING:
+    from ldt.data.options import DataSection
+
+
+class EvidenceClassification(QuestionTask):
+    """A class for a hypothesis on a document of any length, and the spans that are its evidence.
+
+    An example has ``hypothesis``, ``text``, ``spans`` (the passages that can be evidence, a list of
+    [start, end) in characters of the text), ``label`` and ``evidence`` (numbers of spans from 0);
+    hypotheses that are asked of many documents have a ``key`` and each document its id in
+    ``document``, by which they are scored as ContractNLI is.
+
+    Input: <s> hypothesis </s> [SPAN] span [SPAN] span ... </s>, as in Span NLI BERT (Koreeda and
+    Manning 2021, arXiv:2110.01799, section 4), but for the global attention of the hypothesis and
+    the markers. A span is evidence by its marker alone, the class is read at the first token; spans
+    of hypotheses that have no evidence are learnt as none. A long document is read in chunks that
+    cut no span which fits one; `ldt.tasks.passages` says what chunks learn and how they are merged.
+
+    Args:
+        labels: the classes in the order of the model's outputs; none takes those of ContractNLI
+            where the training set has no others, else its own, sorted.
+        weights: weights of the losses ``class`` and ``passages``; 1 where one is not named.
+        threshold: probability above which a span is evidence.
+    """
+
+    extras: ClassVar[tuple[str, ...]] = (*QuestionTask.extras, "passages", "spans", "about")
+    roles: ClassVar[tuple[str, ...]] = (*QuestionTask.roles, "passages")
+    document: ClassVar[str] = "text"
+    asked: ClassVar[tuple[str, ...]] = ("hypothesis",)
+    fields: ClassVar[tuple[str, ...]] = ("hypothesis", "spans", "evidence", "key", "document")
+    answer_keys: ClassVar[tuple[str, ...]] = (
+        *("label", "scores", "score", "evidence", "span_probs"),
+        *("key", "document", "hypothesis"),
+    )
+    label_names: ClassVar[tuple[str, ...]] = ("labels", "passage_labels")
+    outputs: ClassVar[tuple[str, ...]] = ("logits", "passage_logits")
+    new_tokens: ClassVar[tuple[str, ...]] = ("[SPAN]",)
+    noun: ClassVar[str] = "hypotheses"
+    rests_on: ClassVar[Literal["logits", "places"] | None] = "places"
+    layouts: ClassVar[Mapping[str, Writer]] = {"contractnli": contractnli.published}
+
+    name: Literal["evidence_classification"] = "evidence_classification"
+    global_attention: list[str] = ["cls", "question", "passages"]
+    labels: Names | None = None
+    weights: dict[Literal["class", "passages"], Weight] = {}
+    threshold: float = Field(0.5, ge=0, le=1)
+
+    def head(self) -> type:
+        from ldt.model import LdtForEvidenceClassification
+
+        return LdtForEvidenceClassification
+
+    def unit(self, example: Example, data: "DataSection") -> Hashable:
+        """The document: hypotheses on one are not parted."""
+        return text(example, self.path("text", data))
+
+    def classes(self, example: Example, data: "DataSection") -> str | list[str] | None:
+        """Return the class."""
+        reader = self._reader(data)
+        return reader.classes(reader.raw(example), example.where)
+
+    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
+        """Return id2label, label2id, num_labels, evidence_weights and passage_loss.
+
+        Raises:
+            DataError: no examples, a field that is missing or wrong, a label that is not in
+                ``labels``, or the same label everywhere.
+        """
+        source, seen = training_set(data), Counter[str]()
+        for example in self.each(examples, source):
+            seen[self._gold(example, data, self.labels or ())["label"]] += 1
+        if len(seen) == 1:
+            raise DataError(
+                f"{source}: nothing to learn, all {seen.total():,} hypotheses have the label "
+                f"{next(iter(seen))!r}"
+            )
+        names = self.labels or (LABELS if seen.keys() <= set(LABELS) else sorted(seen))
+        return {
+            **named_labels(names),
+            "evidence_weights": self.weights,
+            "passage_loss": "each",
+        }
+
+    def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
+        """Read the labels and the evidence of all evaluation examples.
+
+        Raises:
+            DataError: there are none, or one has a label that the training set does not have.
+        """
+        for example in self.each(examples, evaluation_set(data)):
+            self.gold(example, data, config)
+
+    def encode(
+        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
+    ) -> list[Feature]:
+        """Return a feature per chunk (`QuestionTask.chunks`), with ``spans`` [spans, 2].
+
+        Raises:
+            DataError: a field is missing, a span is not in the text, the hypothesis is empty or
+                leaves no room.
+        """
+        context = text(example, self.path("text", data))
+        spans = self._spans(example, data)
+        features = self.chunks(
+            example,
+            context,
+            tokenizer,
+            data=data,
+            max_length=max_length,
+            passages=spans,
+            markers=marker_ids(tokenizer, self.new_tokens) * len(spans),
+        )
+        about = {"hypothesis": self.question(example, data, "hypothesis")}
+        about |= self._named(example, data)
+        places = np.array(spans, np.int32).reshape(-1, 2)
+        for feature in features:
+            feature |= {"context": context, "spans": places, "about": about}
+        if config is not None:
+            gold = self.gold(example, data, config)
+            number = names_of(config).index(gold["label"])
+            passages.label(features, number, gold["evidence"])
+        return features
+
+    def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
+        """Number of inputs with evidence, and of those whose class is not learnt."""
+        labelled = [
+            (any(feature["passage_labels"]), feature["labels"] >= 0) for feature in features
+        ]
+        found, known = (sum(each) for each in zip(*labelled, strict=True)) if labelled else (0, 0)
+        lines = [f"{found:,} of {len(labelled):,} inputs have evidence"]
+        if known < len(labelled):
+            lines.append(
+                f"inputs without the evidence of their document: {len(labelled) - known:,}; their "
+                "class is not learnt"
+            )
+        return lines
+
+    def gold(self, example: Example, data: "DataSection", config) -> dict[str, Any]:
+        """Return label, evidence, the number of ``spans``, and key and document, or None.
+
+        Raises:
+            DataError: a field is missing or of another form, or the model has no such label.
+        """
+        return self._gold(example, data, () if config is None else names_of(config))
+
+    def decode(
+        self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
+    ) -> dict:
+        """Return the answer and the flags.
+
+        ``label`` and ``scores``, the probability of each class; ``evidence``, the spans above the
+        threshold as {span (its number), start, end, text, score}; ``span_probs``, one a span, 0
+        where it is not read; hypothesis, and key and document where the example has them.
+        """
+        context, spans = features[0]["context"], features[0]["spans"].tolist()
+        scores, probs = passages.probabilities(outputs, features, len(spans))
+        names = names_of(config)
+        evidence = [
+            {"span": n, "start": start, "end": end, "text": context[start:end], "score": share}
+            for n, ((start, end), share) in enumerate(zip(spans, probs.tolist(), strict=True))
+            if share > self.threshold
+        ]
+        answer = {
+            "label": names[int(scores.argmax())],
+            "scores": dict(zip(names, scores.tolist(), strict=True)),
+            "evidence": evidence,
+            "span_probs": probs.tolist(),
+        }
+        return answer | features[0]["about"] | features[0]["flags"]
+
+    def places(
+        self, answer: dict, example: Example, data: "DataSection"
+    ) -> list[tuple[int, float]]:
+        """Return the beginnings of all spans, with the probability of each."""
+        starts = [start for start, _ in self._spans(example, data)]
+        return list(zip(starts, answer["span_probs"], strict=True))
+
+    def measure(
+        self, answers: Sequence[dict], golds: Sequence[Any], config
+    ) -> tuple[dict[str, float], list[dict]]:
+        """Return figures with the names of ContractNLI, from 0 to 100, and a row per class.
+
+        Where all hypotheses have a key and a document and the classes are those of ContractNLI,
+        its own figures, means over hypotheses (`ldt.metrics.contractnli.SHOWN`); else
+        class.accuracy and class.macro_f1 of all together, and span.map over those with evidence.
+        """
+        names = names_of(config)
+        right = indicators([gold["label"] for gold in golds], names)
+        predicted = indicators([answer["label"] for answer in answers], names)
+        table = classification.class_table(right, predicted)
+        rows = [
+            {"class": name} | {key: column[number].item() for key, column in table.items()}
+            for number, name in enumerate(names)
+        ]
+        keyed = all(gold["key"] is not None and gold["document"] is not None for gold in golds)
+        if keyed and set(names) == set(LABELS):
+            return contractnli.score(golds, answers), rows
+        metrics = classification.class_metrics(right, predicted, several=False)
+        figures = {f"class.{name}": metrics[name] for name in ("accuracy", "macro_f1")}
+        return figures | contractnli.evidence_map(golds, answers), rows
+
+    def baseline(self, trained: Sequence[Any], golds: Sequence[Any], config) -> Baselines:
+        """Return what the most frequent class has, of each hypothesis where they have keys, with
+        all spans alike."""
+        usual = baseline.commonest([gold["label"]] for gold in trained)
+        seen: dict[Any, list[list[str]]] = {}
+        for gold in trained:
+            seen.setdefault(gold["key"], []).append([gold["label"]])
+        by_key = {key: baseline.commonest(labels) for key, labels in seen.items()}
+        answers = []
+        for gold in golds:
+            name = by_key.get(gold["key"], usual)
+            scores = {label: float(label == name) for label in names_of(config)}
+            zeros = [0.0] * gold["spans"]
+            answers.append({"label": name, "scores": scores, "span_probs": zeros})
+        metrics, _ = self.score(answers, golds, config)
+        what = baseline.quoted(usual)
+        if len(by_key) > 1:
+            what = "always the commonest class of a hypothesis"
+        return baseline.best({what: metrics})
+
+    def default_metric(self, config) -> str:
+        """class.accuracy, by which ContractNLI's authors choose."""
+        return "class.accuracy"
+
+    def _reader(self, data: "DataSection") -> LabelReader:
+        return LabelReader(data.label, data.label_separator, self.labels)
+
+    def _gold(self, example: Example, data: "DataSection", names: Sequence[str]) -> dict[str, Any]:
+        """The right answer; with names its label must be one of them."""
+        label = self._reader(data).gold(example, SINGLE)
+        if names and label not in names:
+            raise DataError(f"{example.where}: label {label!r}, expected one of {listed(names)}")
+        spans, path = len(self._spans(example, data)), self.path("evidence", data)
+        numbers = field(example, path)
+        for number in numbers if isinstance(numbers, list) else [numbers]:
+            if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < spans:
+                raise DataError(
+                    f"{example.where}: field {path!r}: {shown(number)}, expected numbers of spans, "
+                    f"of which there are {spans:,}, from 0"
+                )
+        named = {"key": None, "document": None} | self._named(example, data)
+        return {"label": label, "evidence": numbers, "spans": spans} | named
+
+    def _named(self, example: Example, data: "DataSection") -> dict[str, Any]:
+        """Key and document, as far as the example has them."""
+        found = {name: self.path(name, data) for name in ("key", "document")}
+        return {
+            name: field(example, path) for name, path in found.items() if path in example.fields
+        }
+
+    def _spans(self, example: Example, data: "DataSection") -> list[Span]:
+        """The characters of each span.
+
+        Raises:
+            DataError: no list, or one that is not within the text.
+        """
+        path = self.path("spans", data)
+        listed_spans = field(example, path)
+        length = len(text(example, self.path("text", data)))
+        if not isinstance(listed_spans, list):
+            raise DataError(
+                f"{example.where}: field {path!r} is {kind(listed_spans)}, expected [start, end] "
+                "of each span"
+            )
+        spans = []
+        for number, span in enumerate(listed_spans):
+            match span:
+                case [int(start), int(end)] if 0 <= start <= end <= length:
+                    spans.append((start, end))
+                case _:
+                    raise DataError(
+                        f"{example.where}: field {path!r}: span {number:,} is {span!r:.60}, "
+                        f"expected [start, end] within the {length:,} characters of the text"
+                    )
+        return spans
