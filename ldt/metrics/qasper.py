@@ -11,7 +11,7 @@ import numpy as np
 
 from ldt.data import records
 from ldt.data.formats import qasper as layout
-from ldt.data.formats.qasper import FLOAT, UNANSWERABLE, Reference
+from ldt.data.formats.qasper import FLOAT, TYPES, UNANSWERABLE, Reference
 from ldt.data.formats.recognition import recognised
 from ldt.data.sources import Names, only
 from ldt.data.strict_json import JsonFile, take, texts
@@ -23,7 +23,6 @@ from ldt.metrics.squad import normalise
 
 SHOWN = ("Answer F1", "Evidence F1")
 BY_TYPE = "Answer F1 by type"
-TYPES = ("extractive", "abstractive", "boolean", "none")
 
 
 def answer_f1(prediction: str, answer: str) -> float:

@@ -25,6 +25,7 @@ SIGNS: dict[str, tuple[str, ...]] = {
     "wikihop": ("query", "candidates", "supports", "answer"),
     "hotpotqa": ("question", "context", "supporting_facts", "answer"),
     "multiple_choice": ("question", "choices"),
+    "qasper": ("question", "paragraphs", "answers"),
     "triviaqa": ("question", "answers"),
     "squad": ("question", "answers"),
     "token_classification": ("tokens", "tags"),
@@ -106,15 +107,13 @@ def survey(source: str) -> Survey:
 
     Raises:
         UserError: there is no such file.
-        DataError: it is damaged, holds nothing, or has a layout that is scored only.
+        DataError: it is damaged, or holds nothing.
     """
     if not source.startswith("hf:"):
         source = os.path.expanduser(source)
     if _is_plain(source):
         return Survey(source, None, "mlm", texts=_plain_texts(source))
     layout = None if source.startswith("hf:") else _layout(source)
-    if layout is not None and _TASKS.get(layout, layout) not in TASKS:
-        raise DataError(f"{source}: the layout of {layout}, which no task learns from")
     examples, keys = _read(source, layout)
     if not examples:
         raise DataError(f"{source}: no records in it")

@@ -46,6 +46,19 @@ def multiple_choice(number):
     return {"question": "who?", "context": TEXT, "choices": choices, "label": number % 2}
 
 
+def qasper(number):
+    """A question on a paper of two paragraphs, answered by a span, yes, or not at all."""
+    type = ("extractive", "boolean", "none")[number % 3]
+    answer = {"answer": ("the party", "Yes", "Unanswerable")[number % 3], "type": type}
+    paragraphs = [TEXT, "It ends."]
+    answer |= {"evidence": paragraphs[:1], "spans": [], "paragraphs": [0]}
+    if type == "extractive":
+        answer["spans"] = [answer["answer"]]
+    if type == "none":
+        answer |= {"evidence": [], "paragraphs": []}
+    return {"question": "who?", "title": "A", "paragraphs": paragraphs, "answers": [answer]}
+
+
 def squad(number):
     """A question with an answer in the text, or without."""
     return {"question": "who?", "context": TEXT, "answers": ["the party"] if number % 3 else []}
@@ -83,6 +96,7 @@ LINES = {
     "hotpotqa": hotpotqa,
     "mlm": mlm,
     "multiple_choice": multiple_choice,
+    "qasper": qasper,
     "squad": squad,
     "token_classification": token_classification,
     "triviaqa": triviaqa,

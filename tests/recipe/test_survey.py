@@ -35,6 +35,12 @@ LAYOUTS = {
     "hotpotqa": [
         {"_id": "a", "question": "w?", "context": [["T", [TEXT]]], "supporting_facts": []}
     ],
+    "qasper": {
+        "1": {
+            "full_text": [{"section_name": None, "paragraphs": [TEXT]}],
+            "qas": [{"question_id": "q", "question": "who?"}],
+        }
+    },
 }
 
 
@@ -59,14 +65,6 @@ def test_a_layout_may_be_of_a_task_of_another_name(tmp_path):
     assert (found.format, found.task) == ("contractnli", "evidence_classification")
     check_fields(found, found.task)
     assert "It ends." in found.documents(found.task)[0]
-
-
-@pytest.mark.parametrize(("name", "value"), [("qasper", {"1": {"qas": []}})])
-def test_a_layout_without_a_task_is_told(name, value, tmp_path):
-    path = tmp_path / "data.json"
-    path.write_text(json.dumps(value, indent=1), "utf-8")
-    with pytest.raises(DataError, match=f"data.json: the layout of {name}, which no task learns"):
-        survey(str(path))
 
 
 def test_conll_is_seen_by_its_tags(tmp_path):

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ldt.data.formats.qasper import Reference
 from ldt.metrics.conll import Entity
 from ldt.tasks import TASKS
 from ldt.tasks.base import Task
@@ -65,6 +66,15 @@ BASELINES = {  # task: right answers of training, of evaluation; config; some of
         [{"answer": "x", "candidates": 2}, {"answer": "y", "candidates": 4}],
         {},
         {"accuracy": ("a candidate at random", 37.5)},
+    ),
+    "qasper": (
+        [],
+        [
+            {"references": [Reference("Yes", "boolean", ["p"])]},
+            {"references": [Reference("Unanswerable", "none", [])]},
+        ],
+        {},
+        {"Answer F1": ("always 'Unanswerable'", 50), "Evidence F1": ("always 'Unanswerable'", 50)},
     ),
     "squad": (
         [one("x y"), one("z"), one("x y")],

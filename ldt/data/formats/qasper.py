@@ -5,7 +5,7 @@ lists, as the library `datasets` writes them.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ldt.data.formats.entries import once
@@ -16,15 +16,18 @@ from ldt.errors import DataError, shown
 log = logging.getLogger("ldt")
 
 UNANSWERABLE, YES, NO = "Unanswerable", "Yes", "No"  # as answers say it
+TYPES = ("extractive", "abstractive", "boolean", "none")  # of answers
 FLOAT = "FLOAT SELECTED"  # what evidence that is a table or figure has before its caption
 
 
 class Reference(NamedTuple):
-    """The answer of an annotator; ``type`` is extractive, abstractive, boolean or none."""
+    """The answer of an annotator; ``type`` is a name in `TYPES`, ``spans`` are what is joined in an
+    extractive one."""
 
     answer: str
     type: str
     evidence: list[str]
+    spans: Sequence[str] = ()
 
 
 def fits(value: Any) -> bool:
@@ -39,13 +42,14 @@ def read(file: JsonFile, data) -> Iterator[Example]:
     """Yield an example for each question: question, title, abstract, paragraphs, sections, answers.
 
     ``sections`` has the name of each paragraph's section, None where it has none. ``answers`` has
-    a {answer, type, evidence, paragraphs} of each annotator (`reference`): ``paragraphs`` are
-    numbers of those that are equal to a text of the evidence; a test set may have no answers. Text
-    evidence that equals no paragraph is counted and told in a warning.
+    a {answer, type, evidence, spans, paragraphs} of each annotator (`reference`): ``paragraphs``
+    are numbers of those that are equal to a text of the evidence; a test set may have no answers.
+    Text evidence that equals no paragraph is counted and told in a warning.
 
     Raises:
-        DataError: another layout.
+        DataError: another layout, or an id twice.
     """
+    once((id for each in papers(file) for _, id, _ in _questions(*each)), file.name)
     strange = 0
     for paper, where in papers(file):
         fields = {key: paper.get(key) or "" for key in ("title", "abstract")}
@@ -56,12 +60,13 @@ def read(file: JsonFile, data) -> Iterator[Example]:
             more: dict[str, Any] = {"question": take(question, "question", str, here)}
             if "answers" in question:
                 more["answers"] = []
-                for answer, type, evidence in references(question, here):
-                    found = [place[text] for text in evidence if text in place]
-                    strange += sum(text not in place and FLOAT not in text for text in evidence)
-                    more["answers"].append(
-                        {"answer": answer, "type": type, "evidence": evidence, "paragraphs": found}
+                for each in references(question, here):
+                    found = [place[text] for text in each.evidence if text in place]
+                    strange += sum(
+                        text not in place and FLOAT not in text for text in each.evidence
                     )
+                    answer = each._asdict() | {"spans": list(each.spans), "paragraphs": found}
+                    more["answers"].append(answer)
             yield Example(fields | more, id, here)
     if strange:
         log.warning("%s: texts of evidence that equal no paragraph: %d", file.name, strange)
@@ -133,7 +138,7 @@ def reference(answer: dict[str, Any], where: str) -> Reference:
         return Reference(UNANSWERABLE, "none", [])
     evidence = texts(take(answer, "evidence", list, where), where)
     if spans := texts(take(answer, "extractive_spans", list, where), where):
-        return Reference(", ".join(spans), "extractive", evidence)
+        return Reference(", ".join(spans), "extractive", evidence, spans)
     if text := take(answer, "free_form_answer", str, where):
         return Reference(text, "abstractive", evidence)
     if answer.get("yes_no") is None:

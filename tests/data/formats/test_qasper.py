@@ -19,6 +19,7 @@ def test_a_paper_is_read_with_its_questions(shared_data, caplog):
         "answer": "a list of names",
         "type": "extractive",
         "evidence": [fields["paragraphs"][1]],
+        "spans": ["a list of names"],
         "paragraphs": [1],
     }
     kinds = [answer["type"] for example in examples for answer in example.fields["answers"]]
@@ -69,7 +70,7 @@ def test_parallel_lists_are_the_same_paper():
     assert example.fields["sections"] == ["A", "B", "B"]
     assert example.fields["paragraphs"] == ["one", "two", ""]
     assert example.fields["answers"] == [
-        {"answer": "Yes", "type": "boolean", "evidence": ["two"], "paragraphs": [1]}
+        {"answer": "Yes", "type": "boolean", "evidence": ["two"], "spans": [], "paragraphs": [1]}
     ]
 
 
@@ -91,7 +92,9 @@ def test_the_first_that_holds_is_the_answer(more, reference):
         "free_form_answer": "",
         "evidence": ["e"],
     }
-    assert qasper.reference(answer | more, "f") == reference
+    found = qasper.reference(answer | more, "f")
+    assert found[:3] == reference
+    assert list(found.spans) == (["x", "y"] if found.type == "extractive" else [])
 
 
 def test_an_answer_that_says_nothing_is_refused():

@@ -1,0 +1,311 @@
+"""Questions on scientific papers, answered by a span, yes or no, with evidence; as in QASPER."""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from ldt.data.features import Feature
+from ldt.data.formats.qasper import NO, TYPES, UNANSWERABLE, YES, Reference
+from ldt.data.records import Example, field, text, texts
+from ldt.data.strict_json import take
+from ldt.data.strict_json import texts as all_texts
+from ldt.data.tokenization import marker_ids
+from ldt.errors import DataError, listed, shown
+from ldt.metrics import baseline, qasper
+from ldt.metrics.result import mean
+from ldt.tasks import passages
+from ldt.tasks.base import NO_LABEL, Outputs, Writer, named_labels
+from ldt.tasks.passages import Weight
+from ldt.tasks.span_task import SpanTask
+from ldt.tasks.text.alignment import Span
+
+if TYPE_CHECKING:
+    from ldt.data.options import DataSection
+
+CLS = 0  # where an input without a span points to
+KINDS = ("span", "yes", "no", "unanswerable")  # of answers, in the order of the head
+SAID = {"yes": YES, "no": NO, "unanswerable": UNANSWERABLE}
+BREAK = "\n\n"  # between parts of a paper
+
+
+class Qasper(SpanTask):
+    """A span of a paper, yes, no or unanswerable, and the paragraphs that are its evidence.
+
+    An example has ``question``, ``paragraphs`` and, where it has them, ``title``, ``abstract`` and
+    ``sections`` (the name of each paragraph's section, or null); ``answers`` has an {answer, type,
+    evidence, paragraphs, spans} of each annotator: ``type`` is extractive, abstractive, boolean or
+    none, ``evidence`` are texts, ``paragraphs`` numbers of paragraphs from 0, and ``spans`` the
+    texts of an extractive answer.
+
+    Input: <s> question </s> title, abstract, and section and [PARAGRAPH] before paragraphs </s>.
+    Evidence is read at the markers, as Dasigi et al. 2021 (arXiv:2105.03011) do, whose decoder
+    writes answers; here they are cut from the paper, which their free ones are not. Of a question
+    all annotators are right together: every paragraph that one of them names, and every mention of
+    one's spans in that one's evidence, or where there is none in the paper. The kind of the answer
+    is that of most annotators, a free one counts as a span and is learnt by its evidence alone.
+    `ldt.tasks.passages` says what chunks learn of it and how they are merged; those without a right
+    span point to their first token. Papers without paragraphs are left out of training, and
+    questions on them are unanswerable.
+
+    Args:
+        weights: weights of the losses ``span``, ``class`` (the kind) and ``passages``; 1 where one
+            is not named.
+        threshold: probability above which a paragraph is evidence; the best one always is, unless
+            the question is unanswerable.
+    """
+
+    extras: ClassVar[tuple[str, ...]] = (*SpanTask.extras, "passages", "paragraphs", "unplaced")
+    roles: ClassVar[tuple[str, ...]] = (*SpanTask.roles, "passages")
+    document: ClassVar[str] = "paragraphs"
+    fields: ClassVar[tuple[str, ...]] = ("question", "title", "abstract", "sections", "answers")
+    answer_keys: ClassVar[tuple[str, ...]] = (
+        *SpanTask.answer_keys,
+        *("type", "scores", "evidence", "paragraphs", "paragraph_probs"),
+    )
+    label_names: ClassVar[tuple[str, ...]] = (*SpanTask.label_names, "labels", "passage_labels")
+    outputs: ClassVar[tuple[str, ...]] = ("logits", "passage_logits", *SpanTask.outputs)
+    new_tokens: ClassVar[tuple[str, ...]] = ("[PARAGRAPH]",)
+    layouts: ClassVar[Mapping[str, Writer]] = {"qasper": qasper.published}
+
+    name: Literal["qasper"] = "qasper"
+    global_attention: list[str] = ["cls", "question", "passages"]
+    weights: dict[Literal["span", "class", "passages"], Weight] = {}
+    threshold: float = Field(0.5, ge=0, le=1)
+
+    def head(self) -> type:
+        from ldt.model import LdtForPassageAnswering
+
+        return LdtForPassageAnswering
+
+    def unit(self, example: Example, data: "DataSection") -> Hashable:
+        """The paper: questions on one are not parted."""
+        return self._paper(example, data)[0]
+
+    def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
+        """Return the paper as it is read, and the question."""
+        return self._paper(example, data)[0], self.question(example, data)
+
+    def classes(self, example: Example, data: "DataSection") -> str | list[str] | None:
+        """Return the kind of the answer."""
+        return KINDS[_kind(self.gold(example, data, None)["references"])]
+
+    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
+        """Return id2label, label2id, num_labels, evidence_weights and passage_loss.
+
+        Raises:
+            DataError: no examples, or one whose answers cannot be read.
+        """
+        super().learn(examples, data)
+        weights = {"evidence_weights": self.weights, "passage_loss": "each"}
+        return {**named_labels(KINDS), **weights}
+
+    def encode(
+        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
+    ) -> list[Feature]:
+        """Return a feature per chunk (`QuestionTask.chunks`), with the ``paragraphs`` of the paper
+        and, with labels, the number of extractive answers that are not found (``unplaced``).
+
+        Raises:
+            DataError: a field is missing or wrong, the question is empty or leaves no room.
+        """
+        context, places = self._paper(example, data)
+        gold = None if config is None else self.gold(example, data, config)
+        spans, unplaced = (None, 0) if gold is None else _mentions(gold, context, places)
+        features = self.chunks(
+            example,
+            context,
+            tokenizer,
+            data=data,
+            max_length=max_length,
+            spans=spans,
+            passages=places,
+            markers=marker_ids(tokenizer, self.new_tokens) * len(places),
+        )
+        about = {"context": context, "paragraphs": np.array(places, np.int32).reshape(-1, 2)}
+        for feature in features:
+            feature |= about
+        if gold is not None:
+            kind = _kind(gold["references"])
+            passages.label(features, kind, {n for each in gold["paragraphs"] for n in each})
+            # Where a span is right that nobody has placed, no place is wrong.
+            nowhere = NO_LABEL if KINDS[kind] == "span" and not spans else CLS
+            for feature in features:
+                for name in SpanTask.label_names:
+                    feature[name] = feature[name] or [nowhere]
+                feature["unplaced"] = unplaced
+        return features
+
+    def keeps(self, features: Sequence[Feature]) -> bool:
+        """Tell whether the paper has a paragraph with a word that is read."""
+        return any(len(feature["passages"]) for feature in features)
+
+    def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
+        """Number of inputs with evidence, and of answers and papers that are not learnt."""
+        inputs = found = 0
+        unplaced: dict[int, int] = {}
+        for feature in features:
+            inputs, found = inputs + 1, found + any(feature["passage_labels"])
+            unplaced[feature["document"]] = feature["unplaced"]
+        lines = [f"{found:,} of {inputs:,} inputs have evidence"]
+        if count := sum(unplaced.values()):
+            lines.append(f"extractive answers not found in their paper: {count:,}")
+        if left_out:
+            lines.append(f"questions on papers without paragraphs: {left_out:,}, left out")
+        return lines
+
+    def gold(self, example: Example, data: "DataSection", config) -> dict[str, Any]:
+        """Return ``references``, of all annotators, and the numbers of ``paragraphs`` of each.
+
+        Raises:
+            DataError: there are no answers, or one has another form.
+        """
+        path, where = self.path("answers", data), example.where
+        answers = field(example, path)
+        if not isinstance(answers, list) or not answers:
+            raise DataError(f"{where}: field {path!r} is {shown(answers)}, expected a list of them")
+        count, references, numbers = len(self._paragraphs(example, data)), [], []
+        for answer in answers:
+            type = take(answer, "type", str, where)
+            if type not in TYPES:
+                raise DataError(f"{where}: type {type!r}, expected one of {listed(TYPES)}")
+            evidence = all_texts(take(answer, "evidence", list, where), where)
+            spans = all_texts(take(answer, "spans", list, where), where)
+            references.append(Reference(take(answer, "answer", str, where), type, evidence, spans))
+            numbers.append(take(answer, "paragraphs", list, where))
+            for n in numbers[-1]:
+                if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < count:
+                    raise DataError(
+                        f"{where}: paragraph {shown(n)} as evidence; there are {count:,}, from 0"
+                    )
+        return {"references": references, "paragraphs": numbers}
+
+    def decode(
+        self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
+    ) -> dict:
+        """Return the answer and the flags.
+
+        ``answer``, score, start and end (`SpanTask.answer`, in characters of the paper as it is
+        read), or Yes, No or Unanswerable without a place; ``type``, one of `KINDS`, and ``scores``,
+        their probabilities; ``evidence``, texts of paragraphs, each once, and ``paragraphs``, their
+        numbers; ``paragraph_probs``, one a paragraph, 0 where it is not read.
+        """
+        context, places = features[0]["context"], features[0]["paragraphs"].tolist()
+        scores, probs = passages.probabilities(outputs, features, len(places))
+        answer = self.answer(self.best(outputs, features), context)
+        kind = KINDS[int(scores.argmax())]
+        if not self.keeps(features) or (kind == "span" and not answer["answer"]):
+            kind = "unanswerable"
+        if kind != "span":
+            answer |= {"answer": SAID[kind], "score": None, "start": None, "end": None}
+        numbers: list[int] = []
+        if kind != "unanswerable":
+            limit = min(self.threshold, np.nextafter(probs.max(), 0))
+            numbers = np.flatnonzero(probs > limit).tolist()
+        answer |= {"type": kind, "scores": dict(zip(KINDS, scores.tolist(), strict=True))}
+        answer["evidence"] = list(dict.fromkeys(context[slice(*places[n])] for n in numbers))
+        answer |= {"paragraphs": numbers, "paragraph_probs": probs.tolist()}
+        return answer | features[0]["flags"]
+
+    def places(
+        self, answer: dict, example: Example, data: "DataSection"
+    ) -> list[tuple[int, float]]:
+        """Return the beginnings of all paragraphs, with the probability of each."""
+        starts = [start for start, _ in self._paper(example, data)[1]]
+        return list(zip(starts, answer["paragraph_probs"], strict=True))
+
+    def measure(
+        self, answers: Sequence[dict], golds: Sequence[dict], config
+    ) -> tuple[dict[str, float], list[dict]]:
+        """Return Answer F1 and Evidence F1, from 0 to 100, by the published rules, and rows of the
+        types of answers, to which questions belong as there."""
+        groups: dict[str, list[dict[str, float]]] = {name: [] for name in TYPES}
+        scores = []
+        for answer, gold in zip(answers, golds, strict=True):
+            scores.append(qasper.score(gold, answer))
+            groups[qasper.best_type(gold["references"], answer["answer"])].append(scores[-1])
+        rows = [
+            {"type": name, "questions": len(members), **mean(members)}
+            for name, members in groups.items()
+            if members
+        ]
+        return mean(scores), rows
+
+    def trivial(self, golds: Sequence[Any], config) -> dict[str, dict]:
+        """Return Unanswerable, and Yes, each without evidence."""
+        said = (UNANSWERABLE, YES)
+        return {baseline.quoted(name): {"answer": name, "evidence": []} for name in said}
+
+    def default_metric(self, config) -> str:
+        """Answer F1."""
+        return "Answer F1"
+
+    def _paragraphs(self, example: Example, data: "DataSection") -> list[str]:
+        return texts(example, self.path("paragraphs", data))
+
+    def _paper(self, example: Example, data: "DataSection") -> tuple[str, list[Span]]:
+        """Title, abstract and paragraphs, the name of a section before its first one, as one text;
+        and the characters of each paragraph."""
+        pieces, places, length = [], [], 0
+
+        def add(piece: str) -> None:
+            nonlocal length
+            pieces.append(piece)
+            length += len(piece) + len(BREAK)
+
+        for name in ("title", "abstract"):
+            path = self.path(name, data)
+            if example.fields.get(path):
+                add(text(example, path))
+        paragraphs = self._paragraphs(example, data)
+        sections = example.fields.get(self.path("sections", data)) or [None] * len(paragraphs)
+        if not isinstance(sections, list) or len(sections) != len(paragraphs):
+            raise DataError(
+                f"{example.where}: field 'sections' is {shown(sections)}, expected the name of the "
+                f"section of each of {len(paragraphs):,} paragraphs"
+            )
+        before = None
+        for section, paragraph in zip(sections, paragraphs, strict=True):
+            if isinstance(section, str) and section and section != before:
+                add(section)
+            before = section
+            places.append((length, length + len(paragraph)))
+            add(paragraph)
+        return BREAK.join(pieces), places
+
+
+def _kind(references: Sequence[Reference]) -> int:
+    """The kind that most annotators say, of equal ones the first."""
+    said = {answer: KINDS.index(name) for name, answer in SAID.items()}
+    kinds = [
+        said[each.answer] if each.type in ("boolean", "none") and each.answer in said else 0
+        for each in references
+    ]
+    return baseline.commonest([kind] for kind in kinds)
+
+
+def _mentions(gold: dict[str, Any], context: str, places: Sequence[Span]) -> tuple[list[Span], int]:
+    """Where the spans of all annotators stand, and how many of these have none that does."""
+    found: dict[Span, None] = {}
+    unplaced = 0
+    for reference, numbers in zip(gold["references"], gold["paragraphs"], strict=True):
+        own = [
+            [span for place in where for span in _all(context, words, *place)]
+            or _all(context, words, 0, len(context))
+            for where in [[places[n] for n in numbers]]
+            for words in reference.spans
+            if words.strip()
+        ]
+        found |= dict.fromkeys(span for spans in own for span in spans)
+        unplaced += reference.type == "extractive" and not any(own)
+    return list(found), unplaced
+
+
+def _all(context: str, words: str, start: int, end: int) -> list[Span]:
+    """Every place of these words between two places, one behind the other."""
+    spans = []
+    while (at := context.find(words, start, end)) >= 0:
+        spans.append((at, at + len(words)))
+        start = at + len(words)
+    return spans
