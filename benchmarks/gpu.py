@@ -1,7 +1,7 @@
 """The whole GPU suite in one call: is it right, is it fast, does it learn. Under 9 minutes.
 
     python benchmarks/gpu.py                    # on a CUDA GPU
-    python benchmarks/gpu.py --only tune        # other tiles for the kernels; not part of the above
+    python benchmarks/gpu.py --only tune        # faster tiles for this GPU; not part of the above
     python benchmarks/gpu.py --dry-run          # the same on the CPU, tiny, to try the suite itself
 
 Writes gpu-correctness.json, gpu-attention.json, gpu-encoder.json, gpu-pooling.json, gpu-reach.json,
@@ -9,7 +9,7 @@ gpu-finetune.json and gpu-tests.json to benchmarks/results (or --out), each as s
 and prints short tables. A section that fails says so and the others go on; what would begin after
 `LIMIT` seconds is left out. Exit code 1 when anything failed or a backend is wrong. Needs torch,
 transformers, typer, rich, pyyaml and pydantic, for the last section pytest and hypothesis, and no
-network.
+network. tune also writes what ldt takes from then on, see `ldt.attention.triton.tuned`.
 
 A dry run writes nothing unless --out says where. Its figures mean nothing: Triton's kernels are
 interpreted, and CUDA graphs are recorded calls.

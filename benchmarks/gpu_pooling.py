@@ -31,15 +31,15 @@ def level_row(tokens, kind, setting, rounds):
     return {"tokens": tokens, "pass": kind, "seconds": seconds, "mib": memory}
 
 
-def band(given, window, backend="auto"):
+def band(given, window, backend="auto", dropout=0.0):
     """The sliding window alone."""
     q, k, v = given.packed
-    how = {"window": window, "backend": backend}
+    how = {"window": window, "backend": backend, "dropout": dropout}
     call = lambda: sliding_window_attention(q, k, v, given.layout, **how)  # noqa: E731
     return operations.Operation(call, (q, k, v), torch.randn_like(q))
 
 
-def level(given, pooling, backend="auto"):
+def level(given, pooling, backend="auto", dropout=0.0):
     """The second level alone: pooling, and attention to its cells."""
     q, k, v = given.packed
     setting, leaves = given.setting, [q, k, v]
@@ -48,6 +48,6 @@ def level(given, pooling, backend="auto"):
         weight = weight.to(q.device, q.dtype).requires_grad_(given.training)
         leaves.append(weight)
     how = {"pooling": pooling, "size": SIZE, "stride": STRIDE, "window": setting.window}
-    how["backend"] = backend
+    how |= {"backend": backend, "dropout": dropout}
     call = lambda: pooled_attention(q, k, v, weight, given.layout, **how)  # noqa: E731
     return operations.Operation(call, tuple(leaves), torch.randn_like(q))

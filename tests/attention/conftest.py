@@ -10,9 +10,9 @@ def gpu(monkeypatch):
 
     driver = pytest.importorskip("triton").runtime.driver
 
-    from ldt.attention.triton import devices
+    from ldt.attention.triton import devices, tuned
 
-    def pretend(limits):
+    def pretend(limits, name="a GPU"):
         asked = {
             "max_shared_mem": limits.shared,
             "max_num_regs": limits.registers,
@@ -22,8 +22,13 @@ def gpu(monkeypatch):
         utils = SimpleNamespace(get_device_properties=lambda index: asked)
         monkeypatch.setattr(driver, "_active", SimpleNamespace(utils=utils))
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: limits.capability)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda i=0: name)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        forget()
+
+    def forget():
         devices._ask.cache_clear()
+        tuned.found.cache_clear()
 
     yield pretend
-    devices._ask.cache_clear()
+    forget()

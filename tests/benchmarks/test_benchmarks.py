@@ -19,7 +19,8 @@ def run(script, *arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_the_gpu_suite_runs_tiny_on_the_cpu_and_writes_its_results(tmp_path):
+def test_the_gpu_suite_runs_tiny_on_the_cpu_and_writes_its_results(tmp_path, monkeypatch):
+    monkeypatch.setenv("LDT_TILES", str(tmp_path / "tiles.json"))
     done = run("gpu.py", "--dry-run", "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = {file.stem: json.loads(file.read_text()) for file in tmp_path.glob("gpu-*.json")}
@@ -36,6 +37,8 @@ def test_the_gpu_suite_runs_tiny_on_the_cpu_and_writes_its_results(tmp_path):
     tuned = found["gpu-tune"]["tune"]
     assert {row["kernel"] for row in tuned} == {"forward", "dq", "dkv"}
     assert {row["what"] for row in tuned} == {"windows", "level 2"}
+    assert {row["dropout"] for row in tuned} == {0.0, 0.1}
+    assert not (tmp_path / "tiles.json").exists()  # what interpreted kernels take means nothing
     assert "skipped" in found["gpu-tests"]["tests"]["summary"]
     levels, encoders = found["gpu-pooling"]["pooling"][:2]
     assert set(levels["seconds"]) > {"window 512", "window 128", "level 2, ldconv"}

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ldt.attention.triton.blocks import inner_tiles, own_block, own_split, place_tile
+from ldt.attention.triton.blocks import own_block, own_rows, own_tiles, place_tile, seen_by
 from ldt.attention.triton.devices import precision
 from ldt.attention.triton.dropout import kept, least
 from ldt.attention.triton.forward import LOG2E, gathered, sizes
@@ -179,11 +179,7 @@ def _bwd_dq(
     residue, dilation, table, first, size = own_block(classes_ptr, queries, head, BLOCK_M)
     if first >= size:
         return
-    row = first + tl.arange(0, BLOCK_M)
-    inside = row < size
-    query = residue + tl.minimum(row, size - 1) * dilation
-    first = residue + first * dilation
-    last = tl.max(query, 0)
+    query, inside, first, last = own_rows(residue, dilation, first, size, BLOCK_M)
     dout = load_rows(dout_ptr + head * dout_head, query, dout_token, inside, DIM, BLOCK_D)
     out = load_rows(out_ptr + head * out_head, query, out_token, inside, DIM, BLOCK_D)
     delta = tl.sum(dout.to(tl.float32) * out.to(tl.float32), 1)
@@ -199,9 +195,9 @@ def _bwd_dq(
     dq = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
 
     if gathered_k_ptr is not None:
-        low, high = tl.load(gathered_begin_ptr + query), tl.load(gathered_end_ptr + query)
-        begin, end = tl.load(gathered_begin_ptr + first), tl.load(gathered_end_ptr + last)
-        end = tl.where(alive, end, begin)
+        low, high, begin, end = seen_by(
+            gathered_begin_ptr, gathered_end_ptr, query, first, last, alive
+        )
         tiles = tl.cdiv(end - begin, BLOCK_G)
         codes_ptr = gathered_codes_ptr
         if query_codes_ptr is not None:
@@ -215,13 +211,8 @@ def _bwd_dq(
 
     k_ptr += head * k_head
     v_ptr += head * v_head
-    begin_ptr += table
-    end_ptr += table
-    low, high = tl.load(begin_ptr + query), tl.load(end_ptr + query)
-    begin, end = own_split(tl.load(begin_ptr + first), tl.load(end_ptr + last), BLOCK_N)
-    end = tl.where(alive, end, begin)
-    left, right, tiles = inner_tiles(
-        begin, tl.load(begin_ptr + last), tl.load(end_ptr + first), end, next_hidden_ptr, keys,
+    low, high, begin, end, left, right, tiles = own_tiles(
+        begin_ptr + table, end_ptr + table, query, first, last, alive, next_hidden_ptr, keys,
         residue, dilation, BLOCK_N,
     )  # fmt: skip
     dq = _add_to_dq(
@@ -314,11 +305,7 @@ def _bwd_dkv(
     residue, dilation, table, first, size = own_block(classes_ptr, keys, head, BLOCK_M)
     if first >= size:
         return
-    row = first + tl.arange(0, BLOCK_M)
-    inside = row < size
-    key = residue + tl.minimum(row, size - 1) * dilation
-    first = residue + first * dilation
-    last = tl.max(key, 0)
+    key, inside, first, last = own_rows(residue, dilation, first, size, BLOCK_M)
     k = load_rows(k_ptr + head * k_head, key, k_token, inside, DIM, BLOCK_D)
     v = load_rows(v_ptr + head * v_head, key, v_token, inside, DIM, BLOCK_D)
     key_codes = None
@@ -333,16 +320,11 @@ def _bwd_dkv(
     dout_ptr += head * dout_head
     lse_ptr += head * queries
     delta_ptr += head * queries
-    begin_ptr += table
-    end_ptr += table
     dk = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     dv = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
 
-    low, high = tl.load(begin_ptr + key), tl.load(end_ptr + key)
-    begin, end = own_split(tl.load(begin_ptr + first), tl.load(end_ptr + last), BLOCK_N)
-    end = tl.where(alive, end, begin)
-    left, right, tiles = inner_tiles(
-        begin, tl.load(begin_ptr + last), tl.load(end_ptr + first), end, None, queries,
+    low, high, begin, end, left, right, tiles = own_tiles(
+        begin_ptr + table, end_ptr + table, key, first, last, alive, None, queries,
         residue, dilation, BLOCK_N,
     )  # fmt: skip
     dk, dv = _add_to_dkv(

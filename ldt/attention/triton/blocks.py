@@ -23,6 +23,40 @@ def own_block(classes_ptr, count, head, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def own_rows(residue, dilation, first, size, BLOCK: tl.constexpr):
+    """(place, inside, first, last): where the rows of `own_block` lie, the last one again where
+    there are no more; which of them are there; and where the first and the last one lie."""
+    row = first + tl.arange(0, BLOCK)
+    place = residue + tl.minimum(row, size - 1) * dilation
+    return place, row < size, residue + first * dilation, tl.max(place, 0)
+
+
+@triton.jit
+def seen_by(begin_ptr, end_ptr, place, first, last, alive):
+    """(low, high, begin, end): each of `own_rows` sees low to high - 1, all of them together begin
+    to end - 1, which is nothing unless ``alive``."""
+    low, high = tl.load(begin_ptr + place), tl.load(end_ptr + place)
+    begin, end = tl.load(begin_ptr + first), tl.load(end_ptr + last)
+    return low, high, begin, tl.where(alive, end, begin)
+
+
+@triton.jit
+def own_tiles(
+    begin_ptr, end_ptr, place, first, last, alive, next_hidden_ptr, count, residue, dilation,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """(low, high, begin, end, left, right, tiles): what `seen_by` says, begin to end - 1 being this
+    program's part of it, whose tiles are those of `inner_tiles`."""
+    low, high, begin, end = seen_by(begin_ptr, end_ptr, place, first, last, alive)
+    begin, end = own_split(begin, end, BLOCK)
+    left, right, tiles = inner_tiles(
+        begin, tl.load(begin_ptr + last), tl.load(end_ptr + first), end, next_hidden_ptr, count,
+        residue, dilation, BLOCK,
+    )  # fmt: skip
+    return low, high, begin, end, left, right, tiles
+
+
+@triton.jit
 def own_split(begin, end, BLOCK: tl.constexpr):
     """The part of an interval that is this program's, of those that share it."""
     size = tl.cdiv(tl.cdiv(end - begin, tl.num_programs(2)), BLOCK) * BLOCK

@@ -92,7 +92,7 @@ TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
         (2, 32): {
             227: (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3)),
             163: (Tile(128, 64, 8, 3), Tile(128, 32, 8, 2)),
-            99: _both(64, 64, 4, 3),
+            99: (Tile(64, 64, 4, 2), Tile(64, 64, 4, 3)),
             64: _both(32, 32, 4, 1),
         },
         (2, 64): {
@@ -136,7 +136,7 @@ TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
             64: _both(16, 16, 8, 1),
         },
         (4, 64): {99: _both(32, 16, 4, 1), 64: _both(16, 16, 4, 1)},
-        (4, 128): {99: _both(16, 16, 8, 1), 64: _both(16, 16, 4, 1)},
+        (4, 128): {99: _both(16, 16, 8, 1), 64: (Tile(32, 16, 8, 1), Tile(32, 16, 4, 1))},
     },
     # Of rows whose projections are folded: programs that own rows, and that own tokens. Columns are
     # the width of a layer; the smallest memory does not hold that.

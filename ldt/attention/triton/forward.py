@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ldt.attention.triton.blocks import inner_tiles, own_block, own_split, place_tile
+from ldt.attention.triton.blocks import own_block, own_rows, own_tiles, place_tile, seen_by
 from ldt.attention.triton.devices import precision
 from ldt.attention.triton.dropout import kept, least
 from ldt.attention.triton.launch import launched
@@ -153,11 +153,7 @@ def _forward(
     residue, dilation, table, first, size = own_block(classes_ptr, queries, head, BLOCK_M)
     if first >= size:
         return
-    row = first + tl.arange(0, BLOCK_M)
-    inside = row < size
-    query = residue + tl.minimum(row, size - 1) * dilation
-    first = residue + first * dilation
-    last = tl.max(query, 0)
+    query, inside, first, last = own_rows(residue, dilation, first, size, BLOCK_M)
     q = load_rows(q_ptr + head * q_head, query, q_token, inside, DIM, BLOCK_D)
     query_codes = None
     if query_codes_ptr is not None:
@@ -171,9 +167,9 @@ def _forward(
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
 
     if gathered_k_ptr is not None:
-        low, high = tl.load(gathered_begin_ptr + query), tl.load(gathered_end_ptr + query)
-        begin, end = tl.load(gathered_begin_ptr + first), tl.load(gathered_end_ptr + last)
-        end = tl.where(alive, end, begin)
+        low, high, begin, end = seen_by(
+            gathered_begin_ptr, gathered_end_ptr, query, first, last, alive
+        )
         tiles = tl.cdiv(end - begin, BLOCK_G)
         codes_ptr = gathered_codes_ptr
         if query_codes_ptr is not None:
@@ -187,13 +183,8 @@ def _forward(
 
     k_ptr += head * k_head
     v_ptr += head * v_head
-    begin_ptr += table
-    end_ptr += table
-    low, high = tl.load(begin_ptr + query), tl.load(end_ptr + query)
-    begin, end = own_split(tl.load(begin_ptr + first), tl.load(end_ptr + last), BLOCK_N)
-    end = tl.where(alive, end, begin)
-    left, right, tiles = inner_tiles(
-        begin, tl.load(begin_ptr + last), tl.load(end_ptr + first), end, next_hidden_ptr, keys,
+    low, high, begin, end, left, right, tiles = own_tiles(
+        begin_ptr + table, end_ptr + table, query, first, last, alive, next_hidden_ptr, keys,
         residue, dilation, BLOCK_N,
     )  # fmt: skip
     m_i, l_i, acc = _attend(

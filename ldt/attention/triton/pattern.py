@@ -28,7 +28,7 @@ from functools import cache
 import torch
 import triton
 
-from ldt.attention.triton.devices import tile
+from ldt.attention.triton import tuned
 from ldt.attention.triton.splits import FEW
 
 
@@ -127,7 +127,7 @@ class Pattern:
 
     def tile(self, kernel, q, dropout):
         """The `Tile` of a kernel of this pattern."""
-        found = tile(kernel, q, dropout > 0)
+        found = tuned.tile(kernel, q, dropout > 0)
         if not self.few:
             return found
         if kernel == "dkv":  # which meets them in a step or two: nothing to load ahead

@@ -1,5 +1,7 @@
 """Kernels compiled ahead of time for the GPUs of `devices.KNOWN`; -s shows the table."""
 
+import re
+
 import pytest
 from compiled import as_table, compile_launches
 
@@ -8,9 +10,19 @@ pytest.importorskip("triton")
 from ldt.attention.triton.devices import KNOWN
 
 REGISTERS = 255  # of a thread
-# Bytes that a thread may spill where tiles without have not been looked for, or not found yet:
-# results/aot.json names the kernels.
-SPILLED = dict.fromkeys(("T4", "A10, RTX 30", "L4, RTX 40", "B200", "RTX 50"), 16)
+BYTES = 16  # that a thread may spill: an address or two from before the loops, read behind them
+# Kernels, dtypes and widths that do so, for which no tile without has been found yet.
+SPILLED = {
+    "T4": {
+        *("_forward half 96", "_forward fp32 64", "_forward fp32 96", "_forward fp32 128"),
+        *("_bwd_dq half 96", "_bwd_dq half 128", "_bwd_dq fp32 64", "_bwd_dkv fp32 32"),
+    },
+    "B200": {
+        *("_forward half 64", "_forward half 96", "_forward half 128", "_forward fp32 32"),
+        *("_bwd_dq half 96", "_bwd_dkv half 64"),
+    },
+    "RTX 50": {"_bwd_dq half 32", "bwd_dx half 768"},
+}
 # A part of `launches.calls` for each GPU: of each operator, where something is near its limit.
 COVER = {
     "T4": ["rows half 64, many", "pool fp32 64, conv"],
@@ -34,18 +46,20 @@ WITH_PRODUCTS = {
 }
 
 
-def over(rows, spilled=0):
+def over(rows, spilled=()):
     """Of the rows of `compile_launches`, those that spill or do not fit their GPU.
 
     Args:
-        spilled: bytes of a thread that are let pass.
+        spilled: of `SPILLED`, what may spill `BYTES`.
     """
     found = []
     for row in rows:
         limits = KNOWN[row["device"]]
         of_program = row["registers"] * row["warps"] * limits.warp
         fits = row["registers"] <= REGISTERS and of_program <= limits.registers
-        if row["spilled"] > spilled or row["shared"] > limits.shared or not fits:
+        kind, width = re.search(r"(half|fp32).*?(\d+)", row["call"]).groups()
+        name = f"{row['kernel'].split('.')[1]} {kind} {width}"
+        if row["spilled"] > BYTES * (name in spilled) or row["shared"] > limits.shared or not fits:
             found.append(row)
     return found
 
@@ -91,4 +105,4 @@ def test_float32_goes_to_matrix_units_in_three_parts(results):
 def test_every_kernel_keeps_to_the_limits_of_every_gpu(name):
     found = compile_launches({name: None})
     print("\n" + as_table(found))
-    assert over(found, SPILLED.get(name, 0)) == []
+    assert over(found, SPILLED.get(name, ())) == []

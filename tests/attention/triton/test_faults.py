@@ -171,20 +171,20 @@ FAULTS = {
     "the last global key is not seen": (
         windows,
         "forward",
-        "tl.load(gathered_end_ptr + last)",
-        "tl.load(gathered_end_ptr + last) - 1",
+        "begin, end, 0, tiles, tiles, 0",
+        "begin, end - 1, 0, tiles, tiles, 0",
     ),
     "the last global key is not seen by gradients": (
         windows,
         "backward",
-        "tl.load(gathered_end_ptr + last)",
-        "tl.load(gathered_end_ptr + last) - 1",
+        "begin, end, 0, tiles, tiles, 0",
+        "begin, end - 1, 0, tiles, tiles, 0",
     ),
     "global keys of other documents are seen": (
         windows,
         "forward",
-        "tl.load(gathered_end_ptr + query)",
-        "tl.load(gathered_end_ptr + query) * 0 + 9",
+        "low, high, query_codes, gathered_k_ptr",
+        "low, high * 0 + 9, query_codes, gathered_k_ptr",
     ),
     "global keys get no gradients": (windows, "backward", "if found is not None:", "if False:"),
     "gradients of global keys go to others": (
