@@ -36,6 +36,14 @@ def predict(
             ".parquet or .json; by default JSON lines on standard output.",
         ),
     ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Published layout to write the answers in, such as squad or cuad-nbest; by "
+            "default that of the task where the output ends in .json.",
+        ),
+    ] = None,
     on_error: Annotated[
         Literal["stop", "skip"],
         typer.Option(
@@ -185,7 +193,7 @@ def predict(
 
     The answers are JSON lines in the order of the documents. An output file whose name ends in
     .csv, .tsv or .parquet gets a table, in .json the layout that the task's published evaluator
-    reads.
+    reads; --layout names one of several.
 
     Example: ldt predict documents.jsonl --output answers.jsonl
     """
@@ -204,6 +212,7 @@ def predict(
         documents,
         model=model,
         output=output,
+        layout=layout,
         on_error=on_error,
         resume=resume,
         overwrite=overwrite,

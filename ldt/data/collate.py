@@ -74,6 +74,11 @@ class Collator:
         return {key: torch.from_numpy(values) for key, values in batch.items()}
 
 
+def by_input(outputs: dict[str, np.ndarray], rows: Iterable[int]) -> list[dict[str, np.ndarray]]:
+    """The outputs of a head for a batch, [rows, ...] by name, as one dict for each of the rows."""
+    return [{name: values[row] for name, values in outputs.items()} for row in rows]
+
+
 def _rows(values: list, filler: int) -> np.ndarray:
     """One row a value: float32 of floats, else int64, lists of whole numbers filled up."""
     values = [np.asarray(value) for value in values]

@@ -10,6 +10,7 @@ import errno
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import Any, BinaryIO
 
@@ -95,6 +96,13 @@ class Features(Sequence[Feature]):
             feature[key] = feature[key].reshape(shape)
             offset += size
         return feature | rest
+
+    def only(self, rows: Sequence[int]) -> "Features":
+        """Those of some numbers, in this order; they share the file."""
+        part = copy(self)
+        part._rows = [self._rows[row] for row in rows]
+        part.lengths, part.documents = self.lengths[rows], self.documents[rows]
+        return part
 
     def by_document(self) -> list[range]:
         """The numbers of the features of each document."""

@@ -135,6 +135,13 @@ def text(example: Example, path: str) -> str:
     return value
 
 
+def flat(value: Any) -> str:
+    """All text in a JSON value, a line for each."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return "\n".join(map(flat, value)) if isinstance(value, list) else str(value)
+
+
 def texts(example: Example, path: str) -> list[str]:
     """Return the list of texts at a dotted path; it may be empty, and so may be texts in it.
 

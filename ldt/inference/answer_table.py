@@ -1,4 +1,4 @@
-"""Answers as a file of the kind that its ending names: lines, a table, a published layout.
+"""Answers as a file of the kind that its ending names, lines or a table, or in a published layout.
 
 A table has a column for each key of the answers, in the order in which they first come; of
 ``scores`` by class there is a column for each class, ``scores.yes``, and ``score``, that of the
@@ -13,8 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ldt.errors import UserError
+from ldt.errors import UserError, listed
 from ldt.inference.answer_file import json_line
+from ldt.inference.inputs import is_stream
+from ldt.tasks.base import AnyTask, Writer
 
 Layout = Callable[[Path, Path], None]  # writes the answers of a file of lines to a new file
 Answer = dict[str, Any]
@@ -31,36 +33,70 @@ _NOT_WRITTEN = {
 }
 
 
-def layout_of(output: Path, published: Callable[[Iterator[Answer]], Any]) -> Layout | None:
+def published_layout(
+    name: str | None, output: str | None, task: AnyTask, formats: Iterable[str | None]
+) -> str | None:
+    """Name of the published layout that answers are written in; None for lines or a table.
+
+    Args:
+        name: that is asked for; None leaves it to the ending of the file: .json is
+            `AnyTask.default_layout`.
+        output: the file; None or "-" for standard output.
+        formats: of the documents and of the training data.
+
+    Raises:
+        UserError: the task has no such layout, or there is no file to write it into.
+    """
+    if name is None:
+        if is_stream(output) or Path(str(output)).suffix.lower() != ".json":
+            return None
+        name = task.default_layout(formats)
+        if name is None:
+            raise UserError(
+                f"answers of {task.name} are JSON lines; name the output .jsonl, not .json"
+            )
+        return name
+    if name not in task.layouts:
+        known = listed(task.layouts)
+        raise UserError(f"--layout {name}: no layout of {task.name}; published ones: {known}")
+    if is_stream(output):
+        raise UserError(f"--layout {name}: made of all answers at the end; name --output FILE")
+    return name
+
+
+def layout_of(output: Path, published: Writer | None) -> Layout | None:
     """What writes the answers into a file of this name; None where they stay lines.
 
     Args:
-        published: makes the value of the task's published layout.
+        published: writer of a published layout, which is taken whatever the name is; None goes by
+            the ending.
 
     Raises:
-        UserError: there is no such layout, or the ending is of a file that is not written.
+        UserError: the ending is of a file that is not written, or of another one.
     """
     ending = output.suffix.lower()
     if ending in _NOT_WRITTEN:
         raise UserError(f"{output}: {_NOT_WRITTEN[ending]}")
-    if ending == ".json":
-        published(iter(()))  # says so where there is no such layout
-        return partial(write_published, published)
-    layouts: dict[str, Layout] = {
+    tables: dict[str, Layout] = {
         ".csv": partial(write_csv, ","),
         ".tsv": partial(write_csv, "\t"),
         ".parquet": write_parquet,
     }
-    return layouts.get(ending)
+    if published is None:
+        return tables.get(ending)
+    if ending == ".parquet" or (ending in tables and not isinstance(published(iter(())), str)):
+        raise UserError(f"{output}: --layout makes no such table; name it .json")
+    return partial(write_published, published)
 
 
-def write_published(
-    published: Callable[[Iterator[Answer]], Any], answers: Path, target: Path
-) -> None:
-    """Write one JSON value, made of all answers in memory, or lines where that is the layout."""
+def write_published(published: Writer, answers: Path, target: Path) -> None:
+    """Write what the writer makes of all answers: text, lines, or one JSON value."""
     with open(answers, "rb") as lines, open(target, "xb") as file:
         value = published(map(json.loads, lines))
-        file.writelines(map(json_line, value if isinstance(value, Iterator) else [value]))
+        if isinstance(value, str):
+            file.write(value.encode())
+        else:
+            file.writelines(map(json_line, value if isinstance(value, Iterator) else [value]))
 
 
 def write_csv(delimiter: str, answers: Path, target: Path) -> None:

@@ -26,7 +26,7 @@ from ldt.errors import (
 )
 from ldt.inference import PREDICTORS, arithmetic, kept
 from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects
-from ldt.inference.answer_table import layout_of
+from ldt.inference.answer_table import layout_of, published_layout
 from ldt.inference.ending import Ending
 from ldt.inference.inputs import (
     check_paths,
@@ -51,6 +51,7 @@ def predict(
     *,
     model: str | None = None,
     output: str | None = None,
+    layout: str | None = None,
     on_error: str = "stop",
     resume: bool = False,
     overwrite: bool = False,
@@ -85,6 +86,8 @@ def predict(
         model: folder of a finished run; None is `LATEST` in the current directory.
         output: file, see `AnswerFile`; a pipe or device is written as it is; None or "-" is
             standard output. A file gets the layout of its ending (`answer_table.layout_of`).
+        layout: a published layout of the task, whatever the ending of ``output`` is; None takes
+            one for .json alone (`answer_table.published_layout`).
         on_error: "stop" ends at the first record that cannot be used, after the answers before
             it; "skip" puts such records into `rejects_path` and goes on.
         resume: continue the unfinished ``output``; the input must begin with the same records. Of a
@@ -130,15 +133,19 @@ def predict(
         wanted = Wanted(*about, batch_tokens, passages_unit)
         wanted.check(trained.task, precision)
         _check_shown(trained.task, raw_scores, label_sets)
-        shown = {"raw_scores": raw_scores, "label_sets": label_sets}
         more = ["label_set"] if label_sets is not None else []
         beside = kept.copier(keep, trained.task, [*wanted.keys(), *more])
         # What is wrong with input and output is found before the model is loaded.
         format = format or layout_of_training(inputs, trained.data.format)
+        layout = published_layout(layout, output, trained.task, (format, trained.data.format))
+        asked = {"n_best": n_best, "raw_scores": raw_scores, "label_sets": label_sets}
+        shown = _with_options_of(layout, trained.task, asked)
+        n_best = shown.pop("n_best")
         recipe = _changed(trained, n_best, format, encoding, evidence=evidence, text=text, id=id)
         made_by = _made_by(folder, recipe, precision, keep, wanted) | {
             f"--{name.replace('_', '-')}": str(value) for name, value in shown.items() if value
         }
+        made_by |= {"--layout": layout or ""}
         sink = ending.sink = _open_sink(output, recipe, made_by, resume, overwrite, stack)
         options = {"document": recipe.task.document, "max_line_bytes": max_line_bytes}
         documents = Documents(partial(read, inputs, recipe.data, **options))
@@ -185,6 +192,12 @@ def _changed(
             raise UserError(f"--n-best: {task.name} has one answer a document")
         task = task.model_copy(update={"n_best": n_best})
     return replace(recipe, task=task, data=data)
+
+
+def _with_options_of(layout: str | None, task: AnyTask, asked: dict[str, Any]) -> dict[str, Any]:
+    """Options of what answers hold, at least those that a published layout wants."""
+    wanted = task.layout_options.get(layout, {}) if layout else {}
+    return asked | {name: max(asked[name] or 0, least) for name, least in wanted.items()}
 
 
 def _check_shown(task: AnyTask, raw_scores: bool, label_sets: float | None) -> None:
@@ -281,10 +294,13 @@ def _open_sink(
         return AnswerStream(sys.stdout.buffer)
     if is_stream(output):
         return AnswerStream(stack.enter_context(open(output, "wb")))
-    target = Path(output)
-    if made_by["--keep"] and target.suffix.lower() == ".json":
-        raise UserError(f"--keep: no place in {output}; name it .jsonl, .csv or .parquet")
-    layout = layout_of(target, recipe.task.published)
+    target, layouts = Path(output), recipe.task.layouts
+    if made_by["--keep"] and made_by["--layout"]:
+        raise UserError(
+            f"--keep: no place in {output}, which has the layout {made_by['--layout']}; name it "
+            ".jsonl, .csv or .parquet, without --layout"
+        )
+    layout = layout_of(target, layouts.get(made_by["--layout"]))
     file = AnswerFile(target, made_by=made_by, resume=resume, overwrite=overwrite, layout=layout)
     return stack.enter_context(closing(file))
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ldt.data.collate import Collator, by_input
 from ldt.data.features import Feature
 from ldt.data.records import Example
 from ldt.errors import ModelError, RecipeError, ResourceError, UserError, out_of_memory, plural
 from ldt.recipe.recipe import Recipe
-from ldt.tasks.base import Outputs, by_input
+from ldt.tasks.base import Outputs
 from ldt.tasks.decisions import in_words
 
 log = logging.getLogger("ldt")
@@ -49,7 +50,6 @@ class EncoderPredictor:
         label_sets: float | None = None,
     ):
         from ldt.attention.matmul import has_bfloat16
-        from ldt.data.collate import Collator
         from ldt.model import load, load_tokenizer, usable_length
         from ldt.model.graphs import use_graphs
 

@@ -104,21 +104,23 @@ def published(answers: Iterable[dict]) -> dict[str, list[dict]]:
     """The official layout: the `N_BEST` best spans of each question, "" always among them.
 
     Args:
-        answers: each with id and ``spans``, a list of {text, start_logit, end_logit} with "" in it;
-            of equal texts the best one counts. The probability is the softmax over those written.
+        answers: each with id, ``n_best``, a list of {answer, start_logit, end_logit}, and ``null``,
+            {start_logit, end_logit} of no answer; of equal texts the best one counts. The
+            probability is the softmax over those written.
     """
     whole = {}
     for answer in answers:
         by_text: dict[str, dict] = {}
-        for span in sorted(answer["spans"], key=_logit, reverse=True):
-            by_text.setdefault(span["text"], span)
+        spans = [*answer["n_best"], answer["null"] | {"answer": ""}]
+        for span in sorted(spans, key=_logit, reverse=True):
+            by_text.setdefault(span["answer"], span)
         kept = list(by_text.values())[:N_BEST]
         if by_text[""] not in kept:
             kept[-1] = by_text[""]
         shares = softmax(np.array([_logit(span) for span in kept], np.float64)).tolist()
         whole[str(answer["id"])] = [
             {
-                "text": span["text"],
+                "text": span["answer"],
                 "probability": share,
                 "start_logit": span["start_logit"],
                 "end_logit": span["end_logit"],

@@ -6,7 +6,7 @@ what gets global attention by role. Nothing here imports torch before a head is 
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
@@ -17,10 +17,10 @@ from pydantic import BaseModel, model_validator
 from ldt.data.corpus import fingerprint, normalised
 from ldt.data.features import Feature
 from ldt.data.options import Section
-from ldt.data.records import Example, field, text
+from ldt.data.records import Example, field, flat, text
 from ldt.data.sources import named
 from ldt.data.tokenization import special_id
-from ldt.errors import DataError, UserError, kind
+from ldt.errors import DataError, kind
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 
@@ -33,6 +33,9 @@ NO_LABEL = -100  # a label that has no part in the loss
 # Keys of answers of any task: those of the flags among them.
 ANSWER_KEYS = ("id", "windows", "empty", "truncated", "unread_tokens", "question_cut")
 Outputs = dict[str, np.ndarray]  # of one input, by name
+# Makes of answers, each with its ``id``, what a published evaluator reads: one JSON value, an
+# iterator of JSON lines, or text.
+Writer = Callable[[Iterable[dict]], Any]
 
 
 @dataclass(slots=True)
@@ -84,11 +87,6 @@ def ends(tokenizer) -> tuple[Segment, Segment]:
     )
 
 
-def by_input(outputs: Outputs, rows: Iterable[int]) -> list[Outputs]:
-    """The outputs of a head for a batch, [rows, ...] by name, as one dict for each of the rows."""
-    return [{name: values[row] for name, values in outputs.items()} for row in rows]
-
-
 class Decision(NamedTuple):
     """What is decided by the answers for held-out documents (`Task.decide`).
 
@@ -110,13 +108,6 @@ class Fault(NamedTuple):
 
     kind: str
     what: str
-
-
-def flat(value: Any) -> str:
-    """All text in a JSON value, a line for each."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    return "\n".join(map(flat, value)) if isinstance(value, list) else str(value)
 
 
 def named_labels(names: Sequence[str]) -> dict[str, Any]:
@@ -145,12 +136,22 @@ class AnyTask(Section, ABC):
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss"})
     extras: ClassVar[tuple[str, ...]] = ()  # keys of its features that the head does not take
     answer_keys: ClassVar[tuple[str, ...]] = ()  # keys of its answers, besides `ANSWER_KEYS`
+    layouts: ClassVar[Mapping[str, Writer]] = {}  # the published ones, by name
+    # Options of `ldt.inference.predict.predict` that a layout wants at least, by its name.
+    layout_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     name: str
 
     @abstractmethod
     def head(self) -> type:
         """The model class of ``ldt.model`` that learns it."""
+
+    def default_layout(self, formats: Iterable[str | None]) -> str | None:
+        """Name of the layout of a file of answers that ends in .json, None for none: the first
+        of the formats of documents and training data that is one, else the first of all.
+        """
+        named = (name for name in formats if name in self.layouts)
+        return next(named, None) or next(iter(self.layouts), None)
 
     def has_one_class(self, config=None) -> bool:
         """True where each label is one class, of which its logits are, as label smoothing takes it.
@@ -321,6 +322,10 @@ class Task(AnyTask):
         """Tell whether a training document is trained on, by its features."""
         return True
 
+    def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
+        """Return which inputs are trained on, None for all; and lines to print about it."""
+        return None, []
+
     def shuffle(
         self, example: Example, generator: np.random.Generator, data: "DataSection"
     ) -> Example:
@@ -440,11 +445,3 @@ class Task(AnyTask):
     def settle(self, metrics: dict[str, float]) -> dict[str, Any]:
         """Changes to the config of the finished model by its metrics (without ``eval_``)."""
         return {}
-
-    def published(self, answers: Iterable[dict]) -> Any:
-        """The answers, each with its ``id``, as the JSON value that the published evaluator reads.
-
-        Raises:
-            UserError: the task has no such layout.
-        """
-        raise UserError(f"answers of {self.name} are JSON lines; name the output .jsonl, not .json")

@@ -1,12 +1,10 @@
 """Character language modelling: each character or byte of a text is predicted from those before."""
 
-from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from ldt.data.options import LONGEST, MOST, Count, Epochs, Length, Rate, Section
-from ldt.errors import UserError
 from ldt.metrics.numbers import loss_and_bits
 from ldt.tasks.base import AnyTask
 
@@ -92,10 +90,6 @@ class CharacterLM(AnyTask):
                 f"eval_step must be below eval_length, {self.eval_length}, got {self.eval_step}"
             )
         return self
-
-    def published(self, answers: Iterable[dict]) -> Any:
-        """Raise UserError: there is no published layout."""
-        raise UserError("continued prompts are JSON lines; name the output .jsonl, not .json")
 
     def head(self) -> type:
         from ldt.model import LdtForCausalLM

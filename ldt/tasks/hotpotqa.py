@@ -4,7 +4,7 @@ Input: <s> [question] question [/question]
        (<t> title </t> (sentence [/sent])* [/par])*  yes no null </s>
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from ldt.errors import DataError
 from ldt.metrics import baseline, hotpotqa
 from ldt.metrics.numbers import logistic, logsumexp, softmax
 from ldt.metrics.result import mean
-from ldt.tasks.base import NO_LABEL, Fault, Outputs, Segment, Task, ends, join, named_labels
+from ldt.tasks.base import NO_LABEL, Fault, Outputs, Segment, Task, Writer, ends, join, named_labels
 from ldt.tasks.text import paragraphs
 from ldt.tasks.text.alignment import aligned, real_tokens
 from ldt.tasks.text.mentions import mentions
@@ -82,14 +82,13 @@ class HotpotQA(Task):
         *("[question]", "[/question]", "<t>", "</t>"),
         *("[/sent]", "[/par]"),
     )
+    layouts: ClassVar[Mapping[str, Writer]] = {"hotpotqa": hotpotqa.published}
 
     name: Literal["hotpotqa"] = "hotpotqa"
     global_attention: list[str] = ["cls", "question", "titles", "sentences"]
     weights: dict[str, float] = {}
     threshold: float = Field(0.5, ge=0, le=1)
     max_answer: Length = 30
-
-    published = staticmethod(hotpotqa.published)
 
     @field_validator("weights")
     @classmethod

@@ -1,9 +1,8 @@
 """The base of tasks whose answer is cut from the document: best spans."""
 
-import unicodedata
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -14,10 +13,19 @@ from ldt.data.records import Example, text
 from ldt.errors import DataError
 from ldt.tasks.base import Outputs
 from ldt.tasks.question_task import QuestionTask
-from ldt.tasks.text.alignment import Span, real_tokens
+from ldt.tasks.text.alignment import Span, real_tokens, with_marks
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
+
+
+class Found(NamedTuple):
+    """A piece of the document: its logit, the sum of the two behind, and its characters."""
+
+    logit: float
+    span: Span
+    start_logit: float
+    end_logit: float
 
 
 class SpanTask(QuestionTask):
@@ -58,23 +66,30 @@ class SpanTask(QuestionTask):
         answers = answer.get("n_best") or [answer]
         return [(each["start"], each["score"]) for each in answers if answer["answer"]]
 
-    def best(
-        self, outputs: Sequence[Outputs], features: Sequence[Feature]
-    ) -> list[tuple[float, Span]]:
-        """Return the ``n_best`` best spans over all chunks, as (logit, characters), best first.
+    def best(self, outputs: Sequence[Outputs], features: Sequence[Feature]) -> list[Found]:
+        """Return the ``n_best`` best spans over all chunks, best first.
 
-        The logit of a span is the sum of its two; of one that two chunks have, the higher sum.
-        Question, separators and padding are left out. Without a word in the document there is
-        none, else one at least.
+        The logit of a span is the sum of its two; of one that several pairs of tokens have, in one
+        chunk (the bytes of an emoji) or in two, the highest sum. Marks on the last letter belong to
+        a span. Question, separators and padding are left out. Without a word in the document there
+        is none, else one at least.
         """
-        logits: dict[Span, float] = {}
+        context = context_of(features[0]["context"])
+        best: dict[Span, Found] = {}
         for output, feature in zip(outputs, features, strict=True):
-            for logit, span in self._best_of_chunk(output, feature):
-                logits[span] = max(logit, logits.get(span, -np.inf))
-        ranked = sorted(logits.items(), key=lambda item: (-item[1], item[0]))
-        return [(logit, span) for span, logit in ranked[: self.n_best]]
+            of_chunk: dict[Span, Found] = {}
+            for found in self._pairs(output, feature):
+                span = with_marks(found.span, context)
+                of_chunk.setdefault(span, found._replace(span=span))
+                if len(of_chunk) == self.n_best:
+                    break
+            for span, found in of_chunk.items():
+                best[span] = max(found, best.get(span, found), key=lambda each: each.logit)
+        ranked = sorted(best.values(), key=lambda each: (-each.logit, each.span))
+        return ranked[: self.n_best]
 
-    def _best_of_chunk(self, output: Outputs, feature: Feature) -> list[tuple[float, Span]]:
+    def _pairs(self, output: Outputs, feature: Feature) -> Iterator[Found]:
+        """Pairs of tokens of a chunk, best first."""
         offsets, first = feature["offsets"], feature["first"]
         start, end = (
             np.asarray(output[name][first : first + len(offsets)], np.float64)
@@ -89,29 +104,30 @@ class SpanTask(QuestionTask):
             pairs = pairs[(length >= 0) & (length < self.max_answer)]
             top *= 2
         logits = start[pairs[:, 0]] + end[pairs[:, 1]]
-        order = np.argsort(-logits, kind="stable")[: self.n_best]
-        return [
-            (logits[n].item(), (offsets[pairs[n, 0], 0].item(), offsets[pairs[n, 1], 1].item()))
-            for n in order
-        ]
+        for place in np.argsort(-logits, kind="stable"):
+            a, b = pairs[place]
+            span = offsets[a, 0].item(), offsets[b, 1].item()
+            yield Found(logits[place].item(), span, start[a].item(), end[b].item())
 
-    def answer(self, spans: Sequence[tuple[float, Span]], context: str) -> dict[str, Any]:
+    def answer(self, spans: Sequence[Found], context: str) -> dict[str, Any]:
         """Return answer, score (the logit), start and end of the best span of `best`; with
-        ``n_best`` those of all of them.
+        ``n_best`` those of all of them, with start_logit and end_logit.
 
-        An answer ends with the marks on its last letter, which some tokenizers drop. Without any
-        span it is "", the rest None.
+        Without any span the answer is "", the rest None.
         """
-        answers = []
-        for logit, (start, end) in spans:
-            while end < len(context) and unicodedata.category(context[end])[0] == "M":
-                end += 1
-            answers.append(
-                {"answer": context[start:end], "score": logit, "start": start, "end": end}
-            )
+        answers = [
+            {"answer": context[start:end], "score": logit, "start": start, "end": end}
+            for logit, (start, end), *_ in spans
+        ]
         nothing = {"answer": "", "score": None, "start": None, "end": None}
         first = answers[0] if answers else nothing
-        return first | ({"n_best": answers} if self.n_best > 1 else {})
+        if self.n_best == 1:
+            return first
+        n_best = [
+            answer | {"start_logit": found.start_logit, "end_logit": found.end_logit}
+            for answer, found in zip(answers, spans, strict=True)
+        ]
+        return first | {"n_best": n_best}
 
 
 def context_of(source: str | Path) -> str:

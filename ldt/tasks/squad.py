@@ -1,6 +1,6 @@
 """Questions on documents whose answers have a place, or none; as in SQuAD 1.1 and 2.0."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -9,10 +9,10 @@ import numpy as np
 from ldt.data.features import Feature
 from ldt.data.records import Example, field, kind, text
 from ldt.errors import DataError, RecipeError
-from ldt.metrics import baseline, squad
+from ldt.metrics import baseline, cuad, squad
 from ldt.metrics.numbers import logistic
 from ldt.metrics.result import mean
-from ldt.tasks.base import Decision, Fault, Outputs, evaluation_set, training_set
+from ldt.tasks.base import Decision, Fault, Outputs, Writer, evaluation_set, training_set
 from ldt.tasks.deciding import Calibrated, calibration, logits_of
 from ldt.tasks.decisions.policy import Policy, Rules, decide
 from ldt.tasks.span_task import SpanTask, context_of
@@ -42,22 +42,37 @@ class Squad(SpanTask, Calibrated):
     one chunk with an answer is enough.
 
     Args:
+        null_windows: which chunks without an answer are trained on: ``all`` of them, or as many,
+            drawn once by the seed, as there are chunks with one in expectation (``balanced``), as
+            CUAD's authors do. Evaluation and prediction read all.
         calibration: what makes ``no_answer`` as often right as it says, fitted to the evaluation
             set: ``platt``, ``beta``, or ``auto`` for the best of them, which may be neither.
 
     Source: Rajpurkar et al. 2018 (arXiv:1806.03822) for the threshold; Devlin et al. 2019
-    (arXiv:1810.04805), section 4.3, for the first token.
+    (arXiv:1810.04805), section 4.3, for the first token; Hendrycks et al. 2021 (arXiv:2103.06268)
+    for balanced chunks.
     """
 
     fields: ClassVar[tuple[str, ...]] = ("question", "answers")
-    answer_keys: ClassVar[tuple[str, ...]] = (*SpanTask.answer_keys, "best", "no_answer")
+    answer_keys: ClassVar[tuple[str, ...]] = (
+        *SpanTask.answer_keys,
+        "best",
+        "no_answer",
+        "null",
+    )
 
     probability: ClassVar[str] = "no_answer"
+    layouts: ClassVar[Mapping[str, Writer]] = {
+        "squad": squad.published,
+        "cuad-nbest": cuad.published,
+    }
+    layout_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cuad-nbest": {"n_best": cuad.N_BEST}
+    }
 
     name: Literal["squad"] = "squad"
+    null_windows: Literal["all", "balanced"] = "all"
     calibration: Literal["none", "auto", "platt", "beta"] = "none"
-
-    published = staticmethod(squad.published)
 
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
         """Return no_answer_threshold, None where every question has an answer; and that nothing
@@ -114,7 +129,7 @@ class Squad(SpanTask, Calibrated):
             example, context, tokenizer, data=data, max_length=max_length, spans=spans
         )
         for feature in features:
-            feature["context"] = context
+            feature |= {"context": context, "chunks": len(features)}
             for name in self.label_names if spans is not None else ():
                 feature[name] = feature[name] or [CLS]
         return features
@@ -131,9 +146,23 @@ class Squad(SpanTask, Calibrated):
                 if words.strip() and cuts_word(context, start, end):
                     yield Fault("span_cuts_word", f"the answer {words[:40]!r}")
 
+    def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
+        """Return the inputs with an answer, and of the others those that ``null_windows`` keeps."""
+        if self.null_windows == "all":
+            return None, []
+        kept = np.array([_has_answer(feature) for feature in features])
+        without = np.flatnonzero(~kept)
+        share = kept.sum() / max(len(without), 1)
+        kept[without] = np.random.default_rng(seed).random(len(without)) < share
+        line = (
+            f"{kept[without].sum():,} of {len(without):,} inputs without an answer are trained on "
+            f"(task.null_windows={self.null_windows}), drawn once by the seed"
+        )
+        return np.flatnonzero(kept).tolist(), [line]
+
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Number of chunks with an answer."""
-        answered = [feature["start_positions"] != [CLS] for feature in features]
+        answered = list(map(_has_answer, features))
         return [f"{sum(answered):,} of {len(answered):,} inputs have an answer"]
 
     def gold(self, example: Example, data: "DataSection", config) -> dict[str, Any]:
@@ -149,20 +178,21 @@ class Squad(SpanTask, Calibrated):
     ) -> dict:
         """Return answer, score, start, end (`SpanTask.answer`) and the flags.
 
-        Of a model that knows questions without an answer also the probability of that,
-        ``no_answer``; where the answer is "", score, start and end are of the span that it would
-        be, which is ``best``.
+        With ``n_best`` also the logits of no answer, ``null``. Of a model that knows questions
+        without an answer also the probability of that, ``no_answer``; where the answer is "",
+        score, start and end are of the span that it would be, which is ``best``.
         """
         spans = self.best(outputs, features)
         answer = self.answer(spans, context_of(features[0]["context"]))
+        # Of the chunk with the lowest sum: one chunk with an answer is enough.
+        null = min(([float(each[name][CLS]) for name in self.outputs] for each in outputs), key=sum)
+        if self.n_best > 1:
+            answer["null"] = dict(zip(("start_logit", "end_logit"), null, strict=True))
         threshold = config.no_answer_threshold
         if threshold is not None:
             answer |= {"best": answer["answer"], "no_answer": 1.0}
             if spans:
-                null = min(
-                    sum(float(output[name][CLS]) for name in self.outputs) for output in outputs
-                )
-                logit, calibrator = null - spans[0][0], self.policy(config).calibrator
+                logit, calibrator = sum(null) - spans[0].logit, self.policy(config).calibrator
                 answer["no_answer"] = (
                     calibrator.apply(np.array([[logit]])).item() if calibrator else logistic(logit)
                 )
@@ -263,6 +293,10 @@ class Squad(SpanTask, Calibrated):
         if not isinstance(listed, list):
             raise DataError(f"{example.where}: {path!r} is {kind(listed)}, expected a list")
         return listed
+
+
+def _has_answer(feature: Feature) -> bool:
+    return feature["start_positions"] != [CLS]
 
 
 def _placed(answer: Any, context: str, where: str) -> tuple[Span, str]:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from ldt.tasks.base import (
     Fault,
     Outputs,
     Segment,
+    Writer,
     ends,
     evaluation_set,
     join,
@@ -60,12 +61,11 @@ class TokenClassification(Weighted):
     fields: ClassVar[tuple[str, ...]] = ("tokens", "tags", "entities")
     answer_keys: ClassVar[tuple[str, ...]] = ("entities", "tags")
     rests_on: ClassVar[Literal["logits", "places"] | None] = "places"
+    layouts: ClassVar[Mapping[str, Writer]] = {"conll": conll.published}
 
     name: Literal["token_classification"] = "token_classification"
     global_attention: list[str] = ["cls"]
     labels: Names | None = None
-
-    published = staticmethod(conll.published)
 
     def head(self) -> type:
         from ldt.model import LdtForTokenClassification

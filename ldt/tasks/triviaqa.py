@@ -1,7 +1,7 @@
 """Questions on long documents, learnt from answers without a place; as in TriviaQA."""
 
 import json
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -12,7 +12,7 @@ from ldt.data.records import Example, field, kind, text
 from ldt.errors import DataError, listed
 from ldt.metrics import baseline, triviaqa
 from ldt.metrics.result import mean
-from ldt.tasks.base import Fault, Outputs
+from ldt.tasks.base import Fault, Outputs, Writer
 from ldt.tasks.span_task import SpanTask, context_of
 from ldt.tasks.text.mentions import mentions
 
@@ -57,14 +57,13 @@ class TriviaQA(SpanTask):
     )
     together: ClassVar[bool] = True
     answer_keys: ClassVar[tuple[str, ...]] = (*SpanTask.answer_keys, "question_id")
+    layouts: ClassVar[Mapping[str, Writer]] = {"triviaqa": triviaqa.published}
 
     name: Literal["triviaqa"] = "triviaqa"
     loss: Literal["or", "first"] = "or"
     max_spans: Count = 64
     without_answer: Literal["skip", "keep", "error"] = "skip"
     max_question: Length | None = 55
-
-    published = staticmethod(triviaqa.published)
 
     def unit(self, example: Example, data: "DataSection") -> Hashable:
         """The question: its documents are not parted."""

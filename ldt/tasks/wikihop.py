@@ -7,7 +7,7 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -16,7 +16,7 @@ import numpy as np
 from ldt.data.chunking import fit
 from ldt.data.features import Feature
 from ldt.data.options import Count
-from ldt.data.records import Example, field, text, texts
+from ldt.data.records import Example, field, flat, text, texts
 from ldt.data.tokenization import marker_ids, tokenize, tokenize_with_offsets
 from ldt.errors import DataError, listed
 from ldt.metrics import wikihop
@@ -27,9 +27,9 @@ from ldt.tasks.base import (
     Fault,
     Outputs,
     Segment,
+    Writer,
     ends,
     evaluation_set,
-    flat,
     join,
     training_set,
 )
@@ -82,13 +82,12 @@ class WikiHop(Ranking):
     rests_on: ClassVar[Literal["logits", "places"] | None] = "logits"
     shuffles: ClassVar[bool] = True
     new_tokens: ClassVar[tuple[str, ...]] = ("[question]", "[/question]", "[ent]", "[/ent]")
+    layouts: ClassVar[Mapping[str, Writer]] = {"wikihop": wikihop.published}
 
     name: Literal["wikihop"] = "wikihop"
     global_attention: list[str] = ["cls", "question", "candidates"]
     merge: Literal["mean", "sum"] = "mean"
     n_best: Count = 1
-
-    published = staticmethod(wikihop.published)
 
     def head(self) -> type:
         from ldt.model import LdtForCandidateRanking

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers import EvalPrediction, TrainerCallback
 
+from ldt.data.collate import by_input
 from ldt.data.features import Features
 from ldt.data.records import Example
 from ldt.errors import RecipeError, TrainingDiverged
 from ldt.metrics.baseline import Baseline, no_better
 from ldt.recipe.recipe import Recipe
-from ldt.tasks.base import AnyTask, Decision, Task, by_input
+from ldt.tasks.base import AnyTask, Decision, Task
 from ldt.training.progress import is_metric
 from ldt.training.trainer import Trainer
 

@@ -58,12 +58,14 @@ class Encoded:
         golds: their answers, as `Task.gold` has them.
         features: their inputs, in order.
         items: what a batch is made of.
+        thinned: lines about inputs that are not trained on (`Task.thin`).
     """
 
     examples: dict[str, list[Example]]
     golds: dict[str, list]
     features: dict[str, Features]
     items: dict[str, Sequence]
+    thinned: list[str]
 
 
 class Finetuning(Job[Inputs]):
@@ -178,7 +180,7 @@ class Finetuning(Job[Inputs]):
         """Lengths and labels of the documents, and the first one as the model gets it."""
         examples, features = encoded.examples["train"], encoded.features["train"]
         left_out = len(examples) - len(set(features.documents.tolist()))
-        remarks = self.recipe.task.remarks(features, left_out)
+        remarks = [*self.recipe.task.remarks(features, left_out), *encoded.thinned]
         name = plain(str(examples[features[0]["document"]].id))
         heading = f"document {name!r}, global tokens in stars:"
         shown = encoded_input(heading, features[0], tokenizer)
@@ -264,9 +266,8 @@ def encode_sets(
     """Encode the sets to train and to evaluate on, and list their answers.
 
     Args:
-        examples: the documents by set; those of ``train`` that the task does not train on are
-            left out.
-        seed: of the order of choices that a task draws anew in every epoch.
+        examples: the documents by set; what the task does not train on of ``train`` is left out.
+        seed: of the inputs that are left out, and of what a task draws anew in every epoch.
 
     Raises:
         DataError: a document that cannot be encoded, or none is left to train on.
@@ -279,6 +280,9 @@ def encode_sets(
         )
         for name, part in examples.items()
     }
+    kept, thinned = task.thin(features["train"], seed)
+    if kept is not None:
+        features["train"] = features["train"].only(kept)
     if not len(features["train"]):
         raise DataError(f"{training_set(data)}: no document is left to train on")
     items: dict[str, Sequence[Any]] = {
@@ -293,7 +297,7 @@ def encode_sets(
         name: [task.gold(example, data, config) for example in part]
         for name, part in examples.items()
     }
-    return Encoded(examples, golds, features, items)
+    return Encoded(examples, golds, features, items, thinned)
 
 
 def _count(golds: Iterable) -> Counter:

@@ -14,9 +14,9 @@ CLASSES = [
 ]
 
 
-def written(answers, target, overwrite=False):
+def written(answers, target, overwrite=False, published=None):
     """The path of a file of answers, as a run leaves it."""
-    layout = answer_table.layout_of(target, list)
+    layout = answer_table.layout_of(target, published)
     sink = AnswerFile(target, made_by={}, layout=layout, overwrite=overwrite)
     sink.write(answers)
     sink.finish()
@@ -129,4 +129,4 @@ def test_other_endings_are_lines_and_some_are_refused(tmp_path):
     path = written(CLASSES, tmp_path / "a.out")
     assert [json.loads(line) for line in path.read_bytes().splitlines()] == CLASSES
     with pytest.raises(UserError, match="b.xlsx: a spreadsheet is not written"):
-        answer_table.layout_of(tmp_path / "b.xlsx", list)
+        answer_table.layout_of(tmp_path / "b.xlsx", None)

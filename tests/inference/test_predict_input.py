@@ -90,7 +90,8 @@ def test_input_of_another_layout_gets_the_one_of_the_training(fine_tuned, tmp_pa
         ({"keep": ["scores.yes"]}, "have 'scores.yes' themselves"),
         ({"keep": ["name", "name"]}, "--keep name: 'name' stands twice"),
         ({"keep": ["name", ""]}, "--keep 'name,': a name is empty"),
-        ({"keep": ["name"], "output": "a.json"}, "--keep: no place in a.json; name it .jsonl"),
+        ({"keep": ["name"], "output": "a.json"}, "answers of classification are JSON lines"),
+        ({"layout": "squad"}, "--layout squad: no layout of classification; published ones: none"),
         (
             {"model": "recipe.yaml"},
             "--model recipe.yaml: a file, such as a recipe; .* finetune",

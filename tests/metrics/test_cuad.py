@@ -267,13 +267,14 @@ def test_the_baseline_is_the_commonest_clause():
 
 
 def span(text, start, end=0.0):
-    return {"text": text, "start_logit": start, "end_logit": end}
+    return {"answer": text, "start_logit": start, "end_logit": end}
 
 
 def test_written_predictions_are_the_20_best_with_no_answer_among_them():
-    spans = [span(f"t{number}", float(number)) for number in range(30)] + [span("", -5.0)]
+    spans = [span(f"t{number}", float(number)) for number in range(30)]
     spans.append(span("t29", -9.0))  # of equal texts the best
-    written = cuad.published([{"id": 7, "spans": spans}])
+    null = {"start_logit": -2.0, "end_logit": -3.0}
+    written = cuad.published([{"id": 7, "n_best": spans, "null": null}])
     assert list(written) == ["7"]
     entries = written["7"]
     # A strict reader: the four keys of the n-best file, the best first, shares of all.
@@ -285,7 +286,7 @@ def test_written_predictions_are_the_20_best_with_no_answer_among_them():
     ratio = entries[0]["probability"] / entries[1]["probability"]
     assert ratio == pytest.approx(np.e)
     gold = [contract({"Date": ["May 1"]})]
-    best = {"id": f"{TITLE}__Date", "spans": [span("May 1", 9.0), span("", 0.0)]}
+    best = {"id": f"{TITLE}__Date", "n_best": [span("May 1", 9.0)], "null": null}
     again = cuad.evaluate(
         JsonFile("gold", {"data": gold}),
         JsonFile("pred", json.loads(json.dumps(cuad.published([best])))),

@@ -119,7 +119,7 @@ def test_an_answer_that_is_not_sure_enough_is_none_and_its_probabilities_stay():
     assert [each["answer"] for each in found["n_best"]] == ["1", "2", "0"]
     features = [{"candidates": ["0", "1", "2"]}]
     assert wikihop.targets(found, None, features)[0].index == 1
-    assert wikihop.published([found | {"id": 7}]) == {"7": "1"}
+    assert wikihop.layouts["wikihop"]([found | {"id": 7}]) == {"7": "1"}
     for task in (MultipleChoice(), WikiHop()):
         sure = ranking(task, logits, silent_below(0.4))
         assert sure == ranking(task, logits)

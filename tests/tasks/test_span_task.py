@@ -121,7 +121,8 @@ def best(*windows, **fields):
     task = Squad(**fields)
     features, outputs = zip(*windows, strict=True)
     found = task.best(outputs, features)
-    return [(score, TEXT[a:b]) for score, (a, b) in found]
+    assert all(each.logit == each.start_logit + each.end_logit for each in found)
+    return [(each.logit, TEXT[slice(*each.span)]) for each in found]
 
 
 def test_the_best_span_is_in_the_document_in_order_and_not_too_long():
@@ -148,6 +149,31 @@ def test_the_best_span_of_all_windows_counts_once():
         found = best(*order, n_best=2)
         assert found[0] == (6, "four")
         assert [text for _, text in found].count("four") == 1
+
+
+def test_pairs_of_tokens_that_are_one_piece_of_text_count_once_among_the_n_best():
+    # An emoji of four tokens, two words, and a letter with its mark in a token of its own.
+    text = "🎉 one two e\u0301"
+    places = [(0, 1)] * 4 + [(2, 5), (6, 9), (10, 11), (11, 12)]
+    feature = {"offsets": np.array(places, np.int32), "first": 3, "context": text}
+    logits = np.array([[0, 0, 0, 9, 8.5, 8, 7, 1, 2, 4, end] for end in (-9, 5)], np.float32)
+    output = dict(zip(Squad.outputs, logits, strict=True))
+
+    def found(number):
+        spans = Squad(max_answer=4, n_best=number).best([output], [feature])
+        return [(each.logit, text[slice(*each.span)]) for each in spans]
+
+    # The ten pairs of the emoji are above all that have a word.
+    assert found(5) == [
+        (18, "🎉"),
+        (11, "🎉 one two e\u0301"),
+        (10, "🎉 one two"),
+        (9.5, "🎉 one"),
+        (9, "e\u0301"),
+    ]
+    assert found(1) == [(18, "🎉")]
+    rest = ["two e\u0301", "one two e\u0301", "two", "one two", "one", "\u0301"]
+    assert [text for _, text in found(99)][5:] == rest
 
 
 def test_a_document_without_a_word_has_no_span():

@@ -17,6 +17,7 @@ from ldt.metrics import evaluate
 from ldt.model import load as load_model
 from ldt.recipe.recipe import DataSection, load
 from ldt.tasks import Squad
+from ldt.training.finetune import encode_sets
 
 ALWAYS = SimpleNamespace(no_answer_threshold=None, decisions={})
 MAYBE = SimpleNamespace(no_answer_threshold=0.5, decisions={})
@@ -148,6 +149,43 @@ def test_all_answers_that_a_window_has_are_right_and_else_its_first_token(tiny):
     (none,) = encode(tiny, example([]))
     assert none["start_positions"] == [0]
     assert Squad().remarks(features, 0) == [f"2 of {len(features)} inputs have an answer"]
+
+
+def test_as_many_chunks_without_an_answer_as_with_one_are_trained_on_in_expectation():
+    features = [{"start_positions": [number % 5]} for number in range(100)]
+    assert Squad().thin(features, 3) == (None, [])
+    task = Squad(null_windows="balanced")
+    kept, (line,) = task.thin(features, 3)
+    answered = [number for number in range(100) if number % 5]
+    drawn = [number for number in kept if number % 5 == 0]
+    assert kept == sorted([*answered, *drawn])
+    assert len(drawn) == 20  # 80 have one: all of the 20 stay
+    assert line.startswith("20 of 20 inputs without an answer are trained on (task.null_windows=")
+    features = [{"start_positions": [int(number % 5 == 0)]} for number in range(100)]
+    kept, (line,) = task.thin(features, 3)
+    draws = np.random.default_rng(3).random(80) < 20 / 80  # one a chunk without, in order
+    without = [number for number in range(100) if number % 5]
+    expected = [number for number, drawn in zip(without, draws, strict=True) if drawn]
+    assert kept == sorted([*range(0, 100, 5), *expected])
+    assert line.startswith(f"{len(expected)} of 80 inputs")
+    assert task.thin(features, 3)[0] == kept != task.thin(features, 4)[0]
+    numbers = [len(task.thin(features, seed)[0]) - 20 for seed in range(300)]
+    assert np.mean(numbers) == pytest.approx(20, abs=1)  # 4.5 deviations of this mean
+
+
+def test_only_the_training_set_is_thinned_and_knows_its_chunks(tiny):
+    text = "York " + "the party of the first part and " * 30
+    answers = [{"text": "York", "answer_start": 0}]
+    sets = {name: [example(answers, text)] for name in ("train", "eval")}
+    how = {"data": DataSection(stride=4), "max_length": 48, "config": MAYBE, "seed": 0}
+    task = Squad(null_windows="balanced")
+    encoded = encode_sets(sets, task, tiny, **how)
+    chunks = len(encoded.features["eval"])
+    kept = encoded.features["train"]
+    assert chunks > len(kept) == len(encoded.items["train"]) == len(kept.lengths)
+    assert said(kept[0]) == ["York"]
+    assert [feature["chunks"] for feature in kept] == [chunks] * len(kept)
+    assert f"of {chunks - 1} inputs without an answer" in encoded.thinned[0]
 
 
 @pytest.mark.parametrize(
@@ -283,6 +321,18 @@ def test_the_probability_of_no_answer_decides(windows, answer, doubt):
     assert json.loads(json.dumps(found)) == found
 
 
+def test_the_n_best_come_with_their_logits_and_those_of_no_answer():
+    found = decide(MAYBE, [(9, 1, 2), (4, 3, -8)], n_best=3)
+    assert found["null"] == {"start_logit": 2, "end_logit": 2}  # of the chunk with the lowest
+    texts = [(each["answer"], each["start_logit"], each["end_logit"]) for each in found["n_best"]]
+    assert texts == [("Hull", 1.5, 1.5), ("Bath", 1, 1), ("York", 0.5, 0.5)]
+    written = Squad.layouts["cuad-nbest"]([found | {"id": "d"}])["d"]
+    # The published softmax, over the sums 4, 3, 2 and 1.
+    assert [entry["text"] for entry in written] == ["", "Hull", "Bath", "York"]
+    shares = np.exp([4, 3, 2, 1]) / np.exp([4, 3, 2, 1]).sum()
+    assert [entry["probability"] for entry in written] == pytest.approx(shares)
+
+
 def test_the_threshold_of_the_model_decides():
     windows = [(4, 3, 2)]
     p = decide(MAYBE, windows)["no_answer"]
@@ -340,7 +390,7 @@ def test_the_threshold_is_that_with_the_best_f1_and_goes_into_the_model():
 
 def test_the_published_file_has_an_answer_an_id():
     answers = [{"id": 7, "answer": "York"}, {"id": "b", "answer": ""}]
-    assert Squad().published(iter(answers)) == {"7": "York", "b": ""}
+    assert Squad.layouts["squad"](iter(answers)) == {"7": "York", "b": ""}
 
 
 # the whole

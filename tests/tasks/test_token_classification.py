@@ -333,7 +333,7 @@ def test_a_word_that_the_tokenizer_drops_does_not_part_an_entity(shared_data, co
 
 def test_published_answers_are_tags_by_id_and_entities_of_raw_text():
     answers = [{"id": 1, "tags": [["O"]], "entities": []}, {"id": "x", "entities": [{"start": 0}]}]
-    published = TokenClassification().published(answers)
+    published = TokenClassification.layouts["conll"](answers)
     assert published == {"1": [["O"]], "x": [{"start": 0}]}
 
 

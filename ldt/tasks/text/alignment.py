@@ -1,5 +1,6 @@
 """Alignment of characters of a text with its tokens."""
 
+import unicodedata
 from collections.abc import Iterable
 
 import numpy as np
@@ -30,3 +31,11 @@ def aligned(offsets: np.ndarray, spans: Iterable[Span]) -> list[Span]:
 def real_tokens(offsets: np.ndarray) -> np.ndarray:
     """Numbers of the tokens that stand for more than white space."""
     return np.flatnonzero(offsets[:, 1] > offsets[:, 0])
+
+
+def with_marks(span: Span, text: str) -> Span:
+    """The span with the marks on its last letter, which some tokenizers drop or part from it."""
+    start, end = span
+    while end < len(text) and unicodedata.category(text[end])[0] == "M":
+        end += 1
+    return start, end
