@@ -6,6 +6,7 @@ from ldt.tasks.classification import Classification
 from ldt.tasks.hotpotqa import HotpotQA
 from ldt.tasks.masked_lm import MaskedLM
 from ldt.tasks.multiple_choice import MultipleChoice
+from ldt.tasks.passage_qa import PassageQA
 from ldt.tasks.squad import Squad
 from ldt.tasks.token_classification import TokenClassification
 from ldt.tasks.triviaqa import TriviaQA
@@ -17,6 +18,7 @@ TASKS: dict[str, type[AnyTask]] = {
     "hotpotqa": HotpotQA,
     "mlm": MaskedLM,
     "multiple_choice": MultipleChoice,
+    "passage_qa": PassageQA,
     "squad": Squad,
     "token_classification": TokenClassification,
     "triviaqa": TriviaQA,
