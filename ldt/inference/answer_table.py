@@ -45,7 +45,8 @@ def published_layout(
         formats: of the documents and of the training data.
 
     Raises:
-        UserError: the task has no such layout, or there is no file to write it into.
+        UserError: the task has no such layout, there is no file to write it into, or the
+            documents do not have what it needs.
     """
     if name is None:
         if is_stream(output) or Path(str(output)).suffix.lower() != ".json":
@@ -61,6 +62,12 @@ def published_layout(
         raise UserError(f"--layout {name}: no layout of {task.name}; published ones: {known}")
     if is_stream(output):
         raise UserError(f"--layout {name}: made of all answers at the end; name --output FILE")
+    read = next(iter(formats), None)
+    if task.layouts_of_own and name != read:
+        raise UserError(
+            f"--layout {name}: its offsets are those of its own documents, which are read as "
+            f"{read or 'lines'}; --format {name} reads them"
+        )
     return name
 
 

@@ -43,6 +43,8 @@ class LdtConfig(LongformerConfig):
             transformers' Longformer; or the ``mean`` or ``max`` of all real tokens, by feature.
         no_answer_threshold: probability above which a question has no answer in its document; None
             where the model was taught an answer to every question.
+        answer_thresholds: least score of a ``passage`` and of a ``span`` that is an answer; without
+            one every score is enough.
         class_weights: what a class counts in the loss, in the order of the outputs; of several
             classes a row, what it counts where it is there. None: all the same.
         focal_gamma: power of 1 - p by which the loss of a label of probability p is multiplied.
@@ -77,6 +79,7 @@ class LdtConfig(LongformerConfig):
     attention_backend: str = "auto"
     classifier_pooling: Literal["cls", "mean", "max"] = "cls"
     no_answer_threshold: float | None = None
+    answer_thresholds: dict[str, float] = field(default_factory=dict)
     class_weights: list[float] | None = None
     focal_gamma: float = 0.0
     decisions: dict[str, Any] = field(default_factory=dict)

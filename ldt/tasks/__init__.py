@@ -7,6 +7,7 @@ from ldt.tasks.evidence_classification import EvidenceClassification
 from ldt.tasks.hotpotqa import HotpotQA
 from ldt.tasks.masked_lm import MaskedLM
 from ldt.tasks.multiple_choice import MultipleChoice
+from ldt.tasks.passage_qa import PassageQA
 from ldt.tasks.qasper import Qasper
 from ldt.tasks.squad import Squad
 from ldt.tasks.token_classification import TokenClassification
@@ -20,6 +21,7 @@ TASKS: dict[str, type[AnyTask]] = {
     "hotpotqa": HotpotQA,
     "mlm": MaskedLM,
     "multiple_choice": MultipleChoice,
+    "passage_qa": PassageQA,
     "qasper": Qasper,
     "squad": Squad,
     "token_classification": TokenClassification,

@@ -137,6 +137,7 @@ class AnyTask(Section, ABC):
     extras: ClassVar[tuple[str, ...]] = ()  # keys of its features that the head does not take
     answer_keys: ClassVar[tuple[str, ...]] = ()  # keys of its answers, besides `ANSWER_KEYS`
     layouts: ClassVar[Mapping[str, Writer]] = {}  # the published ones, by name
+    layouts_of_own: ClassVar[bool] = False  # they need documents that are read in the same one
     # Options of `ldt.inference.predict.predict` that a layout wants at least, by its name.
     layout_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 

@@ -93,7 +93,7 @@ class SpanTask(QuestionTask):
         offsets, first = feature["offsets"], feature["first"]
         start, end = (
             np.asarray(output[name][first : first + len(offsets)], np.float64)
-            for name in SpanTask.outputs
+            for name in SpanTask.outputs  # a task may have others too
         )
         real = real_tokens(offsets)
         top, pairs = self.top, np.empty((0, 2), int)

@@ -64,6 +64,15 @@ def squad(number):
     return {"question": "who?", "context": TEXT, "answers": ["the party"] if number % 3 else []}
 
 
+def passage_qa(number):
+    """A question with a passage and a span, yes, or nothing, of a text with two passages."""
+    span, said = ([[4, 9]], None) if number % 3 else ([], "yes")
+    right = {"passage": 0 if number % 4 else None, "spans": span, "yes_no": said}
+    candidates = [{"start": 0, "end": 12, "type": "paragraph"}, {"start": 12, "end": len(TEXT)}]
+    made = {"question": "who?", "context": TEXT, "candidates": candidates}
+    return made | {"annotations": [right]}
+
+
 def mlm(number):
     """A text."""
     return {"text": f"{number} {TEXT}"}
@@ -97,6 +106,7 @@ LINES = {
     "mlm": mlm,
     "multiple_choice": multiple_choice,
     "qasper": qasper,
+    "passage_qa": passage_qa,
     "squad": squad,
     "token_classification": token_classification,
     "triviaqa": triviaqa,

@@ -47,7 +47,8 @@ def read(source: str, data) -> Iterator[Example]:
     ``candidates``, each {type, top_level, start, end} in characters with the fields of a `Span`,
     start equal to end where there is no word in it, and type paragraph, table, list or other by its
     first tag; ``annotations``, where the file has them, each {passage: number of a candidate or
-    None, spans: [[start, end], ...] in characters, yes_no: "yes", "no" or None}.
+    None, spans: [[start, end], ...] in characters, tokens: the same in numbers of tokens, yes_no:
+    "yes", "no" or None}.
 
     Args:
         source: a path, or "-" for standard input; compressed or not.
@@ -81,6 +82,7 @@ def read(source: str, data) -> Iterator[Example]:
                 {
                     "passage": passage,
                     "spans": [list(page.characters(span)) for span in short],
+                    "tokens": [[span.start_token, span.end_token] for span in short],
                     "yes_no": yes_no,
                 }
                 for passage, _, short, yes_no in _annotations(fields, page, where)
@@ -129,8 +131,7 @@ def offsets(
     tokens = fields["tokens"]
     short = []
     if span is not None:
-        start, end = span
-        first, last = bisect_right(tokens["end"], start), bisect_left(tokens["start"], end) - 1
+        first, last = _words(tokens, span)
         bytes = NO_BYTES
         if "start_byte" in tokens:
             bytes = tokens["start_byte"][first], tokens["end_byte"][last]
@@ -138,6 +139,18 @@ def offsets(
         short.append(places._asdict())
     long = NOTHING._asdict() if passage is None else fields["candidates"][passage]
     return {"long_answer": {name: long[name] for name in Span._fields}, "short_answers": short}
+
+
+def whole_words(fields: Mapping[str, Any], span: tuple[int, int]) -> tuple[int, int]:
+    """The characters of the words that a span has a part of; arguments are those of `offsets`."""
+    tokens = fields["tokens"]
+    first, last = _words(tokens, span)
+    return tokens["start"][first], tokens["end"][last]
+
+
+def _words(tokens: Mapping[str, list[int]], span: tuple[int, int]) -> tuple[int, int]:
+    """Places of the first and the last word that a span has a part of."""
+    return bisect_right(tokens["end"], span[0]), bisect_left(tokens["start"], span[1]) - 1
 
 
 @dataclass

@@ -1,0 +1,395 @@
+"""Questions on long documents with a passage and a short answer; as in Natural Questions, TyDi QA.
+
+Input: <s> question </s> document </s>, with a marker in front of each passage that may be named.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from ldt.data.features import Feature
+from ldt.data.formats import nq as nq_format
+from ldt.data.formats import tydiqa as tydiqa_format
+from ldt.data.records import Example, field, text
+from ldt.data.tokenization import marker_ids
+from ldt.errors import DataError, shown
+from ldt.metrics import baseline, nq, passage_qa, tydiqa
+from ldt.metrics.baseline import Baselines
+from ldt.metrics.numbers import logsumexp
+from ldt.metrics.passage_qa import Annotation, Gold
+from ldt.tasks.base import Outputs, Writer, named_labels
+from ldt.tasks.span_task import Found, SpanTask
+from ldt.tasks.text.alignment import Span
+
+if TYPE_CHECKING:
+    from ldt.data.options import DataSection
+
+CLS = 0  # where an input without the answer points to
+TYPES = ("none", "passage", "span", "yes", "no")  # of answers, in the order of the head
+NONE, PASSAGE, SPAN, YES, NO = range(len(TYPES))
+MARKERS = {"paragraph": "[paragraph]", "table": "[table]", "list": "[list]"}
+PASSAGE_MARKER = "[passage]"
+# What the writer of a layout needs beside an answer, of documents that are read in it.
+OFFSETS = {"nq": nq_format.offsets, "tydiqa": tydiqa_format.offsets}
+
+
+class _Chosen(NamedTuple):
+    """A passage, its score, and the input in which it has it."""
+
+    number: int | None
+    score: float
+    chunk: int
+
+
+class PassageQA(SpanTask):
+    """A passage of a document that answers a question, and in it a span, yes or no.
+
+    An example has ``question``, ``context``, ``candidates``, a list of {start, end} in characters
+    of the context, with a ``type`` (paragraph, table or list) or not, and ``annotations``, a list
+    of {passage: number of a candidate or None, spans: [[start, end], ...], yes_no: "yes", "no" or
+    None}. Candidates may be nested; one without a word cannot be the answer.
+
+    An input has the types of `TYPES`, scores of passages at their markers, of which one is right or
+    none (`ldt.model.heads.markers.one_passage_loss`), and start and end of the span. What all
+    annotations of a question say is right together, once two of them have an answer, or the only
+    one: as the published metrics count. An input is of the type span where it has a right one, of
+    another one where it has the marker of a right passage, else of none; without a right span it is
+    taught to point to its first token.
+
+    The passage is the one with the highest score over all chunks, its logit against none. The span
+    is the best one inside of it, since right spans are inside of right passages; its score is the
+    sum of its logits less those of the first token. Where the type of the chunk with the passage is
+    rather yes or no than span, that is the answer; its score is the logarithm of its odds against
+    no short answer, that is none or passage. An answer is always given in the published layouts,
+    whose metrics choose a threshold; in lines it is left out below ``answer_thresholds``, which
+    are stored in the model: those with the best F1 on the evaluation set, all languages together.
+
+    Args:
+        null_windows: share of the chunks without an answer that is trained on, drawn once by the
+            seed. Evaluation and prediction read all.
+
+    Source: Alberti et al. 2019 (arXiv:1901.08634) for types, scores of spans and markers, and 0.02
+    of the chunks without an answer; Clark et al. 2020 (arXiv:2003.05002), whose baseline keeps 0.1.
+    Scores of passages at their markers, and passages first, are ours.
+    """
+
+    extras: ClassVar[tuple[str, ...]] = (*SpanTask.extras, "passages", "candidates", "layout")
+    roles: ClassVar[tuple[str, ...]] = (*SpanTask.roles, "passages")
+    fields: ClassVar[tuple[str, ...]] = ("question", "candidates", "annotations")
+    rests_on: ClassVar[Literal["logits", "places"] | None] = None
+    label_names: ClassVar[tuple[str, ...]] = (*SpanTask.label_names, "labels", "passage_labels")
+    outputs: ClassVar[tuple[str, ...]] = ("logits", "passage_logits", *SpanTask.outputs)
+    answer_keys: ClassVar[tuple[str, ...]] = (
+        *("passage", "passage_score", "answer", "start", "end", "span_score", "yes_no"),
+        *("best_passage", "best", "language", "offsets", "n_best"),
+    )
+    new_tokens: ClassVar[tuple[str, ...]] = (*MARKERS.values(), PASSAGE_MARKER)
+    layouts: ClassVar[Mapping[str, Writer]] = {"nq": nq.published, "tydiqa": tydiqa.published}
+    layouts_of_own: ClassVar[bool] = True
+
+    name: Literal["passage_qa"] = "passage_qa"
+    global_attention: list[str] = ["cls", "question", "passages"]
+    null_windows: Annotated[float, Field(ge=0, le=1)] = 1.0
+
+    def head(self) -> type:
+        from ldt.model import LdtForPassageAnswering
+
+        return LdtForPassageAnswering
+
+    def default_layout(self, formats: Iterable[str | None]) -> str | None:
+        """The layout that the documents have, if it is one of the task's."""
+        documents = next(iter(formats), None)
+        return documents if documents in self.layouts else None
+
+    def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
+        """Return id2label, label2id and num_labels, how passages are learnt, and no thresholds.
+
+        Raises:
+            DataError: no examples, or one whose annotations cannot be read.
+        """
+        super().learn(examples, data)
+        changes = {"passage_loss": "one", "evidence_weights": {}, "answer_thresholds": {}}
+        return named_labels(TYPES) | changes
+
+    def encode(
+        self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
+    ) -> list[Feature]:
+        """Return a feature per chunk (`QuestionTask.chunks`).
+
+        The first one has ``candidates`` [candidates, 2], their characters.
+
+        Raises:
+            DataError: a field is missing or of another form, the question is empty or leaves no
+                room.
+        """
+        context = text(example, self.path("context", data))
+        candidates = self._candidates(example, data)
+        marks = dict(zip(self.new_tokens, marker_ids(tokenizer, self.new_tokens), strict=True))
+        annotations = [] if config is None else self._annotations(example, data)
+        has_passage, has_span = passage_qa.right_of(annotations)
+        features = self.chunks(
+            example,
+            context,
+            tokenizer,
+            data=data,
+            max_length=max_length,
+            spans=None if config is None else self._spans(annotations) if has_span else [],
+            passages=[span for _, span in candidates],
+            markers=[marks[MARKERS.get(str(name), PASSAGE_MARKER)] for name, _ in candidates],
+        )
+        for feature in features:
+            if not candidates:
+                feature |= {"passages": np.empty(0, np.int32), "passage_positions": []}
+            layout = data.format if data.format in OFFSETS else None
+            feature |= {"context": context, "chunks": len(features), "layout": layout}
+            if config is not None:
+                _label(feature, annotations if has_passage else [], has_span)
+        places = [span for _, span in candidates]
+        features[0]["candidates"] = np.array(places, np.int32).reshape(-1, 2)
+        return features
+
+    def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
+        """Return the inputs with an answer, and ``null_windows`` of the others."""
+        if self.null_windows == 1:
+            return None, []
+        kept = np.array([_has_answer(feature) for feature in features])
+        without = np.flatnonzero(~kept)
+        kept[without] = np.random.default_rng(seed).random(len(without)) < self.null_windows
+        line = (
+            f"{kept[without].sum():,} of {len(without):,} inputs without an answer are trained on "
+            f"(task.null_windows={self.null_windows}), drawn once by the seed"
+        )
+        return np.flatnonzero(kept).tolist(), [line]
+
+    def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
+        """Number of inputs by the type of their answer."""
+        counts = Counter(TYPES[feature["labels"]] for feature in features)
+        there = ", ".join(f"{name} {counts[name]:,}" for name in TYPES if counts[name])
+        return [f"inputs by type of answer: {there}"]
+
+    def gold(self, example: Example, data: "DataSection", config) -> Gold:
+        """Return what the annotations say, spans in the unit in which the metric counts.
+
+        Raises:
+            DataError: a field is missing or of another form.
+        """
+        annotations: list[Annotation] = []
+        for number, (passage, spans, yes_no) in enumerate(self._annotations(example, data)):
+            if data.format == "nq":
+                spans = [tuple(s) for s in example.fields["annotations"][number]["tokens"]]
+            elif data.format == "tydiqa":
+                spans = [_bytes(tydiqa_format.offsets(example.fields, None, s)) for s in spans]
+            annotations.append((passage, spans, yes_no))
+        kinds = [name for name, _ in self._candidates(example, data)]
+        first = kinds.index("paragraph") if "paragraph" in kinds else 0 if kinds else None
+        language = example.fields["language"] if data.format == "tydiqa" else None
+        return Gold(tuple(annotations), first, language)
+
+    def decode(
+        self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
+    ) -> dict:
+        """Return the passage and the answer with their scores, and the flags.
+
+        ``passage``, number of a candidate; ``answer``, text, with ``start`` and ``end``, its
+        characters, or yes or no; ``yes_no``. Below the stored thresholds passage is None and
+        answer ""; what they would be is always ``best_passage`` and ``best``. Of documents in a
+        published layout also ``offsets``, which its writer needs, and their ``language``.
+        """
+        context, layout = features[0]["context"], features[0]["layout"]
+        chosen = self._passage(outputs, features)
+        spans = self._inside(outputs, features, chosen.number)
+        if layout == "nq":  # whose spans are of whole words
+            spans = [
+                each._replace(span=nq_format.whole_words(example.fields, each.span))
+                for each in spans
+            ]
+        answer = self.answer(spans, context)
+        score = answer.pop("score") or 0.0
+        span = spans[0].span if spans else None
+        types = np.asarray(outputs[chosen.chunk]["logits"], np.float64)
+        yes_no = None
+        if types[[YES, NO]].max() > types[SPAN]:
+            number = YES if types[YES] >= types[NO] else NO
+            yes_no, score = TYPES[number], float(types[number] - logsumexp(types[: PASSAGE + 1]))
+            answer |= {"answer": yes_no, "start": None, "end": None}
+        answer |= {
+            **{"passage": chosen.number, "passage_score": chosen.score},
+            **{"span_score": score, "yes_no": yes_no},
+            **{"best_passage": chosen.number, "best": answer["answer"]},
+        }
+        for part, name, nothing in (("passage", "passage", None), ("span", "answer", "")):
+            if answer[f"{part}_score"] < config.answer_thresholds.get(part, -np.inf):
+                answer[name] = nothing
+        if layout:
+            answer["offsets"] = OFFSETS[layout](example.fields, chosen.number, span)
+        if layout == "tydiqa":
+            answer["language"] = example.fields["language"]
+        return answer | features[0]["flags"]
+
+    def measure(
+        self, answers: Sequence[dict], golds: Sequence[Gold], config
+    ) -> tuple[dict[str, float], list[dict]]:
+        """Return the figures and rows of `ldt.metrics.passage_qa.measure`."""
+        return passage_qa.measure(golds, list(map(_prediction, answers)))
+
+    def baseline(self, trained: Sequence[Gold], golds: Sequence[Gold], config) -> Baselines:
+        """Return what the first paragraph, or else the first passage, has as the passage."""
+        first = [tydiqa.Prediction(gold.first) for gold in golds]
+        metrics, _ = passage_qa.measure(golds, first)
+        kept = {name: metrics[name] for name in ("f1", "passage_f1")}
+        return baseline.best({"always the first paragraph": kept})
+
+    def default_metric(self, config) -> str:
+        """The mean of the F1 of passages and that of spans."""
+        return "f1"
+
+    def settle(self, metrics: dict[str, float]) -> dict[str, Any]:
+        """The thresholds that were found on the evaluation set."""
+        found = {
+            part: metrics[f"{part}_threshold"]
+            for part in passage_qa.PARTS
+            if f"{part}_threshold" in metrics
+        }
+        return {"answer_thresholds": found} if found else {}
+
+    def _passage(self, outputs: Sequence[Outputs], features: Sequence[Feature]) -> _Chosen:
+        """The passage of the highest score; without any, none of that of none."""
+        best = _Chosen(None, 0.0, 0)
+        for chunk, (output, feature) in enumerate(zip(outputs, features, strict=True)):
+            numbers = feature["passages"]
+            scores = np.asarray(output["passage_logits"], np.float64)[: len(numbers)]
+            if len(numbers):
+                place = int(scores.argmax())
+                if best.number is None or scores[place] > best.score:
+                    best = _Chosen(int(numbers[place]), float(scores[place]), chunk)
+        return best
+
+    def _inside(
+        self, outputs: Sequence[Outputs], features: Sequence[Feature], passage: int | None
+    ) -> list[Found]:
+        """The best spans inside of a passage, with their scores; of the document if it has none."""
+        start, end = 0, len(features[0]["context"])
+        if passage is not None:
+            start, end = features[0]["candidates"][passage].tolist()
+        scores, parts = [], []
+        for output, feature in zip(outputs, features, strict=True):
+            sides = {name: np.asarray(output[name], np.float64) for name in SpanTask.outputs}
+            scores.append({name: side - side[CLS] for name, side in sides.items()})
+            offsets = feature["offsets"]
+            inside = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < end))
+            first, last = (inside[0], inside[-1] + 1) if len(inside) else (0, 0)
+            part = {"offsets": offsets[first:last], "first": feature["first"] + int(first)}
+            parts.append(part | {"context": feature["context"]})
+        return self.best(scores, parts) or self.best(scores, features)
+
+    def _candidates(self, example: Example, data: "DataSection") -> list[tuple[str | None, Span]]:
+        """The type and the characters of each candidate."""
+        path, length = self.path("candidates", data), len(text(example, self.path("context", data)))
+        found = []
+        for number, item in enumerate(_listed(example, path)):
+            where = f"{example.where}: {path} {number:,}"
+            if not isinstance(item, dict):
+                raise DataError(f"{where}: {shown(item)}, expected an object with start and end")
+            span = _pair((item.get("start"), item.get("end")), length, where)
+            found.append((item.get("type"), span))
+        return found
+
+    def _annotations(self, example: Example, data: "DataSection") -> list[Annotation]:
+        """What each annotation says, spans in characters."""
+        path, length = (
+            self.path("annotations", data),
+            len(text(example, self.path("context", data))),
+        )
+        candidates, found = len(self._candidates(example, data)), list[Annotation]()
+        for number, item in enumerate(_listed(example, path)):
+            where = f"{example.where}: {path} {number:,}"
+            match item:
+                case {"passage": int() | None as passage, "spans": list() as spans}:
+                    yes_no = item.get("yes_no")
+                case _:
+                    raise DataError(
+                        f"{where}: expected passage, spans and yes_no, got {shown(item)}"
+                    )
+            if passage is not None and not 0 <= passage < candidates:
+                raise DataError(
+                    f"{where}: passage is {passage:,}, of {candidates:,} candidates, from 0 on"
+                )
+            if yes_no not in ("yes", "no", None):
+                raise DataError(f"{where}: yes_no is {shown(yes_no)}, expected yes, no or null")
+            found.append((passage, [_pair(span, length, where) for span in spans], yes_no))
+        if not found:
+            raise DataError(f"{example.where}: {path}: none, a question has at least one")
+        return found
+
+    @staticmethod
+    def _spans(annotations: Sequence[Annotation]) -> list[Span]:
+        return list(dict.fromkeys(span for _, spans, _ in annotations for span in spans))
+
+
+def _label(feature: Feature, annotations: Sequence[Annotation], has_short: bool) -> None:
+    """Add the labels of an input; its spans are there, those of no passage included.
+
+    Args:
+        annotations: those of a question that has a passage.
+        has_short: whether it has a short answer.
+    """
+    numbers = feature["passages"].tolist()
+    right = {passage for passage, _, _ in annotations if passage is not None}
+    feature["passage_labels"] = [int(number in right) for number in numbers]
+    here = [yes_no for passage, _, yes_no in annotations if passage in numbers]
+    said = Counter(yes_no for yes_no in here if yes_no and has_short).most_common(1)
+    if feature["start_positions"]:
+        feature["labels"] = SPAN
+    elif said:
+        feature["labels"] = TYPES.index(said[0][0])
+    else:
+        feature["labels"] = PASSAGE if here else NONE
+    for name in SpanTask.label_names:
+        feature[name] = feature[name] or [CLS]
+
+
+def _has_answer(feature: Feature) -> bool:
+    return feature["labels"] != NONE
+
+
+def _listed(example: Example, path: str) -> list[Any]:
+    listed = field(example, path)
+    if not isinstance(listed, list):
+        raise DataError(f"{example.where}: field {path!r} is {shown(listed)}, expected a list")
+    return listed
+
+
+def _pair(value: Any, length: int, where: str) -> Span:
+    """Two characters, the first and the one behind the last; equal ones are of no word."""
+    match value:
+        case [int(start), int(end)] if 0 <= start <= end <= length:
+            return start, end
+    raise DataError(
+        f"{where}: {shown(value)}, expected start and end in characters of the context, which has "
+        f"{length:,}"
+    )
+
+
+def _bytes(offsets: Mapping[str, Any]) -> Span:
+    places = offsets["minimal_answer"]
+    return places["start_byte_offset"], places["end_byte_offset"]
+
+
+def _prediction(answer: dict) -> tydiqa.Prediction:
+    """An answer with its span in the unit of the golds (`PassageQA.gold`)."""
+    offsets = answer.get("offsets", {})
+    span: Span | None
+    if answer["start"] is None:  # yes, no, or not a word
+        span = None
+    elif "minimal_answer" in offsets:
+        span = _bytes(offsets)
+    elif offsets:
+        places = offsets["short_answers"][0]
+        span = places["start_token"], places["end_token"]
+    else:
+        span = answer["start"], answer["end"]
+    scores = answer["passage_score"], answer["span_score"]
+    return tydiqa.Prediction(answer["best_passage"], scores[0], span, scores[1], answer["yes_no"])
