@@ -110,7 +110,7 @@ class ProgressReport(TrainerCallback):
         if self.bar:
             self.bar.reset(self._eval, visible=False)
 
-    def on_log(self, args, state, control, logs=None, **kwargs):
+    def on_log(self, args, state, control, model=None, logs=None, **kwargs):
         if not state.is_world_process_zero or logs is None:
             return
         self._heartbeat.heard()
@@ -121,7 +121,7 @@ class ProgressReport(TrainerCallback):
             row["tokens_per_second"] = (self.tokens - tokens) / max(self.busy - busy, 1e-9)
             row["memory"] = memory(args.device)
             row["seconds"] = time.monotonic() - self._started
-            row |= _gate(kwargs.get("model"))
+            row |= _gate(model)
             self._loss = f"loss {logs['loss']:.4f}  "
             if not self.bar:
                 rates = self._rates(state, row["tokens_per_second"], row["memory"])
