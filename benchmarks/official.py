@@ -1,0 +1,389 @@
+"""The published benchmarks in small, on a CPU: figures of their own metrics, on samples of them.
+
+    LDT_TEST_DATA=DATA python benchmarks/official.py FOLDER              # all, two seeds
+    LDT_TEST_DATA=DATA python benchmarks/official.py FOLDER cuad nq --steps 100 --documents 20
+
+DATA has the samples as cuad_v1_layout, contractnli, qasper and nq. Models are MiniLM made long and
+trained in FOLDER by `ldt finetune`, each once; answers are written by `ldt predict --layout` and
+scored by `ldt evaluate`:
+
+- cuad: AUPR and precision at 80 % recall where a contract is read in chunks of 512 tokens, and of
+  4,096. A step has as many tokens in both, and a chunk without answer is trained on as often as one
+  with.
+- contractnli: evidence and classes of the model against TF-IDF: the cosine of hypothesis and span,
+  and the most frequent class of each hypothesis.
+- hits: is gold evidence among the first sentences that `ldt predict --passages` names for a
+  classification of hypothesis and contract, and among the first spans of the evidence head? And
+  the same of a model for QASPER's paragraphs. Chance is an expectation.
+- nq: long and short answers by chunks of 512 tokens, by the whole page, and by the whole page with
+  two levels of attention, 128 and 512 tokens pooled.
+
+Of all sets the shortest documents are taken, ``--trained`` and ``--documents`` of them. Samples are
+small and, of NQ, made up: no figure is comparable with a published one. Writes
+results/official.json, in which an experiment that is not asked for stays as it was.
+"""
+
+import argparse
+import gzip
+import json
+import math
+import os
+import re
+import statistics
+from collections import Counter
+from pathlib import Path
+
+import commands
+import passages
+from rich.console import Console
+from rich.table import Table
+
+from ldt.data.formats import contractnli as layout
+from ldt.data.strict_json import read
+from ldt.files import write_whole
+
+ROOT = Path(__file__).parents[1]
+SETS = {  # folder of the data, files to train and to evaluate on
+    "cuad": ("cuad_v1_layout", "train.json.gz", "test.json.gz"),
+    "contractnli": ("contractnli", "train_truncated.json.gz", "dev.json.gz"),
+    "qasper": ("qasper", "evidence_only.train.json.gz", "evidence_only.dev.json.gz"),
+    "nq": ("nq", "nq-made-up-train-00.jsonl.gz", "nq-made-up-dev-00.jsonl.gz"),
+}
+TASKS = {
+    "cuad": {"name": "squad", "max_answer": 256, "null_windows": "balanced"},
+    "contractnli": {"name": "evidence_classification", "weights": {"class": 0.1}},
+    "qasper": {"name": "qasper"},
+    "nq": {"name": "passage_qa"},
+}
+LAYOUTS = {"cuad": "cuad-nbest"}  # others are called as their set
+FIGURES = {
+    "cuad": ("aupr", "prec_at_80_recall"),
+    "contractnli": ("span.map", "span.precision@recall80", "class.accuracy"),
+    "hits": ("hit@1", "hit@3"),
+    "nq": ("long-best-threshold-f1", "short-best-threshold-f1"),
+}
+LENGTHS = {"cuad": (512, 4096), "contractnli": (4096,), "qasper": (4096,), "nq": (512, 2048)}
+TOKENS = 8192  # of a step, at any length
+MODEL, POOLED = "minilm-4096", "minilm-poolingformer-4096"
+TRAINING = {
+    "learning_rate": 0.0001,
+    "per_device_train_batch_size": 1,
+    "save_strategy": "no",
+    "eval_strategy": "no",
+}
+
+
+class Words:
+    """TF-IDF of texts: smoothed idf, vectors of length 1, as scikit-learn's TfidfVectorizer.
+
+    Args:
+        texts: give the document frequencies; their words alone count.
+    """
+
+    def __init__(self, texts):
+        texts = [set(self.split(text)) for text in texts]
+        counts = Counter(word for text in texts for word in text)
+        self.idf = {w: 1 + math.log((1 + len(texts)) / (1 + n)) for w, n in counts.items()}
+
+    @staticmethod
+    def split(text):
+        return re.findall(r"\b\w\w+\b", text.lower())
+
+    def vector(self, text):
+        counts = Counter(word for word in self.split(text) if word in self.idf)
+        weights = {word: count * self.idf[word] for word, count in counts.items()}
+        size = math.sqrt(sum(weight**2 for weight in weights.values())) or 1.0
+        return {word: weight / size for word, weight in weights.items()}
+
+    def cosines(self, question, texts):
+        """The cosine of a question and each of some texts."""
+        asked = self.vector(question)
+        vectors = map(self.vector, texts)
+        return [sum(asked.get(word, 0.0) * x for word, x in v.items()) for v in vectors]
+
+
+# -- data
+
+
+def sample(file, target, count):
+    """Write a file of a set with its ``count`` shortest documents alone, and return it."""
+    text = gzip.decompress(file.read_bytes()).decode()
+    if ".jsonl" in file.name:
+        rows = sorted(text.splitlines(), key=len)[:count]
+        write_whole(target, "".join(f"{row}\n" for row in rows))
+        return target
+    value = json.loads(text)
+    key = next((key for key in ("data", "documents") if key in value), None)
+    listed = list(value.items()) if key is None else value[key]
+    some = sorted(listed, key=lambda entry: len(json.dumps(entry)))[:count]
+    value = dict(some) if key is None else value | {key: some}
+    write_whole(target, json.dumps(value))
+    return target
+
+
+def samples(folder, name, args):
+    """The files of a set to train and to evaluate on."""
+    place, *files = SETS[name]
+    counts = {"train": args.trained, "eval": args.documents}
+    return [
+        sample(args.data / place / file, folder / f"{name}.{part}-{count}.json{end}", count)
+        for (part, count), file in zip(counts.items(), files, strict=True)
+        for end in ["l" if ".jsonl" in file else ""]
+    ]
+
+
+def claims(file):
+    """ContractNLI's examples, one a contract and hypothesis."""
+    return list(layout.read(read(str(file)), None))
+
+
+# -- models
+
+
+def trained(folder, run, task, data, model, length, args, seed):
+    """Train FOLDER/runs/run, unless it is there."""
+    run = Path("runs", f"{run}-{args.steps}-{args.trained}-{seed}")
+    training = TRAINING | {
+        "output_dir": str(run),
+        "max_steps": args.steps,
+        "gradient_accumulation_steps": TOKENS // length,
+        "seed": seed,
+    }
+    data = {"stride": 128, "max_length": length} | data
+    recipe = {"task": task, "model": {"path": model}, "data": data, "training": training}
+    if not commands.is_trained(folder, run):
+        path = folder / f"{run.name}.yaml"
+        write_whole(path, json.dumps(recipe, indent=1))
+        commands.ldt(folder, "finetune", path, "--overwrite")
+    return run
+
+
+def reader(folder, name, args, seed, length, model=MODEL):
+    """A model of a set that reads so many tokens at once."""
+    options = [] if model == MODEL else ["--architecture", "poolingformer"]
+    commands.convert(folder, model, *options)
+    train, _ = samples(folder, name, args)
+    data = {"train": train.name, "format": name}
+    run = f"{name}-{model}-{length}"
+    return trained(folder, run, TASKS[name], data, model, length, args, seed)
+
+
+def answers(folder, run, file, end, *options):
+    """The file of the answers of a run, in a layout or, with the end jsonl, a line each."""
+    output = Path(f"{run}.{file.stem}.{end}")
+    if not (folder / output).exists():
+        commands.ldt(folder, "predict", file, "--model", run, "--output", output, *options)
+    return folder / output
+
+
+def figures(folder, name, gold, predictions):
+    """The figures of a set in percent."""
+    target = predictions.with_suffix(".figures.json")
+    options = ["--gold", gold, "--pred", predictions, "--format", name, "--json", target]
+    commands.ldt(folder, "evaluate", *options)
+    metrics = json.loads(target.read_text("utf-8"))["metrics"]
+    return {figure: metrics[figure] for figure in FIGURES[name]}
+
+
+def published(folder, name, args, seed, length, model=MODEL):
+    """Figures of a model of a set, by its answers in the published layout."""
+    run = reader(folder, name, args, seed, length, model)
+    _, gold = samples(folder, name, args)
+    found = answers(folder, run, gold, "json", "--layout", LAYOUTS.get(name, name))
+    return figures(folder, name, gold, found)
+
+
+# -- experiments: {row: {figure: percent}} of a seed
+
+
+def cuad(folder, args, seed):
+    return {
+        f"{length:,} tokens": published(folder, "cuad", args, seed, length)
+        for length in LENGTHS["cuad"]
+    }
+
+
+def nq(folder, args, seed):
+    short, long = LENGTHS["nq"]
+    return {
+        f"chunks of {short}": published(folder, "nq", args, seed, short),
+        "whole page": published(folder, "nq", args, seed, long),
+        "whole page, two levels": published(folder, "nq", args, seed, long, POOLED),
+    }
+
+
+def contractnli(folder, args, seed):
+    (length,) = LENGTHS["contractnli"]
+    train, gold = samples(folder, "contractnli", args)
+    words = folder / "contractnli.words.json"
+    write_whole(words, json.dumps(by_words(claims(train), claims(gold))))
+    return {
+        "evidence_classification": published(folder, "contractnli", args, seed, length),
+        "TF-IDF, most frequent class": figures(folder, "contractnli", gold, words),
+    }
+
+
+def by_words(learned, asked):
+    """Predictions in ContractNLI's layout: cosines, and the classes of each hypothesis in training.
+
+    Args:
+        learned, asked: examples of `claims`.
+    """
+    seen = {}
+    for example in learned:
+        seen.setdefault(example.fields["key"], Counter())[example.fields["label"]] += 1
+    words, found = Words(texts_of(learned)), {}
+    for example in asked:
+        key, id = (example.fields[name] for name in ("key", "document"))
+        counts = seen[key]
+        probs = {label: counts[label] / counts.total() for label in layout.LABELS}
+        spans = words.cosines(example.fields["hypothesis"], parts(example))
+        found.setdefault(id, {})[key] = {"class_probs": probs, "span_probs": spans}
+    return [{"id": id, "annotation_sets": [{"annotations": each}]} for id, each in found.items()]
+
+
+def parts(example):
+    """The texts of the spans of a contract."""
+    return [example.fields["text"][start:end] for start, end in example.fields["spans"]]
+
+
+def texts_of(examples):
+    """The spans of all contracts, of each once."""
+    documents = {example.fields["document"]: example for example in examples}
+    return [text for example in documents.values() for text in parts(example)]
+
+
+def hits(folder, args, seed):
+    """Hits of ContractNLI's evidence, where there is any."""
+    (length,) = LENGTHS["contractnli"]
+    train, gold = samples(folder, "contractnli", args)
+    asked = [example for example in claims(gold) if example.fields["evidence"]]
+    right = {example.id: places(example) for example in asked}
+    words = Words(texts_of(claims(train)))
+    run = reader(folder, "contractnli", args, seed, length)
+    head = rows(answers(folder, run, gold, "jsonl"))
+    shift = {example.id: len(joined(example)) - len(example.fields["text"]) for example in asked}
+    named = rows(classified(folder, args, seed))
+    ways = {
+        "evidence head": {e.id: best(e.fields["spans"], head[e.id]["span_probs"]) for e in asked},
+        "classification, --passages": {
+            e.id: [
+                {side: passage[side] - shift[e.id] for side in ("start", "end")}
+                for passage in named[e.id]["passages"]
+            ]
+            for e in asked
+        },
+        "TF-IDF": {
+            e.id: best(e.fields["spans"], words.cosines(e.fields["hypothesis"], parts(e)))
+            for e in asked
+        },
+    }
+    chance = [
+        passages.by_chance([as_place(span) for span in e.fields["spans"]], right[e.id])
+        for e in asked
+    ]
+    return {
+        f"ContractNLI, {way}": hit_rates([passages.scored(x[id], right[id]) for id in right])
+        for way, x in ways.items()
+    } | {"ContractNLI, by chance": hit_rates(chance)}
+
+
+def classified(folder, args, seed):
+    """Answers of a classification of hypothesis and contract, with the passages they rest on."""
+    (length,) = LENGTHS["contractnli"]
+    files = []
+    for part, file in zip(("train", "eval"), samples(folder, "contractnli", args), strict=True):
+        lines = [
+            json.dumps({"id": e.id, "text": joined(e), "label": e.fields["label"]})
+            for e in claims(file)
+            if part == "train" or e.fields["evidence"]
+        ]
+        files.append(folder / f"claims.{file.stem}.jsonl")
+        write_whole(files[-1], "".join(f"{line}\n" for line in lines))
+    task = {"name": "classification", "pooling": "max"}
+    data = {"train": files[0].name, "overflow": "truncate"}
+    run = trained(folder, "claims", task, data, MODEL, length, args, seed)
+    return answers(folder, run, files[1], "jsonl", "--passages", str(max(passages.KS)))
+
+
+def joined(example):
+    return f"{example.fields['hypothesis']}\n\n{example.fields['text']}"
+
+
+def as_place(span):
+    return {"start": span[0], "end": span[1]}
+
+
+def places(example):
+    """The gold evidence of a claim."""
+    return [as_place(example.fields["spans"][number]) for number in example.fields["evidence"]]
+
+
+def best(spans, scores):
+    """The spans of the highest scores, best first, as many as hits are counted for."""
+    order = sorted(range(len(spans)), key=lambda number: -scores[number])
+    return [as_place(spans[number]) for number in order[: max(passages.KS)]]
+
+
+def hit_rates(listed):
+    """The mean of each figure, in percent."""
+    return {name: 100 * statistics.mean(each[name] for each in listed) for name in FIGURES["hits"]}
+
+
+def rows(file):
+    """{id: answer} of a file of lines."""
+    lines = map(json.loads, file.read_text("utf-8").splitlines())
+    return {line["id"]: line for line in lines}
+
+
+EXPERIMENTS = {"cuad": cuad, "contractnli": contractnli, "hits": hits, "nq": nq}
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help=" ".join(EXPERIMENTS))
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=100, help=f"of {TOKENS:,} tokens")
+    parser.add_argument("--trained", type=int, default=40, help="documents to train on, at most")
+    parser.add_argument("--documents", type=int, default=15, help="that are scored, at most")
+    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/official.json")
+    args = parser.parse_args(argv)
+    if unknown := set(args.experiments) - set(EXPERIMENTS):
+        parser.error(
+            f"no experiment {', '.join(sorted(unknown))}, there are {' '.join(EXPERIMENTS)}"
+        )
+    if not (data := os.environ.get("LDT_TEST_DATA")):
+        parser.error("LDT_TEST_DATA is not set: the folder of the samples")
+    args.data, folder = Path(data), args.folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    made = json.loads(args.json.read_text("utf-8")) if args.json.exists() else {}
+    for name in args.experiments or EXPERIMENTS:
+        size = {key: getattr(args, key) for key in ("steps", "trained", "documents")}
+        made[name] = {"size": size | {"tokens_per_step": TOKENS}, "seeds": []}
+        for seed in range(args.seeds):
+            made[name]["seeds"].append(EXPERIMENTS[name](folder, args, seed))
+            write_whole(args.json, json.dumps(made, indent=1) + "\n")
+    show(made)
+    Console().print(f"written to {args.json}")
+
+
+def spread(values):
+    """The mean of some values, and from the lowest to the highest."""
+    return f"{statistics.mean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+
+def show(made):
+    """Print the tables: mean of the seeds, lowest to highest."""
+    for name, found in made.items():
+        seeds, size = found["seeds"], found["size"]
+        title = f"{name}: {size['steps']} steps, {size['documents']} documents, {len(seeds)} seeds"
+        table = Table(name, *FIGURES[name], title=title)
+        for row in seeds[0]:
+            cells = (spread([seed[row][figure] for seed in seeds]) for figure in FIGURES[name])
+            table.add_row(row, *cells)
+        Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
