@@ -3,7 +3,7 @@
     LDT_TEST_DATA=DATA python benchmarks/official.py FOLDER              # all, two seeds
     LDT_TEST_DATA=DATA python benchmarks/official.py FOLDER cuad nq --steps 100 --documents 20
 
-DATA has the samples as cuad_v1_layout, contractnli, qasper and nq. Models are MiniLM made long and
+DATA has the samples as cuad_v1_layout, contractnli and nq. Models are MiniLM made long and
 trained in FOLDER by `ldt finetune`, each once; answers are written by `ldt predict --layout` and
 scored by `ldt evaluate`:
 
@@ -12,13 +12,15 @@ scored by `ldt evaluate`:
   with.
 - contractnli: evidence and classes of the model against TF-IDF: the cosine of hypothesis and span,
   and the most frequent class of each hypothesis.
-- hits: is gold evidence among the first sentences that `ldt predict --passages` names for a
-  classification of hypothesis and contract, and among the first spans of the evidence head? And
-  the same of a model for QASPER's paragraphs. Chance is an expectation.
+- words: the same by TF-IDF on all of ContractNLI's dev set, and how often gold evidence is among
+  the first spans; no model, no seed.
+- hits: is gold evidence of ContractNLI among the first sentences that `ldt predict --passages`
+  names for a classification of hypothesis and contract, and among the first spans of the evidence
+  head? Chance is an expectation.
 - nq: long and short answers by chunks of 512 tokens, by the whole page, and by the whole page with
   two levels of attention, 128 and 512 tokens pooled.
 
-Of all sets the shortest documents are taken, ``--trained`` and ``--documents`` of them. Samples are
+Else the shortest documents are taken, ``--trained`` and ``--documents`` of a set. Samples are
 small and, of NQ, made up: no figure is comparable with a published one. Writes
 results/official.json, in which an experiment that is not asked for stays as it was.
 """
@@ -46,13 +48,11 @@ ROOT = Path(__file__).parents[1]
 SETS = {  # folder of the data, files to train and to evaluate on
     "cuad": ("cuad_v1_layout", "train.json.gz", "test.json.gz"),
     "contractnli": ("contractnli", "train_truncated.json.gz", "dev.json.gz"),
-    "qasper": ("qasper", "evidence_only.train.json.gz", "evidence_only.dev.json.gz"),
     "nq": ("nq", "nq-made-up-train-00.jsonl.gz", "nq-made-up-dev-00.jsonl.gz"),
 }
 TASKS = {
     "cuad": {"name": "squad", "max_answer": 256, "null_windows": "balanced"},
     "contractnli": {"name": "evidence_classification", "weights": {"class": 0.1}},
-    "qasper": {"name": "qasper"},
     "nq": {"name": "passage_qa"},
 }
 LAYOUTS = {"cuad": "cuad-nbest"}  # others are called as their set
@@ -62,7 +62,10 @@ FIGURES = {
     "hits": ("hit@1", "hit@3"),
     "nq": ("long-best-threshold-f1", "short-best-threshold-f1"),
 }
-LENGTHS = {"cuad": (512, 4096), "contractnli": (4096,), "qasper": (4096,), "nq": (512, 2048)}
+FIGURES["words"] = FIGURES["contractnli"] + FIGURES["hits"]
+SIZE = ("steps", "trained", "documents")
+ALL = dict.fromkeys(SIZE)  # of what needs no model
+LENGTHS = {"cuad": (512, 4096), "contractnli": (4096,), "nq": (512, 2048)}
 TOKENS = 8192  # of a step, at any length
 MODEL, POOLED = "minilm-4096", "minilm-poolingformer-4096"
 TRAINING = {
@@ -106,11 +109,11 @@ class Words:
 
 
 def sample(file, target, count):
-    """Write a file of a set with its ``count`` shortest documents alone, and return it."""
+    """Write a file of a set with its ``count`` shortest documents alone, or all, and return it."""
     text = gzip.decompress(file.read_bytes()).decode()
     if ".jsonl" in file.name:
-        rows = sorted(text.splitlines(), key=len)[:count]
-        write_whole(target, "".join(f"{row}\n" for row in rows))
+        lines = sorted(text.splitlines(), key=len)[:count]
+        write_whole(target, "".join(f"{line}\n" for line in lines))
         return target
     value = json.loads(text)
     key = next((key for key in ("data", "documents") if key in value), None)
@@ -126,7 +129,9 @@ def samples(folder, name, args):
     place, *files = SETS[name]
     counts = {"train": args.trained, "eval": args.documents}
     return [
-        sample(args.data / place / file, folder / f"{name}.{part}-{count}.json{end}", count)
+        sample(
+            args.data / place / file, folder / f"{name}.{part}-{count or 'all'}.json{end}", count
+        )
         for (part, count), file in zip(counts.items(), files, strict=True)
         for end in ["l" if ".jsonl" in file else ""]
     ]
@@ -214,13 +219,39 @@ def nq(folder, args, seed):
 
 def contractnli(folder, args, seed):
     (length,) = LENGTHS["contractnli"]
-    train, gold = samples(folder, "contractnli", args)
-    words = folder / "contractnli.words.json"
-    write_whole(words, json.dumps(by_words(claims(train), claims(gold))))
     return {
         "evidence_classification": published(folder, "contractnli", args, seed, length),
-        "TF-IDF, most frequent class": figures(folder, "contractnli", gold, words),
+        "TF-IDF, most frequent class": words_figures(folder, args),
     }
+
+
+def words_figures(folder, args):
+    """The figures of `by_words` on the sample."""
+    train, gold = samples(folder, "contractnli", args)
+    found = gold.with_suffix(".words.json")
+    write_whole(found, json.dumps(by_words(claims(train), claims(gold))))
+    return figures(folder, "contractnli", gold, found)
+
+
+def words(folder, args, seed):
+    train, gold = samples(folder, "contractnli", args)
+    hit = words_hits(claims(train), [each for each in claims(gold) if each.fields["evidence"]])
+    return hit | {"TF-IDF": words_figures(folder, args) | hit["TF-IDF"]}
+
+
+def words_hits(learned, asked):
+    """Hits of evidence by TF-IDF and by chance.
+
+    Args:
+        learned, asked: examples of `claims`, those asked with evidence.
+    """
+    known, found, chance = Words(texts_of(learned)), [], []
+    for each in asked:
+        spans, right = each.fields["spans"], places(each)
+        likely = best(spans, known.cosines(each.fields["hypothesis"], parts(each)))
+        found.append(passages.scored(likely, right))
+        chance.append(passages.by_chance([as_place(span) for span in spans], right))
+    return {"TF-IDF": hit_rates(found), "by chance": hit_rates(chance)}
 
 
 def by_words(learned, asked):
@@ -254,38 +285,26 @@ def texts_of(examples):
 
 
 def hits(folder, args, seed):
-    """Hits of ContractNLI's evidence, where there is any."""
     (length,) = LENGTHS["contractnli"]
     train, gold = samples(folder, "contractnli", args)
     asked = [example for example in claims(gold) if example.fields["evidence"]]
-    right = {example.id: places(example) for example in asked}
-    words = Words(texts_of(claims(train)))
     run = reader(folder, "contractnli", args, seed, length)
-    head = rows(answers(folder, run, gold, "jsonl"))
-    shift = {example.id: len(joined(example)) - len(example.fields["text"]) for example in asked}
-    named = rows(classified(folder, args, seed))
-    ways = {
-        "evidence head": {e.id: best(e.fields["spans"], head[e.id]["span_probs"]) for e in asked},
-        "classification, --passages": {
-            e.id: [
-                {side: passage[side] - shift[e.id] for side in ("start", "end")}
-                for passage in named[e.id]["passages"]
-            ]
-            for e in asked
-        },
-        "TF-IDF": {
-            e.id: best(e.fields["spans"], words.cosines(e.fields["hypothesis"], parts(e)))
-            for e in asked
-        },
-    }
-    chance = [
-        passages.by_chance([as_place(span) for span in e.fields["spans"]], right[e.id])
-        for e in asked
-    ]
+    head, named = rows(answers(folder, run, gold, "jsonl")), rows(classified(folder, args, seed))
+    by_head, by_passages = [], []
+    for each in asked:
+        right = places(each)
+        likely = best(each.fields["spans"], head[each.id]["span_probs"])
+        by_head.append(passages.scored(likely, right))
+        shift = len(joined(each)) - len(each.fields["text"])  # the model read the hypothesis first
+        likely = [
+            {side: passage[side] - shift for side in ("start", "end")}
+            for passage in named[each.id]["passages"]
+        ]
+        by_passages.append(passages.scored(likely, right))
     return {
-        f"ContractNLI, {way}": hit_rates([passages.scored(x[id], right[id]) for id in right])
-        for way, x in ways.items()
-    } | {"ContractNLI, by chance": hit_rates(chance)}
+        "evidence head": hit_rates(by_head),
+        "classification, --passages": hit_rates(by_passages),
+    } | words_hits(claims(train), asked)
 
 
 def classified(folder, args, seed):
@@ -336,7 +355,7 @@ def rows(file):
     return {line["id"]: line for line in lines}
 
 
-EXPERIMENTS = {"cuad": cuad, "contractnli": contractnli, "hits": hits, "nq": nq}
+EXPERIMENTS = {"cuad": cuad, "contractnli": contractnli, "words": words, "hits": hits, "nq": nq}
 
 
 def main(argv=None):
@@ -359,10 +378,11 @@ def main(argv=None):
     folder.mkdir(parents=True, exist_ok=True)
     made = json.loads(args.json.read_text("utf-8")) if args.json.exists() else {}
     for name in args.experiments or EXPERIMENTS:
-        size = {key: getattr(args, key) for key in ("steps", "trained", "documents")}
+        size = ALL if name == "words" else {key: getattr(args, key) for key in SIZE}
+        sized = argparse.Namespace(**vars(args) | size)
         made[name] = {"size": size | {"tokens_per_step": TOKENS}, "seeds": []}
-        for seed in range(args.seeds):
-            made[name]["seeds"].append(EXPERIMENTS[name](folder, args, seed))
+        for seed in range(1 if name == "words" else args.seeds):
+            made[name]["seeds"].append(EXPERIMENTS[name](folder, sized, seed))
             write_whole(args.json, json.dumps(made, indent=1) + "\n")
     show(made)
     Console().print(f"written to {args.json}")
@@ -377,11 +397,11 @@ def show(made):
     """Print the tables: mean of the seeds, lowest to highest."""
     for name, found in made.items():
         seeds, size = found["seeds"], found["size"]
-        title = f"{name}: {size['steps']} steps, {size['documents']} documents, {len(seeds)} seeds"
+        title = f"{name}: {size['steps'] or 'no'} steps, {size['documents'] or 'all'} documents"
         table = Table(name, *FIGURES[name], title=title)
         for row in seeds[0]:
-            cells = (spread([seed[row][figure] for seed in seeds]) for figure in FIGURES[name])
-            table.add_row(row, *cells)
+            found = ([seed[row].get(figure) for seed in seeds] for figure in FIGURES[name])
+            table.add_row(row, *("" if None in values else spread(values) for values in found))
         Console().print(table)
 
 

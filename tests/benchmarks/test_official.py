@@ -53,7 +53,10 @@ def contracts(file, *documents):
 
 def test_words_are_weighed_as_scikit_learn_weighs_them(official):
     text = pytest.importorskip("sklearn.feature_extraction.text")
-    learned, asked = CLAUSES * 2 + ["It's a No-Go: 3 x 22, naïve."], ["drafts of Beta, beta", "xyz"]
+    learned, asked = (
+        CLAUSES * 2 + ["It's a No-Go: 3 x 22, naïve."],
+        ["drafts of Beta, beta", "go 22 times"],
+    )
     peer = text.TfidfVectorizer()
     known = peer.fit_transform(learned)
     words = official.Words(learned)
@@ -123,10 +126,30 @@ def test_hits_are_counted_in_the_contract_though_the_model_read_the_hypothesis_f
     monkeypatch.setattr(official, "answers", lambda *args: tmp_path / "head")
     monkeypatch.setattr(official, "classified", lambda *args: tmp_path / "claims")
     found = official.hits(tmp_path, None, 0)
-    assert found["ContractNLI, evidence head"] == {"hit@1": 0, "hit@3": 100}
-    assert found["ContractNLI, classification, --passages"] == {"hit@1": 0, "hit@3": 100}
-    assert found["ContractNLI, TF-IDF"] == {"hit@1": 100, "hit@3": 100}
-    assert found["ContractNLI, by chance"] == pytest.approx({"hit@1": 100 / 3, "hit@3": 100})
+    assert found["evidence head"] == {"hit@1": 0, "hit@3": 100}
+    assert found["classification, --passages"] == {"hit@1": 0, "hit@3": 100}
+    assert found["TF-IDF"] == {"hit@1": 100, "hit@3": 100}
+    assert found["by chance"] == pytest.approx({"hit@1": 100 / 3, "hit@3": 100})
+
+
+def test_words_alone_read_all_documents_once(official, tmp_path, monkeypatch, capsys):
+    data = tmp_path / "contractnli"
+    data.mkdir()
+    for name, count in (("train_truncated.json.gz", 3), ("dev.json.gz", 2)):
+        documents = [contract(n, ("Entailment", "NotMentioned")) for n in range(count)]
+        text = contracts(tmp_path / "all.json", *documents).read_bytes()
+        (data / name).write_bytes(gzip.compress(text))
+    monkeypatch.setenv("LDT_TEST_DATA", str(tmp_path))
+    found = tmp_path / "official.json"
+    asked = ["words", "--documents", "1", "--json", str(found)]
+    official.main([str(tmp_path / "made"), *asked])
+    (written,) = json.loads(found.read_text())["words"]["seeds"]
+    assert written["TF-IDF"]["class.accuracy"] == 100
+    assert written["TF-IDF"]["hit@1"] == 100
+    assert written["by chance"]["hit@1"] == pytest.approx(100 / 3)
+    gold = json.loads((tmp_path / "made" / "contractnli.eval-all.json").read_text())
+    assert len(gold["documents"]) == 2
+    assert "no steps, all documents" in capsys.readouterr().out
 
 
 def test_an_experiment_keeps_the_others_and_the_table_has_the_spread_of_seeds(
