@@ -3,7 +3,7 @@
     LDT_TEST_DATA=DATA python benchmarks/official.py FOLDER              # all, two seeds
     LDT_TEST_DATA=DATA python benchmarks/official.py FOLDER cuad nq --steps 100 --documents 20
 
-DATA has the samples as cuad_v1_layout, contractnli and nq. Models are MiniLM made long and
+DATA has the samples as cuad_v1_layout, contractnli, qasper and nq. Models are MiniLM made long and
 trained in FOLDER by `ldt finetune`, each once; answers are written by `ldt predict --layout` and
 scored by `ldt evaluate`:
 
@@ -13,48 +13,50 @@ scored by `ldt evaluate`:
 - contractnli: evidence and classes of the model against TF-IDF: the cosine of hypothesis and span,
   and the most frequent class of each hypothesis.
 - words: the same by TF-IDF on all of ContractNLI's dev set, and how often gold evidence is among
-  the first spans; no model, no seed.
-- hits: is gold evidence of ContractNLI among the first sentences that `ldt predict --passages`
-  names for a classification of hypothesis and contract, and among the first spans of the evidence
-  head? Chance is an expectation.
+  the first spans, or the first paragraphs of QASPER's sample; no model, no seed.
+- hits: is gold evidence among the first spans or paragraphs of the evidence head, and, of
+  ContractNLI, among the first sentences that `ldt predict --passages` names for a classification
+  of hypothesis and contract? Chance is an expectation.
 - nq: long and short answers by chunks of 512 tokens, by the whole page, and by the whole page with
   two levels of attention, 128 and 512 tokens pooled.
 
 Else the shortest documents are taken, ``--trained`` and ``--documents`` of a set. Samples are
-small and, of NQ, made up: no figure is comparable with a published one. Writes
-results/official.json, in which an experiment that is not asked for stays as it was.
+small, pages of NQ are made up, papers of QASPER are their evidence alone: no figure is comparable
+with a published one. Writes results/official.json, in which an experiment that is not asked for
+stays as it was.
 """
 
 import argparse
-import gzip
 import json
-import math
 import os
-import re
 import statistics
 from collections import Counter
 from pathlib import Path
 
 import commands
 import passages
+from official_data import RANKED, Words, claims, parts, sample
 from rich.console import Console
 from rich.table import Table
 
-from ldt.data.formats import contractnli as layout
-from ldt.data.strict_json import read
+from ldt.data.formats.contractnli import LABELS
 from ldt.files import write_whole
 
 ROOT = Path(__file__).parents[1]
 SETS = {  # folder of the data, files to train and to evaluate on
     "cuad": ("cuad_v1_layout", "train.json.gz", "test.json.gz"),
     "contractnli": ("contractnli", "train_truncated.json.gz", "dev.json.gz"),
+    "qasper": ("qasper", "evidence_only.train.json.gz", "evidence_only.dev.json.gz"),
     "nq": ("nq", "nq-made-up-train-00.jsonl.gz", "nq-made-up-dev-00.jsonl.gz"),
 }
 TASKS = {
     "cuad": {"name": "squad", "max_answer": 256, "null_windows": "balanced"},
     "contractnli": {"name": "evidence_classification", "weights": {"class": 0.1}},
+    "qasper": {"name": "qasper"},
     "nq": {"name": "passage_qa"},
 }
+TITLES = {"contractnli": "ContractNLI", "qasper": "QASPER"}
+PROBABILITIES = {"contractnli": "span_probs", "qasper": "paragraph_probs"}
 LAYOUTS = {"cuad": "cuad-nbest"}  # others are called as their set
 FIGURES = {
     "cuad": ("aupr", "prec_at_80_recall"),
@@ -65,7 +67,7 @@ FIGURES = {
 FIGURES["words"] = FIGURES["contractnli"] + FIGURES["hits"]
 SIZE = ("steps", "trained", "documents")
 ALL = dict.fromkeys(SIZE)  # of what needs no model
-LENGTHS = {"cuad": (512, 4096), "contractnli": (4096,), "nq": (512, 2048)}
+LENGTHS = {"cuad": (512, 4096), "contractnli": (4096,), "qasper": (4096,), "nq": (512, 2048)}
 TOKENS = 8192  # of a step, at any length
 MODEL, POOLED = "minilm-4096", "minilm-poolingformer-4096"
 TRAINING = {
@@ -74,54 +76,6 @@ TRAINING = {
     "save_strategy": "no",
     "eval_strategy": "no",
 }
-
-
-class Words:
-    """TF-IDF of texts: smoothed idf, vectors of length 1, as scikit-learn's TfidfVectorizer.
-
-    Args:
-        texts: give the document frequencies; their words alone count.
-    """
-
-    def __init__(self, texts):
-        texts = [set(self.split(text)) for text in texts]
-        counts = Counter(word for text in texts for word in text)
-        self.idf = {w: 1 + math.log((1 + len(texts)) / (1 + n)) for w, n in counts.items()}
-
-    @staticmethod
-    def split(text):
-        return re.findall(r"\b\w\w+\b", text.lower())
-
-    def vector(self, text):
-        counts = Counter(word for word in self.split(text) if word in self.idf)
-        weights = {word: count * self.idf[word] for word, count in counts.items()}
-        size = math.sqrt(sum(weight**2 for weight in weights.values())) or 1.0
-        return {word: weight / size for word, weight in weights.items()}
-
-    def cosines(self, question, texts):
-        """The cosine of a question and each of some texts."""
-        asked = self.vector(question)
-        vectors = map(self.vector, texts)
-        return [sum(asked.get(word, 0.0) * x for word, x in v.items()) for v in vectors]
-
-
-# -- data
-
-
-def sample(file, target, count):
-    """Write a file of a set with its ``count`` shortest documents alone, or all, and return it."""
-    text = gzip.decompress(file.read_bytes()).decode()
-    if ".jsonl" in file.name:
-        lines = sorted(text.splitlines(), key=len)[:count]
-        write_whole(target, "".join(f"{line}\n" for line in lines))
-        return target
-    value = json.loads(text)
-    key = next((key for key in ("data", "documents") if key in value), None)
-    listed = list(value.items()) if key is None else value[key]
-    some = sorted(listed, key=lambda entry: len(json.dumps(entry)))[:count]
-    value = dict(some) if key is None else value | {key: some}
-    write_whole(target, json.dumps(value))
-    return target
 
 
 def samples(folder, name, args):
@@ -135,11 +89,6 @@ def samples(folder, name, args):
         for (part, count), file in zip(counts.items(), files, strict=True)
         for end in ["l" if ".jsonl" in file else ""]
     ]
-
-
-def claims(file):
-    """ContractNLI's examples, one a contract and hypothesis."""
-    return list(layout.read(read(str(file)), None))
 
 
 # -- models
@@ -234,24 +183,26 @@ def words_figures(folder, args):
 
 
 def words(folder, args, seed):
-    train, gold = samples(folder, "contractnli", args)
-    hit = words_hits(claims(train), [each for each in claims(gold) if each.fields["evidence"]])
-    return hit | {"TF-IDF": words_figures(folder, args) | hit["TF-IDF"]}
+    found = {}
+    for name in RANKED:
+        found |= words_hits(name, *samples(folder, name, args))
+    return found | {
+        "ContractNLI, TF-IDF": words_figures(folder, args) | found["ContractNLI, TF-IDF"]
+    }
 
 
-def words_hits(learned, asked):
-    """Hits of evidence by TF-IDF and by chance.
-
-    Args:
-        learned, asked: examples of `claims`, those asked with evidence.
-    """
-    known, found, chance = Words(texts_of(learned)), [], []
-    for each in asked:
-        spans, right = each.fields["spans"], places(each)
-        likely = best(spans, known.cosines(each.fields["hypothesis"], parts(each)))
-        found.append(passages.scored(likely, right))
-        chance.append(passages.by_chance([as_place(span) for span in spans], right))
-    return {"TF-IDF": hit_rates(found), "by chance": hit_rates(chance)}
+def words_hits(name, train, gold):
+    """Hits of evidence by TF-IDF and by chance, of files of a set."""
+    texts = dict.fromkeys(text for each in RANKED[name](train) for text in each.passages)
+    known, found, chance = Words(texts), [], []
+    for each in RANKED[name](gold):
+        right = list(map(place, each.right))
+        found.append(passages.scored(best(known.cosines(each.question, each.passages)), right))
+        chance.append(passages.by_chance(list(map(place, range(len(each.passages)))), right))
+    return {
+        f"{TITLES[name]}, TF-IDF": hit_rates(found),
+        f"{TITLES[name]}, by chance": hit_rates(chance),
+    }
 
 
 def by_words(learned, asked):
@@ -263,48 +214,53 @@ def by_words(learned, asked):
     seen = {}
     for example in learned:
         seen.setdefault(example.fields["key"], Counter())[example.fields["label"]] += 1
-    words, found = Words(texts_of(learned)), {}
+    words, found = Words(dict.fromkeys(text for each in learned for text in parts(each))), {}
     for example in asked:
         key, id = (example.fields[name] for name in ("key", "document"))
         counts = seen[key]
-        probs = {label: counts[label] / counts.total() for label in layout.LABELS}
+        probs = {label: counts[label] / counts.total() for label in LABELS}
         spans = words.cosines(example.fields["hypothesis"], parts(example))
         found.setdefault(id, {})[key] = {"class_probs": probs, "span_probs": spans}
     return [{"id": id, "annotation_sets": [{"annotations": each}]} for id, each in found.items()]
 
 
-def parts(example):
-    """The texts of the spans of a contract."""
-    return [example.fields["text"][start:end] for start, end in example.fields["spans"]]
-
-
-def texts_of(examples):
-    """The spans of all contracts, of each once."""
-    documents = {example.fields["document"]: example for example in examples}
-    return [text for example in documents.values() for text in parts(example)]
-
-
 def hits(folder, args, seed):
-    (length,) = LENGTHS["contractnli"]
-    train, gold = samples(folder, "contractnli", args)
-    asked = [example for example in claims(gold) if example.fields["evidence"]]
-    run = reader(folder, "contractnli", args, seed, length)
-    head, named = rows(answers(folder, run, gold, "jsonl")), rows(classified(folder, args, seed))
-    by_head, by_passages = [], []
-    for each in asked:
-        right = places(each)
-        likely = best(each.fields["spans"], head[each.id]["span_probs"])
-        by_head.append(passages.scored(likely, right))
-        shift = len(joined(each)) - len(each.fields["text"])  # the model read the hypothesis first
-        likely = [
-            {side: passage[side] - shift for side in ("start", "end")}
-            for passage in named[each.id]["passages"]
+    found = {}
+    for name in RANKED:
+        train, gold = samples(folder, name, args)
+        asked, (length,) = RANKED[name](gold), LENGTHS[name]
+        head = rows(answers(folder, reader(folder, name, args, seed, length), gold, "jsonl"))
+        scored = [
+            passages.scored(best(head[each.id][PROBABILITIES[name]]), list(map(place, each.right)))
+            for each in asked
         ]
-        by_passages.append(passages.scored(likely, right))
-    return {
-        "evidence head": hit_rates(by_head),
-        "classification, --passages": hit_rates(by_passages),
-    } | words_hits(claims(train), asked)
+        found[f"{TITLES[name]}, evidence head"] = hit_rates(scored)
+        if name == "contractnli":
+            named = rows(classified(folder, args, seed))
+            found["ContractNLI, classification, --passages"] = passage_hits(claims(gold), named)
+        found |= words_hits(name, train, gold)
+    return found
+
+
+def passage_hits(examples, named):
+    """Hits of evidence by passages of a model that read the hypothesis before the contract.
+
+    Args:
+        examples: of `claims`.
+        named: {id: answer} of those with evidence.
+    """
+    found = []
+    for each in examples:
+        if each.fields["evidence"]:
+            shift = len(joined(each)) - len(each.fields["text"])
+            likely = [
+                {side: passage[side] - shift for side in ("start", "end")}
+                for passage in named[each.id]["passages"]
+            ]
+            spans = [each.fields["spans"][number] for number in each.fields["evidence"]]
+            right = [{"start": start, "end": end} for start, end in spans]
+            found.append(passages.scored(likely, right))
+    return hit_rates(found)
 
 
 def classified(folder, args, seed):
@@ -329,19 +285,15 @@ def joined(example):
     return f"{example.fields['hypothesis']}\n\n{example.fields['text']}"
 
 
-def as_place(span):
-    return {"start": span[0], "end": span[1]}
+def place(number):
+    """A passage by its number, as hits are counted."""
+    return {"start": number, "end": number + 1}
 
 
-def places(example):
-    """The gold evidence of a claim."""
-    return [as_place(example.fields["spans"][number]) for number in example.fields["evidence"]]
-
-
-def best(spans, scores):
-    """The spans of the highest scores, best first, as many as hits are counted for."""
-    order = sorted(range(len(spans)), key=lambda number: -scores[number])
-    return [as_place(spans[number]) for number in order[: max(passages.KS)]]
+def best(scores):
+    """The passages of the highest scores, best first, as many as hits are counted for."""
+    order = sorted(range(len(scores)), key=lambda number: -scores[number])
+    return [place(number) for number in order[: max(passages.KS)]]
 
 
 def hit_rates(listed):

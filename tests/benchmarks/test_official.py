@@ -27,7 +27,7 @@ def official(monkeypatch):
 
     monkeypatch.setattr(commands, "ldt", ldt)
     yield official
-    for name in ("official", "passages", "decisions", "commands"):
+    for name in ("official", "official_data", "passages", "decisions", "commands"):
         sys.modules.pop(name, None)
 
 
@@ -106,35 +106,58 @@ def test_words_answer_in_the_published_layout_without_a_model(official, tmp_path
     assert 50 < figures["span.map"] < 75
 
 
-def test_hits_are_counted_in_the_contract_though_the_model_read_the_hypothesis_first(
+def paper(file, number):
+    paragraphs = ["Beta copies drafts.", "Alpha keeps secrets.", ""]
+    answer = {"unanswerable": False, "yes_no": None, "free_form_answer": ""}
+    answers = [
+        {"answer": answer | {"extractive_spans": ["drafts"], "evidence": [text]}}
+        for text in (paragraphs[0], "FLOAT SELECTED: Table 1")
+    ]
+    asked = {"question": "What copies Beta?", "question_id": f"q{number}", "answers": answers}
+    section = {"section_name": None, "paragraphs": paragraphs}
+    value = {"title": "", "abstract": "", "full_text": [section], "qas": [asked]}
+    file.write_text(json.dumps({str(number): value}), "utf-8")
+    return file
+
+
+def test_hits_are_counted_of_spans_of_paragraphs_and_behind_the_hypothesis(
     official, tmp_path, monkeypatch
 ):
     gold = contracts(tmp_path / "dev.json", contract(7, ("Entailment", "NotMentioned")))
+    files = {"contractnli": gold, "qasper": paper(tmp_path / "paper.json", 3)}
     (asked, _) = official.claims(gold)
     shift = len(asked.fields["hypothesis"]) + 2
     assert official.joined(asked)[shift:] == asked.fields["text"]
     start, end = asked.fields["spans"][1]
     named = [{"start": 0, "end": shift}, {"start": start + shift, "end": end + shift}]
-    files = {
-        "head": [{"id": asked.id, "span_probs": [0.9, 0.8, 0.1]}],
-        "claims": [{"id": asked.id, "passages": named}],
+    made = {
+        "contractnli": {"id": asked.id, "span_probs": [0.9, 0.8, 0.1]},
+        "qasper": {"id": "q3", "paragraph_probs": [0.3, 0.2, 0.1]},
+        "claims": {"id": asked.id, "passages": named},
     }
-    for name, lines in files.items():
-        (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    monkeypatch.setattr(official, "samples", lambda *args: (gold, gold))
-    monkeypatch.setattr(official, "reader", lambda *args: None)
-    monkeypatch.setattr(official, "answers", lambda *args: tmp_path / "head")
+    for name, line in made.items():
+        (tmp_path / name).write_text(json.dumps(line) + "\n")
+    monkeypatch.setattr(official, "samples", lambda _, name, args: (files[name], files[name]))
+    monkeypatch.setattr(official, "reader", lambda _, name, *args: name)
+    monkeypatch.setattr(official, "answers", lambda _, name, *args: tmp_path / name)
     monkeypatch.setattr(official, "classified", lambda *args: tmp_path / "claims")
     found = official.hits(tmp_path, None, 0)
-    assert found["evidence head"] == {"hit@1": 0, "hit@3": 100}
-    assert found["classification, --passages"] == {"hit@1": 0, "hit@3": 100}
-    assert found["TF-IDF"] == {"hit@1": 100, "hit@3": 100}
-    assert found["by chance"] == pytest.approx({"hit@1": 100 / 3, "hit@3": 100})
+    assert found["ContractNLI, evidence head"] == {"hit@1": 0, "hit@3": 100}
+    assert found["ContractNLI, classification, --passages"] == {"hit@1": 0, "hit@3": 100}
+    assert found["ContractNLI, TF-IDF"] == {"hit@1": 100, "hit@3": 100}
+    assert found["ContractNLI, by chance"] == pytest.approx({"hit@1": 100 / 3, "hit@3": 100})
+    assert found["QASPER, evidence head"] == {"hit@1": 100, "hit@3": 100}
+    assert found["QASPER, TF-IDF"] == {"hit@1": 100, "hit@3": 100}
+    assert found["QASPER, by chance"] == pytest.approx({"hit@1": 100 / 3, "hit@3": 100})
 
 
 def test_words_alone_read_all_documents_once(official, tmp_path, monkeypatch, capsys):
-    data = tmp_path / "contractnli"
+    data, papers = tmp_path / "contractnli", tmp_path / "qasper"
     data.mkdir()
+    papers.mkdir()
+    for name in ("train", "dev"):
+        text = paper(tmp_path / "paper.json", 3).read_bytes()
+        (papers / f"evidence_only.{name}.json.gz").write_bytes(gzip.compress(text))
     for name, count in (("train_truncated.json.gz", 3), ("dev.json.gz", 2)):
         documents = [contract(n, ("Entailment", "NotMentioned")) for n in range(count)]
         text = contracts(tmp_path / "all.json", *documents).read_bytes()
@@ -144,9 +167,10 @@ def test_words_alone_read_all_documents_once(official, tmp_path, monkeypatch, ca
     asked = ["words", "--documents", "1", "--json", str(found)]
     official.main([str(tmp_path / "made"), *asked])
     (written,) = json.loads(found.read_text())["words"]["seeds"]
-    assert written["TF-IDF"]["class.accuracy"] == 100
-    assert written["TF-IDF"]["hit@1"] == 100
-    assert written["by chance"]["hit@1"] == pytest.approx(100 / 3)
+    assert written["ContractNLI, TF-IDF"]["class.accuracy"] == 100
+    assert written["ContractNLI, TF-IDF"]["hit@1"] == 100
+    assert written["ContractNLI, by chance"]["hit@1"] == pytest.approx(100 / 3)
+    assert written["QASPER, TF-IDF"] == {"hit@1": 100, "hit@3": 100}
     gold = json.loads((tmp_path / "made" / "contractnli.eval-all.json").read_text())
     assert len(gold["documents"]) == 2
     assert "no steps, all documents" in capsys.readouterr().out
