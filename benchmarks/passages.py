@@ -224,7 +224,8 @@ def by_chance(places, gold):
 
     def drawn(spans, k):
         right = sum(bool(hit([place], spans, 1)) for place in places)
-        return 1 - comb(len(places) - right, k) / comb(len(places), k)
+        some = min(k, len(places))
+        return 1 - comb(len(places) - right, some) / comb(len(places), some)
 
     scores = {f"hit@{k}": drawn(gold, k) for k in KS}
     return scores | {"recall@3": statistics.mean(drawn([span], 3) for span in gold)}

@@ -28,9 +28,11 @@ class ProgressReport(TrainerCallback):
     """Reports a Trainer's steps, evaluations and logs.
 
     Each log becomes a line of ``metrics.jsonl``: step, epoch and what the Trainer logs (loss,
-    learning_rate, grad_norm, eval_…); for training steps also tokens_per_second, memory (bytes)
-    and seconds since this session began. tokens_per_second counts real tokens, without padding,
-    over the time spent in training steps since the line before, without evaluation and saving.
+    learning_rate, grad_norm, eval_…); for training steps also tokens_per_second, memory (bytes),
+    seconds since this session began and, of a Poolingformer, ``gate``: the mean amount of its
+    gates, of which 0 shuts the second level and 1 adds it whole. tokens_per_second counts real
+    tokens, without padding, over the time spent in training steps since the line before, without
+    evaluation and saving.
 
     Args:
         console: shows the bar if it is a terminal; None has no bar. Without it a step is a line
@@ -108,7 +110,7 @@ class ProgressReport(TrainerCallback):
         if self.bar:
             self.bar.reset(self._eval, visible=False)
 
-    def on_log(self, args, state, control, logs=None, **kwargs):
+    def on_log(self, args, state, control, model=None, logs=None, **kwargs):
         if not state.is_world_process_zero or logs is None:
             return
         self._heartbeat.heard()
@@ -119,6 +121,7 @@ class ProgressReport(TrainerCallback):
             row["tokens_per_second"] = (self.tokens - tokens) / max(self.busy - busy, 1e-9)
             row["memory"] = memory(args.device)
             row["seconds"] = time.monotonic() - self._started
+            row |= _gate(model)
             self._loss = f"loss {logs['loss']:.4f}  "
             if not self.bar:
                 rates = self._rates(state, row["tokens_per_second"], row["memory"])
@@ -126,6 +129,7 @@ class ProgressReport(TrainerCallback):
                     "%s",
                     f"{_place(state)}  "
                     f"lr {logs['learning_rate']:.2e}  gradient {logs.get('grad_norm', 0):.3g}  "
+                    + (f"gate {row['gate']:.4f}  " if "gate" in row else "")
                     + rates,
                 )
         elif any(map(is_metric, logs)):
@@ -155,6 +159,14 @@ class ProgressReport(TrainerCallback):
         left = (state.max_steps - state.global_step) * (time.monotonic() - self._started)
         eta = duration(left / max(done, 1))
         return f"{self._loss}{rate:,.0f} tokens/s  {used / 2**30:.2f} GiB  ETA {eta}"
+
+
+def _gate(model: Any) -> dict[str, float]:
+    """{"gate": mean amount of the gates of a Poolingformer}, empty for other models."""
+    from ldt.model.pooling import gates
+
+    found = [abs(gate) for layer in gates(model).values() for gate in layer]
+    return {"gate": sum(found) / len(found)} if found else {}
 
 
 def _place(state) -> str:

@@ -35,6 +35,12 @@ def test_chance_is_the_mean_over_all_orders(passages):
     assert found["recall@3"] == pytest.approx((9 / 10 + 3 / 5) / 2)
 
 
+def test_chance_draws_no_more_passages_than_there_are(passages):
+    places = [{"start": 0, "end": 5}, {"start": 6, "end": 9}]
+    found = passages.by_chance(places, places[1:])
+    assert found == {"hit@1": 0.5, "hit@3": 1.0, "recall@3": 1.0}
+
+
 def test_both_facts_count_in_recall(passages):
     gold = [{"start": 0, "end": 5}, {"start": 20, "end": 25}]
     named = [{"start": 0, "end": 9}, {"start": 10, "end": 19}, {"start": 19, "end": 22}]

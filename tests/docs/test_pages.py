@@ -2,8 +2,10 @@
 
 import ast
 import importlib
+import json
 import re
 from pathlib import Path
+from statistics import mean
 
 import pictures
 import yaml
@@ -21,6 +23,26 @@ def test_the_navigation_has_every_page():
     generated = set(re.findall(r'"(reference/\w+\.md)"', hooks))
     assert listed == {path.name for path in DOCS.glob("*.md")} | generated
     assert yaml.safe_load(text)["docs_dir"] == ".."
+
+
+def test_recipes_that_pages_name_are_there():
+    pages = [path.read_text("utf-8") for path in (*DOCS.glob("*.md"), ROOT / "README.md")]
+    named = {name for page in pages for name in re.findall(r"recipes/(\w+\.yaml)", page)}
+    assert len(named) > 10
+    assert named <= {path.name for path in (ROOT / "recipes").glob("*.yaml")}
+
+
+def test_figures_of_samples_are_those_of_the_results():
+    text = (DOCS / "benchmarks.md").read_text("utf-8")
+    made = json.loads((ROOT / "benchmarks" / "results" / "official.json").read_text("utf-8"))
+    for experiment in made.values():
+        for row in experiment["seeds"][0]:
+            seeds = [seed[row] for seed in experiment["seeds"]]
+            figures = {name: mean(seed[name] for seed in seeds) for name in seeds[0]}
+            line = next(line for line in text.splitlines() if line.startswith(f"| {row} |"))
+            cells = [cell.strip() for cell in line.split("|")[2:-1]]
+            shown = [f"{value:.1f}" for value in figures.values()]
+            assert [cell for cell in cells if cell] == shown
 
 
 def test_contributing_names_tables_that_exist():

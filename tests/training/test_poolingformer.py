@@ -8,8 +8,10 @@ import signal
 from pathlib import Path
 
 import pytest
+from encoders import random_encoder
+from recipe_data import LINES
 from safetensors.torch import save_file
-from training_runs import assert_same_run, train, weights
+from training_runs import assert_same_run, rows, train, weights
 from typer.testing import CliRunner
 
 from ldt.cli import app
@@ -112,3 +114,42 @@ def test_the_gates_of_a_converted_model_open_in_pretraining_and_go_on_in_fine_tu
     assert 0 < max(abs(a - b) for a, b in zip(opened, changed, strict=True)) <= 4 * 100 * 0.01
     kept = run("as it was", "longer", **told, **{"training.learning_rate": 0})
     assert kept == pytest.approx(opened)
+
+
+def test_a_multilingual_model_goes_all_the_way_from_conversion_to_questions(place, capsys):
+    source = random_encoder(place, "xlm-roberta", "ForMaskedLM", None)
+    convert(str(source), "long", architecture="poolingformer", max_length=128, window=8)
+    lines = [json.dumps({"id": n} | LINES["squad"](n)) + "\n" for n in range(6)]
+    Path("questions.jsonl").write_text("".join(lines), encoding="utf-8")
+    steps = {
+        "data.format": "jsonl",
+        "data.max_length": 64,
+        "training.max_steps": 2,
+        "training.learning_rate": 0.01,
+        "training.warmup_steps": 0,
+        "training.logging_steps": 1,
+    }
+
+    def run(recipe, command, **changes):
+        options = [f"{key}={value}" for key, value in (steps | changes).items()]
+        train(recipes.load(RECIPES / f"{recipe}.yaml", options, command=command))
+        return [row["gate"] for row in rows(changes["training.output_dir"]) if "gate" in row]
+
+    texts = {"data.train": "train.jsonl", "data.eval_fraction": 0.3, "data.tokens_per_step": 128}
+    opened = run(
+        "poolingformer_pretrain",
+        "pretrain",
+        **{"model.path": "long", "training.output_dir": "longer"} | texts,
+    )
+    assert len(opened) == 2
+    assert 0 < opened[0] < opened[1]
+    (last,) = json.loads(Path("longer", "metrics.json").read_text("utf-8"))[
+        "pooling_gates"
+    ].values()
+    assert opened[1] == pytest.approx(sum(map(abs, last)) / len(last))
+    assert f"gate {opened[0]:.4f}  loss" in capsys.readouterr().err
+    asked = {"data.train": "questions.jsonl", "data.eval": "questions.jsonl", "data.stride": 8}
+    answering = {"model.path": "longer", "training.output_dir": "told"}
+    shut = {"training.learning_rate": 0}
+    kept = run("poolingformer_squad", "finetune", **asked | answering | shut)
+    assert kept == pytest.approx([opened[1]] * 2)

@@ -57,7 +57,7 @@ def go_on(made, steps, logs):
         state.num_input_tokens_seen += 100
         made.on_step_end(ARGS, state, None)
     for log in logs:
-        made.on_log(ARGS, state, None, logs=log)
+        made.on_log(ARGS, state, None, model=torch.nn.Identity(), logs=log)
         if "eval_loss" in log:
             made.on_prediction_step(ARGS, state, None, eval_dataloader=range(3))
             made.on_evaluate(ARGS, state, None)
@@ -74,6 +74,14 @@ def test_without_a_terminal_a_log_is_one_plain_line(tmp_path):
     assert " tokens/s  " in first
     assert " GiB  ETA 0:00" in first
     assert second == "eval at step 5  loss 0.2500  macro_f1 75.00"
+
+
+def test_gates_of_either_sign_count_by_their_amount(tmp_path, monkeypatch):
+    monkeypatch.setattr("ldt.model.pooling.gates", lambda model: {3: [-0.1, 0.3], 4: [0.2, 0.0]})
+    assert "gradient 2  gate 0.1500  loss" in report(tmp_path)
+    trained, evaluated = rows(tmp_path)
+    assert trained["gate"] == pytest.approx(0.15)
+    assert "gate" not in evaluated
 
 
 def test_the_log_file_has_a_line_for_each_log(tmp_path):
