@@ -2,32 +2,14 @@
 
 import gzip
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ldt import cli
-
 
 @pytest.fixture
-def decisions(monkeypatch):
-    """The script as a module; its commands run in this process."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    import commands
-    import decisions
-
-    def ldt(folder, *arguments):
-        monkeypatch.chdir(folder)
-        with pytest.raises(SystemExit) as ended:
-            cli.main([*map(str, arguments)])
-        assert ended.value.code == 0, arguments
-
-    monkeypatch.setattr(commands, "ldt", ldt)
-    yield decisions
-    for name in ("decisions", "commands"):
-        sys.modules.pop(name, None)
+def decisions(script):
+    return script("decisions")
 
 
 @pytest.fixture

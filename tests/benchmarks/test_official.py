@@ -2,33 +2,15 @@
 
 import gzip
 import json
-import sys
-from pathlib import Path
 
 import pytest
-
-from ldt import cli
 
 CLAUSES = ["Alpha keeps all secrets.", "Beta may copy drafts.", "Copies of drafts are burnt."]
 
 
 @pytest.fixture
-def official(monkeypatch):
-    """The script as a module; its commands run in this process."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    import commands
-    import official
-
-    def ldt(folder, *arguments):
-        monkeypatch.chdir(folder)
-        with pytest.raises(SystemExit) as ended:
-            cli.main([*map(str, arguments)])
-        assert ended.value.code == 0, arguments
-
-    monkeypatch.setattr(commands, "ldt", ldt)
-    yield official
-    for name in ("official", "official_data", "passages", "decisions", "commands"):
-        sys.modules.pop(name, None)
+def official(script):
+    return script("official")
 
 
 def contract(id, choices, lead=""):
