@@ -6,6 +6,7 @@ import pytest
 
 from ldt.data.formats.qasper import Reference
 from ldt.metrics.conll import Entity
+from ldt.metrics.passage_qa import Gold
 from ldt.tasks import TASKS
 from ldt.tasks.base import Task
 
@@ -66,6 +67,12 @@ BASELINES = {  # task: right answers of training, of evaluation; config; some of
         [{"answer": "x", "candidates": 2}, {"answer": "y", "candidates": 4}],
         {},
         {"accuracy": ("a candidate at random", 37.5)},
+    ),
+    "passage_qa": (
+        [],
+        [Gold(((passage, [], None),), 0, None) for passage in (0, 1, None)],
+        {},
+        {"passage_f1": ("always the first paragraph", 40)},  # 1 of 3 named, of 2 that there are
     ),
     "qasper": (
         [],
