@@ -18,7 +18,11 @@ LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)  # longest inputs that are sugges
 FEW, BEGINNING = 50, 5_000  # documents, and letters of each, that a tokenizer is tried on
 USUAL = 4096  # more is suggested for nobody who did not ask
 FITTING = 0.95  # share of the documents that a suggested length holds whole
-STRIDES = {"squad": 128, "triviaqa": 128, "token_classification": 32}  # answers may be cut in two
+# Answers may be cut in two.
+STRIDES = {
+    **dict.fromkeys(("squad", "triviaqa", "qasper", "passage_qa"), 128),
+    "token_classification": 32,
+}
 NARROW = 512  # width below which a model learns at a higher rate
 _WIDTH = 98  # of the comments
 

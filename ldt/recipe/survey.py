@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ldt.data import corpus, evidence, formats, records, streams, strict_json
+from ldt.data.formats.recognition import recognised
 from ldt.data.options import CorpusSection, DataSection
 from ldt.data.records import Example
 from ldt.errors import DataError, UserError, listed, plural
@@ -17,6 +18,7 @@ from ldt.recipe.label_survey import Labels, label_field, labels
 from ldt.tasks import TASKS
 
 MOST = 2_000  # records that are looked at
+PAGES = 100  # of layouts whose records are whole pages
 TOKENS_A_WORD = 1.4  # of English, in the usual vocabularies
 
 # The fields by which a file is told to be a task's, the most telling ones first.
@@ -25,13 +27,19 @@ SIGNS: dict[str, tuple[str, ...]] = {
     "wikihop": ("query", "candidates", "supports", "answer"),
     "hotpotqa": ("question", "context", "supporting_facts", "answer"),
     "multiple_choice": ("question", "choices"),
+    "passage_qa": ("question", "context", "candidates", "annotations"),
     "qasper": ("question", "paragraphs", "answers"),
     "triviaqa": ("question", "answers"),
     "squad": ("question", "answers"),
     "token_classification": ("tokens", "tags"),
 }
 # The tasks of layouts that are not called so.
-_TASKS = {"conll": "token_classification", "contractnli": "evidence_classification"}
+_TASKS = {
+    "conll": "token_classification",
+    "contractnli": "evidence_classification",
+    "nq": "passage_qa",
+    "tydiqa": "passage_qa",
+}
 # Ways to read a file, tried in this order: keys of `data:`, where it has them.
 _READINGS: tuple[dict[str, Any], ...] = ({}, {"encoding": "cp1252"})
 _IDS = "id doc_id document_id uid uuid key name file filename".split()
@@ -88,7 +96,7 @@ class Survey:
     def lines(self, task: str) -> Iterator[str]:
         """What was found, in words, as far as it is about a task."""
         count = len(self.texts) or len(self.examples)
-        more = " or more" if count == MOST else ""
+        more = " or more" if count == _most(self.format) else ""
         layout = f", layout {self.format}" if self.format else ""
         noun = "document" if self.texts else "record"
         yield f"{self.source}: {plural(count, noun)}{more}{layout}"
@@ -137,6 +145,11 @@ def survey(source: str) -> Survey:
     )
 
 
+def _most(layout: str | None) -> int:
+    """Records that are looked at."""
+    return PAGES if _TASKS.get(str(layout)) == "passage_qa" else MOST
+
+
 def _read(source: str, layout: str | None) -> tuple[list[Example], dict[str, Any]]:
     """The first records, and the keys of ``data:`` by which they are read, if it takes any."""
     found = []
@@ -145,7 +158,7 @@ def _read(source: str, layout: str | None) -> tuple[list[Example], dict[str, Any
             continue
         data = DataSection.model_validate({"format": layout, **keys})
         try:
-            return list(itertools.islice(formats.read(source, data), MOST)), keys
+            return list(itertools.islice(formats.read(source, data), _most(layout))), keys
         except DataError as error:
             found.append(error)
     raise found[0]
@@ -181,7 +194,9 @@ def _layout(source: str) -> str | None:
     start = first.lstrip(b"\xef\xbb\xbf \t")[:1]
     if start == b"[" or (start == b"{" and not second.startswith(b"{")):
         return formats.detect(strict_json.read(source).value)
-    return "conll" if start != b"{" and _is_conll(source) else None
+    if start == b"{":
+        return next((name for name in ("nq", "tydiqa") if recognised(source, name)), None)
+    return "conll" if _is_conll(source) else None
 
 
 def _is_conll(source: str) -> bool:

@@ -67,6 +67,14 @@ def test_a_layout_may_be_of_a_task_of_another_name(tmp_path):
     assert "It ends." in found.documents(found.task)[0]
 
 
+@pytest.mark.parametrize("name", ["nq/nq-made-up-dev-00.jsonl.gz", "tydiqa/tiny_dev.jsonl.gz"])
+def test_lines_of_a_published_layout_are_seen_by_their_keys(name, shared_data):
+    found = survey(str(shared_data / name))
+    assert (found.format, found.task) == (name.partition("/")[0], "passage_qa")
+    check_fields(found, found.task)
+    assert len(found.documents(found.task)[0]) > 100
+
+
 def test_conll_is_seen_by_its_tags(tmp_path):
     path = tmp_path / "d.txt"
     path.write_text("-DOCSTART- O\n\nIt O\nis O\nRome B-LOC\n\nYes O\n", "utf-8")
