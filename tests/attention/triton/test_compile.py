@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 from ldt.attention.triton.devices import KNOWN
 
 REGISTERS = 255  # of a thread
-BYTES = 16  # that a thread may spill: an address or two from before the loops, read behind them
+BYTES = 16  # that a thread may spill: an address or two
 # Kernels, dtypes and widths that do so, for which no tile without has been found yet.
 SPILLED = {
     "T4": {
