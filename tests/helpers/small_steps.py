@@ -133,6 +133,7 @@ TASKS = {  # task and variation: head, its changes of the config, and what makes
         {"passage_loss": "one"},
         lambda rng, n: spans(rng, n) | passages(rng, n),
     ),
+    "qasper": ("ForPassageAnswering", {}, lambda rng, n: spans(rng, n) | passages(rng, n)),
     "wikihop": ("ForCandidateRanking", {}, candidates),
     "wikihop, sums": ("ForCandidateRanking", {"window_merge": "sum"}, candidates),
     "multiple_choice": ("ForMultipleChoice", {}, choices),

@@ -91,7 +91,10 @@ def test_input_of_another_layout_gets_the_one_of_the_training(fine_tuned, tmp_pa
         ({"keep": ["name", "name"]}, "--keep name: 'name' stands twice"),
         ({"keep": ["name", ""]}, "--keep 'name,': a name is empty"),
         ({"keep": ["name"], "output": "a.json"}, "answers of classification are JSON lines"),
-        ({"layout": "squad"}, "--layout squad: no layout of classification; published ones: none"),
+        (
+            {"layout": "squad"},
+            "--layout squad: no layout of classification; published ones: 'lexglue', 'lexglue-logits'",
+        ),
         (
             {"model": "recipe.yaml"},
             "--model recipe.yaml: a file, such as a recipe; .* finetune",

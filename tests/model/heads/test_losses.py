@@ -8,8 +8,8 @@ import torch
 from longformers import ldt_model
 from torch.nn import functional as F
 
-from ldt.model.heads.evidence import _evidence_loss
 from ldt.model.heads.losses import cross_entropy
+from ldt.model.heads.markers import evidence_loss
 from ldt.model.heads.spans import span_loss
 from ldt.model.packing import pack
 from ldt.training.language_model import LanguageModelTrainer
@@ -47,7 +47,7 @@ def test_spans(half):
 
 def test_evidence(half):
     logits, labels = half[0][:, :1], (half[1] > 1).long()[:, None]
-    found = _evidence_loss(logits, labels, torch.zeros_like(labels), None)
+    found = evidence_loss(logits, labels, torch.zeros_like(labels), None)
     assert found.dtype == torch.float32
     wanted = F.binary_cross_entropy_with_logits(logits.double(), labels.double())
     assert found.item() == pytest.approx(wanted.item(), rel=EXACT)
