@@ -34,3 +34,5 @@ def test_a_curve_has_the_best_precision_at_a_recall_or_beyond():
     assert points[0.3] == 100
     assert points[0.35] == pytest.approx(100 * 2 / 3)
     assert points[1.0] == pytest.approx(60)
+    rising = curve(np.array([0.9, 0.8, 0.7]), np.array([False, True, True]))
+    assert rising == pytest.approx([100 * 2 / 3] * len(RECALLS))
