@@ -145,7 +145,9 @@ def test_ten_thousand_labels_are_as_many_columns():
     assert ((found > 0) & (found < 1)).all()
 
 
-@pytest.mark.parametrize("text", ["", "f", "f0", "f-1", "precision", "recall>=2", "accuracy>=0.5"])
+@pytest.mark.parametrize(
+    "text", ["", "f", "f0", "f-1", "f1x", "recall", "recall>=2", "accuracy>=0.5"]
+)
 def test_what_is_no_target_is_an_error(text):
     with pytest.raises(ValueError, match="expected"):
         Target.parse(text)
