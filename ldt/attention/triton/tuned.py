@@ -67,7 +67,8 @@ def found(index):
 
 def fits(tile, kernel, size, dims, limits):
     """Whether a GPU of these `Limits` may have room for a `Tile`: what no program does without,
-    sums and scores in registers and two blocks of loads in shared memory, is there.
+    sums and scores in registers (a B200 has tensor memory for them) and two blocks of loads in
+    shared memory, is there.
 
     Args:
         kernel: "forward", "dq" or "dkv".
@@ -76,11 +77,12 @@ def fits(tile, kernel, size, dims, limits):
     """
     sides = tile.rows, tile.columns, tile.warps
     threads, sums = tile.warps * limits.warp, 2 if kernel == "dkv" else 1
+    held = 0 if limits.capability[0] == 10 else tile.rows * (sums * dims + tile.columns)
     return (
         all(n > 0 and n & (n - 1) == 0 for n in sides)
         and min(tile.rows, tile.columns) >= 16
         and tile.stages >= 1
         and threads <= THREADS
-        and tile.rows * (sums * dims + tile.columns) <= min(255 * threads, limits.registers)
+        and held <= min(255 * threads, limits.registers)
         and 2 * max(tile.stages - 1, 1) * tile.columns * dims * size <= limits.shared
     )
