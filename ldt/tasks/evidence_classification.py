@@ -126,15 +126,7 @@ class EvidenceClassification(QuestionTask):
         """
         context = text(example, self.path("text", data))
         spans = self._spans(example, data)
-        features = self.chunks(
-            example,
-            context,
-            tokenizer,
-            data=data,
-            max_length=max_length,
-            passages=spans,
-            markers=marker_ids(tokenizer, self.new_tokens) * len(spans),
-        )
+        features = self.chunks(example, context, tokenizer, data=data, max_length=max_length)
         about = {"hypothesis": self.question(example, data, "hypothesis")}
         about |= self._named(example, data)
         places = np.array(spans, np.int32).reshape(-1, 2)
@@ -145,6 +137,13 @@ class EvidenceClassification(QuestionTask):
             number = names_of(config).index(gold["label"])
             passages.label(features, number, gold["evidence"])
         return features
+
+    def marks(
+        self, example: Example, tokenizer, data: "DataSection"
+    ) -> tuple[Sequence[Span], Sequence[int]]:
+        """Return the spans, with one marker for all."""
+        spans = self._spans(example, data)
+        return spans, marker_ids(tokenizer, self.new_tokens) * len(spans)
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Number of inputs with evidence, and of those whose class is not learnt."""

@@ -127,7 +127,6 @@ class PassageQA(SpanTask):
         """
         context = text(example, self.path("context", data))
         candidates = self._candidates(example, data)
-        marks = dict(zip(self.new_tokens, marker_ids(tokenizer, self.new_tokens), strict=True))
         annotations = [] if config is None else self._annotations(example, data)
         has_passage, has_span = passage_qa.right_of(annotations)
         features = self.chunks(
@@ -137,12 +136,8 @@ class PassageQA(SpanTask):
             data=data,
             max_length=max_length,
             spans=None if config is None else self._spans(annotations) if has_span else [],
-            passages=[span for _, span in candidates],
-            markers=[marks[MARKERS.get(str(name), PASSAGE_MARKER)] for name, _ in candidates],
         )
         for feature in features:
-            if not candidates:
-                feature |= {"passages": np.empty(0, np.int32), "passage_positions": []}
             layout = data.format if data.format in OFFSETS else None
             feature |= {"context": context, "chunks": len(features), "layout": layout}
             if config is not None:
@@ -150,6 +145,15 @@ class PassageQA(SpanTask):
         places = [span for _, span in candidates]
         features[0]["candidates"] = np.array(places, np.int32).reshape(-1, 2)
         return features
+
+    def marks(
+        self, example: Example, tokenizer, data: "DataSection"
+    ) -> tuple[Sequence[Span], Sequence[int]]:
+        """Return the candidates, each with the marker of its type."""
+        candidates = self._candidates(example, data)
+        ids = dict(zip(self.new_tokens, marker_ids(tokenizer, self.new_tokens), strict=True))
+        markers = [ids[MARKERS.get(str(name), PASSAGE_MARKER)] for name, _ in candidates]
+        return [span for _, span in candidates], markers
 
     def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
         """Return the inputs with an answer, and ``null_windows`` of the others."""

@@ -114,14 +114,7 @@ class Qasper(SpanTask):
         gold = None if config is None else self.gold(example, data, config)
         spans, unplaced = (None, 0) if gold is None else _mentions(gold, context, places)
         features = self.chunks(
-            example,
-            context,
-            tokenizer,
-            data=data,
-            max_length=max_length,
-            spans=spans,
-            passages=places,
-            markers=marker_ids(tokenizer, self.new_tokens) * len(places),
+            example, context, tokenizer, data=data, max_length=max_length, spans=spans
         )
         about = {"context": context, "paragraphs": np.array(places, np.int32).reshape(-1, 2)}
         for feature in features:
@@ -136,6 +129,13 @@ class Qasper(SpanTask):
                     feature[name] = feature[name] or [nowhere]
                 feature["unplaced"] = unplaced
         return features
+
+    def marks(
+        self, example: Example, tokenizer, data: "DataSection"
+    ) -> tuple[Sequence[Span], Sequence[int]]:
+        """Return the paragraphs, with one marker for all."""
+        places = self._paper(example, data)[1]
+        return places, marker_ids(tokenizer, self.new_tokens) * len(places)
 
     def keeps(self, features: Sequence[Feature]) -> bool:
         """Tell whether the paper has a paragraph with a word that is read."""

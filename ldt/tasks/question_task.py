@@ -53,23 +53,18 @@ class QuestionTask(Task):
         data: "DataSection",
         max_length: int,
         spans: Sequence[Span] | None = None,
-        passages: Sequence[Span] | None = None,
-        markers: Sequence[int] = (),
     ) -> list[Feature]:
         """Return the features of a question and its document.
 
         Beside what every feature has: ``offsets`` [tokens, 2], where in ``context`` the tokens of
         the document stand that the chunk has, and ``first``, the place of the first of them in the
         input. With spans also ``start_positions`` and ``end_positions``, the places of the first
-        and the last token of each one that is in the chunk, in order. With passages
-        (`ldt.tasks.text.marked`) also ``passages``, the numbers of those whose marker the chunk
-        has, and ``passage_positions``, where these stand.
+        and the last token of each one that is in the chunk, in order. With `marks` also
+        ``passages``, the numbers of those whose marker the chunk has, and ``passage_positions``,
+        where these stand; a chunk parts as few passages as it can.
 
         Args:
             spans: characters of the right answers.
-            passages: characters of the passages, none where there are none; a chunk parts as few as
-                it can.
-            markers: id of the marker in front of each.
 
         Raises:
             DataError: the question is empty, or leaves no room for the document.
@@ -87,9 +82,10 @@ class QuestionTask(Task):
                 f"{max_length:,} for the document, windows share {data.stride:,}; a smaller "
                 "task.max_question cuts it"
             )
-        document = _document(tokenizer, context, tuple(passages or ()), tuple(markers))
+        marks = self.marks(example, tokenizer, data)
+        document = _document(tokenizer, context, *map(tuple, marks or ()))
         length = len(document.ids)
-        parted = document.parted if passages else None
+        parted = document.parted if marks and marks[0] else None
         chunks, more = fit(length, room, example, data, context, parted)
         flags |= more
         cls, sep = ends(tokenizer)
@@ -104,7 +100,7 @@ class QuestionTask(Task):
                 inside = [(a, b) for a, b in placed if start <= a and b < end]
                 feature["start_positions"] = [a - start + first for a, _ in inside]
                 feature["end_positions"] = [b - start + first for _, b in inside]
-            if passages is not None:
+            if marks is not None:
                 numbers, places = document.marked(start, end)
                 feature["passages"] = numbers
                 feature["passage_positions"] = (places - start + first).tolist()
@@ -114,12 +110,21 @@ class QuestionTask(Task):
             features.append(feature)
         return features
 
+    def marks(
+        self, example: Example, tokenizer, data: "DataSection"
+    ) -> tuple[Sequence[Span], Sequence[int]] | None:
+        """Return the characters of the document's passages and the id of the marker in front of
+        each (`ldt.tasks.text.marked`); None of tasks without."""
+        return None
+
     def reading(
         self, example: Example, tokenizer, data: "DataSection", unit: Unit = "sentence"
     ) -> Reading:
         """Return the document, whose passages are its sentences or paragraphs."""
         document, _ = self.parts(example, data)
-        return Reading(document, _document(tokenizer, document).offsets, UNITS[unit](document))
+        marks = self.marks(example, tokenizer, data)
+        offsets = _document(tokenizer, document, *map(tuple, marks or ())).offsets
+        return Reading(document, offsets, UNITS[unit](document))
 
 
 def _parts(document: Marked, start: int, end: int) -> Iterator[Segment]:

@@ -98,6 +98,17 @@ def test_no_chunk_cuts_a_span_and_the_class_is_learnt_where_its_evidence_is(tiny
     assert {feature["labels"] for feature in unmentioned} == {0}
 
 
+def test_the_place_of_a_chunk_is_that_of_the_words_it_reads(tiny):
+    item = claim(evidence=[0, 1])
+    whole = len(encode(item, tiny)[0]["input_ids"])
+    features = encode(item, tiny, max_length=whole - 4)
+    reading = TASK.reading(item, tiny, DataSection())
+    for feature in features:
+        words = feature["offsets"][np.ptp(feature["offsets"], axis=1) > 0]
+        _, start, end = feature["read"]
+        assert reading.span(start, end) == (words[0, 0], words[-1, 1])
+
+
 def test_a_text_without_spans_has_a_class_and_no_evidence(tiny):
     (feature,) = encode(claim(spans=[], evidence=[]), tiny)
     assert (feature["passage_positions"], feature["labels"]) == ([], 1)
