@@ -10,9 +10,9 @@ from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
 from ldt.model.heads.classification import ClassificationHead
-from ldt.model.heads.losses import counts, cross_entropy
+from ldt.model.heads.losses import counts, cross_entropy, weighted
 from ldt.model.heads.markers import EvidenceHead, evidence_loss, known_evidence
-from ldt.model.heads.spans import span_items, span_loss
+from ldt.model.heads.spans import sides_loss, span_items, unpacked_sides
 from ldt.model.packing import check_positions
 
 
@@ -107,26 +107,21 @@ class LdtForEvidenceAnswering(Head):
             check_positions(positions, input_ids.shape[1])
         inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
         x, packing, rest = self.encode(*inputs, **kwargs)
-        sides = self.qa_outputs(x)
-        sides = packing.unpack(sides, torch.finfo(sides.dtype).min)
-        start, end = (side.contiguous() for side in sides.unbind(-1))
+        start, end = sides = unpacked_sides(self.qa_outputs(x), packing)
         kind = self.type_classifier(packing.first(x))
-        x, real = packing.unpack(x), packing.real()
+        x = packing.unpack(x)
         heads = self.paragraph_classifier, self.sentence_classifier
         paragraphs, sentences = (head(x, at) for head, at in zip(heads, places, strict=True))
         loss, golds = None, (start_positions, end_positions, paragraph_labels, sentence_labels)
         if labels is not None and all(gold is not None for gold in golds):
             starts, ends, types, *evidence = counts(num_items_in_batch, 5)
-            start_loss = span_loss(start, start_positions, real, count=starts)
-            end_loss = span_loss(end, end_positions, real, count=ends)
             losses = {
-                "span": (start_loss + end_loss) / 2,
+                "span": sides_loss(sides, golds[:2], packing.real(), (starts, ends)),
                 "type": cross_entropy(kind, labels.to(kind.device), types),
                 "paragraphs": evidence_loss(paragraphs, paragraph_labels, places[0], evidence[0]),
                 "sentences": evidence_loss(sentences, sentence_labels, places[1], evidence[1]),
             }
-            weights = self.config.evidence_weights
-            loss = sum(weights.get(name, 1) * value for name, value in losses.items())
+            loss = weighted(losses, self.config.evidence_weights)
         return LdtEvidenceOutput(loss, start, end, kind, paragraphs, sentences, **rest)
 
     def loss_items(self, *, labels, input_ids, attention_mask=None, **inputs):

@@ -21,6 +21,11 @@ def mean(total, items, count=None):
     return total / (count + (count == 0))
 
 
+def weighted(losses, weights):
+    """The sum of losses by their names, each times its weight, or 1 where none is named."""
+    return sum(weights.get(name, 1) * loss for name, loss in losses.items())
+
+
 def counts(num_items_in_batch, parts):
     """The count of each part of a loss, None for each where there are none.
 

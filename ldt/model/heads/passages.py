@@ -10,14 +10,14 @@ from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
 from ldt.model.heads.classification import ClassificationHead
-from ldt.model.heads.losses import counts, cross_entropy
+from ldt.model.heads.losses import counts, cross_entropy, weighted
 from ldt.model.heads.markers import (
     EvidenceHead,
     evidence_loss,
     known_evidence,
     one_passage_loss,
 )
-from ldt.model.heads.spans import span_items, span_loss
+from ldt.model.heads.spans import sides_loss, span_items, unpacked_sides
 from ldt.model.packing import check_positions
 
 
@@ -101,7 +101,8 @@ class LdtForEvidenceClassification(Head):
         loss = None
         if labels is not None and passage_labels is not None:
             golds = (logits, labels), (passages, passage_labels, passage_positions)
-            loss = self._weighted(self._losses(*golds, *counts(num_items_in_batch, 2)))
+            losses = self._losses(*golds, *counts(num_items_in_batch, 2))
+            loss = weighted(losses, self.config.evidence_weights)
         return LdtPassageOutput(loss, logits, passages, **rest)
 
     def loss_items(self, *, labels, passage_labels, passage_positions, **inputs):
@@ -131,10 +132,6 @@ class LdtForEvidenceClassification(Head):
             "class": cross_entropy(logits, labels.to(logits.device), class_count),
             "passages": loss(*passages, passage_count),
         }
-
-    def _weighted(self, losses):
-        weights = self.config.evidence_weights
-        return sum(weights.get(name, 1) * value for name, value in losses.items())
 
 
 class LdtForPassageAnswering(LdtForEvidenceClassification):
@@ -179,18 +176,14 @@ class LdtForPassageAnswering(LdtForEvidenceClassification):
         inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
         x, packing, rest = self._read(passage_positions, *inputs, **kwargs)
         logits, passages = self._scores(x, packing, passage_positions)
-        sides = self.qa_outputs(x)
-        sides = packing.unpack(sides, torch.finfo(sides.dtype).min)
-        start, end = (side.contiguous() for side in sides.unbind(-1))
+        start, end = sides = unpacked_sides(self.qa_outputs(x), packing)
         loss, golds = None, (start_positions, end_positions, labels, passage_labels)
         if all(gold is not None for gold in golds):
             starts, ends, *others = counts(num_items_in_batch, 4)
-            real = packing.real()
-            start_loss = span_loss(start, start_positions, real, count=starts)
-            end_loss = span_loss(end, end_positions, real, count=ends)
+            span = sides_loss(sides, golds[:2], packing.real(), (starts, ends))
             found = (logits, labels), (passages, passage_labels, passage_positions)
-            losses = {"span": (start_loss + end_loss) / 2} | self._losses(*found, *others)
-            loss = self._weighted(losses)
+            losses = {"span": span} | self._losses(*found, *others)
+            loss = weighted(losses, self.config.evidence_weights)
         return LdtPassageOutput(loss, logits, passages, start, end, **rest)
 
     def loss_items(self, *, input_ids, attention_mask=None, **inputs):

@@ -89,9 +89,9 @@ class LdtForQuestionAnswering(Head):
             (start, end, real), rest = self._sides_and_rest(*inputs, **kwargs)
         loss = None
         if start_positions is not None and end_positions is not None:
-            sides = (start, start_positions), (end, end_positions)
-            parts = zip(sides, counts(num_items_in_batch, 2), strict=True)
-            loss = sum(span_loss(*side, real, example_ids, count) for side, count in parts) / 2
+            golds = start_positions, end_positions
+            parts = counts(num_items_in_batch, 2)
+            loss = sides_loss((start, end), golds, real, parts, example_ids)
         return LdtQuestionAnsweringOutput(loss, start, end, **rest)
 
     def loss_items(
@@ -108,10 +108,26 @@ class LdtForQuestionAnswering(Head):
     def _sides_and_rest(self, *inputs, **kwargs):
         """`_sides`, and the dict of the encoder's other outputs."""
         x, packing, rest = self.encode(*inputs, **kwargs)
-        logits = self.qa_outputs(x)
-        logits = packing.unpack(logits, torch.finfo(logits.dtype).min)
-        start, end = (side.contiguous() for side in logits.unbind(-1))
-        return (start, end, packing.real()), rest
+        return (*unpacked_sides(self.qa_outputs(x), packing), packing.real()), rest
+
+
+def unpacked_sides(logits, packing):
+    """Logits of starts and of ends, [b, n] each, of packed ones [total, 2]; padding has the dtype's
+    least number."""
+    logits = packing.unpack(logits, torch.finfo(logits.dtype).min)
+    start, end = (side.contiguous() for side in logits.unbind(-1))
+    return start, end
+
+
+def sides_loss(sides, golds, real, numbers, example_ids=None):
+    """The mean of the `span_loss` of starts and of ends.
+
+    Args:
+        sides, golds, numbers: of starts and of ends, its logits, positions and count.
+        real, example_ids: as it has them.
+    """
+    parts = zip(sides, golds, numbers, strict=True)
+    return sum(span_loss(*side, real, example_ids, number) for *side, number in parts) / 2
 
 
 def span_loss(logits, positions, real, example_ids=None, count=None):
