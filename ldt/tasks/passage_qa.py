@@ -21,7 +21,7 @@ from ldt.metrics.baseline import Baselines
 from ldt.metrics.numbers import logsumexp
 from ldt.metrics.passage_qa import Annotation, Gold
 from ldt.tasks.base import Outputs, Writer, named_labels
-from ldt.tasks.span_task import Found, SpanTask
+from ldt.tasks.span_task import Found, SpanTask, thinned
 from ldt.tasks.text.alignment import Span
 
 if TYPE_CHECKING:
@@ -159,14 +159,8 @@ class PassageQA(SpanTask):
         """Return the inputs with an answer, and ``null_windows`` of the others."""
         if self.null_windows == 1:
             return None, []
-        kept = np.array([_has_answer(feature) for feature in features])
-        without = np.flatnonzero(~kept)
-        kept[without] = np.random.default_rng(seed).random(len(without)) < self.null_windows
-        line = (
-            f"{kept[without].sum():,} of {len(without):,} inputs without an answer are trained on "
-            f"(task.null_windows={self.null_windows}), drawn once by the seed"
-        )
-        return np.flatnonzero(kept).tolist(), [line]
+        answered = [feature["labels"] != NONE for feature in features]
+        return thinned(answered, self.null_windows, self.null_windows, seed)
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Number of inputs by the type of their answer."""
@@ -353,10 +347,6 @@ def _label(feature: Feature, annotations: Sequence[Annotation], has_short: bool)
         feature["labels"] = PASSAGE if here else NONE
     for name in SpanTask.label_names:
         feature[name] = feature[name] or [CLS]
-
-
-def _has_answer(feature: Feature) -> bool:
-    return feature["labels"] != NONE
 
 
 def _listed(example: Example, path: str) -> list[Any]:

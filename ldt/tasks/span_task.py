@@ -130,6 +130,26 @@ class SpanTask(QuestionTask):
         return first | {"n_best": n_best}
 
 
+def thinned(
+    answered: Sequence[bool], share: float, chosen: object, seed: int
+) -> tuple[list[int], list[str]]:
+    """The inputs with an answer and a share of the others, drawn by the seed; and a line about it.
+
+    Args:
+        answered: of each input, whether it has an answer.
+        share: of those without that are trained on, from 0 on.
+        chosen: ``task.null_windows``, for the line.
+    """
+    kept = np.array(answered)
+    without = np.flatnonzero(~kept)
+    kept[without] = np.random.default_rng(seed).random(len(without)) < share
+    line = (
+        f"{kept[without].sum():,} of {len(without):,} inputs without an answer are trained on "
+        f"(task.null_windows={chosen}), drawn once by the seed"
+    )
+    return np.flatnonzero(kept).tolist(), [line]
+
+
 def context_of(source: str | Path) -> str:
     """The document of a feature, which has its text or, not to hold it in memory, its file.
 

@@ -15,7 +15,7 @@ from ldt.metrics.result import mean
 from ldt.tasks.base import Decision, Fault, Outputs, Writer, evaluation_set, training_set
 from ldt.tasks.deciding import Calibrated, calibration, logits_of
 from ldt.tasks.decisions.policy import Policy, Rules, decide
-from ldt.tasks.span_task import SpanTask, context_of
+from ldt.tasks.span_task import SpanTask, context_of, thinned
 from ldt.tasks.text.alignment import Span
 from ldt.tasks.text.words import cuts_word
 
@@ -150,15 +150,9 @@ class Squad(SpanTask, Calibrated):
         """Return the inputs with an answer, and of the others those that ``null_windows`` keeps."""
         if self.null_windows == "all":
             return None, []
-        kept = np.array([_has_answer(feature) for feature in features])
-        without = np.flatnonzero(~kept)
-        share = kept.sum() / max(len(without), 1)
-        kept[without] = np.random.default_rng(seed).random(len(without)) < share
-        line = (
-            f"{kept[without].sum():,} of {len(without):,} inputs without an answer are trained on "
-            f"(task.null_windows={self.null_windows}), drawn once by the seed"
-        )
-        return np.flatnonzero(kept).tolist(), [line]
+        answered = list(map(_has_answer, features))
+        share = sum(answered) / max(answered.count(False), 1)
+        return thinned(answered, share, self.null_windows, seed)
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Number of chunks with an answer."""
