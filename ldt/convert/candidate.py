@@ -7,12 +7,12 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers.utils import cached_file
 
-from ldt.convert.source import source_config
+from ldt.convert.kinds import source_config
 from ldt.model.config import usable_length
 from ldt.model.config_file import read_values
 from ldt.model.loading import find_folder, read_config
 
-_LONG = ("ldt", "longformer")  # kinds that are trained as they are
+_LONG = ("ldt", "ldt_seq2seq", "led", "longformer")  # kinds that are trained as they are
 
 
 @dataclass(frozen=True)
