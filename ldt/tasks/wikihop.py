@@ -17,6 +17,7 @@ from ldt.data.chunking import fit
 from ldt.data.features import Feature
 from ldt.data.options import Count
 from ldt.data.records import Example, field, flat, text, texts
+from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import marker_ids, tokenize, tokenize_with_offsets
 from ldt.errors import DataError, listed
 from ldt.metrics import wikihop
@@ -35,7 +36,6 @@ from ldt.tasks.base import (
 )
 from ldt.tasks.explained import Reading, Target
 from ldt.tasks.ranking import Ranking
-from ldt.tasks.text.sentences import UNITS, Unit
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
