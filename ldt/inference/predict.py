@@ -384,3 +384,8 @@ def _log_summary(counts: Counts, rejects: Rejects, max_length: int) -> None:
     if rejects.count:
         parts.append(f"{plural(rejects.count, 'record')} rejected, see {rejects.path}")
     log.info("%s", "; ".join(parts))
+    if 2 * counts.wordless > counts.documents:
+        log.warning(
+            f"{counts.wordless:,} of {counts.documents:,} summaries are empty or a single token: "
+            "the model has not learnt to write; more steps, or another learning rate"
+        )

@@ -5,7 +5,7 @@ Nothing here imports torch before a head is asked for.
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -83,6 +83,9 @@ class AnyTask(Section, ABC):
     label_names: ClassVar[tuple[str, ...]] = ("labels",)  # arguments of the head, for its loss
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss"})
     extras: ClassVar[tuple[str, ...]] = ()  # keys of its features that the head does not take
+    # Values of data.overflow with which it reads long documents, the usual one first.
+    overflows: ClassVar[tuple[str, ...]] = ("windows", "truncate", "error")
+    generates: ClassVar[bool] = False  # its answers are written token by token
     answer_keys: ClassVar[tuple[str, ...]] = ()  # keys of its answers, besides `ANSWER_KEYS`
     layouts: ClassVar[Mapping[str, Writer]] = {}  # the published ones, by name
     layouts_of_own: ClassVar[bool] = False  # they need documents that are read in the same one
@@ -285,6 +288,21 @@ class Task(AnyTask):
         """Lines to print about an encoded training set, less ``left_out`` documents (`keeps`)."""
         return []
 
+    def run(self, model, inputs: Mapping[str, Any], *, quick: bool = False) -> Mapping[str, Any]:
+        """Return tensors by the names of `outputs`, and maybe others, for a batch.
+
+        Args:
+            model: of the class `head`.
+            inputs: of its forward; without labels, or with them.
+            quick: whether a rougher answer will do, as in an evaluation while the model trains.
+        """
+        return model(**inputs)
+
+    def sampled(self, documents: int) -> Collection[int]:
+        """Return the numbers of the documents of an evaluation set, here all of so many, that are
+        answered for while a model trains."""
+        return range(documents)
+
     @abstractmethod
     def gold(self, example: Example, data: "DataSection", config) -> Any:
         """Return the right answer in the form that `score` takes."""
@@ -366,7 +384,11 @@ class Task(AnyTask):
         """The metric by which the best checkpoint is chosen; see ``lower_is_better``."""
 
     def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
-        """Return what the inputs to train on change in the config, and lines to print about it."""
+        """Return what the inputs to train on change in the config, and lines to print about it.
+
+        Where the model writes, ``generation`` among the changes are settings of its
+        GenerationConfig.
+        """
         return {}, []
 
     def in_full(self) -> Self:
