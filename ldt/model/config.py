@@ -135,15 +135,29 @@ def plain_longformer(values, source="SOURCE"):
     Raises:
         ModelError: ``values`` describes something that this encoder does not compute.
     """
-    values = dict(values)
     kind = values.get("model_type")
-    mode = values.get("attention_mode")
-    authors = mode not in (None, "longformer")
+    authors = values.get("attention_mode") not in (None, "longformer")
     if kind not in ("ldt", "longformer") and not (authors and kind in (None, "", "roberta")):
         if not kind:
             raise ModelError(f"{source}: config.json names no model_type, a Longformer's does")
         raise ModelError(f"{source} is a {kind} model; ldt convert {source} makes it long")
+    return authors_windows(values, source, authors) | {"model_type": "ldt"}
+
+
+def authors_windows(values, source, authors):
+    """A copy of the dict ``values`` without the keys of the authors' files alone.
+
+    Args:
+        values: the keys of a config.json.
+        source: the folder it is from, for the message.
+        authors: whether it is one of theirs, whose windows count one side and are doubled.
+
+    Raises:
+        ModelError: ``values`` asks for attention that is not computed here.
+    """
+    values = dict(values)
     if authors:
+        mode = values.get("attention_mode")
         if mode not in _AUTHORS_MODES:
             raise ModelError(
                 f"{source}: attention_mode {mode!r} is not the sliding window of this encoder; "
@@ -156,12 +170,13 @@ def plain_longformer(values, source="SOURCE"):
         values.pop("attention_dilation", None)
     for key in _AUTHORS_KEYS:
         values.pop(key, None)
-    values["model_type"] = "ldt"
     return values
 
 
 def usable_length(config):
-    """Longest input in tokens, special tokens included."""
+    """Longest input in tokens, special tokens included; of an encoder-decoder the encoder's."""
+    if config.is_encoder_decoder:
+        return config.max_encoder_position_embeddings
     return config.max_position_embeddings - config.pad_token_id - 1
 
 
@@ -220,7 +235,8 @@ def upper_middle_layers(layers):
     return list(range(max(0, end - count), end))
 
 
-def _check_pooling(config):
+def check_pooling(config):
+    """Raise a ValueError for a second level that cannot be."""
     layers = config.pooling_layers
     pooled.check(config.pooling, config.pooling_size, config.pooling_stride, config.pooling_window)
     if len(set(layers)) < len(layers) or not set(layers) <= set(range(config.num_hidden_layers)):
@@ -264,16 +280,21 @@ def check_layers(config, backends=BACKENDS):
 def check_config(config):
     """Raise a ValueError for numbers that do not go together."""
     check_layers(config)
-    _check_pooling(config)
-    if config.pad_token_id is None or not 0 <= config.pad_token_id < config.vocab_size:
-        raise ValueError(
-            f"pad_token_id must be an id of the {config.vocab_size} in the vocabulary, "
-            f"got {config.pad_token_id}"
-        )
+    check_pooling(config)
+    check_pad_token(config)
     if usable_length(config) < 1:
         raise ValueError(
             f"max_position_embeddings must be more than pad_token_id + 1, which is "
             f"{config.pad_token_id + 1}, got {config.max_position_embeddings}"
+        )
+
+
+def check_pad_token(config):
+    """Raise a ValueError for an id of padding outside of the vocabulary."""
+    if config.pad_token_id is None or not 0 <= config.pad_token_id < config.vocab_size:
+        raise ValueError(
+            f"pad_token_id must be an id of the {config.vocab_size} in the vocabulary, "
+            f"got {config.pad_token_id}"
         )
 
 
