@@ -41,6 +41,7 @@ from ldt.inference.run_folder import find_model, fingerprint, read_recipe
 from ldt.inference.stream import Beside, Counts, Documents, Predictor, ahead, answer_all
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import AnyTask
+from ldt.tasks.generation import wordless
 from ldt.tasks.text.sentences import Unit
 
 log = logging.getLogger("ldt")
@@ -384,8 +385,5 @@ def _log_summary(counts: Counts, rejects: Rejects, max_length: int) -> None:
     if rejects.count:
         parts.append(f"{plural(rejects.count, 'record')} rejected, see {rejects.path}")
     log.info("%s", "; ".join(parts))
-    if 2 * counts.wordless > counts.documents:
-        log.warning(
-            f"{counts.wordless:,} of {counts.documents:,} summaries are empty or a single token: "
-            "the model has not learnt to write; more steps, or another learning rate"
-        )
+    if doubt := wordless(counts.wordless, counts.documents):
+        log.warning("%s", doubt)

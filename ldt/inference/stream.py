@@ -69,8 +69,8 @@ class Counts:
     ``tokens`` are those of the ``windows``, special and repeated ones included; ``long`` counts
     documents that did not fit one input, ``cut`` those that were not read to the end, with
     ``unread`` of their ``lengths``, the tokens of all documents; ``wordless`` counts summaries of
-    one token or none, ``labels`` the answers of a classification, ``resumed`` the documents that had
-    theirs already.
+    one token or none, ``labels`` the answers of a classification, ``resumed`` the documents that
+    had theirs already.
     """
 
     documents: int = 0

@@ -37,17 +37,17 @@ class Generation(Section):
             nothing.
     """
 
-    num_beams: int = Field(4, ge=1, le=1024)
-    length_penalty: float = Field(1.0, ge=-100, le=100)
+    num_beams: int = Field(default=4, ge=1, le=1024)
+    length_penalty: float = Field(default=1.0, ge=-100, le=100)
     early_stopping: bool | Literal["never"] = False
     max_length: Length | None = None
     max_new_tokens: Length | None = None
-    min_length: int = Field(0, ge=0, le=1 << 24)
+    min_length: int = Field(default=0, ge=0, le=1 << 24)
     min_new_tokens: Length | None = None
-    no_repeat_ngram_size: int = Field(3, ge=0, le=1 << 24)
-    encoder_no_repeat_ngram_size: int = Field(0, ge=0, le=1 << 24)
-    repetition_penalty: float = Field(1.0, gt=0, le=1e6)
-    encoder_repetition_penalty: float = Field(1.0, gt=0, le=1e6)
+    no_repeat_ngram_size: int = Field(default=3, ge=0, le=1 << 24)
+    encoder_no_repeat_ngram_size: int = Field(default=0, ge=0, le=1 << 24)
+    repetition_penalty: float = Field(default=1.0, gt=0, le=1e6)
+    encoder_repetition_penalty: float = Field(default=1.0, gt=0, le=1e6)
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
@@ -85,6 +85,17 @@ def configure(model, settings: dict[str, Any]) -> None:
 
     own = {name: getattr(model.generation_config, name) for name in _OWN}
     model.generation_config = GenerationConfig(**own, **settings)
+
+
+def wordless(count: int, total: int) -> str | None:
+    """What is to be said where so many texts of all are empty or a single token; None if they are
+    not the most."""
+    if 2 * count <= total:
+        return None
+    return (
+        f"{count:,} of {total:,} summaries are empty or a single token: the model has not learnt "
+        "to write; more steps or another training.learning_rate may do"
+    )
 
 
 def greedy(config):

@@ -1,5 +1,6 @@
 """A summary of a document, or of several, which a model with a decoder writes."""
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -11,16 +12,18 @@ from ldt.data.options import Count, Length
 from ldt.data.records import Example, flat, kind, text, texts
 from ldt.data.records import field as field_of
 from ldt.data.tokenization import special_id, tokenize
-from ldt.errors import DataError, RecipeError
-from ldt.metrics import baseline, rouge
+from ldt.errors import DataError, RecipeError, plural
+from ldt.metrics import baseline, rouge, summarization
 from ldt.metrics.baseline import Baselines
-from ldt.metrics.result import mean
+from ldt.metrics.result import count_words, mean
 from ldt.tasks.base import Outputs, Task
-from ldt.tasks.generation import Generation, greedy
+from ldt.tasks.generation import Generation, greedy, wordless
 from ldt.tasks.segments import Segment, ends, join
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
+
+log = logging.getLogger("ldt")
 
 BLOCK = 8  # documents in a row that an evaluation takes, so that whole batches are answered
 START = 1  # tokens that the decoder starts with
@@ -201,9 +204,8 @@ class Summarization(Task):
         return {number for number in range(documents) if number // BLOCK % every == 0}
 
     def gold(self, example: Example, data: "DataSection", config) -> dict[str, Any]:
-        """Return the ``summary``, and the ``documents``."""
-        summary = self._summary(example, data)
-        return {"summary": summary, "documents": self._documents(example, data)}
+        """Return the ``summary``, and the ``text`` with its documents."""
+        return {"summary": self._summary(example, data), "text": self._documents(example, data)}
 
     def decode(
         self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
@@ -224,20 +226,20 @@ class Summarization(Task):
     def measure(
         self, answers: Sequence[dict], golds: Sequence[dict], config
     ) -> tuple[dict[str, float], list[dict]]:
-        """Return ROUGE from 0 to 100, and the mean words of the answers and of the summaries."""
-        right = [gold["summary"] for gold in golds]
-        written = [answer["summary"] for answer in answers]
-        metrics = mean([rouge.scores(*pair) for pair in zip(right, written, strict=True)])
-        return metrics | {"words": mean_words(written), "summary_words": mean_words(right)}, []
+        """Return ROUGE and the other figures of `ldt.metrics.summarization`."""
+        blank = sum(answer.get("summary_tokens", 2) < 2 for answer in answers)
+        if len(answers) > 1 and (doubt := wordless(blank, len(answers))):
+            log.warning("%s", doubt)
+        scores = map(summarization.score, golds, answers)
+        return mean([*scores], summarization.metrics), []
 
     def baseline(self, trained: Sequence[dict], golds: Sequence[dict], config) -> Baselines:
         """Return what the beginnings of the documents have, as long as a summary is."""
-        words = round(mean_words(gold["summary"] for gold in trained))
-        leads = [flat(gold["documents"]).split()[:words] for gold in golds]
-        answers = [{"summary": " ".join(lead)} for lead in leads]
-        metrics, _ = self.score(answers, golds, config)
-        figures = {name: metrics[name] for name in rouge.NAMES}
-        return baseline.best({f"the first {words:,} words": figures})
+        words = round(float(np.mean([count_words(gold["summary"]) for gold in trained])))
+        leads = [" ".join(flat(gold["text"]).split()[:words]) for gold in golds]
+        summaries = [gold["summary"] for gold in golds]
+        figures = mean([*map(rouge.scores, summaries, leads)])
+        return baseline.best({f"the first {plural(words, 'word')}": figures})
 
     def default_metric(self, config) -> str:
         """ROUGE-L by sentences, which papers on long documents call ROUGE-L."""
@@ -294,11 +296,6 @@ class Summarization(Task):
                 f"model has {positions:,} positions"
             )
         return positions
-
-
-def mean_words(texts: Iterable[str]) -> float:
-    """Words of a text, in the mean."""
-    return float(np.mean([len(text.split()) for text in texts]))
 
 
 def shares(lengths: Sequence[int], room: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,8 @@ from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import AnyTask, Decision, Task
 from ldt.training.progress import is_metric
 from ldt.training.trainer import Trainer
+
+log = logging.getLogger("ldt")
 
 
 class Measured(NamedTuple):
@@ -142,16 +145,14 @@ class ByExample(Measure):
             for row, number in enumerate(documents)
             if every or not self.rough or number in self.sampled
         ]
-        found = {}
+        found: Mapping[str, Any] = {}
         if rows:
             part = {name: values[rows] for name, values in inputs.items()}
             found = self.task.run(model, part, quick=self.rough)
-        whole = {}
+        whole, ids = {}, inputs["input_ids"]
         for name in self.task.outputs:
             size = found[name].shape[1] if rows else 1
-            whole[name] = inputs["input_ids"].new_full(
-                (len(inputs["input_ids"]), size), NO_POSITION
-            )
+            whole[name] = ids.new_full((len(ids), size), NO_POSITION)
             if rows:
                 whole[name][rows] = found[name]
         return whole
@@ -204,6 +205,8 @@ class MetricsByStep(TrainerCallback):
         assert step is not None  # training is over
         # Evaluated in an earlier session, roughly, or not at all.
         if step not in self._at or self.measure.rough:
+            if self.measure.rough:
+                log.info("evaluating all documents as prediction answers for them")
             self.measure.rough = False
             trainer.remove_callback(trainer.progress)  # it is no step of the run
             trainer.evaluate()

@@ -98,8 +98,8 @@ BASELINES = {  # task: right answers of training, of evaluation; config; some of
     "summarization": (
         [{"summary": "a b"}, {"summary": "c d e f"}],
         [
-            {"summary": "x y", "documents": ["x y z u", "v"]},
-            {"summary": "x y z", "documents": ["x", "u z"]},
+            {"summary": "x y", "text": ["x y z u", "v"]},
+            {"summary": "x y z", "text": ["x", "u z"]},
         ],
         {},
         # the first three words; F1 of x y z is 2·2/(3 + 2), of x u z 2·2/(3 + 3)
