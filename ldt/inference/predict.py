@@ -15,6 +15,7 @@ from typing import Any
 
 from ldt.data.formats import FORMATS, LINES, PUBLISHED, read
 from ldt.data.options import check_encoding
+from ldt.data.sentences import Unit
 from ldt.data.sources import Names, each
 from ldt.errors import (
     EXIT_OK,
@@ -42,7 +43,6 @@ from ldt.inference.stream import Beside, Counts, Documents, Predictor, ahead, an
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import AnyTask
 from ldt.tasks.generation import wordless
-from ldt.tasks.text.sentences import Unit
 
 log = logging.getLogger("ldt")
 
@@ -110,7 +110,7 @@ def predict(
         passages: passages of the document that each answer names as what it rests on, best first.
         passages_by: a name in `ldt.inference.passages.METHODS`.
         passages_of: classes to name passages of; none for those of the answer.
-        passages_unit: what they are, a name in `ldt.tasks.text.sentences.UNITS`.
+        passages_unit: what they are, a name in `ldt.data.sentences.UNITS`.
         passages_test: whether the model answers again with the passages hidden one after the other,
             and by them alone, for the key ``faithfulness``.
         chunks: whether answers list the chunks of their document, with the scores of each.

@@ -23,8 +23,8 @@ from ldt.metrics.baseline import Baselines
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
+    from ldt.data.sentences import Unit
     from ldt.tasks.explained import Reading, Target
-    from ldt.tasks.text.sentences import Unit
 
 NO_LABEL = -100  # a label that has no part in the loss
 # Keys of answers of any task: those of the flags among them.

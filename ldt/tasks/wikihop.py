@@ -17,6 +17,7 @@ from ldt.data.chunking import fit
 from ldt.data.features import Feature
 from ldt.data.options import Count
 from ldt.data.records import Example, field, flat, text, texts
+from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import marker_ids, tokenize, tokenize_with_offsets
 from ldt.errors import DataError, listed
 from ldt.metrics import wikihop
@@ -26,7 +27,6 @@ from ldt.tasks.base import NO_LABEL, Fault, Outputs, Writer, evaluation_set, tra
 from ldt.tasks.explained import Reading, Target
 from ldt.tasks.ranking import Ranking
 from ldt.tasks.segments import Segment, ends, join
-from ldt.tasks.text.sentences import UNITS, Unit
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
