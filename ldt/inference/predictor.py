@@ -58,6 +58,10 @@ class EncoderPredictor:
         self.device = find_device(device)
         if precision == "int8" and self.device.type != "cpu":
             raise UserError(f"--precision int8 runs on the CPU, not on {self.device}; bf16 does")
+        if precision == "int8" and self.task.generates:
+            raise UserError(
+                f"--precision int8: answers of {self.task.name} are written; --precision bf16 does"
+            )
         if precision == "bf16" and self.device.type == "cpu" and not has_bfloat16():
             log.warning(
                 "--precision bf16: this CPU has no instructions for bfloat16 and takes longer than "

@@ -45,10 +45,12 @@ class Measured(NamedTuple):
 class Measure(ABC):
     """Makes metrics, and rows of a table, of what a model says of the whole evaluation set.
 
-    ``rough``: whether that is some of the documents and what is fast, until training is over.
+    ``rough``: whether that is some of the documents and what is fast, until training is over;
+    ``share``: of the documents, the part that then counts.
     """
 
     rough = False
+    share = 1.0
 
     @abstractmethod
     def __call__(self, prediction: EvalPrediction) -> Measured:
@@ -90,6 +92,7 @@ class ByExample(Measure):
         self.examples, self.golds = examples, golds
         self.rows = features.by_document()
         self.rough, self.sampled = task.generates, task.sampled(len(examples))
+        self.share = len(self.sampled) / len(examples)
 
     def __call__(self, prediction):
         outputs = self._by_name(prediction.predictions)  # each [inputs, ...], in order

@@ -50,8 +50,8 @@ class WholeSteps(transformers.Trainer):
 
     train_sampler: Any = None  # in place of a random order
     # Makes the outputs of an evaluation batch, in place of those that came with its loss: of the
-    # model, the batch, and the numbers of its documents.
-    answer: Callable[[Any, dict, list[int]], Mapping[str, torch.Tensor]] | None = None
+    # model, the batch, and the numbers of its documents (`ldt.training.evaluation.ByExample`).
+    answer: Callable[..., Mapping[str, torch.Tensor]] | None = None
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
