@@ -96,7 +96,7 @@ class ByExample(Measure):
 
     def __call__(self, prediction):
         outputs = self._by_name(prediction.predictions)  # each [inputs, ...], in order
-        answers, golds, lengths, wrong = [], [], [], []
+        answers, numbers, wrong = [], [], []
         for number, (rows, example) in enumerate(zip(self.rows, self.examples, strict=True)):
             if self.rough and number not in self.sampled:
                 continue
@@ -106,15 +106,15 @@ class ByExample(Measure):
                 continue
             features = [self.features[row] for row in rows]
             answers.append(self.task.decode(windows, self.config, example, features))
-            golds.append(self.golds[number])
-            lengths.append(features[0]["tokens"])
+            numbers.append(number)
         if wrong:
             raise TrainingDiverged(
                 "training diverged: the model's answers in evaluation are not finite, documents "
                 f"{', '.join(wrong[:10])}"
             )
-        decision = Decision(answers)
+        decision, golds = Decision(answers), [self.golds[number] for number in numbers]
         if self.decides:
+            lengths = [self.features[self.rows[n][0]]["tokens"] for n in numbers]
             decision = self.task.decide(answers, golds, self.config, lengths)
         metrics, table = self.task.score(decision.answers, golds, self.config)
         rows = zip_longest(table, decision.columns, fillvalue={})
