@@ -113,10 +113,11 @@ class Finetuning(Job[Inputs]):
         # The seed decides the weights of a new head and of new tokens, whatever was drawn before.
         set_seed(seed)
         model = load(folder, task.head(), **changes)
-        if generation:
-            configure(model, generation)
         draw_embeddings(model, new_tokens)
         facts: dict[str, Any] = {"parameters": model.num_parameters()}
+        if generation:
+            configure(model, generation)
+            facts["generation"] = generation
         if adapter:
             model = lora.adapt(model, self.recipe, adapter, new_tokens)
             facts["lora"] = adapter
