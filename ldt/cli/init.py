@@ -14,6 +14,7 @@ from ldt.cli.recipes import new_file
 from ldt.errors import UserError, did_you_mean
 
 SMALL, LARGE = "sentence-transformers/all-MiniLM-L6-v2", "allenai/longformer-base-4096"
+WRITER = "facebook/bart-base"  # of a task whose answers are written
 SHORTEST = 512  # no model is converted to less than the usual length of a short one
 
 _Answer = TypeVar("_Answer")
@@ -103,6 +104,8 @@ def _write(
     task = _answer(task, "Task", found.task, yes, task_of)
     asked = "Model: a folder or hub id of a BERT, RoBERTa, Longformer"
     suggestion = LARGE if shutil.which("nvidia-smi") else SMALL
+    if TASKS[task].generates:
+        asked, suggestion = "Model: a folder or hub id of a BART, LED", WRITER
     model, known = _answer(model, asked, suggestion, yes, lambda name: (name, candidate(name)))
     tokens = draft.lengths(found, task, known.count if known.tokenizer else None)
     given = None if max_length is None else str(max_length)

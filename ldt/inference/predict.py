@@ -42,6 +42,7 @@ from ldt.inference.run_folder import find_model, fingerprint, read_recipe
 from ldt.inference.stream import Beside, Counts, Documents, Predictor, ahead, answer_all
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import AnyTask
+from ldt.tasks.generation import wordless
 
 log = logging.getLogger("ldt")
 
@@ -384,3 +385,5 @@ def _log_summary(counts: Counts, rejects: Rejects, max_length: int) -> None:
     if rejects.count:
         parts.append(f"{plural(rejects.count, 'record')} rejected, see {rejects.path}")
     log.info("%s", "; ".join(parts))
+    if doubt := wordless(counts.wordless, counts.documents):
+        log.warning("%s", doubt)

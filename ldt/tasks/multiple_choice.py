@@ -13,9 +13,10 @@ from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError, RecipeError
 from ldt.metrics import baseline
 from ldt.metrics.result import mean
-from ldt.tasks.base import Outputs, Segment, ends, join
+from ldt.tasks.base import Outputs
 from ldt.tasks.explained import Reading, Target
 from ldt.tasks.ranking import Ranking
+from ldt.tasks.segments import Segment, ends, join
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection

@@ -21,15 +21,13 @@ from ldt.tasks.base import (
     NO_LABEL,
     Fault,
     Outputs,
-    Segment,
     Writer,
-    ends,
     evaluation_set,
-    join,
     named_labels,
     training_set,
 )
 from ldt.tasks.explained import Reading
+from ldt.tasks.segments import Segment, ends, join
 from ldt.tasks.text.words import Words, cuts_word, sentences, spans
 from ldt.tasks.weighted import Weighted
 

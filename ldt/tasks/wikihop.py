@@ -23,19 +23,10 @@ from ldt.errors import DataError, listed
 from ldt.metrics import wikihop
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import mean
-from ldt.tasks.base import (
-    NO_LABEL,
-    Fault,
-    Outputs,
-    Segment,
-    Writer,
-    ends,
-    evaluation_set,
-    join,
-    training_set,
-)
+from ldt.tasks.base import NO_LABEL, Fault, Outputs, Writer, evaluation_set, training_set
 from ldt.tasks.explained import Reading, Target
 from ldt.tasks.ranking import Ranking
+from ldt.tasks.segments import Segment, ends, join
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
