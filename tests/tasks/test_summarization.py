@@ -17,7 +17,7 @@ from ldt.data.options import DataSection
 from ldt.data.records import Example
 from ldt.errors import DataError, ModelError, RecipeError, UserError
 from ldt.inference.predict import predict
-from ldt.metrics import rouge
+from ldt.metrics import evaluate, rouge
 from ldt.model import LdtForConditionalGeneration
 from ldt.recipe import recipe as recipes
 from ldt.tasks import Summarization
@@ -308,10 +308,12 @@ def test_predict_answers_as_the_evaluation_did_and_as_transformers_does(recipe, 
     lines = [json.loads(line) for line in Path("dev.jsonl").read_text().splitlines()]
     found = answers()
     assert [answer["id"] for answer in found] == [line["id"] for line in lines]
-    for name in rouge.NAMES:
-        pairs = zip(lines, found, strict=True)
-        scores = [rouge.scores(line["summary"], answer["summary"])[name] for line, answer in pairs]
-        assert metrics[f"eval_{name}"] == pytest.approx(100 * np.mean(scores))
+    predict("dev.jsonl", model="runs/r", output="answers.txt", layout="summarization")
+    assert Path("answers.txt").read_text() == "".join(f"{each['summary']}\n" for each in found)
+    for name in ("answers.jsonl", "answers.txt"):
+        figures = evaluate("dev.jsonl", name, format="summarization").metrics
+        assert {f"eval_{name}": value for name, value in figures.items()}.items() <= metrics.items()
+        assert set(rouge.NAMES) <= figures.keys()
     # The same by transformers' model, whose folder it is, one document at a time.
     model = LEDForConditionalGeneration.from_pretrained("runs/r").eval()
     assert model.generation_config.num_beams == 3
