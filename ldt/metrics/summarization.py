@@ -13,6 +13,7 @@ import numpy as np
 from ldt.data import records, streams
 from ldt.data.formats import summarization as layout
 from ldt.data.formats.entries import once
+from ldt.data.formats.passage_qa import name_of
 from ldt.data.heartbeat import reported
 from ldt.data.sources import Names, only
 from ldt.data.streams import Line
@@ -65,8 +66,7 @@ def read_gold(source: Names, format: str) -> JsonFile:
         DataError: it is damaged, has another layout, or no record.
     """
     file = only(source, f"the documents of {format}")
-    name = "stdin" if file == "-" else file
-    found = list(layout.named(records.read(file)))
+    found, name = list(layout.named(records.read(file))), name_of(file)
     if not found:
         raise DataError(f"{name}: no documents in it")
     if "summary" in found[0].fields and "text" not in found[0].fields:
@@ -88,7 +88,7 @@ def read_predictions(source: Names) -> JsonFile:
         DataError: it is damaged, or a record has no summary.
     """
     file = only(source, "predictions of summarization")
-    name = "stdin" if file == "-" else file
+    name = name_of(file)
     head = streams.beginning(file, _HEAD, lambda head: b"\n" in head.lstrip())
     is_json = JSON.match(head.removeprefix(b"\xef\xbb\xbf"))
     if not is_json and records.suffix(file) not in _TABLES:

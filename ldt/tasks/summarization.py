@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from ldt.data.chunking import cut_off
+from ldt.data.chunking import Segment, cut_off, ends, join
 from ldt.data.features import Feature
 from ldt.data.options import Count, Length
 from ldt.data.records import Example, flat, kind, text, texts
@@ -18,7 +18,6 @@ from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import count_words, mean
 from ldt.tasks.base import Outputs, Task, Writer
 from ldt.tasks.generation import Generation, greedy, wordless
-from ldt.tasks.segments import Segment, ends, join
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection

@@ -19,6 +19,7 @@ class Sorting(BaseModel):
     model_config = ConfigDict(extra="forbid")
     kind: ClassVar[str] = "examples"
     fields: ClassVar[tuple[str, ...]] = ()
+    overflows: ClassVar[tuple[str, ...]] = ("windows", "truncate", "error")
     name: str
     global_attention: list[str] = ["cls"]
     merge: Literal["mean", "max"] = "mean"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from recipe_data import summarization
+from safetensors.torch import load_file
 from training_runs import assert_same_run, train
 from transformers import AutoTokenizer, GenerationConfig, LEDForConditionalGeneration
 
@@ -416,3 +417,16 @@ def test_what_has_no_meaning_for_summaries_is_refused(recipe, tiny_led):
 def test_an_encoder_alone_cannot_be_trained_to_write(recipe, tiny_longformer):
     with pytest.raises(RecipeError, match="a ldt model has no decoder that writes summaries"):
         train(recipe(f"model.path={tiny_longformer}"))
+
+
+def test_an_adapter_leaves_the_embeddings_and_keeps_the_search(recipe, tiny_led):
+    """The output layer is the embeddings, and no head of the model's own."""
+    pytest.importorskip("peft")
+    train(recipe("task.generation={max_length: 6}", "training.lora={r: 2}", "training.max_steps=2"))
+    weights, base = (load_file(Path(p) / "model.safetensors") for p in ("runs/r", tiny_led))
+    assert "lm_head.weight" not in weights
+    assert torch.equal(weights["led.shared.weight"], base["led.shared.weight"])
+    for model in ("runs/r", "runs/r/adapter"):
+        assert GenerationConfig.from_pretrained(model).max_length == 6
+        predict("dev.jsonl", model=model, output=f"{Path(model).name}.jsonl")
+    assert Path("r.jsonl").read_text() == Path("adapter.jsonl").read_text()
