@@ -11,15 +11,19 @@ import pytest
 import torch
 from recipe_data import summarization
 from safetensors.torch import load_file
-from training_runs import assert_same_run, train
+from training_runs import assert_same_run, rows, train
 from transformers import AutoTokenizer, GenerationConfig, LEDForConditionalGeneration
 
+from ldt.data.collate import Collator
+from ldt.data.formats import read
 from ldt.data.options import DataSection
 from ldt.data.records import Example
 from ldt.errors import DataError, ModelError, RecipeError, UserError
 from ldt.inference.predict import predict
+from ldt.inference.run_folder import fingerprint
 from ldt.metrics import evaluate, rouge
-from ldt.model import LdtForConditionalGeneration
+from ldt.metrics.summarization import published, read_predictions
+from ldt.model import LdtForConditionalGeneration, load
 from ldt.recipe import recipe as recipes
 from ldt.tasks import Summarization
 from ldt.tasks.generation import Generation
@@ -332,6 +336,38 @@ def test_predict_answers_as_the_evaluation_did_and_as_transformers_does(recipe, 
         assert tokenizer.decode(written, skip_special_tokens=True).strip() == answer["summary"]
 
 
+def test_while_it_trains_some_documents_are_summarized_greedily(recipe):
+    train(recipe())
+    step = json.loads(Path("runs/r/metrics.json").read_text())["step_of_weights"]
+    (row,) = (r for r in rows("runs/r") if r["step"] == step and "eval_rouge1" in r)
+    task, data = recipe().task, recipe().data
+    model, tokenizer = load("runs/r", task.head()), AutoTokenizer.from_pretrained("runs/r")
+    examples = list(read("dev.jsonl", data))[:8]
+    options = {"data": data, "max_length": 48, "config": model.config}
+    answers = []
+    for example in examples:
+        features = task.encode(example, tokenizer, **options)
+        batch = Collator(1, task.head(), task.extras)(features)
+        with torch.inference_mode():
+            written = task.run(model, batch, quick=True)["sequences"].numpy()
+        answers.append(task.decode([{"sequences": written[0]}], None, example, features))
+    golds = [task.gold(example, data, None) for example in examples]
+    metrics, _ = task.score(answers, golds, None)
+    assert {f"eval_{name}": value for name, value in metrics.items()}.items() <= row.items()
+
+
+def test_documents_to_summarize_are_blocks_spread_over_the_set():
+    sampled = Summarization(evaluated=16).sampled
+    assert sampled(16) == set(range(16))
+    assert sampled(40) == {*range(8), *range(24, 32)}
+    assert len(sampled(10_000)) <= 16
+
+
+def test_a_dry_run_measures_what_is_written(recipe, generated):
+    train(recipe(), dry_run=True)
+    assert generated == [(1, 1), (3, 1)]  # to know the metrics; a batch of the longest
+
+
 class Stop(Exception):
     """What a test interrupts a run with."""
 
@@ -412,6 +448,19 @@ def test_what_has_no_meaning_for_summaries_is_refused(recipe, tiny_led):
             predict("dev.jsonl", model="runs/r", **options)
     with pytest.raises(UserError, match="summarization are JSON lines; name the output .jsonl"):
         predict("dev.jsonl", model="runs/r", output="answers.json")
+    with pytest.raises(UserError, match="--precision int8: answers of summarization are written"):
+        predict("dev.jsonl", model="runs/r", precision="int8")
+    before = fingerprint(Path("runs/r"), recipe())
+    settings = Path("runs/r/generation_config.json")
+    settings.write_text(settings.read_text().replace('"num_beams": 3', '"num_beams": 2'))
+    assert fingerprint(Path("runs/r"), recipe()) != before
+
+
+def test_a_text_of_summaries_is_read_as_it_was_written(tmp_path):
+    written = published([{"summary": "One.\nTwo."}, {"summary": ""}])
+    assert written == "One.<n>Two.\n\n"
+    (tmp_path / "a.txt").write_text(written)
+    assert read_predictions(str(tmp_path / "a.txt")).value == ["One.\nTwo.", ""]
 
 
 def test_an_encoder_alone_cannot_be_trained_to_write(recipe, tiny_longformer):
