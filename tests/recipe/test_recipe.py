@@ -419,10 +419,12 @@ def test_reading_a_recipe_imports_neither_torch_nor_transformers(folder):
     (folder / "r.yaml").write_text(GOOD)
     code = (
         "import sys, types; from ldt.recipe import recipe\n"
+        "class Text(str):\n"
+        "    overflows = ('windows',)\n"
         "class Task:\n"
         "    kind = 'examples'\n"
         "    model_fields = {}\n"
-        "    model_validate_json = staticmethod(lambda text, strict: text)\n"
+        "    model_validate_json = staticmethod(lambda text, strict: Text(text))\n"
         "tasks = sys.modules['ldt.tasks'] = types.ModuleType('ldt.tasks')\n"
         "tasks.TASKS = {'sorting': Task}\n"
         "print(recipe.load('r.yaml').task)\n"
