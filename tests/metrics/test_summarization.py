@@ -119,6 +119,19 @@ def test_text_has_a_summary_a_line_in_the_order_of_the_gold_file(score):
     assert score(GOLD, lines.replace("\n", "\r\n")).metrics == result.metrics
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pred.csv", 'id,summary\nc,Four\na,The court met.\nb,"Nobody spoke.\nNobody came."\n'),
+        ("pred", json.dumps([{"id": id, "summary": summary} for id, summary in PRED.items()])),
+    ],
+)
+def test_predictions_are_read_from_tables_and_arrays_too(score, tmp_path, name, text):
+    expected = score(GOLD, PRED).metrics
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert metrics.evaluate("gold.jsonl", name, format="summarization").metrics == expected
+
+
 def test_a_document_without_a_summary_counts_as_an_empty_one(score):
     result = score(GOLD, {"a": " The court met.\n", "zz": "x", "c": ""})
     assert result.metrics["rouge1"] == pytest.approx(100 / 3)
