@@ -56,7 +56,7 @@ def recipe(tmp_path, monkeypatch, one_library, tiny_led):
     for name, first, count in (("train", 100, 9), ("dev", 0, 20)):
         lines = [{"id": n} | summarization(n) for n in range(first, first + count)]
         for line in lines:  # figures tell which document has which
-            line["summary"] += " It ends." * (line["id"] % 4)
+            line["summary"] += " It ends." * (line["id"] % 5)
         Path(f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     Path("r.yaml").write_text(RECIPE)
 
