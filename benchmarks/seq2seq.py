@@ -6,10 +6,11 @@
 
 Random weights, batch 1, the first token global, huge pages for both. ``layer``: the forward pass of
 one encoder layer of width 64, 4 heads, window 64, where the rest of a model hides nothing. The
-others have the shape of led-base-16384: width 768, 12 heads, 6 + 6 layers, window 1,024; a training
-step is forward and backward with 256 or 512 labels; a generation is 4 beams of 128 tokens, without
-an end before. Times: both run in turn in one process, a ratio is that of the medians. Memory: the
-peak resident memory over that of the loaded model, median of three fresh processes.
+others have the shape of led-base-16384: width 768, 12 heads, 6 + 6 layers, window 1,024. A training
+step is forward and backward with 256 or 512 labels, without dropout; a generation is 4 beams of 128
+tokens, without an end before. Times: both run in turn in one process, and a ratio is that of the
+medians. Memory: the peak resident memory over that of the loaded model, median of three fresh
+processes.
 """
 
 import argparse
@@ -106,7 +107,6 @@ def step(model, shape, case, tokens):
         with torch.inference_mode():
             model.get_encoder()(**inputs)
     elif case.kind == "training":
-        model.train()
         model(**inputs, labels=draw((1, case.written))).loss.backward()
         model.zero_grad()
     else:

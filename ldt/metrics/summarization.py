@@ -4,7 +4,7 @@ Predictions are JSON lines of {id, summary}, or a text file with a summary a lin
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -99,6 +99,11 @@ def read_predictions(source: Names) -> JsonFile:
     return JsonFile(
         name, {str(line.id): take(line.fields, "summary", str, line.where) for line in found}
     )
+
+
+def published(answers: Iterable[Mapping[str, Any]]) -> str:
+    """A summary a line, in the order of the documents; `BREAK` for a line break."""
+    return "".join(BREAK.join(answer["summary"].splitlines()) + "\n" for answer in answers)
 
 
 def evaluate(gold: JsonFile, predictions: JsonFile, *, no_stemmer: bool = False) -> Result:

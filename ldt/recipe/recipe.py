@@ -341,10 +341,11 @@ def _instance(
 
 def _inside(cls, keys):
     """Names of the keys of the section that stands at these keys of one."""
-    for key in filter(cls.model_fields.get, keys):
-        hint = cls.model_fields[key].annotation
-        hints = (hint, *get_args(hint))
-        cls = next(h for h in hints if isinstance(h, type) and issubclass(h, BaseModel))
+    for key in keys:
+        if key in cls.model_fields:  # else it is the place in a list of sections
+            hint = cls.model_fields[key].annotation
+            hints = (hint, *get_args(hint))
+            cls = next(h for h in hints if isinstance(h, type) and issubclass(h, BaseModel))
     return cls.model_fields
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from ldt.data import formats
-from ldt.data.chunking import cut_off, fit
+from ldt.data.chunking import Segment, cut_off, ends, fit, join
 from ldt.data.features import Feature
 from ldt.data.labels import (
     MULTI,
@@ -33,7 +33,6 @@ from ldt.metrics import baseline, classification, lexglue
 from ldt.tasks.base import Fault, Outputs, Writer, evaluation_set, named_labels, training_set
 from ldt.tasks.deciding import Deciding, indicators, names_of, several
 from ldt.tasks.explained import MERGES, Reading, Target
-from ldt.tasks.segments import Segment, ends, join
 from ldt.tasks.text.joined import Joined, joined
 from ldt.tasks.weighted import Weighted
 

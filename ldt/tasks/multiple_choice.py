@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from ldt.data.chunking import fit
+from ldt.data.chunking import Segment, ends, fit, join
 from ldt.data.features import Feature
 from ldt.data.records import Example, field, kind, text, texts
 from ldt.data.sentences import UNITS, Unit
@@ -16,7 +16,6 @@ from ldt.metrics.result import mean
 from ldt.tasks.base import Outputs
 from ldt.tasks.explained import Reading, Target
 from ldt.tasks.ranking import Ranking
-from ldt.tasks.segments import Segment, ends, join
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection

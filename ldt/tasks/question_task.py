@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
-from ldt.data.chunking import fit
+from ldt.data.chunking import Segment, ends, fit, join
 from ldt.data.features import Feature
 from ldt.data.options import Length
 from ldt.data.records import Example
@@ -21,7 +21,6 @@ from ldt.data.tokenization import tokenize, tokenize_inside
 from ldt.errors import DataError
 from ldt.tasks.base import Task
 from ldt.tasks.explained import Reading
-from ldt.tasks.segments import Segment, ends, join
 from ldt.tasks.text import marked
 from ldt.tasks.text.alignment import Span, aligned
 from ldt.tasks.text.marked import Marked

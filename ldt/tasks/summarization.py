@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from ldt.data.chunking import cut_off
+from ldt.data.chunking import Segment, cut_off, ends, join
 from ldt.data.features import Feature
 from ldt.data.options import Count, Length
 from ldt.data.records import Example, flat, kind, text, texts
@@ -16,9 +16,8 @@ from ldt.errors import DataError, RecipeError, plural
 from ldt.metrics import baseline, rouge, summarization
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import count_words, mean
-from ldt.tasks.base import Outputs, Task
+from ldt.tasks.base import Outputs, Task, Writer
 from ldt.tasks.generation import Generation, greedy, wordless
-from ldt.tasks.segments import Segment, ends, join
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -59,6 +58,7 @@ class Summarization(Task):
         *("summary", "summary_tokens", "unfinished", "read_tokens"),
     )
     outputs: ClassVar[tuple[str, ...]] = ("sequences",)
+    layouts: ClassVar[Mapping[str, Writer]] = {"summarization": summarization.published}
     overflows: ClassVar[tuple[str, ...]] = ("truncate", "error")
     generates: ClassVar[bool] = True
 
@@ -73,6 +73,10 @@ class Summarization(Task):
         from ldt.model import LdtForConditionalGeneration
 
         return LdtForConditionalGeneration
+
+    def default_layout(self, formats: Iterable[str | None]) -> str | None:
+        """Return None: a text with a summary a line is no JSON."""
+        return None
 
     def has_one_class(self, config=None) -> bool:
         """Return True: each place of a summary has one token."""

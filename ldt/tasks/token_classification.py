@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from ldt.data import sentences as splitter
-from ldt.data.chunking import fit
+from ldt.data.chunking import Segment, ends, fit, join
 from ldt.data.features import Feature
 from ldt.data.options import Names
 from ldt.data.records import Example, field, text
@@ -27,7 +27,6 @@ from ldt.tasks.base import (
     training_set,
 )
 from ldt.tasks.explained import Reading
-from ldt.tasks.segments import Segment, ends, join
 from ldt.tasks.text.words import Words, cuts_word, sentences, spans
 from ldt.tasks.weighted import Weighted
 

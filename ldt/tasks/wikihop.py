@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from ldt.data.chunking import fit
+from ldt.data.chunking import Segment, ends, fit, join
 from ldt.data.features import Feature
 from ldt.data.options import Count
 from ldt.data.records import Example, field, flat, text, texts
@@ -26,7 +26,6 @@ from ldt.metrics.result import mean
 from ldt.tasks.base import NO_LABEL, Fault, Outputs, Writer, evaluation_set, training_set
 from ldt.tasks.explained import Reading, Target
 from ldt.tasks.ranking import Ranking
-from ldt.tasks.segments import Segment, ends, join
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection

@@ -75,6 +75,19 @@ def test_lines_of_a_published_layout_are_seen_by_their_keys(name, shared_data):
     assert len(found.documents(found.task)[0]) > 100
 
 
+def test_summaries_are_seen_under_their_published_names_but_for_labels(tmp_path):
+    rows = [{"article": TEXT + str(n), "abstract": f"a {n}", "kind": "xy"[n % 2]} for n in range(9)]
+    found = survey(lines(tmp_path / "a.jsonl", rows))
+    assert (found.format, found.task) == ("summarization", "summarization")
+    check_fields(found, found.task)
+    plain = [{"text": row["article"], "summary": row["abstract"]} for row in rows]
+    assert survey(lines(tmp_path / "b.jsonl", plain)).format is None
+    labelled = [row | {"label": "xy"[n % 2]} for n, row in enumerate(plain)]
+    assert survey(lines(tmp_path / "c.jsonl", labelled)).task == "classification"
+    labelled = [row | {"label": "xy"[n % 2]} for n, row in enumerate(rows)]
+    assert survey(lines(tmp_path / "d.jsonl", labelled)).task == "classification"
+
+
 def test_conll_is_seen_by_its_tags(tmp_path):
     path = tmp_path / "d.txt"
     path.write_text("-DOCSTART- O\n\nIt O\nis O\nRome B-LOC\n\nYes O\n", "utf-8")

@@ -75,7 +75,7 @@ class LdtSeq2SeqConfig(LEDConfig):
 
     def to_dict(self):
         """As `LdtConfig.to_dict`."""
-        offer_targets(self.model_type)
+        offer_targets(self.model_type, decoder=True)
         return super().to_dict()
 
     def to_diff_dict(self):

@@ -8,6 +8,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils import ModelOutput, can_return_tuple
 
+from ldt.attention.matmul import Linear
 from ldt.model.encoders.led import LedEncoder, refuse_attentions
 from ldt.model.heads.losses import cross_entropy
 from ldt.model.packing import pack
@@ -167,7 +168,7 @@ class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.led = LdtSeq2SeqModel(config)
         self.register_buffer("final_logits_bias", torch.zeros(1, config.vocab_size))
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.lm_head = Linear(config.d_model, config.vocab_size, bias=False)
         self.post_init()
 
     def _init_weights(self, module):
@@ -237,7 +238,8 @@ class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
             output_hidden_states,
             packing,
         )
-        logits = self.lm_head(out.last_hidden_state) + self.final_logits_bias
+        logits = self.lm_head(out.last_hidden_state)
+        logits += self.final_logits_bias  # in place: the largest tensor of a step is there once
         loss = None
         if labels is not None:
             labels = labels.to(logits.device)

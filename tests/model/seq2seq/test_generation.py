@@ -80,13 +80,17 @@ def test_a_padded_prefix_gives_what_it_gives_alone(way, tmp_path, exact_peer):
     inputs = first_tokens(documents(21))
     prefixes = [[START, 0, 9, 6], [START, 0], [START], [START, 0, 30]]
     ids = torch.tensor([[PAD] * (4 - len(prefix)) + prefix for prefix in prefixes])
-    new = {"max_length": None, "max_new_tokens": 6, "eos_token_id": VOCABULARY + 1}
+    way = way | {"max_length": None, "max_new_tokens": 6, "eos_token_id": VOCABULARY + 1}
+    way |= {"output_logits": True, "return_dict_in_generate": True}
     given = {"decoder_input_ids": ids, "decoder_attention_mask": (ids != PAD).long()}
-    found = write(ours, inputs, **given, **new, **way)
+    found = write(ours, inputs, **given, **way)
+    beams = way.get("num_beams", 1)
     for row, prefix in enumerate(prefixes):
         one = {key: x[row : row + 1] for key, x in inputs.items()}
-        expected = write(theirs, one, decoder_input_ids=torch.tensor([prefix]), **new, **way)
-        assert torch.equal(found[row, 4 - len(prefix) :], expected[0])
+        expected = write(theirs, one, decoder_input_ids=torch.tensor([prefix]), **way)
+        assert torch.equal(found.sequences[row, 4 - len(prefix) :], expected.sequences[0])
+        for a, b in zip(found.logits, expected.logits, strict=True):
+            torch.testing.assert_close(a[row * beams : (row + 1) * beams], b, rtol=0, atol=1e-9)
 
 
 def test_beams_share_the_keys_and_values_of_a_document(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from peers import assert_close
 from ldt.model import LdtForConditionalGeneration, LdtSeq2SeqConfig
 from ldt.model.packing import pack
 from ldt.model.pooling import SecondLevel
+from ldt.model.seq2seq.attention import groups_of
 
 LENGTHS = (7, 9, 1, 4)
 
@@ -76,6 +77,14 @@ def test_a_row_of_padding_alone_is_finite_and_changes_no_other():
     rows = torch.tensor([0, 2, 3])
     others = ours(**part(inputs, rows), labels=labels[rows])
     assert_close(out.logits[rows], others.logits, 1e-12, "logits")
+
+
+def test_a_document_of_padding_alone_is_one_token_that_can_be_seen():
+    mask = torch.tensor([[0, 1, 0, 1], [0, 0, 0, 0], [1, 1, 0, 1]])
+    groups = groups_of(pack((3, 4), mask))
+    assert [(group.documents, group.length) for group in groups] == [(1, 3), (1, 1), (1, 4)]
+    seen = [group.mask.flatten().tolist() for group in groups]
+    assert seen == [[True, False, True], [True], [True, True, False, True]]
 
 
 def test_left_padding_changes_nothing():
