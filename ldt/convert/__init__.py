@@ -9,12 +9,12 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from ldt.convert.encoder import EncoderSource, read_encoder
+from ldt.convert.encoder import EncoderSource
 from ldt.convert.kinds import SEQ2SEQ, source_config
 from ldt.convert.lengthen import POSITION_TABLES, long_config, long_weights
 from ldt.convert.proof import prove
 from ldt.convert.report import Report, shown_path
-from ldt.convert.seq2seq import Seq2SeqSource, read_seq2seq
+from ldt.convert.seq2seq import Seq2SeqSource
 from ldt.convert.source import find_source
 from ldt.errors import ModelError, ResourceError, UserError, refusal
 from ldt.files import new_folder, remove_abandoned
@@ -58,8 +58,7 @@ def convert(
     are saved in float32. The same source gives the same bytes.
 
     Args:
-        source: folder or hub id of a BERT, RoBERTa, XLM-R, CamemBERT, BART, Longformer, LED or ldt
-            model.
+        source: folder or hub id of a BERT, RoBERTa, XLM-R, CamemBERT, BART, Longformer or LED.
         target: folder to write; by default ``<last part of source>-<max_length>`` here, for a
             Poolingformer ``<last part of source>-poolingformer-<max_length>``.
         architecture: a name in `ARCHITECTURES`.
@@ -87,17 +86,13 @@ def convert(
     _check_options(architecture, window, positions, max_length)
     folder = find_source(source)
     kind, config = source_config(folder)
-    family, read = EncoderSource, read_encoder
-    if kind in SEQ2SEQ:
-        family, read = Seq2SeqSource, read_seq2seq
+    family = Seq2SeqSource if kind in SEQ2SEQ else EncoderSource
     max_length = family.longest if max_length is None else max_length
     target = Path(target or _default_name(source, folder, architecture, max_length)).expanduser()
     place = Path(os.path.abspath(target))
     # Refused before the source is read, which takes time.
     _check_target(target, place, folder, overwrite)
-    if check and kind in SEQ2SEQ:
-        raise UserError(f"--check scores masked LMs; {source} is a {kind}, which has a decoder")
-    origin = read(folder, kind, config)
+    origin = family.read(folder, kind, config)
     _check_source(origin, source, max_length, check)
     tokenizer = load_tokenizer(folder, origin.config)
     windows, pooling = _attention(origin, architecture, window, second_level)
@@ -139,6 +134,10 @@ def _default_name(source, folder, architecture, max_length):
 
 def _check_source(origin, source, max_length, check):
     """Refuse a source that cannot become so long or be checked."""
+    if check and origin.kind in SEQ2SEQ:
+        raise UserError(
+            f"--check scores masked LMs; {source} is a {origin.kind}, which has a decoder"
+        )
     if max_length < origin.length:
         raise UserError(
             f"--max-length {max_length} would cut the {origin.length} positions of {source}; "

@@ -54,6 +54,49 @@ class Seq2SeqSource(Source):
     leading = 0
     check_target = staticmethod(check_seq2seq)
 
+    @classmethod
+    def read(cls, folder, kind, config):
+        """As `Source.read`; ModelError also where the output has words of its own."""
+        weights = {
+            name: tensor
+            for name, tensor in float_weights(folder).items()
+            if not name.endswith(_BUFFERS)
+        }
+        _tie(folder, config, weights)
+        long = _led_config(config)
+        config, windows = copy.copy(config), []
+        config.tie_word_embeddings = True
+        if KINDS[kind] == "LED":
+            windows, config = seeing_all(folder, config, usable_length(config) // 2)
+            weights = fit_weights(weights, config)
+        weights.setdefault(_BIAS, torch.zeros(1, config.vocab_size))
+        inside = [name for name in weights if name.startswith(_PARTS)]
+        model_class = getattr(transformers, KINDS[kind] + "ForConditionalGeneration")
+        prefix = model_class.base_model_prefix + "."
+        state = {prefix + name: weights[name] for name in inside} | {_BIAS: weights[_BIAS]}
+        places = tuple(prefix + part for part in _PARTS)
+        model = source_model(folder, model_class, config, state, places, _TIED)
+        base = {_led_name(name): weights[name] for name in inside}
+        table = base[cls.positions]
+        base = fit_weights(base, long)
+        first = len(table) - len(base[cls.positions])
+        base[cls.positions] = table
+        head = {_BIAS: weights[_BIAS]}
+        _add_special_tokens(folder, long, base, head)
+        return cls(
+            folder=folder,
+            kind=kind,
+            config=long,
+            model=model,
+            base=base,
+            head=head,
+            head_note="",
+            first=first,
+            left_out=sorted({name.partition(".")[0] for name in weights.keys() - {*inside, _BIAS}}),
+            windows=windows,
+            generation=_generation(folder, long),
+        )
+
     @property
     def proved(self):
         """As of encoders; transformers' LED has to find room for its windows in its table."""
@@ -68,7 +111,9 @@ class Seq2SeqSource(Source):
             f"{self.config.max_decoder_position_embeddings} positions"
         }
         if new > old:
-            facts["vocabulary"] = f"{old} -> {new}, as the tokenizer has; new ones are never written"
+            facts["vocabulary"] = (
+                f"{old} -> {new}, as the tokenizer has; new ones are never written"
+            )
         return facts
 
     def lengths(self, max_length):
@@ -125,9 +170,7 @@ class Seq2SeqSource(Source):
         model.generation_config = self.model.generation_config = settings
         for seed in range(_TRIES):
             inputs = self._documents(2, length, torch.Generator().manual_seed(seed))
-            expected, converted = (
-                x.generate(**kwargs) for x, kwargs in self._both(model, inputs)
-            )
+            expected, converted = (x.generate(**kwargs) for x, kwargs in self._both(model, inputs))
             written = max(expected.shape[1], converted.shape[1])
             expected, converted = (
                 F.pad(x, (0, written - x.shape[1]), value=-1) for x in (expected, converted)
@@ -154,57 +197,6 @@ class Seq2SeqSource(Source):
         if not self.windows:
             del theirs["global_attention_mask"]
         return (self.model, theirs), (model, inputs)
-
-
-def read_seq2seq(folder, kind, config):
-    """The `Seq2SeqSource` in a folder.
-
-    Args:
-        kind, config: of `ldt.convert.kinds.source_config`.
-
-    Raises:
-        ModelError: weights are missing, damaged, not finite, of the wrong shape or without a place;
-            or the output has words of its own.
-    """
-    weights = {
-        name.removeprefix("model."): tensor
-        for name, tensor in float_weights(folder).items()
-        if not name.endswith(_BUFFERS)
-    }
-    _tie(folder, config, weights)
-    long = _led_config(config)
-    config, windows = copy.copy(config), []
-    config.tie_word_embeddings = True
-    if KINDS[kind] == "LED":
-        windows, config = seeing_all(folder, config, usable_length(config) // 2)
-        weights = fit_weights(weights, config)
-    weights.setdefault(_BIAS, torch.zeros(1, config.vocab_size))
-    inside = [name for name in weights if name.startswith(_PARTS)]
-    cls = getattr(transformers, KINDS[kind] + "ForConditionalGeneration")
-    prefix = cls.base_model_prefix + "."
-    state = {prefix + name: weights[name] for name in inside} | {_BIAS: weights[_BIAS]}
-    places = tuple(prefix + part for part in _PARTS)
-    model = source_model(folder, cls, config, state, places, _TIED)
-    base = {_led_name(name): weights[name] for name in inside}
-    table = base[Seq2SeqSource.positions]
-    base = fit_weights(base, long)
-    first = len(table) - len(base[Seq2SeqSource.positions])
-    base[Seq2SeqSource.positions] = table
-    head = {_BIAS: weights[_BIAS]}
-    _add_special_tokens(folder, long, base, head)
-    return Seq2SeqSource(
-        folder=folder,
-        kind=kind,
-        config=long,
-        model=model,
-        base=base,
-        head=head,
-        head_note="",
-        first=first,
-        left_out=sorted({name.partition(".")[0] for name in weights.keys() - {*inside, _BIAS}}),
-        windows=windows,
-        generation=_generation(folder, long),
-    )
 
 
 def _tie(folder, config, weights):
