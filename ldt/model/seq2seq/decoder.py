@@ -81,6 +81,10 @@ class LedDecoder(LdtSeq2SeqPreTrainedModel):
                 counts. None: there is none.
             past_key_values: `SharedCache` with the tokens before these; is changed.
         """
+        if input_ids is None and inputs_embeds is None:
+            raise ValueError(
+                "give decoder_input_ids, or labels to LdtForConditionalGeneration, which makes them"
+            )
         words = given_words(input_ids, inputs_embeds)
         rows, t = words.shape[:2]
         past = 0 if past_key_values is None else past_key_values.get_seq_length()

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from transformers import DynamicCache, GenerationMixin
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
-from transformers.utils import can_return_tuple
+from transformers.utils import ModelOutput, can_return_tuple
 
 from ldt.model.encoders.led import LedEncoder, refuse_attentions
 from ldt.model.heads.losses import cross_entropy
@@ -93,61 +93,56 @@ class LdtSeq2SeqModel(LdtSeq2SeqPreTrainedModel):
         Raises:
             ValueError: an input that is empty, too long, or of the wrong shape or value.
         """
-        config = self.config
-        if (decoder_input_ids is None) == (decoder_inputs_embeds is None):
-            raise ValueError(
-                "give decoder_input_ids or decoder_inputs_embeds, and not both; with labels, which "
-                "LdtForConditionalGeneration takes, neither"
-            )
-        refuse_attentions(config, output_attentions)
+        refuse_attentions(self.config, output_attentions)
         if output_hidden_states is None:
-            output_hidden_states = config.output_hidden_states
-        if use_cache is None:
-            use_cache = config.use_cache and not self.training
-        if past_key_values is None and use_cache:
-            past_key_values = SharedCache(DynamicCache())
-        if past_key_values is not None and not isinstance(past_key_values, SharedCache):
-            raise ValueError(
-                "past_key_values must be what this model returns with use_cache=True, got "
-                f"{type(past_key_values).__name__}"
+            output_hidden_states = self.config.output_hidden_states
+        if encoder_outputs is not None and not isinstance(encoder_outputs, ModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        cache = self._cache(past_key_values, use_cache)
+        states = None  # where the cache knows the documents
+        if cache is None or not cache.memory:
+            inputs = input_ids, attention_mask, global_attention_mask, inputs_embeds
+            states, packing, encoder_outputs = self._documents(
+                inputs, encoder_outputs, packing, output_hidden_states
             )
-        states, encoded = None, None
-        if past_key_values is not None and past_key_values.memory:
-            packing = None  # of documents that the cache knows
-        elif encoder_outputs is not None:
-            given = encoder_outputs[0]
-            packing = pack(tuple(given.shape[:2]), attention_mask, device=given.device)
-            states = packing.pack(given)
-        else:
-            states, packing, hidden = self.encoder(
-                input_ids,
-                attention_mask,
-                global_attention_mask,
-                inputs_embeds,
-                output_hidden_states=output_hidden_states,
-                packing=packing,
-                packed=True,
-            )
-            encoded = BaseModelOutput(packing.unpack(states), hidden)
-        if encoder_outputs is not None:
-            rest = getattr(encoder_outputs, "hidden_states", None)
-            encoded = BaseModelOutput(encoder_outputs[0], rest)
         x, decoder_hidden = self.decoder(
             states,
-            packing,
+            None if states is None else packing,
             decoder_input_ids,
             decoder_attention_mask,
             decoder_inputs_embeds,
-            past_key_values,
+            cache,
             output_hidden_states,
         )
         return Seq2SeqModelOutput(
             last_hidden_state=x,
-            past_key_values=past_key_values,
+            past_key_values=cache,
             decoder_hidden_states=decoder_hidden,
-            encoder_last_hidden_state=encoded and encoded.last_hidden_state,
-            encoder_hidden_states=encoded and encoded.hidden_states,
+            encoder_last_hidden_state=encoder_outputs and encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs and encoder_outputs.hidden_states,
         )
+
+    def _cache(self, given, use_cache):
+        """The `SharedCache` given, a new one, or None."""
+        if given is not None and not isinstance(given, SharedCache):
+            raise ValueError(
+                "past_key_values must be what this model returns with use_cache=True, got a "
+                f"{type(given).__name__}"
+            )
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training
+        return SharedCache(DynamicCache()) if given is None and use_cache else given
+
+    def _documents(self, inputs, encoded, packing, output_hidden_states):
+        """(states [total, d], packing, output) of the encoder, which ran before if there is one."""
+        if encoded is not None:
+            given = encoded.last_hidden_state
+            packing = packing or pack(tuple(given.shape[:2]), inputs[1], device=given.device)
+            return packing.pack(given), packing, encoded
+        options = {"output_hidden_states": output_hidden_states, "packing": packing}
+        # By way of forward, so that hooks run: sharded training gathers weights in one.
+        states, packing, hidden = self.encoder(*inputs, **options, packed=True)
+        return states, packing, BaseModelOutput(packing.unpack(states), hidden)
 
 
 class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
