@@ -15,11 +15,11 @@ from ldt.convert.kinds import KINDS, SEQ2SEQ_FIELDS
 from ldt.convert.proof import Check, compared, random_ids
 from ldt.convert.source import Source, float_weights, seeing_all, source_model
 from ldt.data.tokenization import vocabulary_size
-from ldt.errors import ModelError, first_line
+from ldt.errors import ModelError
 from ldt.model import LdtForConditionalGeneration, LdtSeq2SeqConfig, usable_length
-from ldt.model.config_file import read_table, read_values
 from ldt.model.loading import quiet, read_tokenizer
 from ldt.model.seq2seq.config import check_seq2seq, fit_weights
+from ldt.model.seq2seq.generation import read_generation_config
 
 _BUFFERS = ("encoder.version", "decoder.version")  # in old files, not weights
 _TIED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
@@ -35,7 +35,7 @@ _PARTS = ("shared.", "encoder.", "decoder.")
 _NEVER = -1e4  # bias of a word that is not written; float16 holds it
 _SPECIAL = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 _DECODED = 16  # tokens of the decoder: vocabularies are large
-_WRITTEN = 32  # most tokens that are generated
+_READ, _WRITTEN = 64, 32  # most tokens of a document, and that are generated for it
 _BEAMS = 4
 _TRIES = 3
 
@@ -161,15 +161,17 @@ class Seq2SeqSource(Source):
     def _tokens(self, model, length, name, beams):
         """`Check` of generated tokens. Rounding decides between continuations that are equally
         likely, which a wrong model is no reason for: one of three tries must be equal."""
+        most = min(_WRITTEN, self.config.max_decoder_position_embeddings - 1)
         settings = GenerationConfig(
             num_beams=beams,
             no_repeat_ngram_size=3,
-            max_new_tokens=min(_WRITTEN, self.config.max_decoder_position_embeddings - 1),
+            min_new_tokens=most // 2,
+            max_new_tokens=most,
             **{id: getattr(self.config, id) for id in _SPECIAL},
         )
         model.generation_config = self.model.generation_config = settings
         for seed in range(_TRIES):
-            inputs = self._documents(2, length, torch.Generator().manual_seed(seed))
+            inputs = self._documents(2, min(length, _READ), torch.Generator().manual_seed(seed))
             expected, converted = (x.generate(**kwargs) for x, kwargs in self._both(model, inputs))
             written = max(expected.shape[1], converted.shape[1])
             expected, converted = (
@@ -251,16 +253,9 @@ def _add_special_tokens(folder, config, base, head):
 
 @quiet()
 def _generation(folder, config):
-    """The settings of `generate`, which old files have in their config.json."""
-    file = folder / "generation_config.json"
-    old = not file.is_file()
-    values = read_values(folder) if old else read_table(file)
-    try:
-        settings = GenerationConfig.from_dict(values, _from_model_config=old)
-        settings.validate()
-    except (ValueError, TypeError) as error:
-        raise ModelError(f"{folder}: settings of generation: {first_line(error)}") from error
-    settings._from_model_config = False
+    """The settings of `generate`, all ids of tokens among them."""
+    settings = read_generation_config(folder, config)
+    settings._from_model_config = False  # they are changed from now on where they stand
     for name in _SPECIAL:
         if getattr(settings, name) is None:
             setattr(settings, name, getattr(config, name))
