@@ -73,6 +73,13 @@ TextEvidenceOption = Annotated[
         help="Leave tables and figures out of the evidence of a qasper file.",
     ),
 ]
+NoStemmerOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-stemmer",
+        help="Compare words of summaries as they are, not by their stems.",
+    ),
+]
 
 
 def evaluate(
@@ -92,6 +99,7 @@ def evaluate(
     na_prob: NaProbOption = None,
     task: TaskOption = None,
     text_evidence_only: TextEvidenceOption = False,
+    no_stemmer: NoStemmerOption = False,
     json: Annotated[
         str | None,
         typer.Option(
@@ -117,6 +125,7 @@ def evaluate(
     options = {
         **{"domain": domain, "evidence": evidence, "na_prob": na_prob},
         **{"task": task, "text_evidence_only": text_evidence_only or None},
+        "no_stemmer": no_stemmer or None,
     }
     result = _result(gold, pred, format, passages, options)
     text = json_text.dumps(as_json(result), ensure_ascii=False, indent=2) if json else ""

@@ -15,6 +15,7 @@ from typing import Any
 
 from ldt.data.formats import FORMATS, LINES, PUBLISHED, read
 from ldt.data.options import check_encoding
+from ldt.data.sentences import Unit
 from ldt.data.sources import Names, each
 from ldt.errors import (
     EXIT_OK,
@@ -41,7 +42,7 @@ from ldt.inference.run_folder import find_model, fingerprint, read_recipe
 from ldt.inference.stream import Beside, Counts, Documents, Predictor, ahead, answer_all
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import AnyTask
-from ldt.tasks.text.sentences import Unit
+from ldt.tasks.generation import wordless
 
 log = logging.getLogger("ldt")
 
@@ -109,7 +110,7 @@ def predict(
         passages: passages of the document that each answer names as what it rests on, best first.
         passages_by: a name in `ldt.inference.passages.METHODS`.
         passages_of: classes to name passages of; none for those of the answer.
-        passages_unit: what they are, a name in `ldt.tasks.text.sentences.UNITS`.
+        passages_unit: what they are, a name in `ldt.data.sentences.UNITS`.
         passages_test: whether the model answers again with the passages hidden one after the other,
             and by them alone, for the key ``faithfulness``.
         chunks: whether answers list the chunks of their document, with the scores of each.
@@ -384,3 +385,5 @@ def _log_summary(counts: Counts, rejects: Rejects, max_length: int) -> None:
     if rejects.count:
         parts.append(f"{plural(rejects.count, 'record')} rejected, see {rejects.path}")
     log.info("%s", "; ".join(parts))
+    if doubt := wordless(counts.wordless, counts.documents):
+        log.warning("%s", doubt)

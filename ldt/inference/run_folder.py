@@ -18,6 +18,7 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "adapter_model.*")
 _DECISIVE = (
     "config.json",
+    "generation_config.json",
     "adapter_config.json",
     "tokenizer*",
     "vocab*",

@@ -258,9 +258,13 @@ def unmatched(result: Result, predictions: str) -> list[str]:
         (result.extra, "predicted but not in the gold file, left out"),
     ):
         if ids:
-            first = ", ".join(map(repr, ids[:NAMED])) + (", ..." if len(ids) > NAMED else "")
-            lines.append(f"{predictions}: {plural(len(ids), result.noun)} {what}: {first}")
+            lines.append(f"{predictions}: {plural(len(ids), result.noun)} {what}: {some(ids)}")
     return lines
+
+
+def some(ids: Sequence[Hashable]) -> str:
+    """The first ids, for a warning."""
+    return ", ".join(map(repr, ids[:NAMED])) + (", ..." if len(ids) > NAMED else "")
 
 
 def as_json(result: Result) -> dict[str, Any]:

@@ -262,6 +262,11 @@ def _check_data(data, task, problems):
         near = did_you_mean(data.format, FORMATS)
         what = f"expected one of {', '.join(FORMATS)}, got {data.format!r}{near}"
         problems.add(("data", "format"), what)
+    if task is not None and data.overflow not in task.overflows:
+        names = " or ".join(task.overflows)
+        given = "" if "overflow" in data.model_fields_set else ", the default"
+        what = f"{task.name} has one input a document: expected {names}, got {data.overflow}{given}"
+        problems.add(("data", "overflow"), what)
     for name in data.fields:
         if task is not None and name not in task.fields:
             names = ", ".join(task.fields) or "none"
@@ -326,10 +331,21 @@ def _instance(
     except ValidationError as error:
         for keys, what in explain(error, value):
             if what is None:
-                what = f"unknown key{meant(keys[0]) if len(keys) == 1 else ''}"
+                names = _inside(cls, keys[:-1])
+                near = did_you_mean(str(keys[-1]), names) or f", expected {', '.join(names)}"
+                what = f"unknown key{meant(keys[0]) if len(keys) == 1 else near}"
             if problems.clean((*section, *keys)):
                 problems.add((*section, *keys), what)
         return None
+
+
+def _inside(cls, keys):
+    """Names of the keys of the section that stands at these keys of one."""
+    for key in filter(cls.model_fields.get, keys):
+        hint = cls.model_fields[key].annotation
+        hints = (hint, *get_args(hint))
+        cls = next(h for h in hints if isinstance(h, type) and issubclass(h, BaseModel))
+    return cls.model_fields
 
 
 def _meant(key, section, root):

@@ -32,6 +32,7 @@ SIGNS: dict[str, tuple[str, ...]] = {
     "triviaqa": ("question", "answers"),
     "squad": ("question", "answers"),
     "token_classification": ("tokens", "tags"),
+    "summarization": ("summary",),
 }
 # The tasks of layouts that are not called so.
 _TASKS = {
@@ -44,6 +45,7 @@ _TASKS = {
 _READINGS: tuple[dict[str, Any], ...] = ({}, {"encoding": "cp1252"})
 _IDS = "id doc_id document_id uid uuid key name file filename".split()
 _EVALUATION = ("dev", "valid", "validation", "val", "eval")  # what a file beside train is called
+_NAMED = {"label", "labels"}  # fields that say what is learned, whatever else there is
 _TAG = re.compile(r"O|[BIES]-\S+")
 
 
@@ -129,6 +131,8 @@ def survey(source: str) -> Survey:
     for example in examples:
         for name, value in example.fields.items():
             columns.setdefault(name, []).append(value)
+    if layout is None and _is_summarized(columns):
+        layout = "summarization"
     text = _longest(columns)
     path = None if layout else label_field(columns, text, len(examples))
     return Survey(
@@ -242,11 +246,19 @@ def _task(
     if layout is not None:
         return _TASKS.get(layout, layout)
     for name, signs in SIGNS.items():
+        if name == "summarization" and _NAMED & set(columns):
+            continue
         if set(signs) <= set(columns) and (TASKS[name].document in columns or text not in signs):
             return "squad" if name == "triviaqa" and _has_places(columns["answers"]) else name
     if {"text", "entities"} <= set(columns):
         return "token_classification"
     return "classification" if has_labels else "mlm"
+
+
+def _is_summarized(columns: dict[str, list[Any]]) -> bool:
+    """True for documents with summaries that have other names than ``text`` and ``summary``."""
+    pairs = [pair for pair in formats.summarization.PAIRS.items() if set(pair) <= set(columns)]
+    return bool(pairs) and pairs[0][0] != "text" and not _NAMED & set(columns)
 
 
 def _has_places(answers: list[Any]) -> bool:

@@ -26,24 +26,15 @@ from ldt.data.labels import (
 )
 from ldt.data.options import Count, Names
 from ldt.data.records import Example, field, text, texts
+from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError, RecipeError, listed, shown
 from ldt.metrics import baseline, classification, lexglue
-from ldt.tasks.base import (
-    Fault,
-    Outputs,
-    Segment,
-    Writer,
-    ends,
-    evaluation_set,
-    join,
-    named_labels,
-    training_set,
-)
+from ldt.tasks.base import Fault, Outputs, Writer, evaluation_set, named_labels, training_set
 from ldt.tasks.deciding import Deciding, indicators, names_of, several
 from ldt.tasks.explained import MERGES, Reading, Target
+from ldt.tasks.segments import Segment, ends, join
 from ldt.tasks.text.joined import Joined, joined
-from ldt.tasks.text.sentences import UNITS, Unit
 from ldt.tasks.weighted import Weighted
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from ldt.errors import DataError
 from ldt.metrics import baseline, hotpotqa
 from ldt.metrics.numbers import logistic, logsumexp, softmax
 from ldt.metrics.result import mean
-from ldt.tasks.base import NO_LABEL, Fault, Outputs, Segment, Task, Writer, ends, join, named_labels
+from ldt.tasks.base import NO_LABEL, Fault, Outputs, Task, Writer, named_labels
+from ldt.tasks.segments import Segment, ends, join
 from ldt.tasks.text import paragraphs
 from ldt.tasks.text.alignment import aligned, real_tokens
 from ldt.tasks.text.mentions import mentions

@@ -8,14 +8,15 @@ import numpy as np
 from ldt.data.chunking import fit
 from ldt.data.features import Feature
 from ldt.data.records import Example, field, kind, text, texts
+from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError, RecipeError
 from ldt.metrics import baseline
 from ldt.metrics.result import mean
-from ldt.tasks.base import Outputs, Segment, ends, join
+from ldt.tasks.base import Outputs
 from ldt.tasks.explained import Reading, Target
 from ldt.tasks.ranking import Ranking
-from ldt.tasks.text.sentences import UNITS, Unit
+from ldt.tasks.segments import Segment, ends, join
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from ldt.data import sentences as splitter
 from ldt.data.chunking import fit
 from ldt.data.features import Feature
 from ldt.data.options import Names
@@ -20,16 +21,13 @@ from ldt.tasks.base import (
     NO_LABEL,
     Fault,
     Outputs,
-    Segment,
     Writer,
-    ends,
     evaluation_set,
-    join,
     named_labels,
     training_set,
 )
 from ldt.tasks.explained import Reading
-from ldt.tasks.text import sentences as splitter
+from ldt.tasks.segments import Segment, ends, join
 from ldt.tasks.text.words import Words, cuts_word, sentences, spans
 from ldt.tasks.weighted import Weighted
 

@@ -24,6 +24,7 @@ from ldt.model.loading import find_folder, read_config
 from ldt.model.vocabulary import add_tokens, draw_embeddings
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Task, training_set
+from ldt.tasks.generation import configure
 from ldt.training import lora
 from ldt.training.arguments import check_smoothing
 from ldt.training.check import first_look
@@ -108,11 +109,15 @@ class Finetuning(Job[Inputs]):
         encoded = encode_sets(sets, task, tokenizer, seed=seed, **options)
         weighing, weights = task.weigh(encoded.features["train"], config)
         changes |= weighing
+        generation = changes.pop("generation", None)
         # The seed decides the weights of a new head and of new tokens, whatever was drawn before.
         set_seed(seed)
         model = load(folder, task.head(), **changes)
         draw_embeddings(model, new_tokens)
         facts: dict[str, Any] = {"parameters": model.num_parameters()}
+        if generation:
+            configure(model, generation)
+            facts["generation"] = generation
         if adapter:
             model = lora.adapt(model, self.recipe, adapter, new_tokens)
             facts["lora"] = adapter

@@ -78,12 +78,14 @@ def adapt(model: PreTrainedModel, recipe: Recipe, lora: dict[str, Any], new: Seq
 
 
 def head_modules(model: PreTrainedModel) -> list[str]:
-    """Names of the modules that make up the head: all beside the encoder, and its pooler."""
+    """Names of the modules that make up the head: all beside the encoder with weights of their
+    own, and its pooler."""
     encoder = model.base_model
+    shared = set(map(id, encoder.parameters()))  # as an output layer that is the embeddings
     names = [
         name
         for name, child in model.named_children()
-        if child is not encoder and any(True for _ in child.parameters())
+        if child is not encoder and any(id(weight) not in shared for weight in child.parameters())
     ]
     if getattr(encoder, "pooler", None) is not None:
         names.append(f"{model.base_model_prefix}.pooler")
@@ -116,6 +118,8 @@ def save(model: Any, folder: Path) -> None:
     (folder / "README.md").unlink(missing_ok=True)  # with gaps for a person to fill
     base.config.architectures = [type(base).__name__]
     base.config.save_pretrained(folder)
+    if base.can_generate():
+        base.generation_config.save_pretrained(folder)
 
 
 def merge(run: Path, folder: Path, tokenizer: Any, head: type[PreTrainedModel]) -> None:

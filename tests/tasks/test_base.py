@@ -13,7 +13,8 @@ from ldt.data.tokenization import special_id, tokenize
 from ldt.errors import DataError, ModelError, RecipeError
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import TASKS
-from ldt.tasks.base import Segment, Task, join
+from ldt.tasks.base import Task
+from ldt.tasks.segments import Segment, join
 
 EXAMPLE = Example({}, "d", "train.jsonl:17")
 

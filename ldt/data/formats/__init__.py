@@ -21,6 +21,7 @@ from ldt.data.formats import (
     nq,
     qasper,
     squad,
+    summarization,
     triviaqa,
     tydiqa,
     wikihop,
@@ -50,8 +51,9 @@ _STREAMED: dict[str, Any] = {  # a document at a time
 }
 _NUMBERED = ("conll", *lexglue.TASKS)  # whose ids may be numbers in a file
 TEXT = "text"  # a file is a document
+SUMMARIES = "summarization"  # lines and tables, their fields renamed
 PUBLISHED = tuple(_WHOLE)  # read whole into memory
-FORMATS = (*LINES, TEXT, *_STREAMED, *_WHOLE)
+FORMATS = (*LINES, TEXT, SUMMARIES, *_STREAMED, *_WHOLE)
 
 
 def read(
@@ -128,15 +130,16 @@ def _read(
         return _STREAMED[data.format].read(source, data)
     if data.format in _WHOLE:
         return _read_whole(_WHOLE[data.format], source, data)
-    return records.read(
+    found = records.read(
         source,
         id_field=data.id,
         placed=several,
-        format=None if data.format == "parquet" else data.format,
+        format=None if data.format in ("parquet", SUMMARIES) else data.format,
         encoding=encoding,
         on_error=on_error,
         max_line_bytes=max_line_bytes,
     )
+    return summarization.named(found) if data.format == SUMMARIES else found
 
 
 def _placed(examples: Iterator[Example]) -> Iterator[Example]:
