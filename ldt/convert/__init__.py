@@ -65,8 +65,7 @@ def convert(
         max_length: longest input of the result, in tokens, special tokens included; None: 4,096,
             and 16,384 where the source is a BART or LED.
         window: tokens in reach on both sides together, in every layer; None: 512, of a BART 1,024,
-            in a Poolingformer 128; and where a Longformer or LED is lengthened those that its
-            layers have.
+            in a Poolingformer 128, and of a Longformer or LED those that its layers have.
         positions: a name in `ldt.convert.lengthen.POSITION_TABLES`.
         second_level: for a Poolingformer: keys of `LdtConfig` that begin with ``pooling`` and their
             values, where they are not the defaults.
@@ -104,8 +103,7 @@ def convert(
         # The proof runs what was written, so that it covers saving and loading too.
         checks = prove(origin, origin.load(folder), max_length, min(windows), positions == "tile")
         report = _report(source, target, origin, config, weights, positions, checks)
-        if not report.ok:
-            raise ModelError(_failed(report))
+        _check_proof(report)
         _check_tokenizer(tokenizer, folder, config)
         if check:
             report.scores = _scores(origin, folder, tokenizer, check, max_length)
@@ -218,12 +216,15 @@ def _second_level(config):
     )
 
 
-def _failed(report):
+def _check_proof(report):
+    """Refuse a model that is not what its source is."""
+    if report.ok:
+        return
     worst = max(report.checks, key=lambda check: (not check.ok, check.tolerance, check.difference))
     by = f"{worst.difference:.1e} ({worst.name}), the tolerance is {worst.tolerance:.1e}"
     if not worst.tolerance:
         by = f"{worst.difference} tokens ({worst.name})"
-    return (
+    raise ModelError(
         f"{report.source}: the converted model differs from its source by {by}; "
         f"{shown_path(report.target)} is not written"
     )
