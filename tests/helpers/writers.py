@@ -2,6 +2,7 @@
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 ROWS = 16  # longest input of a BART, and longest output of both
@@ -47,3 +48,12 @@ def random_writer(parent, kind, tokenizer_folder, cls="ForConditionalGeneration"
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def weights_of(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def rewritten(folder, change):
+    """Write the weights of a folder anew, as ``change`` returns them."""
+    save_file(change(weights_of(folder)), folder / "model.safetensors", metadata={"format": "pt"})
