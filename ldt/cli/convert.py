@@ -71,9 +71,10 @@ def convert(
         bool, typer.Option("--overwrite", help="Replace TARGET if it exists.")
     ] = False,
 ) -> None:
-    """Turn a short-input encoder into a long-input one, or a BART into a LED.
+    """Turn a short-input model into a long-input one.
 
-    At the end both models are run on short inputs, to prove that they compute the same.
+    An encoder becomes a Longformer or Poolingformer, a BART a LED. At the end both models
+    are run on short inputs, to prove that they compute the same.
 
     Example: ldt convert FacebookAI/roberta-base roberta-long --max-length 8192
     """

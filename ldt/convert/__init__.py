@@ -9,12 +9,12 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from ldt.convert.encoder import EncoderSource, read_encoder
+from ldt.convert.encoder import EncoderSource
 from ldt.convert.kinds import SEQ2SEQ, source_config
 from ldt.convert.lengthen import POSITION_TABLES, long_config, long_weights
 from ldt.convert.proof import prove
 from ldt.convert.report import Report, shown_path
-from ldt.convert.seq2seq import Seq2SeqSource, read_seq2seq
+from ldt.convert.seq2seq import Seq2SeqSource
 from ldt.convert.source import find_source
 from ldt.errors import ModelError, ResourceError, UserError, refusal
 from ldt.files import new_folder, remove_abandoned
@@ -58,16 +58,14 @@ def convert(
     are saved in float32. The same source gives the same bytes.
 
     Args:
-        source: folder or hub id of a BERT, RoBERTa, XLM-R, CamemBERT, BART, Longformer, LED or ldt
-            model.
+        source: folder or hub id of a BERT, RoBERTa, XLM-R, CamemBERT, BART, Longformer or LED.
         target: folder to write; by default ``<last part of source>-<max_length>`` here, for a
             Poolingformer ``<last part of source>-poolingformer-<max_length>``.
         architecture: a name in `ARCHITECTURES`.
         max_length: longest input of the result, in tokens, special tokens included; None: 4,096,
             and 16,384 where the source is a BART or LED.
         window: tokens in reach on both sides together, in every layer; None: 512, of a BART 1,024,
-            in a Poolingformer 128; and where a Longformer or LED is lengthened those that its
-            layers have.
+            in a Poolingformer 128, and of a Longformer or LED those that its layers have.
         positions: a name in `ldt.convert.lengthen.POSITION_TABLES`.
         second_level: for a Poolingformer: keys of `LdtConfig` that begin with ``pooling`` and their
             values, where they are not the defaults.
@@ -87,17 +85,13 @@ def convert(
     _check_options(architecture, window, positions, max_length)
     folder = find_source(source)
     kind, config = source_config(folder)
-    family, read = EncoderSource, read_encoder
-    if kind in SEQ2SEQ:
-        family, read = Seq2SeqSource, read_seq2seq
+    family = Seq2SeqSource if kind in SEQ2SEQ else EncoderSource
     max_length = family.longest if max_length is None else max_length
     target = Path(target or _default_name(source, folder, architecture, max_length)).expanduser()
     place = Path(os.path.abspath(target))
     # Refused before the source is read, which takes time.
     _check_target(target, place, folder, overwrite)
-    if check and kind in SEQ2SEQ:
-        raise UserError(f"--check scores masked LMs; {source} is a {kind}, which has a decoder")
-    origin = read(folder, kind, config)
+    origin = family.read(folder, kind, config)
     _check_source(origin, source, max_length, check)
     tokenizer = load_tokenizer(folder, origin.config)
     windows, pooling = _attention(origin, architecture, window, second_level)
@@ -109,8 +103,7 @@ def convert(
         # The proof runs what was written, so that it covers saving and loading too.
         checks = prove(origin, origin.load(folder), max_length, min(windows), positions == "tile")
         report = _report(source, target, origin, config, weights, positions, checks)
-        if not report.ok:
-            raise ModelError(_failed(report))
+        _check_proof(report)
         _check_tokenizer(tokenizer, folder, config)
         if check:
             report.scores = _scores(origin, folder, tokenizer, check, max_length)
@@ -139,6 +132,10 @@ def _default_name(source, folder, architecture, max_length):
 
 def _check_source(origin, source, max_length, check):
     """Refuse a source that cannot become so long or be checked."""
+    if check and origin.kind in SEQ2SEQ:
+        raise UserError(
+            f"--check scores masked LMs; {source} is a {origin.kind}, which has a decoder"
+        )
     if max_length < origin.length:
         raise UserError(
             f"--max-length {max_length} would cut the {origin.length} positions of {source}; "
@@ -219,12 +216,15 @@ def _second_level(config):
     )
 
 
-def _failed(report):
+def _check_proof(report):
+    """Refuse a model that is not what its source is."""
+    if report.ok:
+        return
     worst = max(report.checks, key=lambda check: (not check.ok, check.tolerance, check.difference))
     by = f"{worst.difference:.1e} ({worst.name}), the tolerance is {worst.tolerance:.1e}"
     if not worst.tolerance:
         by = f"{worst.difference} tokens ({worst.name})"
-    return (
+    raise ModelError(
         f"{report.source}: the converted model differs from its source by {by}; "
         f"{shown_path(report.target)} is not written"
     )

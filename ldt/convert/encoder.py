@@ -36,6 +36,46 @@ class EncoderSource(Source):
 
     check_target = staticmethod(check_config)
 
+    @classmethod
+    def read(cls, folder, kind, config):
+        """As `Source.read`."""
+        windows = []
+        if KINDS[kind] == "Longformer":
+            windows, config = seeing_all(folder, config, usable_length(config))
+        weights = {}
+        for name, tensor in float_weights(folder).items():
+            name = name.removeprefix("bert.")
+            name = name.replace("LayerNorm.gamma", "LayerNorm.weight")  # before 2019's end
+            name = name.replace("LayerNorm.beta", "LayerNorm.bias")
+            if name not in _BUFFERS:
+                weights[name] = tensor
+        base = {n: w for n, w in weights.items() if n.startswith(("embeddings.", "encoder."))}
+        pooler = {n: w for n, w in weights.items() if n.startswith("pooler.")}
+        head, head_note = _mlm_head(kind, config, weights)
+        own_head = {n: w for n, w in weights.items() if n.startswith(("lm_head.", _BERT_HEAD))}
+        if head:
+            model_class, options = getattr(transformers, KINDS[kind] + "ForMaskedLM"), {}
+            prefix = model_class.base_model_prefix + "."
+            state = {prefix + n: w for n, w in base.items()} | own_head
+        else:
+            base |= pooler
+            model_class = getattr(transformers, KINDS[kind] + "Model")
+            options = {"add_pooling_layer": bool(pooler)}
+            prefix, state = "", base
+        inside = (prefix + "embeddings.", prefix + "encoder.")
+        return cls(
+            folder=folder,
+            kind=kind,
+            config=config,
+            model=source_model(folder, model_class, config, state, inside, _TIED, **options),
+            base=base,
+            head=head,
+            head_note=head_note,
+            first=0 if kind == "bert" else config.pad_token_id + 1,
+            left_out=sorted({_part(n) for n in weights.keys() - base.keys() - own_head.keys()}),
+            windows=windows,
+        )
+
     @property
     def leading(self):
         """As in RoBERTa, up to the padding id."""
@@ -72,53 +112,6 @@ class EncoderSource(Source):
         if head is not None:
             outputs.append(head(hidden[:_DECODED]))
         return outputs
-
-
-def read_encoder(folder, kind, config):
-    """The `EncoderSource` in a folder.
-
-    Args:
-        kind, config: of `ldt.convert.kinds.source_config`.
-
-    Raises:
-        ModelError: weights are missing, damaged, not finite, of the wrong shape or without a place.
-    """
-    windows = []
-    if KINDS[kind] == "Longformer":
-        windows, config = seeing_all(folder, config, usable_length(config))
-    weights = {}
-    for name, tensor in float_weights(folder).items():
-        name = name.removeprefix("bert.")
-        name = name.replace("LayerNorm.gamma", "LayerNorm.weight")  # before 2019's end
-        name = name.replace("LayerNorm.beta", "LayerNorm.bias")
-        if name not in _BUFFERS:
-            weights[name] = tensor
-    base = {n: w for n, w in weights.items() if n.startswith(("embeddings.", "encoder."))}
-    pooler = {n: w for n, w in weights.items() if n.startswith("pooler.")}
-    head, head_note = _mlm_head(kind, config, weights)
-    own_head = {n: w for n, w in weights.items() if n.startswith(("lm_head.", _BERT_HEAD))}
-    if head:
-        cls, options = getattr(transformers, KINDS[kind] + "ForMaskedLM"), {}
-        prefix = cls.base_model_prefix + "."
-        state = {prefix + n: w for n, w in base.items()} | own_head
-    else:
-        base |= pooler
-        cls = getattr(transformers, KINDS[kind] + "Model")
-        options = {"add_pooling_layer": bool(pooler)}
-        prefix, state = "", base
-    inside = (prefix + "embeddings.", prefix + "encoder.")
-    return EncoderSource(
-        folder=folder,
-        kind=kind,
-        config=config,
-        model=source_model(folder, cls, config, state, inside, _TIED, **options),
-        base=base,
-        head=head,
-        head_note=head_note,
-        first=0 if kind == "bert" else config.pad_token_id + 1,
-        left_out=sorted({_part(n) for n in weights.keys() - base.keys() - own_head.keys()}),
-        windows=windows,
-    )
 
 
 def _mlm_head(kind, config, weights):

@@ -15,11 +15,11 @@ from ldt.convert.kinds import KINDS, SEQ2SEQ_FIELDS
 from ldt.convert.proof import Check, compared, random_ids
 from ldt.convert.source import Source, float_weights, seeing_all, source_model
 from ldt.data.tokenization import vocabulary_size
-from ldt.errors import ModelError, first_line
+from ldt.errors import ModelError
 from ldt.model import LdtForConditionalGeneration, LdtSeq2SeqConfig, usable_length
-from ldt.model.config_file import read_table, read_values
 from ldt.model.loading import quiet, read_tokenizer
 from ldt.model.seq2seq.config import check_seq2seq, fit_weights
+from ldt.model.seq2seq.generation import read_generation_config
 
 _BUFFERS = ("encoder.version", "decoder.version")  # in old files, not weights
 _TIED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
@@ -35,7 +35,7 @@ _PARTS = ("shared.", "encoder.", "decoder.")
 _NEVER = -1e4  # bias of a word that is not written; float16 holds it
 _SPECIAL = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 _DECODED = 16  # tokens of the decoder: vocabularies are large
-_WRITTEN = 32  # most tokens that are generated
+_READ, _WRITTEN = 64, 32  # most tokens of a document, and that are generated for it
 _BEAMS = 4
 _TRIES = 3
 
@@ -54,6 +54,49 @@ class Seq2SeqSource(Source):
     leading = 0
     check_target = staticmethod(check_seq2seq)
 
+    @classmethod
+    def read(cls, folder, kind, config):
+        """As `Source.read`; ModelError also where the output has words of its own."""
+        weights = {
+            name: tensor
+            for name, tensor in float_weights(folder).items()
+            if not name.endswith(_BUFFERS)
+        }
+        _tie(folder, config, weights)
+        long = _led_config(config)
+        config, windows = copy.copy(config), []
+        config.tie_word_embeddings = True
+        if KINDS[kind] == "LED":
+            windows, config = seeing_all(folder, config, usable_length(config) // 2)
+            weights = fit_weights(weights, config)
+        weights.setdefault(_BIAS, torch.zeros(1, config.vocab_size))
+        inside = [name for name in weights if name.startswith(_PARTS)]
+        model_class = getattr(transformers, KINDS[kind] + "ForConditionalGeneration")
+        prefix = model_class.base_model_prefix + "."
+        state = {prefix + name: weights[name] for name in inside} | {_BIAS: weights[_BIAS]}
+        places = tuple(prefix + part for part in _PARTS)
+        model = source_model(folder, model_class, config, state, places, _TIED)
+        base = {_led_name(name): weights[name] for name in inside}
+        table = base[cls.positions]
+        base = fit_weights(base, long)
+        first = len(table) - len(base[cls.positions])
+        base[cls.positions] = table
+        head = {_BIAS: weights[_BIAS]}
+        _add_special_tokens(folder, long, base, head)
+        return cls(
+            folder=folder,
+            kind=kind,
+            config=long,
+            model=model,
+            base=base,
+            head=head,
+            head_note="",
+            first=first,
+            left_out=sorted({name.partition(".")[0] for name in weights.keys() - {*inside, _BIAS}}),
+            windows=windows,
+            generation=_generation(folder, long),
+        )
+
     @property
     def proved(self):
         """As of encoders; transformers' LED has to find room for its windows in its table."""
@@ -68,7 +111,9 @@ class Seq2SeqSource(Source):
             f"{self.config.max_decoder_position_embeddings} positions"
         }
         if new > old:
-            facts["vocabulary"] = f"{old} -> {new}, as the tokenizer has; new ones are never written"
+            facts["vocabulary"] = (
+                f"{old} -> {new}, as the tokenizer has; new ones are never written"
+            )
         return facts
 
     def lengths(self, max_length):
@@ -116,18 +161,18 @@ class Seq2SeqSource(Source):
     def _tokens(self, model, length, name, beams):
         """`Check` of generated tokens. Rounding decides between continuations that are equally
         likely, which a wrong model is no reason for: one of three tries must be equal."""
+        most = min(_WRITTEN, self.config.max_decoder_position_embeddings - 1)
         settings = GenerationConfig(
             num_beams=beams,
             no_repeat_ngram_size=3,
-            max_new_tokens=min(_WRITTEN, self.config.max_decoder_position_embeddings - 1),
+            min_new_tokens=most // 2,
+            max_new_tokens=most,
             **{id: getattr(self.config, id) for id in _SPECIAL},
         )
         model.generation_config = self.model.generation_config = settings
         for seed in range(_TRIES):
-            inputs = self._documents(2, length, torch.Generator().manual_seed(seed))
-            expected, converted = (
-                x.generate(**kwargs) for x, kwargs in self._both(model, inputs)
-            )
+            inputs = self._documents(2, min(length, _READ), torch.Generator().manual_seed(seed))
+            expected, converted = (x.generate(**kwargs) for x, kwargs in self._both(model, inputs))
             written = max(expected.shape[1], converted.shape[1])
             expected, converted = (
                 F.pad(x, (0, written - x.shape[1]), value=-1) for x in (expected, converted)
@@ -154,57 +199,6 @@ class Seq2SeqSource(Source):
         if not self.windows:
             del theirs["global_attention_mask"]
         return (self.model, theirs), (model, inputs)
-
-
-def read_seq2seq(folder, kind, config):
-    """The `Seq2SeqSource` in a folder.
-
-    Args:
-        kind, config: of `ldt.convert.kinds.source_config`.
-
-    Raises:
-        ModelError: weights are missing, damaged, not finite, of the wrong shape or without a place;
-            or the output has words of its own.
-    """
-    weights = {
-        name.removeprefix("model."): tensor
-        for name, tensor in float_weights(folder).items()
-        if not name.endswith(_BUFFERS)
-    }
-    _tie(folder, config, weights)
-    long = _led_config(config)
-    config, windows = copy.copy(config), []
-    config.tie_word_embeddings = True
-    if KINDS[kind] == "LED":
-        windows, config = seeing_all(folder, config, usable_length(config) // 2)
-        weights = fit_weights(weights, config)
-    weights.setdefault(_BIAS, torch.zeros(1, config.vocab_size))
-    inside = [name for name in weights if name.startswith(_PARTS)]
-    cls = getattr(transformers, KINDS[kind] + "ForConditionalGeneration")
-    prefix = cls.base_model_prefix + "."
-    state = {prefix + name: weights[name] for name in inside} | {_BIAS: weights[_BIAS]}
-    places = tuple(prefix + part for part in _PARTS)
-    model = source_model(folder, cls, config, state, places, _TIED)
-    base = {_led_name(name): weights[name] for name in inside}
-    table = base[Seq2SeqSource.positions]
-    base = fit_weights(base, long)
-    first = len(table) - len(base[Seq2SeqSource.positions])
-    base[Seq2SeqSource.positions] = table
-    head = {_BIAS: weights[_BIAS]}
-    _add_special_tokens(folder, long, base, head)
-    return Seq2SeqSource(
-        folder=folder,
-        kind=kind,
-        config=long,
-        model=model,
-        base=base,
-        head=head,
-        head_note="",
-        first=first,
-        left_out=sorted({name.partition(".")[0] for name in weights.keys() - {*inside, _BIAS}}),
-        windows=windows,
-        generation=_generation(folder, long),
-    )
 
 
 def _tie(folder, config, weights):
@@ -259,16 +253,9 @@ def _add_special_tokens(folder, config, base, head):
 
 @quiet()
 def _generation(folder, config):
-    """The settings of `generate`, which old files have in their config.json."""
-    file = folder / "generation_config.json"
-    old = not file.is_file()
-    values = read_values(folder) if old else read_table(file)
-    try:
-        settings = GenerationConfig.from_dict(values, _from_model_config=old)
-        settings.validate()
-    except (ValueError, TypeError) as error:
-        raise ModelError(f"{folder}: settings of generation: {first_line(error)}") from error
-    settings._from_model_config = False
+    """The settings of `generate`, all ids of tokens among them."""
+    settings = read_generation_config(folder, config)
+    settings._from_model_config = False  # they are changed from now on where they stand
     for name in _SPECIAL:
         if getattr(settings, name) is None:
             setattr(settings, name, getattr(config, name))

@@ -69,6 +69,19 @@ class Source:
     longest: ClassVar[int]
     default_windows: ClassVar[dict[str, int]]
 
+    @classmethod
+    def read(cls, folder, kind, config):
+        """The source in a folder.
+
+        Args:
+            kind, config: of `ldt.convert.kinds.source_config`.
+
+        Raises:
+            ModelError: weights are missing, damaged, not finite, of the wrong shape or without a
+                place.
+        """
+        raise NotImplementedError
+
     @property
     def length(self):
         """Longest input in tokens."""

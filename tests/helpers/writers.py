@@ -2,6 +2,7 @@
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 ROWS = 16  # longest input of a BART, and longest output of both
@@ -9,7 +10,7 @@ SMALL = {"max_length": 44, "window": 8}
 
 
 def random_writer(parent, kind, tokenizer_folder, cls="ForConditionalGeneration", **changes):
-    """A folder in ``parent``, named after the kind, bart or led: random weights, and a tokenizer."""
+    """A folder in ``parent``, named after the kind (bart, led): random weights, a tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
     end = tokenizer.eos_token_id
     lengths = {"max_position_embeddings": ROWS}
@@ -41,9 +42,18 @@ def random_writer(parent, kind, tokenizer_folder, cls="ForConditionalGeneration"
     torch.manual_seed(1)
     model = getattr(transformers, {"bart": "Bart", "led": "LED"}[kind] + cls)(config)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if name != "lm_head.weight":
-            torch.nn.init.normal_(tensor, std=0.5)
+        mean = float("norm" in name and name.endswith("weight"))  # else each layer hides its input
+        torch.nn.init.normal_(tensor, mean, std=0.3)
     folder = parent / kind
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def weights_of(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def rewritten(folder, change):
+    """Write the weights of a folder anew, as ``change`` returns them."""
+    save_file(change(weights_of(folder)), folder / "model.safetensors", metadata={"format": "pt"})
