@@ -38,7 +38,7 @@ from ldt.inference.inputs import (
 )
 from ldt.inference.passages import By, Explaining, Wanted
 from ldt.inference.progress import progress
-from ldt.inference.run_folder import find_model, fingerprint, read_recipe
+from ldt.inference.run_folder import classes_of, find_model, fingerprint, read_recipe
 from ldt.inference.stream import Beside, Counts, Documents, Predictor, ahead, answer_all
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import AnyTask
@@ -139,6 +139,8 @@ def predict(
         # What is wrong with input and output is found before the model is loaded.
         format = format or layout_of_training(inputs, trained.data.format)
         layout = published_layout(layout, output, trained.task, (format, trained.data.format))
+        if layout and (classes := classes_of(folder)) is not None:
+            trained.task.check_layout(layout, classes)
         asked = {"n_best": n_best, "raw_scores": raw_scores, "label_sets": label_sets}
         shown = _with_options_of(layout, trained.task, asked)
         n_best = shown.pop("n_best")

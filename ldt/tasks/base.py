@@ -105,6 +105,9 @@ class AnyTask(Section, ABC):
         named = (name for name in formats if name in self.layouts)
         return next(named, None) or next(iter(self.layouts), None)
 
+    def check_layout(self, layout: str, classes: Sequence[str]) -> None:
+        """Raise a UserError where one of ``layouts`` has no place for a model of these classes."""
+
     def has_one_class(self, config=None) -> bool:
         """True where each label is one class, of which its logits are, as label smoothing takes it.
 
@@ -150,8 +153,7 @@ class Task(AnyTask):
 
     @model_validator(mode="after")
     def _check_roles(self):
-        unknown = [role for role in self.global_attention if role not in self.roles]
-        if unknown:
+        if unknown := [role for role in self.global_attention if role not in self.roles]:
             raise ValueError(
                 f"global_attention: no {', '.join(map(repr, unknown))} in the input of "
                 f"{self.name}, which has {', '.join(self.roles)}"

@@ -28,7 +28,7 @@ from ldt.data.options import Count, Names
 from ldt.data.records import Example, field, text, texts
 from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
-from ldt.errors import DataError, RecipeError, listed, shown
+from ldt.errors import DataError, RecipeError, UserError, listed, shown
 from ldt.metrics import baseline, classification, lexglue
 from ldt.tasks.base import Fault, Outputs, Writer, evaluation_set, named_labels, training_set
 from ldt.tasks.deciding import Deciding, indicators, names_of, several
@@ -99,6 +99,14 @@ class Classification(Deciding, Weighted):
     def default_layout(self, formats: Iterable[str | None]) -> str | None:
         """lexglue, of documents or training data of that benchmark."""
         return "lexglue" if not set(formats).isdisjoint(lexglue.TASKS) else None
+
+    def check_layout(self, layout: str, classes: Sequence[str]) -> None:
+        """Refuse classes of no part of the benchmark."""
+        if lexglue.part_of(classes) is None:
+            raise UserError(
+                f"--layout {layout}: has the classes of {', '.join(lexglue.TASKS)}, the model has "
+                f"{listed(classes)}; name the output .jsonl, without --layout"
+            )
 
     def has_one_class(self, config=None) -> bool:
         """Return whether the problem is single_label."""
