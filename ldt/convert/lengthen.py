@@ -124,4 +124,3 @@ POSITION_TABLES = {
     "interpolate": interpolated_positions,
     "random": random_positions,
 }
-

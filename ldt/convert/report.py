@@ -89,9 +89,7 @@ class Report:
             f"{self.source} -> {name}",
             *(f"  {what:<18}{fact}" for what, fact in facts.items()),
             "proof: source and converted model on random tokens, largest difference",
-            *(
-                f"  {check.name:<18}{check}" for check in self.checks
-            ),
+            *(f"  {check.name:<18}{check}" for check in self.checks),
             *(f"{name}: {row.bits_per_token:.3f} bits per token" for name, row in self.scores),
             f"next: ldt finetune recipe.yaml model.path={shlex.quote(name)}",
         ]

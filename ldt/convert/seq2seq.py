@@ -68,7 +68,9 @@ class Seq2SeqSource(Source):
             f"{self.config.max_decoder_position_embeddings} positions"
         }
         if new > old:
-            facts["vocabulary"] = f"{old} -> {new}, as the tokenizer has; new ones are never written"
+            facts["vocabulary"] = (
+                f"{old} -> {new}, as the tokenizer has; new ones are never written"
+            )
         return facts
 
     def lengths(self, max_length):
@@ -125,9 +127,7 @@ class Seq2SeqSource(Source):
         model.generation_config = self.model.generation_config = settings
         for seed in range(_TRIES):
             inputs = self._documents(2, length, torch.Generator().manual_seed(seed))
-            expected, converted = (
-                x.generate(**kwargs) for x, kwargs in self._both(model, inputs)
-            )
+            expected, converted = (x.generate(**kwargs) for x, kwargs in self._both(model, inputs))
             written = max(expected.shape[1], converted.shape[1])
             expected, converted = (
                 F.pad(x, (0, written - x.shape[1]), value=-1) for x in (expected, converted)

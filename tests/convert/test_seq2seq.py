@@ -299,7 +299,9 @@ def test_a_poolingformer_equals_its_source_until_its_gates_open(make, tmp_path):
     assert model.new_weights == ()
     agree(BartForConditionalGeneration.from_pretrained(folder), model, [5, 3])
     level = model.led.encoder.layers[2].self_attn.longformer_self_attn.pooled
-    assert torch.equal(level.query.weight, weights_of(target)[f"{ATTENTION}query.weight".replace(".1.", ".2.")])
+    assert torch.equal(
+        level.query.weight, weights_of(target)[f"{ATTENTION}query.weight".replace(".1.", ".2.")]
+    )
     inputs, is_global = documents([40])
     with torch.no_grad():
         before = model(**inputs, global_attention_mask=is_global).logits
@@ -318,7 +320,9 @@ def test_a_led_becomes_longer_and_keeps_windows_and_global_projections(make, tmp
     assert "the source's projections" in str(report)
     old, new = weights_of(folder), weights_of(tmp_path / "long")
     assert torch.equal(new[POSITIONS], old[POSITIONS].repeat(3, 1)[:60])
-    assert {name for name in old if not torch.equal(old[name], new[name][: len(old[name])])} == set()
+    assert {
+        name for name in old if not torch.equal(old[name], new[name][: len(old[name])])
+    } == set()
     assert old.keys() == new.keys()
     ours = load(tmp_path / "long", LdtForConditionalGeneration)
     agree(LEDForConditionalGeneration.from_pretrained(folder), ours, [24, 9])
@@ -415,7 +419,9 @@ def test_other_tokens_are_caught_unless_a_tie_may_explain_them(
     if ok:
         assert convert(folder, tmp_path / "long", **SMALL).ok
         return
-    with pytest.raises(ModelError, match=r"differs from its source by \d+ tokens \(greedy tokens\)"):
+    with pytest.raises(
+        ModelError, match=r"differs from its source by \d+ tokens \(greedy tokens\)"
+    ):
         convert(folder, tmp_path / "long", **SMALL)
     assert [p.name for p in tmp_path.iterdir()] == ["bart"]
 
@@ -436,8 +442,14 @@ def _weights(change):
         (_config(model_type="mbart"), "a mbart model cannot be converted: its layers normalize"),
         (_config(model_type="pegasus"), "a pegasus model .*: its positions are sinusoids"),
         (_config(model_type="marian"), "a marian model .*: its positions are sinusoids"),
-        (_config(model_type="t5"), "a t5 model .*: its positions are relative; .* bart and led can"),
-        (_config(vocab_size=299), r"model.shared.weight is \[300, 16\], by config.json \[302, 16\]"),
+        (
+            _config(model_type="t5"),
+            "a t5 model .*: its positions are relative; .* bart and led can",
+        ),
+        (
+            _config(vocab_size=299),
+            r"model.shared.weight is \[300, 16\], by config.json \[302, 16\]",
+        ),
         (_config(max_position_embeddings=20), r"embed_positions.weight is \[18, 16\]"),
         (_config(encoder_layers=1), "weights without a place .*: model.encoder.layers.1.fc1.bias"),
         (_config(decoder_layers=4), "weights are missing: model.decoder.layers.3.encoder_attn"),

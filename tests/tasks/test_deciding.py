@@ -7,7 +7,7 @@ from ldt.data.labels import MULTI, REGRESSION, SINGLE
 from ldt.errors import ModelError, RecipeError, UserError
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Classification
-from ldt.tasks.deciding import indicators
+from ldt.metrics.classification import indicators
 
 EVAL = DataSection(eval="dev.jsonl")
 
