@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -135,12 +135,14 @@ def _classes(
                 f"{name}: {plural(len(lacking), 'document')} without a number: {some(lacking)}; a "
                 "regression needs one of each"
             )
-        read = {id: {"label": label} for id, label in found.items()}
+        numbers = {id: {"label": label} for id, label in found.items()}
         config = SimpleNamespace(problem_type=problem, **named_labels(several(data.label)))
-        return own_answers.numbers(_judged(task, data, examples, golds, read)), golds, config
+        return own_answers.numbers(_judged(task, data, examples, golds, numbers)), golds, config
     scores = {id: _scores(each) for id, each in answers.items()}
     names = _class_names(task, data, golds, found, scores, name)
-    read = {id: {"label": found[id], "scores": scores[id]} for id in answers}
+    read: dict[str, dict[str, Any]] = {
+        id: {"label": found[id], "scores": scores[id]} for id in answers
+    }
     judged = _judged(task, data, examples, golds, read)
     result = own_answers.classes(judged, names, several=problem == MULTI)
     result.warnings += _strangers(golds, found, scores, name)
@@ -313,10 +315,10 @@ def _judged(
         try:
             document = task.parts(example, data)[0]
         except DataError:  # a gold file may have labels alone
-            unit, words = id, None
+            about: tuple[Hashable, int | None] = (id, None)
         else:
-            unit, words = fingerprint(document), count_words(document)
-        judged.append(Judged(id, example.where, unit, words, gold, read.get(id)))
+            about = fingerprint(document), count_words(document)
+        judged.append(Judged(id, example.where, *about, gold, read.get(id)))
     return judged
 
 

@@ -142,7 +142,11 @@ def number_metrics(gold: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
 def number_figures(
     gold: np.ndarray, predicted: np.ndarray, weights: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return `number_metrics` [draws] of documents drawn so often each, weights [draws, documents]."""
+    """Return `number_metrics` [draws] of documents drawn so often each.
+
+    Args:
+        weights: [draws, documents].
+    """
     gold, predicted = gold.astype(np.float64), predicted.astype(np.float64)
     weights = weights.astype(np.float64)
     total = weights.sum(1)

@@ -6,7 +6,7 @@ classes are taken for which, and the worst errors. A document without an answer 
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from ldt.metrics import calibration, classification, conll
 from ldt.metrics.conll import Entity
 from ldt.metrics.curves import RECALLS, curve, ranking_of_draws
-from ldt.metrics.result import Item, Result, defined, mean
+from ldt.metrics.result import Item, Result, defined
 
 WORST = 20  # errors that are named
 SUM = 1e-3  # as far from 1 the probabilities of a document may add up
@@ -54,18 +54,20 @@ def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) ->
         names: all classes, those of scores first.
         several: whether a document can have several.
     """
-    labels = [each.answer and each.answer["label"] for each in judged]
+    labels = [None if each.answer is None else each.answer["label"] for each in judged]
     right = classification.indicators([each.gold for each in judged], names)
     predicted = classification.indicators([x if x is not None else [] for x in labels], names)
     answered = np.array([label is not None for label in labels])
     scores = _score_table(judged, names)
     known = np.array([each.answer is not None for each in judged])
-    is_probability = scores is not None and _probabilities(scores[known], several)
-    each = _calibrated(scores, right, known, several) if is_probability else {}
+    each: dict[str, np.ndarray] = {}
+    if scores is not None and _probabilities(scores[known], several):
+        each = _calibrated(scores, right, known, several)
 
     def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
-        options = {"several": several, "answered": answered}
-        found = classification.class_figures(right, predicted, weights, **options)
+        found = classification.class_figures(
+            right, predicted, weights, several=several, answered=answered
+        )
         if scores is not None:
             found |= _macro(_rankings(scores, right, weights))
         found |= {
@@ -85,10 +87,10 @@ def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) ->
             for name, *columns in zip(names, scores.T, right.T, strict=True)
             if columns[1].any()
         }
-    if is_probability:
-        told = _plain(scores[known]), right[known], several
-        metrics["ece"] = calibration.figures(*told)["ece"]
-        curves["reliability"] = _reliability(*calibration.answers_of(*told))
+        if each:
+            told = calibration.answers_of(_plain(scores[known]), right[known], several)
+            metrics["ece"] = calibration.expected_calibration_error(*told)
+            curves["reliability"] = _reliability(*told)
     result = _result("classification", judged, metrics, figures=figures)
     result.curves = curves
     result.shown = tuple(metrics)[:2]
@@ -96,7 +98,7 @@ def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) ->
     table = _confusion_of_each if several else _confusion
     result.tables = {"classes": rows, "confusion": table(counts, names)}
     result.tables["worst"] = _worst_classes(judged, right, predicted, answered, scores, each)
-    if scores is not None and not is_probability:
+    if scores is not None and not each:
         result.warnings.append(
             "scores are no probabilities from 0 to 1, so there is no calibration to tell"
         )
@@ -124,13 +126,16 @@ def numbers(judged: Sequence[Judged]) -> Result:
 
 def choices(judged: Sequence[Judged]) -> Result:
     """Score the place of the right one of several choices: accuracy, and calibration."""
-    right = [_is_right(each, "choice") for each in judged]
     scores = _choice_table(judged)
     known = np.array([each.answer is not None for each in judged])
-    answered = np.array([bool(x.answer) and x.answer["choice"] is not None for x in judged])
-    truth = None if scores is None else _choice_truth(judged, scores)
-    is_probability = scores is not None and _probabilities(scores[known], several=False)
-    each = _calibrated(scores, truth, known, several=False) if is_probability else {}
+    chosen = [None if each.answer is None else each.answer["choice"] for each in judged]
+    answered = np.array([place is not None for place in chosen])
+    right = np.array([x == each.gold for x, each in zip(chosen, judged, strict=True)])
+    each: dict[str, np.ndarray] = {}
+    if scores is not None and _probabilities(scores[known], several=False):
+        truth = _choice_truth(judged, scores)
+        each = _calibrated(scores, truth, known, several=False)
+        told = calibration.answers_of(scores[known], truth[known], several=False)
 
     def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
         found = {"accuracy": 100 * (weights @ right) / weights.sum(1)}
@@ -142,13 +147,12 @@ def choices(judged: Sequence[Judged]) -> Result:
     metrics = defined(figures, np.ones((1, len(judged))))
     result = _result("multiple_choice", judged, metrics, figures=figures)
     result.noun = "question"
-    if is_probability:
-        told = scores[known], truth[known], False
-        metrics["ece"] = calibration.figures(*told)["ece"]
-        result.curves["reliability"] = _reliability(*calibration.answers_of(*told))
+    if each:
+        metrics["ece"] = calibration.expected_calibration_error(*told)
+        result.curves["reliability"] = _reliability(*told)
     loss = np.zeros(len(judged))
     loss[known] = each.get("nll", loss)[known]
-    wrong = ~np.array(right)
+    wrong = ~right
     result.tables["worst"] = [
         _row(judged[n], judged[n].gold, _chosen(judged[n], "choice")) for n in _largest(loss, wrong)
     ]
@@ -185,9 +189,9 @@ def entities(judged: Sequence[Judged]) -> Result:
         for entity, score in zip(each.answer["entities"], each.answer["scores"], strict=True)
     ]
     if told and all(0 <= score <= 1 for score, _ in told):
-        columns = [np.array(column) for column in zip(*told, strict=True)]
-        result.metrics["ece"] = calibration.expected_calibration_error(*columns)
-        result.curves["reliability"] = _reliability(*columns)
+        sure, hits = (np.array(column) for column in zip(*told, strict=True))
+        result.metrics["ece"] = calibration.expected_calibration_error(sure, hits)
+        result.curves["reliability"] = _reliability(sure, hits)
     return _told(result, judged)
 
 
@@ -327,10 +331,6 @@ def _largest(values: np.ndarray, chosen: np.ndarray) -> list[int]:
 
 def _row(each: Judged, gold: Any, answer: Any, **more: float) -> dict[str, Any]:
     return {"where": each.where, "id": each.id, "gold": gold, "answer": answer} | more
-
-
-def _is_right(each: Judged, key: str) -> bool:
-    return each.answer is not None and each.answer[key] == each.gold
 
 
 def _chosen(each: Judged, key: str) -> Any:
