@@ -22,6 +22,7 @@ log = logging.getLogger("ldt")
 
 # Figures that are not from 0 to 100; names of others begin with those of classes.
 _OWN_UNITS = ("ece", "brier", "nll", "mse", "mae", "pearson", "spearman")
+_HEADS = {"average_precision": "AP", "roc_auc": "AUC"}  # shorter ones of columns
 MOST = 10  # rows of a table, but for one a class
 
 Format = Enum("Format", {name: name for name in (*OWN, *METRICS)})  # type: ignore[misc]
@@ -247,7 +248,8 @@ def _metrics(result: "Result") -> None:
         for name, each in result.baselines.items()
     }
     if stdout.is_terminal:
-        table = Table("metric")
+        table = Table()
+        table.add_column("metric", overflow="fold")
         table.add_column("value", justify="right")
         table.add_column("interval")
         table.add_column("without reading")
@@ -271,6 +273,7 @@ def _rows(heading: str, rows: list[dict[str, Any]]) -> None:
     shown = rows if heading == "classes" else rows[:MOST]
     if not shown:
         return
+    shown = [{_HEADS.get(name, name): value for name, value in row.items()} for row in shown]
     more = f", {len(shown)} of {len(rows):,}" if len(shown) < len(rows) else ""
     say(f"{heading.replace('_', ' ')}{more}:", console=stdout)
     stdout.print(table(shown))
