@@ -388,6 +388,14 @@ def test_labels_that_one_file_alone_knows_are_told(score):
     assert result.warnings[0] == "pred: classes that no gold document has: 'q'"
 
 
+def test_a_gold_class_without_scores_has_the_probability_0(score):
+    pred = [{"id": n, "label": ["a"], "scores": {"a": 0.7, "b": 0.3}} for n in (1, 2)]
+    result = score([{"label": ["a"]}, {"label": ["c"]}], pred)
+    # Of a, b and c: 0.7, 0.3 and 0; c is right once, a once, b never.
+    assert result.metrics["brier"] == pytest.approx((0.09 + 0.09 + 0 + 0.49 + 0.09 + 1) / 6)
+    assert result.metrics["ece"] == pytest.approx((2 * 0.5 + 2 * 0.3 + 2 * 0.2) / 6)
+
+
 def test_a_recipe_says_how_the_gold_file_is_read(score, tmp_path):
     (tmp_path / "recipe.yaml").write_text(
         "task: {name: classification, labels: [yes, no]}\ndata: {label: cap, id: key}\n"
