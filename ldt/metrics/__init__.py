@@ -30,6 +30,10 @@ METRICS = {
     "summarization": "ldt.metrics.summarization:evaluate",
 }
 
+# Answers in ldt's own layout, which `ldt.inference.evaluate` scores: how their gold files are read
+# is a matter of tasks.
+OWN = ("classification", "token_classification", "regression", "multiple_choice")
+
 
 def evaluate(
     gold: "Names",

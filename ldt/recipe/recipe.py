@@ -140,6 +140,24 @@ def load(
     return Recipe(task, model, data, training, path, places)
 
 
+def of_keys(task: dict[str, Any], overrides: Iterable[str], label: str) -> Recipe:
+    """A recipe without a file: the keys of a task, and overrides as of `load`.
+
+    Args:
+        label: what stands for the file in messages.
+
+    Raises:
+        RecipeError: all that is wrong, one problem a line.
+    """
+    root: dict[str, Any] = {"task": task}
+    problems = Problems({(): Place(label)})
+    _override(root, overrides, problems)
+    found, model, data, training = _validate(root, problems)
+    _check_data(data, found, problems)
+    problems.stop()
+    return Recipe(found, model, data, training, places=problems.places)
+
+
 def dump(recipe: Recipe) -> str:
     """YAML with every key of the recipe, defaults too; `load` of it gives an equal recipe."""
     parts = (recipe.task, recipe.model, recipe.data)

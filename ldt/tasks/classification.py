@@ -30,8 +30,9 @@ from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError, RecipeError, UserError, listed, shown
 from ldt.metrics import baseline, classification, lexglue
+from ldt.metrics.classification import indicators, several
 from ldt.tasks.base import Fault, Outputs, Writer, evaluation_set, named_labels, training_set
-from ldt.tasks.deciding import Deciding, indicators, names_of, several
+from ldt.tasks.deciding import Deciding, names_of
 from ldt.tasks.explained import MERGES, Reading, Target
 from ldt.tasks.text.joined import Joined, joined
 from ldt.tasks.weighted import Weighted
@@ -125,12 +126,7 @@ class Classification(Deciding, Weighted):
         """
         source = training_set(data)
         reader = self.labels_of(data)
-        values = [(reader.raw(each), each.where) for each in self.each(examples, source)]
-        problem = _PROBLEMS[self.problem] if self.problem else infer_problem(values, reader)
-        self._check_recipe(problem, data)
-        if problem != REGRESSION:
-            check_meaning(values, reader)
-        golds = [reader.read(value, problem, where) for value, where in values]
+        problem, values, golds = self.read_labels(examples, data, source)
         if all(gold == golds[0] for gold in golds):
             raise DataError(
                 f"{source}: nothing to learn, all {len(golds):,} "
@@ -156,6 +152,25 @@ class Classification(Deciding, Weighted):
             "classifier_pooling": self.pooling,
             "decisions": {},
         }
+
+    def read_labels(
+        self, examples: Iterable[Example], data: "DataSection", source: str
+    ) -> tuple[str, list[tuple[Any, str]], list[Gold]]:
+        """Return the problem, and the label of each example, as its file has it and as a gold.
+
+        Args:
+            source: of the examples, for messages.
+
+        Raises:
+            DataError, RecipeError: as of `learn`, where labels cannot be read.
+        """
+        reader = self.labels_of(data)
+        values = [(reader.raw(each), each.where) for each in self.each(examples, source)]
+        problem = _PROBLEMS[self.problem] if self.problem else infer_problem(values, reader)
+        self._check_recipe(problem, data)
+        if problem != REGRESSION:
+            check_meaning(values, reader)
+        return problem, values, [reader.read(value, problem, where) for value, where in values]
 
     def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
         """Read the labels of all evaluation examples, so that none stops the training later.
@@ -320,11 +335,7 @@ class Classification(Deciding, Weighted):
             return classification.number_metrics(np.array(golds), np.array(labels)), []
         names = names_of(config)
         right, predicted = indicators(golds, names), indicators(labels, names)
-        table = classification.class_table(right, predicted)
-        rows = [
-            {"class": name} | {key: column[number].item() for key, column in table.items()}
-            for number, name in enumerate(names)
-        ]
+        rows = classification.class_rows(right, predicted, names)
         several = config.problem_type == MULTI
         return classification.class_metrics(right, predicted, several=several), rows
 

@@ -64,7 +64,7 @@ class MultipleChoice(Ranking):
             DataError: the question or a choice is empty, or they leave no room for the text.
         """
         question = self.question(example, data)
-        choices = self._choices(example, data)
+        choices = self.choices(example, data)
         document = text(example, self.path("context", data))
         cls, sep = ends(tokenizer)
         asked = tokenize(tokenizer, question)
@@ -163,10 +163,12 @@ class MultipleChoice(Ranking):
         place = baseline.commonest([gold["choice"]] for gold in golds)
         return {f"always choice {place}": {"choice": place}}
 
-    def default_metric(self, config) -> str:
-        return "accuracy"
+    def choices(self, example: Example, data: "DataSection") -> list[str]:
+        """Return the texts of all choices.
 
-    def _choices(self, example: Example, data: "DataSection") -> list[str]:
+        Raises:
+            DataError: they are missing, or one is empty.
+        """
         path = self.path("choices", data)
         choices = texts(example, path)
         if not choices:
@@ -175,11 +177,14 @@ class MultipleChoice(Ranking):
             raise DataError(f"{example.where}: field {path!r}: a choice is empty")
         return choices
 
+    def default_metric(self, config) -> str:
+        return "accuracy"
+
     def _label(self, example: Example, data: "DataSection") -> int:
         """The place of the right choice."""
         if isinstance(data.label, list):
             raise RecipeError("data.label: several fields; one choice is right")
-        choices, label = self._choices(example, data), field(example, data.label)
+        choices, label = self.choices(example, data), field(example, data.label)
         if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(choices):
             return label
         if isinstance(label, str) and choices.count(label) == 1:

@@ -203,7 +203,7 @@ class TokenClassification(Weighted):
                 f"{len(sizes[0]):,} and {len(sizes[1]):,} sentences; each token has one tag"
             )
         try:
-            return _by_sentence(tags[0])
+            return by_sentence(tags[0])
         except ValueError as error:
             raise DataError(
                 f"{example.where}: field {self.path('tags', data)!r}: {error}"
@@ -230,7 +230,7 @@ class TokenClassification(Weighted):
         tags = [config.id2label[label] for label in scores.argmax(1).tolist()]
         ends = np.searchsorted(numbers, np.cumsum(sizes)).tolist() if sizes else [len(tags)]
         in_words, entities = [], []
-        for a, b, label in _by_sentence(tags[i:j] for i, j in zip([0, *ends], ends, strict=False)):
+        for a, b, label in by_sentence(tags[i:j] for i, j in zip([0, *ends], ends, strict=False)):
             chars = places[a, 0].item(), places[b - 1, 1].item()
             words = numbers[a].item(), numbers[b - 1].item() + 1
             in_words.append(Entity(*words, label))
@@ -361,7 +361,7 @@ def _merged(
     return numbers, softmax(np.concatenate(logits).astype(float)[chosen]), words[chosen, 2:]
 
 
-def _by_sentence(sentences: Iterable[list[str]]) -> list[Entity]:
+def by_sentence(sentences: Iterable[list[str]]) -> list[Entity]:
     """The entities of all sentences, counted in words of the document; none crosses a border."""
     entities, begin = [], 0
     for tags in sentences:
