@@ -1,6 +1,7 @@
 """The source of a conversion: what is known of it, whatever its kind."""
 
 import copy
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +20,7 @@ PROVED_LENGTH = 512  # tokens; the source's memory grows with their square
 
 
 @dataclass
-class Source:
+class Source(ABC):
     """A model that is to become long; its subclasses are the families of models.
 
     Attributes:
@@ -70,6 +71,7 @@ class Source:
     default_windows: ClassVar[dict[str, int]]
 
     @classmethod
+    @abstractmethod
     def read(cls, folder, kind, config):
         """The source in a folder.
 
@@ -80,7 +82,6 @@ class Source:
             ModelError: weights are missing, damaged, not finite, of the wrong shape or without a
                 place.
         """
-        raise NotImplementedError
 
     @property
     def length(self):
@@ -98,36 +99,37 @@ class Source:
         return {}
 
     @property
+    @abstractmethod
     def leading(self):
         """Rows of the converted model's position table before that of the first token."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def target_class(self):
         """The class of ldt that the converted model is saved as."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def check_target(config):
         """Raise a ValueError for a converted model's config whose numbers do not go together."""
-        raise NotImplementedError
 
+    @abstractmethod
     def load(self, folder):
         """The converted model as it was written, in float32 and evaluation mode."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lengths(self, max_length):
         """Values of the converted model's config that say how long its inputs are."""
-        raise NotImplementedError
 
+    @abstractmethod
     def inputs(self, shape, generator):
         """Random inputs of the proof, besides ids and mask of the encoder.
 
         Args:
             shape: (rows, tokens) of the encoder's input.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def outputs(self, model, inputs, real):
         """What source and converted model have to agree in: a list of tensors.
 
@@ -135,7 +137,6 @@ class Source:
             model: the source's, or the converted one.
             real: [rows, tokens] bool, False at padding.
         """
-        raise NotImplementedError
 
     def further_checks(self, model, length):
         """`ldt.convert.proof.Check` of what only this family has.
