@@ -13,7 +13,6 @@ from rich.text import Text
 from ldt.cli.console import say, stdout
 from ldt.errors import UserError, escaped, plain, plural
 from ldt.metrics import METRICS, OWN
-from ldt.metrics.numbers import metric_text
 
 if TYPE_CHECKING:
     from ldt.metrics.result import Group, Result
@@ -305,6 +304,8 @@ def _share(group: "Group", name: str) -> str:
 
 
 def _value(name: str, value: float) -> str:
+    from ldt.metrics.numbers import metric_text  # imports numpy
+
     if name.endswith(("_thresh", "-threshold")):
         return f"{value:.6g}"
     return metric_text(name if name in _OWN_UNITS else "", value)
