@@ -17,8 +17,50 @@ _AUTHORS_KEYS = ("attention_mode", "autoregressive", "ignore_attention_mask")
 _AUTHORS_MODES = ("sliding_chunks", "tvm")  # the same attention in two implementations
 
 
+class OwnConfig:
+    """What configs of ldt have that read those of other classes; see transformers' own."""
+
+    @staticmethod
+    def plain(values, source="SOURCE"):
+        """A copy of the dict ``values``, maybe of another class, in ldt's terms.
+
+        Args:
+            values: the keys of a config.json.
+            source: the folder it is from, for the message.
+
+        Raises:
+            ModelError: ``values`` describes something that this model does not compute.
+        """
+        return dict(values)
+
+    def validate_pooling(self):
+        """Called by `strict` when a config is made.
+
+        Raises:
+            ValueError: an unknown pooling.
+        """
+        if self.pooling not in POOLINGS:
+            raise ValueError(f"pooling must be {', '.join(POOLINGS)}, got {self.pooling!r}")
+
+    def to_dict(self):
+        """As in transformers; peft, which asks for it first, learns what to adapt by default."""
+        offer_targets(self.model_type, decoder=self.is_encoder_decoder)
+        return super().to_dict()
+
+    @classmethod
+    def from_dict(cls, config_dict, **kwargs):
+        """As in transformers; also takes the dicts that `plain` does."""
+        return super().from_dict(cls.plain(config_dict), **kwargs)
+
+    @classmethod
+    def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
+        """As in transformers, with the windows and names of ldt."""
+        values, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        return cls.plain(values), kwargs
+
+
 @strict
-class LdtConfig(LongformerConfig):
+class LdtConfig(OwnConfig, LongformerConfig):
     """transformers' LongformerConfig with the choice of an attention backend.
 
     `attention_window` counts tokens in reach on both sides together, an int for all layers or one
@@ -95,34 +137,10 @@ class LdtConfig(LongformerConfig):
     pooling_share_weights: bool = False
     pooling_gate: bool = False
 
-    def validate_pooling(self):
-        """Called by `strict` when a config is made.
-
-        Raises:
-            ValueError: an unknown pooling.
-        """
-        if self.pooling not in POOLINGS:
-            raise ValueError(f"pooling must be {', '.join(POOLINGS)}, got {self.pooling!r}")
-
-    def to_dict(self):
-        """As in transformers; peft, which asks for it first, learns what to adapt by default."""
-        offer_targets(self.model_type)
-        return super().to_dict()
-
-    @classmethod
-    def from_dict(cls, config_dict, **kwargs):
-        """As in transformers; also takes the dict of a Longformer or of the authors' model.
-
-        Raises:
-            ModelError: it is the configuration of another kind of model.
-        """
-        return super().from_dict(plain_longformer(config_dict), **kwargs)
-
-    @classmethod
-    def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
-        """As in transformers, with the windows and names of ldt."""
-        values, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
-        return plain_longformer(values), kwargs
+    @staticmethod
+    def plain(values, source="SOURCE"):
+        """As `OwnConfig.plain`: of a Longformer or of the authors' model."""
+        return plain_longformer(values, source)
 
 
 def plain_longformer(values, source="SOURCE"):

@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from ldt.errors import ModelError, ShapeError, first_line, listed, plural
 from ldt.model import adapters
-from ldt.model.config import LdtConfig, plain_longformer, usable_length
+from ldt.model.config import LdtConfig, OwnConfig, usable_length
 from ldt.model.config_file import make_config, read_json, read_table, read_values
 from ldt.model.encoders import ENCODERS, SEQ2SEQ, encoder_class
 from ldt.model.hub import (
@@ -26,7 +26,7 @@ from ldt.model.hub import (
     download,
     is_hub_id,
 )
-from ldt.model.seq2seq.config import LdtSeq2SeqConfig, is_seq2seq, plain_led
+from ldt.model.seq2seq.config import LdtSeq2SeqConfig, is_seq2seq
 from ldt.model.seq2seq.generation import read_generation_config
 from ldt.model.skeleton import check_finite, check_shapes
 
@@ -403,10 +403,8 @@ def _kind(name):
 def _from_dict(values, folder, **kwargs):
     """The encoder's config and the kwargs that are not its; errors name the folder."""
     config_class = _config_class(values)
-    if config_class is LdtConfig:
-        values = plain_longformer(values, folder)
-    elif config_class is LdtSeq2SeqConfig:
-        values = plain_led(values, folder)
+    if issubclass(config_class, OwnConfig):
+        values = config_class.plain(values, folder)
     return make_config(config_class, values, folder, **kwargs)
 
 

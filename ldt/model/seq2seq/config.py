@@ -7,9 +7,8 @@ from huggingface_hub.dataclasses import strict
 from transformers import LEDConfig
 
 from ldt.errors import ModelError
-from ldt.model.adapters import offer_targets
 from ldt.model.config import (
-    LdtConfig,
+    OwnConfig,
     authors_windows,
     check_layers,
     check_pad_token,
@@ -34,7 +33,7 @@ _NAMES["LdtSeq2SeqModel"] = "LEDModel"
 
 
 @strict
-class LdtSeq2SeqConfig(LEDConfig):
+class LdtSeq2SeqConfig(OwnConfig, LEDConfig):
     """transformers' LEDConfig with what `LdtConfig` adds to a Longformer's: a choice of backends,
     dilated windows and the second level of a Poolingformer, all of the encoder alone.
 
@@ -71,12 +70,10 @@ class LdtSeq2SeqConfig(LEDConfig):
     pooling_share_weights: bool = False
     pooling_gate: bool = False
 
-    validate_pooling = LdtConfig.validate_pooling
-
-    def to_dict(self):
-        """As `LdtConfig.to_dict`."""
-        offer_targets(self.model_type, decoder=True)
-        return super().to_dict()
+    @staticmethod
+    def plain(values, source="SOURCE"):
+        """As `OwnConfig.plain`: of an LED or of the authors' model."""
+        return plain_led(values, source)
 
     def to_diff_dict(self):
         """As in transformers, what config.json gets; of a plain LED that of transformers' class."""
@@ -89,21 +86,6 @@ class LdtSeq2SeqConfig(LEDConfig):
             names = values.get("architectures") or []
             values["architectures"] = [_NAMES.get(name, name) for name in names]
         return values
-
-    @classmethod
-    def from_dict(cls, config_dict, **kwargs):
-        """As in transformers; also takes the dict of an LED or of the authors' model.
-
-        Raises:
-            ModelError: it is the configuration of another kind of model.
-        """
-        return super().from_dict(plain_led(config_dict), **kwargs)
-
-    @classmethod
-    def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
-        """As in transformers, with the windows and names of ldt."""
-        values, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
-        return plain_led(values), kwargs
 
 
 def is_seq2seq(values):
