@@ -2,7 +2,6 @@
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import can_return_tuple
 
@@ -12,7 +11,7 @@ from ldt.model.heads.default_globals import first_real
 from ldt.model.layers import SelfAttention
 from ldt.model.packing import check_ids, given_words, pack
 from ldt.model.recompute import recomputing
-from ldt.model.seq2seq.base import LdtSeq2SeqPreTrainedModel
+from ldt.model.seq2seq.base import LedPart
 from ldt.model.seq2seq.layers import PostNormLayer
 
 
@@ -41,19 +40,13 @@ class LedEncoderLayer(PostNormLayer):
         return self.feed_forward(x)
 
 
-class LedEncoder(LdtSeq2SeqPreTrainedModel):
+class LedEncoder(LedPart):
     """The encoder of `ldt.model.seq2seq.model.LdtSeq2SeqModel`, which says what differs from that
     of transformers."""
 
     def __init__(self, config):
-        super().__init__(config)
-        width = config.d_model
-        self.embed_tokens = nn.Embedding(config.vocab_size, width, config.pad_token_id)
-        self.embed_positions = nn.Embedding(config.max_encoder_position_embeddings, width)
-        self.layernorm_embedding = nn.LayerNorm(width)
-        layers = range(config.encoder_layers)
-        self.layers = nn.ModuleList(LedEncoderLayer(config, index) for index in layers)
-        self.post_init()
+        layers = (LedEncoderLayer(config, index) for index in range(config.encoder_layers))
+        super().__init__(config, config.max_encoder_position_embeddings, layers)
 
     @can_return_tuple
     def forward(
@@ -128,11 +121,7 @@ class LedEncoder(LdtSeq2SeqPreTrainedModel):
                 )
             if words.dim() == 2:
                 check_ids("input_ids", words, self.config.vocab_size, shape)
-        words = packing.pack(words)
-        if not words.is_floating_point():
-            words = self.embed_tokens(words)
-        x = self.layernorm_embedding(words + self.embed_positions(positions))
-        return F.dropout(x, self.config.dropout, self.training)
+        return self.embed(packing.pack(words), positions)
 
 
 def default_globals(words, attention_mask):

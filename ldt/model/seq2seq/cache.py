@@ -13,9 +13,8 @@ class SharedCache(EncoderDecoderCache):
 
     def __init__(self, own: Cache):
         super().__init__(own, DynamicCache())
-        self.memory: dict[
-            int, list[tuple]
-        ] = {}  # number of a layer -> `CrossAttention.keys_and_values`
+        # Of each layer, by its number, `CrossAttention.keys_and_values`.
+        self.memory: dict[int, list[tuple]] = {}
 
     def reorder_cache(self, beam_idx):
         """Rows of the decoder change places within their document, whose keys and values stay."""

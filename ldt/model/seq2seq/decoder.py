@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from ldt.model.packing import check_ids, given_words
 from ldt.model.recompute import recomputing
 from ldt.model.seq2seq.attention import CausalAttention, CrossAttention, groups_of
-from ldt.model.seq2seq.base import LdtSeq2SeqPreTrainedModel
+from ldt.model.seq2seq.base import LedPart
 from ldt.model.seq2seq.layers import PostNormLayer
 
 
@@ -47,18 +47,12 @@ class LedDecoderLayer(PostNormLayer):
         return self.feed_forward(x)
 
 
-class LedDecoder(LdtSeq2SeqPreTrainedModel):
+class LedDecoder(LedPart):
     """The decoder of `ldt.model.seq2seq.model.LdtSeq2SeqModel`."""
 
     def __init__(self, config):
-        super().__init__(config)
-        width = config.d_model
-        self.embed_tokens = nn.Embedding(config.vocab_size, width, config.pad_token_id)
-        self.embed_positions = nn.Embedding(config.max_decoder_position_embeddings, width)
-        self.layernorm_embedding = nn.LayerNorm(width)
-        layers = range(config.decoder_layers)
-        self.layers = nn.ModuleList(LedDecoderLayer(config, index) for index in layers)
-        self.post_init()
+        layers = (LedDecoderLayer(config, index) for index in range(config.decoder_layers))
+        super().__init__(config, config.max_decoder_position_embeddings, layers)
 
     def forward(
         self,
@@ -99,7 +93,9 @@ class LedDecoder(LdtSeq2SeqPreTrainedModel):
             if rows % packing.shape[0]:
                 raise ValueError(f"{rows} rows of decoder ids are of {packing.shape[0]} documents")
         mask = _seen(attention_mask, past, t, words.device)
-        x = self._embed(words, _positions(attention_mask, past, t, words.device))
+        positions = _positions(attention_mask, past, t, words.device)
+        self._check(words, positions, past + t)
+        x = self.embed(words, positions)
         hidden = [x] if output_hidden_states else None
         with recomputing(self):
             for layer in self.layers:
@@ -108,19 +104,18 @@ class LedDecoder(LdtSeq2SeqPreTrainedModel):
                     hidden.append(x)
         return x, hidden and tuple(hidden)
 
-    def _embed(self, words, positions):
-        shape, table = tuple(words.shape[:2]), self.config.max_decoder_position_embeddings
-        if not torch.compiler.is_compiling():
-            if (length := int(positions.max()) + 1) > table:
-                raise ValueError(
-                    f"output has {length} tokens, the decoder's position table holds {table}"
-                )
-            if words.dim() == 2:
-                check_ids("decoder_input_ids", words, self.config.vocab_size, shape)
+    def _check(self, words, positions, length):
+        """Raise a ValueError for an output of ``length`` places that the table does not hold, and
+        for ids of no row."""
+        table = self.config.max_decoder_position_embeddings
+        if torch.compiler.is_compiling():
+            return
+        if length > table and (length := int(positions.max()) + 1) > table:
+            raise ValueError(
+                f"output has {length} tokens, the decoder's position table holds {table}"
+            )
         if words.dim() == 2:
-            words = self.embed_tokens(words)
-        x = self.layernorm_embedding(words + self.embed_positions(positions))
-        return F.dropout(x, self.config.dropout, self.training)
+            check_ids("decoder_input_ids", words, self.config.vocab_size, tuple(words.shape))
 
 
 def _positions(mask, past, t, device):
