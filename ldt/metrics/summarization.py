@@ -153,9 +153,16 @@ def baselines(gold: JsonFile, evaluate: Callable, no_stemmer: bool = False) -> B
     most = round(sum(count_words(layout.summary(each)) for each in gold.value) / len(gold.value))
     scores = []
     for example in reported(gold.value, "scoring the first words"):
-        lead = _lead(_joined(layout.text(example)), most)
+        lead = beginning(layout.text(example), most)
         scores.append(rouge.scores(layout.summary(example), lead, stemmer=not no_stemmer))
     return baseline.best({f"first {plural(most, 'word')}": mean(scores)})
+
+
+def beginning(text: str | list[str], words: int) -> str:
+    """A document, or several of them, up to the end of so many words."""
+    joined = _joined(text)
+    ends = [word.end() for word in islice(re.finditer(r"\S+", joined), words)]
+    return joined[: ends[-1]] if ends else ""
 
 
 def _scores(source: Source, target: str, summary: str, stemmer: bool) -> dict[str, float]:
@@ -200,12 +207,6 @@ def _by_id(gold: JsonFile, predictions: JsonFile) -> dict[str, str]:
 
 def _joined(text: str | list[str]) -> str:
     return text if isinstance(text, str) else "\n\n".join(text)
-
-
-def _lead(text: str, words: int) -> str:
-    """The text up to the end of so many words."""
-    ends = [word.end() for word in islice(re.finditer(r"\S+", text), words)]
-    return text[: ends[-1]] if ends else ""
 
 
 def _line(line: Line, name: str) -> str:

@@ -240,7 +240,7 @@ class Summarization(Task):
     def baseline(self, trained: Sequence[dict], golds: Sequence[dict], config) -> Baselines:
         """Return what the beginnings of the documents have, as long as a summary is."""
         words = round(float(np.mean([count_words(gold["summary"]) for gold in trained])))
-        leads = [" ".join(flat(gold["text"]).split()[:words]) for gold in golds]
+        leads = [summarization.beginning(gold["text"], words) for gold in golds]
         summaries = [gold["summary"] for gold in golds]
         figures = mean([*map(rouge.scores, summaries, leads)])
         return baseline.best({f"the first {plural(words, 'word')}": figures})
