@@ -205,10 +205,14 @@ def tiny_longformer(tmp_path_factory, tokenizer_folder):
         eos_token_id=tokenizer.eos_token_id,
         sep_token_id=tokenizer.sep_token_id,
     )
-    folder = tmp_path_factory.mktemp("longformer")
+    return random_model(tmp_path_factory.mktemp("longformer"), LongformerModel, config, tokenizer)
+
+
+def random_model(folder, cls, config, tokenizer):
+    """Save a model of seed 0 with its tokenizer, for inputs of 128 tokens; return the folder."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        LongformerModel(config).save_pretrained(folder)
+        cls(config).save_pretrained(folder)
     tokenizer.model_max_length = 128
     tokenizer.save_pretrained(folder)
     return folder
@@ -238,9 +242,4 @@ def tiny_led(tmp_path_factory, tokenizer_folder):
         decoder_start_token_id=tokenizer.eos_token_id,
     )
     folder = tmp_path_factory.mktemp("led")
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        LEDForConditionalGeneration(config).save_pretrained(folder)
-    tokenizer.model_max_length = 128
-    tokenizer.save_pretrained(folder)
-    return folder
+    return random_model(folder, LEDForConditionalGeneration, config, tokenizer)
