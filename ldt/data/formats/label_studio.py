@@ -24,8 +24,8 @@ _BLANK = re.compile(r"\s|\\n")  # its editor writes a line end as these two char
 
 def fits(value: Any) -> bool:
     """Tell whether a JSON value looks like a file of this layout."""
-    tasks = isinstance(value, list) and value
-    return bool(tasks) and isinstance(tasks[0], dict) and {"annotations", "data"} <= set(tasks[0])
+    task = value[0] if isinstance(value, list) and value else None
+    return isinstance(task, dict) and {"annotations", "data"} <= set(task)
 
 
 def read(file: JsonFile, data) -> Iterator[Example]:
@@ -56,7 +56,7 @@ def read(file: JsonFile, data) -> Iterator[Example]:
         ]
         crowded += len(annotations) > 1
         if annotations:
-            found.append(_annotated(task, max(annotations, key=_rank), where, data))
+            found.append(_annotated(task, max(reversed(annotations), key=_rank), where, data))
     if not found:
         raise DataError(
             f"{file.name}: {plural(len(file.value), 'task')} without an annotation; label some, "
@@ -98,11 +98,9 @@ def _annotated(task: dict[str, Any], annotation: dict[str, Any], where: str, dat
             start, end = _place(value, text, units, where)
             spans += [(start, end, name) for name in names]
     fields["text"] = text
-    id = fields.get(data.id)
-    usable = isinstance(id, str | int) and not isinstance(id, bool) and id != ""
-    return Annotated(
-        Example(fields, id if usable else task.get("id", where), where), spans, classes
-    )
+    ids = [fields.get(data.id), task.get("id"), where]  # one's own before Label Studio's
+    id = next(each for each in ids if isinstance(each, str | int) and each != "")
+    return Annotated(Example(fields, id, where), spans, classes)
 
 
 def _text(fields: dict[str, Any], data, where: str) -> str:

@@ -43,7 +43,7 @@ def export(
     paths = targets(target, tool)
     for path in paths:
         result_file.check(path, "--output", [answers, documents])
-    labelled, interface = read(answers, documents, data or DataSection(), labels)
+    labelled, interface = read(answers, documents, data or DataSection.model_validate({}), labels)
     for path, content in zip(paths, TOOLS[tool].files(labelled, interface), strict=True):
         result_file.write(path, content)
     return paths

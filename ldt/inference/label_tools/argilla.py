@@ -66,7 +66,7 @@ def _record(document: Labelled, interface: Interface) -> tuple[dict[str, Any], i
         score: Any = [document.scores[name] for name in document.classes]
         score = score if interface.several else score[0]
         suggestions[CLASSES] = {"value": value, "score": score, "agent": "ldt"}
-    placed = [
+    placed: list[dict[str, Any]] = [
         {"start": units.unit(span.start), "end": units.unit(span.end), "label": span.label}
         for span in document.spans
     ]
