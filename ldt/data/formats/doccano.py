@@ -24,7 +24,7 @@ def named(examples: Iterable[Example], data) -> Iterator[Example]:
     Raises:
         DataError: labels of another form, or a span that is not in the text.
     """
-    return labelled([_annotated(example, data) for example in examples])
+    yield from labelled([_annotated(example, data) for example in examples])
 
 
 def _annotated(example: Example, data) -> Annotated:

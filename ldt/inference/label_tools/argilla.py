@@ -39,18 +39,24 @@ def settings(interface: Interface) -> dict[str, Any]:
     asked = []
     if interface.classes:
         kind = "multi_label_selection" if interface.several else "label_selection"
-        asked.append(_question(CLASSES, {"type": kind, "options": _options(interface.classes)}))
+        about = {"type": kind, "options": _options(interface.classes)}
+        asked.append(_question(CLASSES, about, required=True))
     if interface.labels:
         options = _options(interface.labels)
         overlap = not interface.entities
-        about = {"field": TEXT, "options": options, "allow_overlapping": overlap}
-        asked.append(_question(SPANS, {"type": "span", **about}))
+        about = {
+            "type": "span",
+            "field": TEXT,
+            "options": options,
+            "allow_overlapping": overlap,
+        }
+        asked.append(_question(SPANS, about, required=not asked))
     fields = [{"name": name, "title": name, "settings": {"type": "text"}} for name in names]
     return {"guidelines": None, "allow_extra_metadata": True, "fields": fields, "questions": asked}
 
 
-def _question(name: str, about: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "title": name, "required": True, "settings": about}
+def _question(name: str, about: dict[str, Any], required: bool) -> dict[str, Any]:
+    return {"name": name, "title": name, "required": required, "settings": about}
 
 
 def _options(names: list[str]) -> list[dict[str, str]]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ldt.data import formats, records
 from ldt.data.options import DataSection
 from ldt.data.records import Example
-from ldt.errors import DataError, UserError, did_you_mean, listed, plural, shown
+from ldt.errors import DataError, UserError, listed, plural, shown
 
 QUESTIONS = ("question", "hypothesis", "query")  # fields that a person has to see beside the text
 TEXTS = ("text", "context")
@@ -95,8 +95,7 @@ def read(
     if labels is not None:
         for label in used:
             if label not in labels:
-                hint = did_you_mean(label, labels)
-                raise UserError(f"--labels: {label!r}, which an answer has, is not in it{hint}")
+                raise UserError(f"--labels: an answer has {label!r}, it has {listed(labels)}")
     lists = any(isinstance(answer.fields.get("label"), list) for answer in found)
     return labelled, Interface(
         classes=list(dict.fromkeys(name for each in labelled for name in each.scores)),
