@@ -5,18 +5,23 @@ from typing import Annotated, Literal
 
 import typer
 
-from ldt.cli.console import say
+from ldt.cli.console import say, stdout
+from ldt.cli.recipes import new_file
 from ldt.errors import UserError
 
-labels = typer.Typer(no_args_is_help=True)
+labels = typer.Typer(invoke_without_command=True)
 
 
 @labels.callback()
-def _labels() -> None:
+def _labels(context: typer.Context) -> None:
     """Take answers to tools in which people put labels right.
 
     What they export is read for training with data.format=label-studio and data.format=doccano.
+
+    Example: ldt labels export -h
     """
+    if context.invoked_subcommand is None:
+        say(context.get_help(), console=stdout)
 
 
 @labels.command()
@@ -32,8 +37,8 @@ def export(
         Path,
         typer.Option(
             metavar="FILE",
-            help="File to write. Beside tasks.json, Label Studio's interface is tasks.xml; beside "
-            "records.json, Argilla's settings are records.settings.json.",
+            help="File to write; Label Studio's interface stands beside it as .xml, Argilla's "
+            "settings as .settings.json.",
         ),
     ],
     documents: Annotated[
@@ -41,15 +46,12 @@ def export(
         typer.Option(
             metavar="FILE",
             help="Documents that the answers are for, as ldt predict read them; not needed where "
-            "--keep text copied the text into the answers.",
+            "its --keep text copied the text.",
         ),
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Layout of the documents, such as squad; by default found by their content.",
-        ),
+        typer.Option(metavar="NAME", help="Layout of the documents; by default by their content."),
     ] = None,
     text: Annotated[
         str | None,
@@ -70,7 +72,9 @@ def export(
         bool, typer.Option("--overwrite", help="Replace files that are there already.")
     ] = False,
 ) -> None:
-    """Write answers as what a tool imports, with the answers as suggestions to accept or change.
+    """Write answers as suggestions that a tool imports.
+
+    A person accepts or changes them there.
 
     Example: ldt labels export answers.jsonl --to label-studio --documents new.jsonl --output
     tasks.json
@@ -83,14 +87,10 @@ def export(
         raise UserError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}")
     section = DataSection.model_validate({"format": format, "text": text, "id": id})
     for path in label_tools.targets(output, to):
-        if not overwrite and (path.exists() or path.is_symlink()):
-            raise UserError(f"{path} exists already; --overwrite replaces it")
-    for path in label_tools.export(
-        answers,
-        to,
-        output,
-        documents=documents,
-        data=section,
-        labels=None if offered is None else offered.split(","),
-    ):
+        new_file(path, overwrite)
+    names = None if offered is None else offered.split(",")
+    written = label_tools.export(
+        answers, to, output, documents=documents, data=section, labels=names
+    )
+    for path in written:
         say(f"{path}: written")

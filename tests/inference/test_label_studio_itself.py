@@ -3,6 +3,7 @@
 ``pip install label-studio`` into an environment of its own, and name its command in LABEL_STUDIO.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from ldt.data import records
 from ldt.data.formats import read
 from ldt.data.options import DataSection
 from ldt.inference import label_tools
@@ -73,24 +75,37 @@ def server(tmp_path_factory):
         process.wait(30)
 
 
-def documents():
-    """50 contracts with what is hard to count planted between the words, and entities in them."""
-    for number in range(50):
-        text, entities = "", []
-        for place in range(200):
-            text += f"Clause {number}.{place} {PLANTED[(number + place) % len(PLANTED)]} "
-            if place % 7 == 0:
-                words = f"Party{PLANTED[(number * 3 + place) % 5]} Ltd."
-                start = len(text)
-                text += f"{words} "
-                entities.append({"start": start, "end": start + len(words), "text": words})
-        labelled = [entity | {"label": f"L{at % 3}"} for at, entity in enumerate(entities)]
-        yield {"id": f"contract-{number}", "text": text, "entities": labelled}
+def planted(number, words):
+    """An answer for words with what is hard to count between them, some of it in entities."""
+    text, entities = "", []
+    for place, word in enumerate(words):
+        start = len(text)
+        text += word
+        if place % 7 == 0:
+            text += PLANTED[(number + place) % len(PLANTED)]
+        if place % 21 == 0:
+            text += "Ltd."
+            found = {"start": start, "end": len(text), "text": text[start:]}
+            entities.append(found | {"label": f"L{place % 2}"})
+        text += " "
+    return {"id": f"contract-{number}", "text": text, "entities": entities}
 
 
 def test_offsets_come_back_through_the_server(server, tmp_path):
+    check(
+        server, tmp_path, [planted(n, f"Clause {n} is binding. ".split() * 50) for n in range(50)]
+    )
+
+
+def test_offsets_of_contracts_come_back(server, tmp_path, shared_data):
+    examples = records.read(shared_data / "cuad" / "cuad.train.jsonl.gz")
+    texts = [example.fields["text"] for example in itertools.islice(examples, 50)]
+    check(server, tmp_path, [planted(n, text.split(" ")) for n, text in enumerate(texts)])
+
+
+def check(server, tmp_path, made):
+    """Export answers, accept all that Label Studio imported, and read its export."""
     answers, target = tmp_path / "answers.jsonl", tmp_path / "tasks.json"
-    made = list(documents())
     answers.write_text("".join(json.dumps(each) + "\n" for each in made), encoding="utf-8")
     tasks, interface = label_tools.export(str(answers), "label-studio", target)
     config = Path(interface).read_text("utf-8")
