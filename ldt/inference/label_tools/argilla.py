@@ -36,7 +36,8 @@ def files(labelled: list[Labelled], interface: Interface) -> list[str]:
 def settings(interface: Interface) -> dict[str, Any]:
     """The dataset: its text, and a question for the classes, one for the spans, or both."""
     names = [*interface.questions, TEXT]
-    asked = []
+    asked: list[dict[str, Any]] = []
+    about: dict[str, Any]
     if interface.classes:
         kind = "multi_label_selection" if interface.several else "label_selection"
         about = {"type": kind, "options": _options(interface.classes)}
