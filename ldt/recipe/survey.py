@@ -41,6 +41,7 @@ _TASKS = {
     "nq": "passage_qa",
     "tydiqa": "passage_qa",
 }
+_OF_ANY = ("label-studio",)  # layouts whose fields say which task
 # Ways to read a file, tried in this order: keys of `data:`, where it has them.
 _READINGS: tuple[dict[str, Any], ...] = ({}, {"encoding": "cp1252"})
 _IDS = "id doc_id document_id uid uuid key name file filename".split()
@@ -134,7 +135,8 @@ def survey(source: str) -> Survey:
     if layout is None and _is_summarized(columns):
         layout = "summarization"
     text = _longest(columns)
-    path = None if layout else label_field(columns, text, len(examples))
+    found = layout is None or layout in _OF_ANY
+    path = label_field(columns, text, len(examples)) if found else None
     return Survey(
         source,
         layout,
@@ -243,7 +245,7 @@ def _task(
     text: str | None,
     has_labels: bool,
 ) -> str:
-    if layout is not None:
+    if layout is not None and layout not in _OF_ANY:
         return _TASKS.get(layout, layout)
     for name, signs in SIGNS.items():
         if name == "summarization" and _NAMED & set(columns):
