@@ -205,10 +205,41 @@ def tiny_longformer(tmp_path_factory, tokenizer_folder):
         eos_token_id=tokenizer.eos_token_id,
         sep_token_id=tokenizer.sep_token_id,
     )
-    folder = tmp_path_factory.mktemp("longformer")
+    return random_model(tmp_path_factory.mktemp("longformer"), LongformerModel, config, tokenizer)
+
+
+def random_model(folder, cls, config, tokenizer):
+    """Save a model of seed 0 with its tokenizer, for inputs of 128 tokens; return the folder."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        LongformerModel(config).save_pretrained(folder)
+        cls(config).save_pretrained(folder)
     tokenizer.model_max_length = 128
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_led(tmp_path_factory, tokenizer_folder):
+    """A random LED in transformers' format with its tokenizer: 128 tokens in, 64 out, window 8."""
+    from transformers import AutoTokenizer, LEDConfig, LEDForConditionalGeneration
+
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    config = LEDConfig(
+        vocab_size=len(tokenizer),
+        d_model=16,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        attention_window=[8, 8],
+        max_encoder_position_embeddings=128,
+        max_decoder_position_embeddings=64,
+        bos_token_id=tokenizer.bos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.eos_token_id,
+    )
+    folder = tmp_path_factory.mktemp("led")
+    return random_model(folder, LEDForConditionalGeneration, config, tokenizer)

@@ -104,13 +104,21 @@ def _measure(name, tokens, kind, setting):
         torch.set_num_threads(setting.threads)
     try:
         load = encoders.load if setting.layers else operations.load
-        run, warm_up = load(name, tokens, kind, setting)
-        warm_up()
-        before = _loaded_mib()
-        run()
-        return _status_mib("VmHWM") - before
+        return peak_mib(*load(name, tokens, kind, setting))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
+
+
+def peak_mib(run, warm_up):
+    """MiB of peak resident memory of ``run()`` in this process, over what it holds before; after
+    ``warm_up()``, which has libraries load their code.
+
+    The peak is that of the process: only a fresh one has none from before.
+    """
+    warm_up()
+    before = _loaded_mib()
+    run()
+    return _status_mib("VmHWM") - before
 
 
 def _loaded_mib():

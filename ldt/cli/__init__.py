@@ -41,6 +41,7 @@ COMMANDS = {
     "evaluate": "ldt.cli.evaluate:evaluate",
     "perplexity": "ldt.cli.perplexity:perplexity",
     "bench": "ldt.cli.bench:bench",
+    "labels": "ldt.cli.labels:labels",
     "recipes": "ldt.cli.recipes:recipes",
     "doctor": "ldt.cli.doctor:doctor",
 }

@@ -1,4 +1,4 @@
-"""ldt convert: a short-input encoder becomes a long-input one."""
+"""ldt convert: a short-input model becomes a long-input one."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,8 +20,8 @@ Window = Annotated[
     typer.Option(
         min=2,
         metavar="TOKENS",
-        help="Attention window, in tokens, both sides together; by default 512 (128 with "
-        "poolingformer), and a Longformer keeps its own.",
+        help="Attention window, in tokens, both sides together; by default 512, of a BART 1024 "
+        "(128 with poolingformer), and a Longformer or LED keeps its own.",
     ),
 ]
 
@@ -31,15 +31,16 @@ def convert(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="Model to convert: folder or hub id of a BERT, RoBERTa, Longformer.",
+            help="Model to convert: folder or hub id of a BERT, RoBERTa, Longformer, or of a BART "
+            "or LED.",
         ),
     ],
     target: Annotated[
         Path | None,
         typer.Argument(
             metavar="TARGET",
-            help="Folder to create for the converted model; by default SOURCE-4096 in the current "
-            "directory.",
+            help="Folder to create for the converted model; by default SOURCE and the length, such "
+            "as roberta-base-4096, in the current directory.",
         ),
     ] = None,
     architecture: Annotated[
@@ -50,11 +51,14 @@ def convert(
         ),
     ] = "longformer",
     max_length: Annotated[
-        int,
+        int | None,
         typer.Option(
-            min=1, metavar="TOKENS", help="Longest input of the converted model, in tokens."
+            min=1,
+            metavar="TOKENS",
+            help="Longest input of the converted model, in tokens; by default 4096, of a BART or "
+            "LED 16384.",
         ),
-    ] = 4096,
+    ] = None,
     window: Window = None,
     positions: Positions = "tile",
     check: Annotated[
@@ -67,9 +71,10 @@ def convert(
         bool, typer.Option("--overwrite", help="Replace TARGET if it exists.")
     ] = False,
 ) -> None:
-    """Turn a short-input encoder into a long-input one.
+    """Turn a short-input model into a long-input one.
 
-    At the end both models are run on short inputs, to prove that they compute the same.
+    An encoder becomes a Longformer or Poolingformer, a BART a LED. At the end both models
+    are run on short inputs, to prove that they compute the same.
 
     Example: ldt convert FacebookAI/roberta-base roberta-long --max-length 8192
     """

@@ -12,21 +12,26 @@ from rich.text import Text
 
 from ldt.cli.console import say, stdout
 from ldt.errors import UserError, escaped, plain, plural
-from ldt.metrics import METRICS
+from ldt.metrics import METRICS, OWN
 
 if TYPE_CHECKING:
     from ldt.metrics.result import Group, Result
 
 log = logging.getLogger("ldt")
 
-Format = Enum("Format", {name: name for name in METRICS})  # type: ignore[misc]  # not literals
+# Figures that are not from 0 to 100; names of others begin with those of classes.
+_OWN_UNITS = ("ece", "brier", "nll", "mse", "mae", "pearson", "spearman")
+_HEADS = {"average_precision": "AP", "roc_auc": "AUC"}  # shorter ones of columns
+MOST = 10  # rows of a table, but for one a class
+
+Format = Enum("Format", {name: name for name in (*OWN, *METRICS)})  # type: ignore[misc]
 
 GoldOption = Annotated[
     list[str],
     typer.Option(
         metavar="FILE",
-        help="Questions with their answers, in the published layout; a pattern in quotes, or "
-        "repeated, where that has shards.",
+        help="Questions or documents with their answers, in the published layout or as data.eval "
+        "names them; a pattern in quotes, or repeated, where that has shards.",
     ),
 ]
 PredOption = Annotated[
@@ -35,8 +40,25 @@ PredOption = Annotated[
 FormatOption = Annotated[
     Format | None,
     typer.Option(
-        help="Published layout of both files, which also decides the metric; XQuAD has the "
-        "layout squad."
+        help="Kind of answers, which decides the metric: a published layout of both files (XQuAD "
+        "has squad), or that of ldt predict: classification, regression, token_classification, "
+        "multiple_choice."
+    ),
+]
+RecipeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RECIPE",
+        help="Recipe, or folder of a run, that says how the gold file of answers in ldt's own "
+        "layout is read; by default the task's defaults.",
+    ),
+]
+KeysArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Keys of a recipe that say how such a gold file is read, such as data.label=class.",
+        show_default=False,
     ),
 ]
 
@@ -73,12 +95,21 @@ TextEvidenceOption = Annotated[
         help="Leave tables and figures out of the evidence of a qasper file.",
     ),
 ]
+NoStemmerOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-stemmer",
+        help="Compare words of summaries as they are, not by their stems.",
+    ),
+]
 
 
 def evaluate(
     gold: GoldOption,
     pred: PredOption,
+    keys: KeysArgument = None,
     format: FormatOption = None,
+    recipe: RecipeOption = None,
     passages: Annotated[
         bool,
         typer.Option(
@@ -92,6 +123,7 @@ def evaluate(
     na_prob: NaProbOption = None,
     task: TaskOption = None,
     text_evidence_only: TextEvidenceOption = False,
+    no_stemmer: NoStemmerOption = False,
     json: Annotated[
         str | None,
         typer.Option(
@@ -101,9 +133,11 @@ def evaluate(
         ),
     ] = None,
 ) -> None:
-    """Score a file of predictions by its published metric.
+    """Score a file of predictions.
 
-    No model is needed. Each score has a bootstrap interval and, beside it, what a trivial answer
+    Published layouts have their published metric; answers of ldt predict, the figures of the
+    training's evaluation, with confusions, calibration and the worst errors. No model is needed.
+    Each score has a bootstrap interval and, beside it, what a trivial answer
     has, such as always the most frequent one; it is also given by length of the document and by
     place of the answer.
 
@@ -113,12 +147,14 @@ def evaluate(
     from ldt.metrics.result import as_json
 
     if json and json != "-":
-        result_file.check(Path(json), "--json", (*gold, *pred, na_prob))
+        result_file.check(Path(json), "--json", (*gold, *pred, na_prob, recipe))
     options = {
         **{"domain": domain, "evidence": evidence, "na_prob": na_prob},
         **{"task": task, "text_evidence_only": text_evidence_only or None},
+        "no_stemmer": no_stemmer or None,
     }
-    result = _result(gold, pred, format, passages, options)
+    own = {"recipe": recipe, "overrides": keys}
+    result = _result(gold, pred, format, passages, options, own)
     text = json_text.dumps(as_json(result), ensure_ascii=False, indent=2) if json else ""
     if json == "-":
         typer.echo(escaped(text) if stdout.is_terminal else text)
@@ -135,18 +171,35 @@ def _result(
     format: Format | None,
     passages: bool,
     options: dict[str, Any],
+    own: dict[str, Any],
 ) -> "Result":
     """The score of the predictions; what is odd about them is told."""
     from ldt import metrics
     from ldt.data.sources import only
 
-    if passages and (format or any(options.values())):
+    if passages and (format or any(options.values()) or any(own.values())):
         raise UserError(
             "--passages: both files are lines, which have no --format and none of its options"
         )
     if passages:
         result = metrics.evaluate_passages(only(gold, "gold spans"), only(pred, "passages"))
+    elif format and format.value in OWN or (own["recipe"] and not format):
+        from ldt.inference.evaluate import evaluate
+
+        name = next((name for name, value in options.items() if value), None)
+        if name:
+            what = f"--{name.replace('_', '-')}"
+            raise UserError(f"{what}: no option of answers in ldt's own layout")
+        kind = format.value if format else None
+        result = evaluate(
+            gold, pred, format=kind, recipe=own["recipe"], overrides=own["overrides"] or ()
+        )
     elif format:
+        if any(own.values()):
+            raise UserError(
+                f"--format {format.value}: its layout is published, so that neither --recipe nor "
+                "keys of one say how it is read"
+            )
         result = metrics.evaluate(gold, pred, format=format.value, **options)
     else:
         raise UserError("missing option '--format' (or '--passages'); see 'ldt evaluate --help'")
@@ -161,7 +214,8 @@ def show(result: "Result") -> None:
 
     answered = len(result.items) - len(result.missing)
     counts = f"{plural(len(result.items), result.noun)}, {answered:,} predicted"
-    say(f"{result.title}: {counts}; figures from 0 to 100", console=stdout)
+    scale = "from 0 to 100" if result.scale == "0 to 100" else result.scale
+    say(f"{result.title}: {counts}; figures {scale}", console=stdout)
     _metrics(result)
     if result.intervals:
         say(
@@ -171,6 +225,8 @@ def show(result: "Result") -> None:
         )
     else:
         say(f"no intervals: they take two {result.units} at least", console=stdout)
+    for heading, rows in result.tables.items():
+        _rows(heading, rows)
     groups = results.by_length(result.items, result.derive, result.figures)
     _groups("words of the document", groups, result, result.no_length)
     _groups("where the answer stands", results.by_place(result.items), result, result.no_place)
@@ -182,10 +238,17 @@ def _metrics(result: "Result") -> None:
         for name, value in metrics.items():
             name = f"{subset} {name}"
             rows.append((name, value, result.intervals.get(name)))
-    between = {name: f"{pair[0]:.2f} to {pair[1]:.2f}" if pair else "" for name, _, pair in rows}
-    trivial = {name: f"{each.answer}: {each.value:.2f}" for name, each in result.baselines.items()}
+    between = {
+        name: f"{_value(name, pair[0])} to {_value(name, pair[1])}" if pair else ""
+        for name, _, pair in rows
+    }
+    trivial = {
+        name: f"{each.answer}: {_value(name, each.value)}"
+        for name, each in result.baselines.items()
+    }
     if stdout.is_terminal:
-        table = Table("metric")
+        table = Table()
+        table.add_column("metric", overflow="fold")
         table.add_column("value", justify="right")
         table.add_column("interval")
         table.add_column("without reading")
@@ -200,6 +263,19 @@ def _metrics(result: "Result") -> None:
         beside += f" ({result.notes[name]})" if name in result.notes else ""
         line = f"{name} {_value(name, value)} {between[name]} {beside}"
         say(" ".join(line.split()), console=stdout)
+
+
+def _rows(heading: str, rows: list[dict[str, Any]]) -> None:
+    """A table: of classes all rows, else the first ones."""
+    from ldt.cli.tables import table
+
+    shown = rows if heading == "classes" else rows[:MOST]
+    if not shown:
+        return
+    shown = [{_HEADS.get(name, name): value for name, value in row.items()} for row in shown]
+    more = f", {len(shown)} of {len(rows):,}" if len(shown) < len(rows) else ""
+    say(f"{heading.replace('_', ' ')}{more}:", console=stdout)
+    stdout.print(table(shown))
 
 
 def _groups(heading: str, groups: "list[Group]", result: "Result", why_not: str) -> None:
@@ -224,10 +300,12 @@ def _groups(heading: str, groups: "list[Group]", result: "Result", why_not: str)
 
 
 def _share(group: "Group", name: str) -> str:
-    return f"{group.metrics[name]:.2f}" if name in group.metrics else "-"
+    return _value(name, group.metrics[name]) if name in group.metrics else "-"
 
 
 def _value(name: str, value: float) -> str:
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:.6g}" if name.endswith(("_thresh", "-threshold")) else f"{value:.2f}"
+    from ldt.metrics.numbers import metric_text  # imports numpy
+
+    if name.endswith(("_thresh", "-threshold")):
+        return f"{value:.6g}"
+    return metric_text(name if name in _OWN_UNITS else "", value)

@@ -1,11 +1,13 @@
 """ldt init: a first recipe, by four questions or four options."""
 
+from __future__ import annotations
+
 import shlex
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -13,8 +15,11 @@ from ldt.cli.console import say
 from ldt.cli.recipes import new_file
 from ldt.errors import UserError, did_you_mean
 
+if TYPE_CHECKING:
+    from ldt.convert.candidate import Candidate
+
 SMALL, LARGE = "sentence-transformers/all-MiniLM-L6-v2", "allenai/longformer-base-4096"
-SHORTEST = 512  # no model is converted to less than the usual length of a short one
+WRITER = "facebook/bart-base"  # of a task whose answers are written
 
 _Answer = TypeVar("_Answer")
 
@@ -103,12 +108,19 @@ def _write(
     task = _answer(task, "Task", found.task, yes, task_of)
     asked = "Model: a folder or hub id of a BERT, RoBERTa, Longformer"
     suggestion = LARGE if shutil.which("nvidia-smi") else SMALL
-    model, known = _answer(model, asked, suggestion, yes, lambda name: (name, candidate(name)))
+    writes = TASKS[task].generates
+    if writes:
+        asked, suggestion = "Model: a folder or hub id of a BART, LED", WRITER
+
+    def model_of(name: str) -> tuple[str, Candidate]:
+        return name, candidate(name, writes)
+
+    model, known = _answer(model, asked, suggestion, yes, model_of)
     tokens = draft.lengths(found, task, known.count if known.tokenizer else None)
     given = None if max_length is None else str(max_length)
     suggestion = str(draft.suggested(tokens, known.length))
     length = _answer(given, "Longest input, in tokens", suggestion, yes, _length)
-    converted, commands = _converted(model, known.length, length)
+    converted, commands = _converted(model, known, length)
     text = draft.draft(
         found,
         task=task,
@@ -123,15 +135,11 @@ def _write(
     return [f"{target}: written; next:", *(f"  {command}" for command in commands)]
 
 
-def _converted(model: str, longest: int | None, length: int) -> tuple[str, list[str]]:
-    """The model that can be trained at this length, and the command that makes it, if need be.
-
-    Args:
-        longest: input of the model as it is; none where it cannot be trained as it is.
-    """
-    if longest is not None and longest >= length:
+def _converted(model: str, known: Candidate, length: int) -> tuple[str, list[str]]:
+    """The model that can be trained at this length, and the command that makes it, if need be."""
+    if known.length is not None and known.length >= length:
         return model, []
-    length = max(length, SHORTEST)
+    length = max(length, known.shortest)
     name = f"{Path(model).name}-{length}"
     arguments = f"{shlex.quote(model)} {shlex.quote(name)} --max-length {length}"
     return f"./{name}", [f"ldt convert {arguments}"]

@@ -2,12 +2,8 @@
 
 from typing import Any
 
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
-
 from ldt.cli.console import say, stderr, stdout
-from ldt.errors import plain
+from ldt.cli.tables import table
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.numbers import metric_text
 from ldt.recipe.recipe import Recipe
@@ -48,31 +44,4 @@ def show_metrics(
         beside = f" ({answer}: {metric_text(name, figure)})" if answer else ""
         say(f"{name}  {metric_text(name, value)}{beside}", console=stdout)
     if rows:
-        stdout.print(_table(rows))
-
-
-def _table(rows: list[dict[str, Any]]) -> Table:
-    """The rows as a table, as wide as the console or, where heads would be cut, a line a value."""
-    broken = [name.replace("_", "_\n") for name in rows[0]]
-    endless = stdout.options.update(width=10_000)
-    for heads in (list(rows[0]), broken):
-        table = Table(box=None)
-        for head, name in zip(heads, rows[0], strict=True):
-            is_text = any(isinstance(row[name], str) for row in rows)
-            table.add_column(Text(plain(head)), no_wrap=not is_text, overflow="fold")
-        for row in rows:
-            table.add_row(*(_cell(*item) for item in row.items()))
-        if Measurement.get(stdout, endless, table).minimum <= stdout.width:
-            return table
-    table = Table(box=None, show_header=False)
-    for number, row in enumerate(rows):
-        if number:
-            table.add_row()
-        for name, value in row.items():
-            table.add_row(Text(plain(name), overflow="fold"), _cell(name, value))
-    return table
-
-
-def _cell(name: str, value: Any) -> Text:
-    is_figure = isinstance(value, float)
-    return Text(metric_text(name, value) if is_figure else plain(str(value)), overflow="fold")
+        stdout.print(table(rows))

@@ -1,4 +1,4 @@
-"""Turn a short-input encoder into a long-input one, and prove that it still computes the same."""
+"""Turn a short-input model into a long-input one, and prove that it still computes the same."""
 
 import json
 import os
@@ -6,14 +6,16 @@ import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from ldt.convert.lengthen import POSITION_TABLES, head_class, long_config, long_weights
+from ldt.convert.encoder import EncoderSource
+from ldt.convert.kinds import SEQ2SEQ, source_config
+from ldt.convert.lengthen import POSITION_TABLES, long_config, long_weights
 from ldt.convert.proof import prove
 from ldt.convert.report import Report, shown_path
-from ldt.convert.source import find_source, read_source
+from ldt.convert.seq2seq import Seq2SeqSource
+from ldt.convert.source import find_source
 from ldt.errors import ModelError, ResourceError, UserError, refusal
 from ldt.files import new_folder, remove_abandoned
 from ldt.inference.masked_text import MaskedText, score, scorer, texts
@@ -21,7 +23,7 @@ from ldt.model import LdtForMaskedLM, load, load_tokenizer, usable_length
 from ldt.model.config import upper_middle_layers
 from ldt.model.loading import quiet
 
-WINDOWS = {"longformer": 512, "poolingformer": 128}  # architecture -> default window, in tokens
+ARCHITECTURES = ("longformer", "poolingformer")
 
 _NOT_TOKENIZER = (  # of tokenizer_config.json: where it came from, and how somebody once called it
     "is_local",
@@ -42,7 +44,7 @@ def convert(
     target=None,
     *,
     architecture="longformer",
-    max_length=4096,
+    max_length=None,
     window=None,
     positions="tile",
     second_level=None,
@@ -56,13 +58,14 @@ def convert(
     are saved in float32. The same source gives the same bytes.
 
     Args:
-        source: folder or hub id of a BERT, RoBERTa, XLM-R, CamemBERT, Longformer or ldt model.
+        source: folder or hub id of a BERT, RoBERTa, XLM-R, CamemBERT, BART, Longformer or LED.
         target: folder to write; by default ``<last part of source>-<max_length>`` here, for a
             Poolingformer ``<last part of source>-poolingformer-<max_length>``.
-        architecture: a name in `WINDOWS`.
-        max_length: longest input of the result, in tokens, special tokens included.
-        window: tokens in reach on both sides together, in every layer; None: as `WINDOWS` says,
-            and where a Longformer is lengthened those that its layers have.
+        architecture: a name in `ARCHITECTURES`.
+        max_length: longest input of the result, in tokens, special tokens included; None: 4,096,
+            and 16,384 where the source is a BART or LED.
+        window: tokens in reach on both sides together, in every layer; None: 512, of a BART 1,024,
+            in a Poolingformer 128, and of a Longformer or LED those that its layers have.
         positions: a name in `ldt.convert.lengthen.POSITION_TABLES`.
         second_level: for a Poolingformer: keys of `LdtConfig` that begin with ``pooling`` and their
             values, where they are not the defaults.
@@ -81,23 +84,26 @@ def convert(
     """
     _check_options(architecture, window, positions, max_length)
     folder = find_source(source)
+    kind, config = source_config(folder)
+    family = Seq2SeqSource if kind in SEQ2SEQ else EncoderSource
+    max_length = family.longest if max_length is None else max_length
     target = Path(target or _default_name(source, folder, architecture, max_length)).expanduser()
     place = Path(os.path.abspath(target))
     # Refused before the source is read, which takes time.
     _check_target(target, place, folder, overwrite)
-    origin = _read(source, folder, max_length, check)
+    origin = family.read(folder, kind, config)
+    _check_source(origin, source, max_length, check)
     tokenizer = load_tokenizer(folder, origin.config)
     windows, pooling = _attention(origin, architecture, window, second_level)
     config = long_config(origin, tokenizer, max_length, windows, pooling)
     weights = long_weights(origin, config, positions)
     _remove_leftovers(place)
     with _writing(target), new_folder(place) as folder:
-        _write(folder, config, weights, tokenizer)
+        _write(folder, config, weights, tokenizer, origin.generation)
         # The proof runs what was written, so that it covers saving and loading too.
-        checks = prove(origin, _load(origin, folder), max_length, min(windows), positions == "tile")
+        checks = prove(origin, origin.load(folder), max_length, min(windows), positions == "tile")
         report = _report(source, target, origin, config, weights, positions, checks)
-        if not report.ok:
-            raise ModelError(_failed(report))
+        _check_proof(report)
         _check_tokenizer(tokenizer, folder, config)
         if check:
             report.scores = _scores(origin, folder, tokenizer, check, max_length)
@@ -105,14 +111,14 @@ def convert(
 
 
 def _check_options(architecture, window, positions, max_length):
-    if architecture not in WINDOWS:
-        raise UserError(f"--architecture must be {' or '.join(WINDOWS)}, got {architecture}")
+    if architecture not in ARCHITECTURES:
+        raise UserError(f"--architecture must be {' or '.join(ARCHITECTURES)}, got {architecture}")
     if window is not None and (window < 2 or window % 2):
         raise UserError(f"--window must be even and at least 2, got {window}")
     if positions not in POSITION_TABLES:
         names = ", ".join(POSITION_TABLES)
         raise UserError(f"--positions must be one of {names}, got {positions}")
-    if max_length < 1:
+    if max_length is not None and max_length < 1:
         raise UserError(f"--max-length must be at least 1, got {max_length}")
 
 
@@ -124,9 +130,12 @@ def _default_name(source, folder, architecture, max_length):
     return f"{name}{kind}-{max_length}"
 
 
-def _read(source, folder, max_length, check):
-    """The `Source` in a folder, if it can become so long and be checked."""
-    origin = read_source(folder)
+def _check_source(origin, source, max_length, check):
+    """Refuse a source that cannot become so long or be checked."""
+    if check and origin.kind in SEQ2SEQ:
+        raise UserError(
+            f"--check scores masked LMs; {source} is a {origin.kind}, which has a decoder"
+        )
     if max_length < origin.length:
         raise UserError(
             f"--max-length {max_length} would cut the {origin.length} positions of {source}; "
@@ -134,18 +143,18 @@ def _read(source, folder, max_length, check):
         )
     if check and not origin.head:
         raise UserError(f"--check needs a masked-LM head; {source} has none")
-    return origin
 
 
 def _attention(origin, architecture, window, second_level):
     """(window of each layer, keys of the second level)."""
     layers = origin.config.num_hidden_layers
+    windows = [window or origin.default_windows[architecture]] * layers
     if architecture == "poolingformer":
         pooling = {"pooling_layers": upper_middle_layers(layers), "pooling_gate": True}
-        return [window or WINDOWS[architecture]] * layers, pooling | (second_level or {})
+        return windows, pooling | (second_level or {})
     if window is None and origin.windows:
         return origin.windows, {}
-    return [window or WINDOWS[architecture]] * layers, {}
+    return windows, {}
 
 
 def _report(source, target, origin, config, weights, positions, checks):
@@ -161,11 +170,12 @@ def _report(source, target, origin, config, weights, positions, checks):
         windows=config.attention_window,
         second_level=_second_level(config),
         head=origin.head_note,
+        facts=origin.facts,
         source_windows=origin.windows,
         left_out=origin.left_out,
         positions=positions,
-        copied=len(origin.encoder) + len(origin.head) - 1,
-        created=len(weights) - len(origin.encoder) - len(origin.head),
+        copied=len(origin.base) + len(origin.head) - 1,
+        created=len(weights) - len(origin.base) - len(origin.head),
         checks=checks,
         scores=[],
     )
@@ -206,22 +216,21 @@ def _second_level(config):
     )
 
 
-def _load(source, folder):
-    """The converted model as it was written, with a pooler only where the source has one."""
-    options = {} if source.head else {"add_pooling_layer": source.model.pooler is not None}
-    return head_class(source).from_pretrained(folder, dtype=torch.float32, **options).eval()
-
-
-def _failed(report):
-    worst = max(report.checks, key=lambda check: (not check.ok, check.difference))
-    return (
-        f"{report.source}: the converted model differs from its source by {worst.difference:.1e} "
-        f"({worst.name}), the tolerance is {worst.tolerance:.1e}; {shown_path(report.target)} "
-        "is not written"
+def _check_proof(report):
+    """Refuse a model that is not what its source is."""
+    if report.ok:
+        return
+    worst = max(report.checks, key=lambda check: (not check.ok, check.tolerance, check.difference))
+    by = f"{worst.difference:.1e} ({worst.name}), the tolerance is {worst.tolerance:.1e}"
+    if not worst.tolerance:
+        by = f"{worst.difference} tokens ({worst.name})"
+    raise ModelError(
+        f"{report.source}: the converted model differs from its source by {by}; "
+        f"{shown_path(report.target)} is not written"
     )
 
 
-def _write(folder, config, weights, tokenizer):
+def _write(folder, config, weights, tokenizer, generation):
     """The files of a model; nothing in them depends on the time or on a path."""
     size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
     free = shutil.disk_usage(folder).free
@@ -232,7 +241,9 @@ def _write(folder, config, weights, tokenizer):
     config.save_pretrained(folder)
     weights = {name: tensor.contiguous() for name, tensor in weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    tokenizer.model_max_length = config.max_position_embeddings - config.pad_token_id - 1
+    if generation:
+        generation.to_json_file(folder / "generation_config.json")
+    tokenizer.model_max_length = usable_length(config)
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.save_pretrained(folder)

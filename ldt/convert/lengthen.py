@@ -15,9 +15,7 @@ its source, and training decides how much of the second level is added.
 import torch
 from torch.nn import functional as F
 
-from ldt.convert.source import FIELDS, POSITIONS
-from ldt.model import LdtConfig, LdtForMaskedLM, LdtModel, usable_length
-from ldt.model.config import check_config
+from ldt.model import usable_length
 from ldt.model.pooling import SecondLevel
 
 _LOCAL = ("query", "key", "value")
@@ -25,7 +23,7 @@ _SPECIAL = ("bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id")
 
 
 def long_config(source, tokenizer, max_length, windows, pooling):
-    """The LdtConfig of the converted model; special ids that its config lacks are the tokenizer's.
+    """The config of the converted model; special ids that the source lacks are the tokenizer's.
 
     Args:
         source: `ldt.convert.source.Source`.
@@ -36,16 +34,16 @@ def long_config(source, tokenizer, max_length, windows, pooling):
     for name in _SPECIAL:
         value = getattr(source.config, name, None)
         special[name] = getattr(tokenizer, name, None) if value is None else value
-    config = LdtConfig(
-        **{field: getattr(source.config, field) for field in FIELDS},
+    config = source.target_config(
+        **{field: getattr(source.config, field) for field in source.fields},
         **special,
         **pooling,
-        max_position_embeddings=source.config.pad_token_id + 1 + max_length,
+        **source.lengths(max_length),
         attention_window=windows,
-        architectures=[head_class(source).__name__],
+        architectures=[source.target_class.__name__],
         dtype="float32",
     )
-    check_config(config)
+    source.check_target(config)
     return config
 
 
@@ -57,22 +55,21 @@ def long_weights(source, config, positions="tile"):
         config: of the converted model.
         positions: a name in `POSITION_TABLES`.
     """
-    leading = source.config.pad_token_id + 1
-    prefix = "longformer." if source.head else ""
-    weights = dict(source.head)
-    for name, tensor in source.encoder.items():
-        if name == POSITIONS:
-            make = POSITION_TABLES[positions]
-            tensor = make(tensor, source.first, leading, usable_length(config))
-        weights[prefix + name] = tensor
-        stem, _, kind = name.rpartition(".")
-        twin = f"{stem}_global.{kind}"
-        if stem.endswith(tuple(f".self.{part}" for part in _LOCAL)) and twin not in source.encoder:
-            weights[prefix + twin] = tensor.clone()
-    for layer in config.pooling_layers:
-        stem = f"encoder.layer.{layer}.attention.self."
+    prefix = source.prefix if source.head else ""
+    weights = dict(source.head) | {prefix + name: tensor for name, tensor in source.base.items()}
+    make, table = POSITION_TABLES[positions], source.base[source.positions]
+    weights[prefix + source.positions] = make(
+        table, source.first, source.leading, usable_length(config)
+    )
+    for layer in range(config.num_hidden_layers):
+        stem = source.attention.format(layer)
+        for part in (f"{name}{{}}.{kind}" for name in _LOCAL for kind in ("weight", "bias")):
+            twin = prefix + stem + part.format("_global")
+            weights.setdefault(twin, source.base[stem + part.format("")].clone())
+        if layer not in config.pooling_layers:
+            continue
         for name, start in SecondLevel(config).state_dict().items():
-            weights[f"{prefix}{stem}pooled.{name}"] = source.encoder.get(stem + name, start).clone()
+            weights[f"{prefix}{stem}pooled.{name}"] = source.base.get(stem + name, start).clone()
     return weights
 
 
@@ -82,8 +79,8 @@ def long_positions(table, first, leading, max_length):
     Args:
         table: [rows, width].
         first: row of the first token of a text.
-        leading: rows before that of the first token in the new table; the source's own, or zeros
-            where it has fewer.
+        leading: rows before that of the first token in the new table; the source's own, zeros
+            where it has fewer, and without the last of them where it has more.
 
     Returns:
         [leading + max_length, width]
@@ -118,7 +115,7 @@ def random_positions(table, first, leading, max_length):
 def _leading(table, first, leading):
     """The rows before that of the first token."""
     start = table.new_zeros(leading, table.shape[1])
-    start[:first] = table[:first]
+    start[:first] = table[: min(first, leading)]
     return start
 
 
@@ -127,8 +124,3 @@ POSITION_TABLES = {
     "interpolate": interpolated_positions,
     "random": random_positions,
 }
-
-
-def head_class(source):
-    """The class of ldt that the converted model is saved as."""
-    return LdtForMaskedLM if source.head else LdtModel

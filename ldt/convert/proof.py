@@ -1,19 +1,19 @@
 """Source and converted model compared on the same inputs.
 
 The source runs by transformers, the written folder by ldt: on short inputs, which the window
-covers, on inputs where all attention is global, and at the last positions.
+covers, on inputs where all attention is global, and at the last positions. A family of models may
+have further checks.
 """
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
-from ldt.convert.source import PROVED_LENGTH
 from ldt.errors import ModelError
 from ldt.model.loading import quiet
 
 TOLERANCE = 1e-4  # of the largest value; float32 sums in another order stay below 1e-5
-_DECODED = 64  # tokens whose logits are compared: vocabularies are large
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Check:
     Attributes:
         name: what was compared.
         tokens: length of the longest input.
-        difference: largest absolute difference of two values.
+        difference: largest absolute difference of two values; of tokens, how many are different.
         tolerance: largest difference that passes.
     """
 
@@ -36,6 +36,12 @@ class Check:
     def ok(self):
         """True if the outputs are equal as far as float32 goes; False for nan."""
         return self.difference <= self.tolerance
+
+    def __str__(self):
+        said = f"{self.difference:.1e}, tolerance {self.tolerance:.1e}"
+        if not self.tolerance:
+            said = f"{self.difference} different" if self.difference else "equal"
+        return f"{said}, up to {self.tokens} tokens{'' if self.ok else '  TOO LARGE'}"
 
 
 @quiet()
@@ -54,68 +60,70 @@ def prove(source, model, max_length, window, tiled=True) -> list[Check]:
     Raises:
         ModelError: the source's outputs are not finite.
     """
-    short = min(window // 2 + 1, source.length, PROVED_LENGTH)
-    long = min(source.length, PROVED_LENGTH)
+    short = min(window // 2 + 1, source.proved)
     cases = [
         ("window", short, 0, False),
-        ("global attention", long, 0, True),
+        ("global attention", source.proved, 0, True),
         ("last positions", short, max_length - short, False),
     ]
-    if tiled:
-        return [_compare(name, source, model, *case) for name, *case in cases]
-    table = source.model.base_model.embeddings.position_embeddings.weight
-    checks, kept = [], table.clone()
+    checks = []
     for name, length, offset, everywhere in cases:
-        begin = model.config.pad_token_id + 1 + offset
-        rows = model.base_model.embeddings.position_embeddings.weight[begin : begin + length]
-        table[source.first : source.first + length] = rows
-        checks.append(_compare(name, source, model, length, offset, everywhere, shift=offset))
-        table.copy_(kept)
-    return checks
+        with _positions(source, model, length, offset, tiled):
+            checks.append(_compare(name, source, model, length, everywhere))
+    with _positions(source, model, short, 0, tiled):
+        return checks + source.further_checks(model, short)
 
 
-def _compare(name, source, model, length, offset, everywhere, shift=0):
-    """`Check` of rows of ``length`` tokens and fewer that start at position ``offset``; in the
-    source ``shift`` before that."""
-    config = model.config
-    random = torch.Generator().manual_seed(0)
+def compared(name, tokens, expected, converted, folder):
+    """`Check` of two lists of tensors.
+
+    Raises:
+        ModelError: the source's outputs are not finite.
+    """
+    scale = max(x.abs().max().item() for x in expected)
+    if not all(x.isfinite().all() for x in expected):
+        raise ModelError(f"{folder}: its outputs are not finite, there is nothing to prove")
+    gaps = [(x - y).abs().max() for x, y in zip(converted, expected, strict=True)]
+    return Check(name, tokens, torch.stack(gaps).max().item(), TOLERANCE * scale)
+
+
+def random_ids(source, shape, generator):
+    """Ids [shape] of the source's words, any but padding."""
+    ids = torch.randint(source.model.config.vocab_size - 1, shape, generator=generator)
+    return ids + (ids >= source.config.pad_token_id)
+
+
+@contextmanager
+def _positions(source, model, length, offset, tiled):
+    """Have both models read the rows of ``length`` tokens from ``offset`` on at the beginning of
+    their position tables; in the source its own, unless the converted model has others."""
+    theirs, ours = (x.base_model.get_parameter(source.positions) for x in (source.model, model))
+    rows = ours[source.leading + offset :][:length].clone()
+    own = theirs[source.first + torch.arange(offset, offset + length) % source.length]
+    places = theirs[source.first :][:length], ours[source.leading :][:length]
+    kept = [place.clone() for place in places]
+    places[0].copy_(own if tiled else rows)
+    places[1].copy_(rows)
+    try:
+        yield
+    finally:
+        for place, before in zip(places, kept, strict=True):
+            place.copy_(before)
+
+
+def _compare(name, source, model, length, everywhere):
+    """`Check` of rows of ``length`` tokens and fewer."""
+    generator = torch.Generator().manual_seed(0)
     lengths = torch.tensor(sorted({length, -(-length // 2), -(-length // 3), 1}, reverse=True))
     shape = len(lengths), length
     real = torch.arange(length) < lengths[:, None]
-    ids = torch.randint(config.vocab_size - 1, shape, generator=random)
-    ids += ids >= config.pad_token_id  # any but padding
+    ids = random_ids(source, shape, generator)
     inputs = {
-        "input_ids": ids.where(real, torch.tensor(config.pad_token_id)),
+        "input_ids": ids.where(real, torch.tensor(source.config.pad_token_id)),
         "attention_mask": real.long(),
-        "token_type_ids": torch.randint(config.type_vocab_size, shape, generator=random),
     }
-    theirs, ours = dict(inputs), dict(inputs)
-    if offset:
-        positions = torch.arange(offset, offset + length).expand(shape)
-        theirs["position_ids"] = source.first + (positions - shift) % source.length
-        ours["position_ids"] = config.pad_token_id + 1 + positions
-    if everywhere:
-        ours["global_attention_mask"] = real.long()
-        if source.windows:
-            theirs["global_attention_mask"] = real.long()
-    expected = _outputs(source.model, theirs, real)
-    scale = max(x.abs().max().item() for x in expected)
-    if not all(x.isfinite().all() for x in expected):
-        raise ModelError(f"{source.folder}: its outputs are not finite, there is nothing to prove")
-    converted = _outputs(model, ours, real)
-    gaps = [(x - y).abs().max() for x, y in zip(converted, expected, strict=True)]
-    return Check(name, length, torch.stack(gaps).max().item(), TOLERANCE * scale)
-
-
-def _outputs(model, inputs, real):
-    """Hidden states [kept, width] of the real tokens, the pooled ones, and some logits."""
-    base = model.base_model
-    states = base(**inputs)
-    hidden = states.last_hidden_state[real]
-    outputs = [hidden]
-    if getattr(base, "pooler", None) is not None:
-        outputs.append(states.pooler_output)
-    head = getattr(model, "lm_head", getattr(model, "cls", None))
-    if head is not None:
-        outputs.append(head(hidden[:_DECODED]))
-    return outputs
+    inputs |= source.inputs(shape, generator)
+    ours = inputs | {"global_attention_mask": real.long() * everywhere}
+    expected = source.outputs(source.model, ours if source.windows else inputs, real)
+    converted = source.outputs(model, ours, real)
+    return compared(name, length, expected, converted, source.folder)

@@ -22,7 +22,8 @@ class Report:
         source_windows: those of the source; empty if its attention is full, and then
             the global projections are copies of the local ones.
         second_level: what it is and in which layers; empty if there is none.
-        head: whether the masked-LM head is kept, or why not.
+        head: whether the masked-LM head is kept, or why not; empty where there never is one.
+        facts: further lines, by what they are about.
         left_out: parts of the source that the converted model has no place for.
         positions: how the position table was made long, a name in
             `ldt.convert.lengthen.POSITION_TABLES`.
@@ -43,6 +44,7 @@ class Report:
     source_windows: list[int]
     second_level: str
     head: str
+    facts: dict[str, str]
     left_out: list[str]
     positions: str
     copied: int
@@ -73,7 +75,8 @@ class Report:
             "positions": f"{self.source_length} -> {self.max_length} ({self._positions()})",
             "window": window,
             "global attention": f"{projections} projections",
-            "masked-LM head": self.head,
+            **({"masked-LM head": self.head} if self.head else {}),
+            **self.facts,
             "weights": f"{self.copied} tensors copied, the position table made long, "
             f"{self.created} created",
         }
@@ -86,11 +89,7 @@ class Report:
             f"{self.source} -> {name}",
             *(f"  {what:<18}{fact}" for what, fact in facts.items()),
             "proof: source and converted model on random tokens, largest difference",
-            *(
-                f"  {check.name:<18}{check.difference:.1e}, tolerance {check.tolerance:.1e}, "
-                f"up to {check.tokens} tokens{'' if check.ok else '  TOO LARGE'}"
-                for check in self.checks
-            ),
+            *(f"  {check.name:<18}{check}" for check in self.checks),
             *(f"{name}: {row.bits_per_token:.3f} bits per token" for name, row in self.scores),
             f"next: ldt finetune recipe.yaml model.path={shlex.quote(name)}",
         ]

@@ -1,100 +1,151 @@
-"""The source of a conversion, read under Longformer's names."""
+"""The source of a conversion: what is known of it, whatever its kind."""
 
 import copy
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
-import transformers
-from transformers import LongformerConfig, PreTrainedConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from ldt.errors import ModelError, first_line, listed
-from ldt.model.config import layer_windows, usable_length
-from ldt.model.config_file import make_config, read_values
+from ldt.model.config import layer_windows
 from ldt.model.hub import TOKENIZERS, WEIGHTS
-from ldt.model.loading import find_folder, read_config, read_weights
+from ldt.model.loading import find_folder, read_weights
 from ldt.model.skeleton import check_finite, skeleton
 
-KINDS = {  # model_type -> how transformers' classes of it begin
-    "bert": "Bert",
-    "camembert": "Camembert",
-    "ldt": "Longformer",
-    "longformer": "Longformer",
-    "roberta": "Roberta",
-    "xlm-roberta": "XLMRoberta",
-}
-FIELDS = (  # of the config, the same in all kinds
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "hidden_act",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "type_vocab_size",
-    "initializer_range",
-    "layer_norm_eps",
-    "pad_token_id",
-)
-_LONGFORMER_FIELDS = (
-    "attention_window",
-    "max_position_embeddings",
-    "bos_token_id",
-    "eos_token_id",
-    "sep_token_id",
-)
-POSITIONS = "embeddings.position_embeddings.weight"
-WORDS = "embeddings.word_embeddings.weight"
-
-_BERT_HEAD = "cls.predictions."
-_HEAD_PARTS = {  # Longformer's name in the MLM head -> BERT's
-    "dense.weight": "transform.dense.weight",
-    "dense.bias": "transform.dense.bias",
-    "layer_norm.weight": "transform.LayerNorm.weight",
-    "layer_norm.bias": "transform.LayerNorm.bias",
-    "bias": "bias",
-}
-_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # in old files, not weights
 _LISTED = 4  # names in a message
 PROVED_LENGTH = 512  # tokens; the source's memory grows with their square
 
 
 @dataclass
-class Source:
-    """A model that is to become long.
+class Source(ABC):
+    """A model that is to become long; its subclasses are the families of models.
 
     Attributes:
         folder: where its files are.
-        kind: its model_type; `longformer` for the authors' files.
-        config: transformers' config of the kind.
-        model: transformers' own model in float32 and evaluation mode: the masked LM when the head
-            is kept, else the base model, with a pooler when the file has one.
-        encoder: {name: float32 tensor} of embeddings and layers, and of the pooler if `model` has
-            one, under Longformer's names and without prefix.
-        head: {name: tensor} of the MLM head under Longformer's names, ``lm_head.`` included; empty
-            when it is not kept.
+        kind: its model_type; `longformer` or `led` for the authors' files.
+        config: transformers' config of the kind, with as many words as the tokenizer has.
+        model: transformers' own model in float32 and evaluation mode: with its head when that is
+            kept, else the base model, with a pooler when the file has one.
+        base: {name: float32 tensor} of embeddings and layers, and of the pooler if `model` has
+            one, under the names of the long model and without prefix.
+        head: {name: tensor} of the head under the names of the long model; empty when it is not
+            kept.
         head_note: "kept", or why the head is not.
         first: row of the position table that the first token of a text gets.
         left_out: parts of the file that the converted model has no place for.
         windows: of the layers, as the file has them; empty where attention is full.
+        generation: settings of `generate` that are kept with the model.
+
+    Class attributes:
+        target_config: class of the converted model's config.
+        fields: of the config, those that stay as they are.
+        prefix: of the base model's names in the converted file.
+        positions: name of the encoder's position table in both models.
+        attention: beginning of the names of a layer's self-attention in the converted model, ``{}``
+            for the number of the layer.
+        longest: length of the converted model if none is asked for, in tokens.
+        default_windows: {architecture: window of the converted model if none is asked for}.
     """
 
     folder: Path
     kind: str
     config: PreTrainedConfig
     model: PreTrainedModel
-    encoder: dict[str, torch.Tensor]
+    base: dict[str, torch.Tensor]
     head: dict[str, torch.Tensor]
     head_note: str
     first: int
     left_out: list[str]
-    windows: list[int]
+    windows: list[int] = field(default_factory=list)
+    generation: GenerationConfig | None = None
+
+    target_config: ClassVar[Any]
+    fields: ClassVar[tuple[str, ...]]
+    prefix: ClassVar[str]
+    positions: ClassVar[str]
+    attention: ClassVar[str]
+    longest: ClassVar[int]
+    default_windows: ClassVar[dict[str, int]]
+
+    @classmethod
+    @abstractmethod
+    def read(cls, folder, kind, config):
+        """The source in a folder.
+
+        Args:
+            kind, config: of `ldt.convert.kinds.source_config`.
+
+        Raises:
+            ModelError: weights are missing, damaged, not finite, of the wrong shape or without a
+                place.
+        """
 
     @property
     def length(self):
         """Longest input in tokens."""
-        return len(self.encoder[POSITIONS]) - self.first
+        return len(self.base[self.positions]) - self.first
+
+    @property
+    def proved(self):
+        """Longest input of the proof, in tokens, which `model` sees all of."""
+        return min(self.length, PROVED_LENGTH)
+
+    @property
+    def facts(self):
+        """Further lines of the report, by what they are about."""
+        return {}
+
+    @property
+    @abstractmethod
+    def leading(self):
+        """Rows of the converted model's position table before that of the first token."""
+
+    @property
+    @abstractmethod
+    def target_class(self):
+        """The class of ldt that the converted model is saved as."""
+
+    @staticmethod
+    @abstractmethod
+    def check_target(config):
+        """Raise a ValueError for a converted model's config whose numbers do not go together."""
+
+    @abstractmethod
+    def load(self, folder):
+        """The converted model as it was written, in float32 and evaluation mode."""
+
+    @abstractmethod
+    def lengths(self, max_length):
+        """Values of the converted model's config that say how long its inputs are."""
+
+    @abstractmethod
+    def inputs(self, shape, generator):
+        """Random inputs of the proof, besides ids and mask of the encoder.
+
+        Args:
+            shape: (rows, tokens) of the encoder's input.
+        """
+
+    @abstractmethod
+    def outputs(self, model, inputs, real):
+        """What source and converted model have to agree in: a list of tensors.
+
+        Args:
+            model: the source's, or the converted one.
+            real: [rows, tokens] bool, False at padding.
+        """
+
+    def further_checks(self, model, length):
+        """`ldt.convert.proof.Check` of what only this family has.
+
+        Args:
+            model: the converted one.
+            length: of inputs that its windows cover, in tokens.
+        """
+        return []
 
 
 def find_source(name):
@@ -120,158 +171,67 @@ def find_source(name):
     return folder
 
 
-def source_config(folder):
-    """(kind, transformers' config) of the model in a folder.
+def float_weights(folder):
+    """{name: tensor} of a folder without the encoder's prefix, numbers in float32."""
+    return {
+        name: tensor.float() if tensor.is_floating_point() else tensor
+        for name, tensor in read_weights(folder).items()
+    }
+
+
+def seeing_all(folder, config, length):
+    """(windows of a source that is long, its config with windows that see all of a short input).
+
+    Args:
+        length: longest input of the source, in tokens.
 
     Raises:
-        ModelError: config.json is broken or of a model that cannot be made long.
+        ModelError: the windows cannot be those of the layers.
     """
-    keys = read_values(folder)
-    kind = keys.get("model_type")
-    if keys.get("attention_mode") and kind in (None, "", "roberta"):
-        kind = "longformer"  # the authors' own files
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ModelError(
-            f"{folder}: a {kind or 'nameless'} model cannot be converted, only "
-            f"{', '.join(KINDS)} can"
-        )
-    for key, plain in (
-        ("position_embedding_type", "absolute"),
-        ("is_decoder", False),
-        ("add_cross_attention", False),
-    ):
-        value = keys.get(key)
-        if value not in (None, plain):
-            raise ModelError(f"{folder}: {key} must be {plain} for a conversion, got {value}")
-    if KINDS[kind] == "Longformer":
-        ours = read_config(folder)
-        if ours.pooling_layers:
-            raise ModelError(
-                f"{folder}: a Poolingformer cannot be converted, only the model that it came from"
-            )
-        if ours.causal or ours.attention_dilation != 1:
-            raise ModelError(
-                f"{folder}: causal or dilated windows cannot be converted, only plain ones"
-            )
-        config = LongformerConfig(
-            **{field: getattr(ours, field) for field in (*FIELDS, *_LONGFORMER_FIELDS)}
-        )
-    else:
-        config_class = getattr(transformers, f"{KINDS[kind]}Config")
-        config, _ = make_config(config_class, keys, folder)
-    if config.pad_token_id is None or not 0 <= config.pad_token_id < config.vocab_size:
-        raise ModelError(
-            f"{folder / 'config.json'}: pad_token_id must be an id of the {config.vocab_size} in "
-            f"the vocabulary, got {config.pad_token_id}"
-        )
-    return kind, config
+    try:
+        windows = layer_windows(config)
+    except ValueError as error:
+        raise ModelError(f"{folder / 'config.json'}: {error}") from error
+    config = copy.copy(config)
+    config.attention_window = 2 * min(max(2, length), PROVED_LENGTH)
+    return windows, config
 
 
-def read_source(folder):
-    """The `Source` in a folder.
+def source_model(folder, cls, config, state, inside, tied=(), **options):
+    """transformers' model of a class in float32 and evaluation mode, with the weights of a file.
+
+    Args:
+        state: {name: tensor} under the names of the class.
+        inside: beginnings of names for which each tensor of the file must have a place.
+        tied: ends of the names that the file need not have, since others stand for them.
+        options: of the class.
 
     Raises:
-        ModelError: weights are missing, damaged, not finite, of the wrong shape or without a place.
+        ModelError: weights are missing, misshapen, without a place or not finite.
     """
-    kind, config = source_config(folder)
-    windows = []
-    if KINDS[kind] == "Longformer":
-        try:
-            windows = layer_windows(config)
-        except ValueError as error:
-            raise ModelError(f"{folder / 'config.json'}: {error}") from error
-        config = copy.copy(config)  # `model` sees all of a short input
-        config.attention_window = 2 * min(max(2, usable_length(config)), PROVED_LENGTH)
-    weights = {}
-    for name, tensor in read_weights(folder).items():
-        name = name.removeprefix("bert.")
-        name = name.replace("LayerNorm.gamma", "LayerNorm.weight")  # before 2019's end
-        name = name.replace("LayerNorm.beta", "LayerNorm.bias")
-        if name not in _BUFFERS:
-            weights[name] = tensor.float() if tensor.is_floating_point() else tensor
-    encoder = {n: w for n, w in weights.items() if n.startswith(("embeddings.", "encoder."))}
-    pooler = {n: w for n, w in weights.items() if n.startswith("pooler.")}
-    head, head_note = _mlm_head(kind, config, weights)
-    own_head = {n: w for n, w in weights.items() if n.startswith(("lm_head.", _BERT_HEAD))}
-    if head:
-        cls, options = getattr(transformers, KINDS[kind] + "ForMaskedLM"), {}
-        prefix = cls.base_model_prefix + "."
-        state = {prefix + n: w for n, w in encoder.items()} | own_head
-    else:
-        encoder |= pooler
-        cls = getattr(transformers, KINDS[kind] + "Model")
-        options = {"add_pooling_layer": bool(pooler)}
-        prefix, state = "", encoder
+    where = folder / "config.json"
     try:
         expected = skeleton(cls, config, **options).state_dict()
     except (ValueError, KeyError, RuntimeError, AssertionError) as error:
-        raise ModelError(f"{folder / 'config.json'}: {first_line(error)}") from error
-    _check_shapes(folder, state, expected, prefix)
-    model = cls(config, **options).float()
-    model.load_state_dict(state, strict=False)
-    model.tie_weights()
-    check_finite(folder, model)
-    return Source(
-        folder=folder,
-        kind=kind,
-        config=config,
-        model=model.eval(),
-        encoder=encoder,
-        head=head,
-        head_note=head_note,
-        first=0 if kind == "bert" else config.pad_token_id + 1,
-        left_out=sorted({_part(n) for n in weights.keys() - encoder.keys() - own_head.keys()}),
-        windows=windows,
-    )
-
-
-def _mlm_head(kind, config, weights):
-    """The head under Longformer's names, or {}; and a note on it for the report."""
-    own, parts = "lm_head.", {part: part for part in _HEAD_PARTS}
-    if kind == "bert":
-        own, parts = _BERT_HEAD, _HEAD_PARTS
-    if not any(name.startswith(own) for name in weights):
-        return {}, "none in the source"
-    missing = [own + part for part in parts.values() if own + part not in weights]
-    if missing:
-        return {}, f"left out, {missing[0]} is missing"
-    if kind == "bert" and config.hidden_act != "gelu":
-        return {}, f"left out, its activation is {config.hidden_act} and not gelu"
-    decoder = weights.get(own + "decoder.weight")
-    words = weights.get(WORDS)
-    untied = decoder is None and not config.tie_word_embeddings
-    if decoder is not None:
-        untied = words is None or not torch.equal(decoder, words)
-    if untied:
-        return {}, "left out, its decoder is not tied to the word embeddings"
-    bias = weights.get(own + "decoder.bias")
-    if bias is not None and not torch.equal(bias, weights[own + "bias"]):
-        return {}, "left out, it has two different biases"
-    return {f"lm_head.{part}": weights[own + theirs] for part, theirs in parts.items()}, "kept"
-
-
-def _check_shapes(folder, weights, expected, prefix):
-    """Refuse weights that are missing, misshapen, or of the encoder without a place in it."""
-    tied = {name for name in expected if ".decoder." in name}
-    missing = sorted(expected.keys() - weights.keys() - tied)
+        raise ModelError(f"{where}: {first_line(error)}") from error
+    needed = (name for name in expected if not name.endswith(tuple(tied)))
+    missing = sorted(set(needed) - state.keys())
     if missing:
         raise ModelError(f"{folder}: weights are missing: {listed(missing, _LISTED, str)}")
-    inside = (prefix + "embeddings.", prefix + "encoder.")
-    extra = sorted(name for name in weights.keys() - expected.keys() if name.startswith(inside))
+    extra = sorted(name for name in state.keys() - expected.keys() if name.startswith(inside))
     if extra:
         raise ModelError(
             f"{folder}: weights without a place in the model that config.json describes: "
             f"{listed(extra, _LISTED, str)}"
         )
-    for name in sorted(weights.keys() & expected.keys()):
-        if weights[name].shape != expected[name].shape:
+    for name in sorted(state.keys() & expected.keys()):
+        if state[name].shape != expected[name].shape:
             raise ModelError(
-                f"{folder}: {name} is {list(weights[name].shape)}, by config.json "
+                f"{folder}: {name} is {list(state[name].shape)}, by config.json "
                 f"{list(expected[name].shape)}"
             )
-
-
-def _part(name):
-    """cls.seq_relationship.bias -> cls.seq_relationship, pooler.dense.bias -> pooler."""
-    words = name.split(".")
-    return ".".join(words[: 2 if words[0] == "cls" else 1])
+    model = cls(config, **options).float()
+    model.load_state_dict(state, strict=False)
+    model.tie_weights()
+    check_finite(folder, model)
+    return model.eval()

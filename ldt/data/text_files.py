@@ -18,7 +18,7 @@ log = logging.getLogger("ldt")
 
 SUFFIXES = ("txt", "text")
 # The beginning of JSON lines or of an array of objects, as opposed to "[EXECUTION COPY]".
-_JSON = re.compile(rb"\s*(\{\s*([\"'}]|$)|\[\s*([{\]]|$))")
+JSON = re.compile(rb"\s*(\{\s*([\"'}]|$)|\[\s*([{\]]|$))")
 
 
 def is_text(source: str) -> bool:
@@ -34,7 +34,7 @@ def is_text(source: str) -> bool:
             start = file.stream.readline(1 << 16)
         except streams.DAMAGE:
             return True  # reading says what is wrong
-    return not _JSON.match(start.removeprefix(b"\xef\xbb\xbf"))
+    return not JSON.match(start.removeprefix(b"\xef\xbb\xbf"))
 
 
 def read(

@@ -14,6 +14,7 @@ import numpy as np
 
 from ldt.data.features import Feature
 from ldt.data.records import Example
+from ldt.data.sentences import Unit
 from ldt.errors import ModelError, UserError, listed, out_of_memory
 from ldt.inference.faithfulness import faithfulness
 from ldt.inference.hiding import hiding
@@ -21,7 +22,6 @@ from ldt.inference.predictor import EncoderPredictor, too_large
 from ldt.inference.stream import batches
 from ldt.tasks.base import AnyTask, Outputs, Task
 from ldt.tasks.explained import Reading, Target
-from ldt.tasks.text.sentences import Unit
 
 By = Literal["gradient", "occlusion", "chunks"]
 METHODS: tuple[By, ...] = ("gradient", "occlusion", "chunks")
@@ -40,7 +40,7 @@ class Wanted:
         test: whether the model answers again with the passages hidden one after the other, and by
             them alone.
         batch_tokens: most tokens of a batch, as for the answers themselves.
-        unit: what passages are: a name in `ldt.tasks.text.sentences.UNITS`.
+        unit: what passages are: a name in `ldt.data.sentences.UNITS`.
     """
 
     number: int = 0

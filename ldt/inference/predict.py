@@ -15,6 +15,7 @@ from typing import Any
 
 from ldt.data.formats import FORMATS, LINES, PUBLISHED, read
 from ldt.data.options import check_encoding
+from ldt.data.sentences import Unit
 from ldt.data.sources import Names, each
 from ldt.errors import (
     EXIT_OK,
@@ -37,11 +38,11 @@ from ldt.inference.inputs import (
 )
 from ldt.inference.passages import By, Explaining, Wanted
 from ldt.inference.progress import progress
-from ldt.inference.run_folder import find_model, fingerprint, read_recipe
+from ldt.inference.run_folder import classes_of, find_model, fingerprint, read_recipe
 from ldt.inference.stream import Beside, Counts, Documents, Predictor, ahead, answer_all
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import AnyTask
-from ldt.tasks.text.sentences import Unit
+from ldt.tasks.generation import wordless
 
 log = logging.getLogger("ldt")
 
@@ -109,7 +110,7 @@ def predict(
         passages: passages of the document that each answer names as what it rests on, best first.
         passages_by: a name in `ldt.inference.passages.METHODS`.
         passages_of: classes to name passages of; none for those of the answer.
-        passages_unit: what they are, a name in `ldt.tasks.text.sentences.UNITS`.
+        passages_unit: what they are, a name in `ldt.data.sentences.UNITS`.
         passages_test: whether the model answers again with the passages hidden one after the other,
             and by them alone, for the key ``faithfulness``.
         chunks: whether answers list the chunks of their document, with the scores of each.
@@ -138,6 +139,8 @@ def predict(
         # What is wrong with input and output is found before the model is loaded.
         format = format or layout_of_training(inputs, trained.data.format)
         layout = published_layout(layout, output, trained.task, (format, trained.data.format))
+        if layout and (classes := classes_of(folder)) is not None:
+            trained.task.check_layout(layout, classes)
         asked = {"n_best": n_best, "raw_scores": raw_scores, "label_sets": label_sets}
         shown = _with_options_of(layout, trained.task, asked)
         n_best = shown.pop("n_best")
@@ -384,3 +387,5 @@ def _log_summary(counts: Counts, rejects: Rejects, max_length: int) -> None:
     if rejects.count:
         parts.append(f"{plural(rejects.count, 'record')} rejected, see {rejects.path}")
     log.info("%s", "; ".join(parts))
+    if doubt := wordless(counts.wordless, counts.documents):
+        log.warning("%s", doubt)

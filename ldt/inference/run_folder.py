@@ -1,6 +1,7 @@
 """The folder of a fine-tuned model: found, and read as far as it can be before it is loaded."""
 
 import hashlib
+import json
 import logging
 import os
 import re
@@ -18,6 +19,7 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "adapter_model.*")
 _DECISIVE = (
     "config.json",
+    "generation_config.json",
     "adapter_config.json",
     "tokenizer*",
     "vocab*",
@@ -80,6 +82,15 @@ def read_recipe(folder: Path) -> Recipe:
             f"model.path={folder} trains a model that has"
         )
     return recipe
+
+
+def classes_of(folder: Path) -> list[str] | None:
+    """The classes in a model's config.json; None where they cannot be read, which loading tells."""
+    try:
+        labels = json.loads((folder / "config.json").read_bytes())["id2label"]
+        return list(map(str, labels.values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def fingerprint(folder: Path, recipe: Recipe) -> str:

@@ -68,8 +68,9 @@ class Counts:
 
     ``tokens`` are those of the ``windows``, special and repeated ones included; ``long`` counts
     documents that did not fit one input, ``cut`` those that were not read to the end, with
-    ``unread`` of their ``lengths``, the tokens of all documents; ``labels`` counts the answers of
-    a classification, ``resumed`` the documents that had theirs already.
+    ``unread`` of their ``lengths``, the tokens of all documents; ``wordless`` counts summaries of
+    one token or none, ``labels`` the answers of a classification, ``resumed`` the documents that
+    had theirs already.
     """
 
     documents: int = 0
@@ -79,6 +80,7 @@ class Counts:
     cut: int = 0
     unread: int = 0
     lengths: int = 0
+    wordless: int = 0
     labels: Counter[str] = field(default_factory=Counter)
     resumed: int = 0
     started: float = field(default_factory=time.monotonic)
@@ -109,6 +111,7 @@ class Counts:
         self.cut += cut
         self.unread += answer.get("unread_tokens", 0)
         self.lengths += features[0].get("tokens", 0)
+        self.wordless += answer.get("summary_tokens", 2) < 2
         label = answer.get("label")
         if isinstance(label, list):
             self.labels.update(label or ["no class"])

@@ -27,7 +27,12 @@ METRICS = {
     "contractnli": "ldt.metrics.contractnli:evaluate",
     "qasper": "ldt.metrics.qasper:evaluate",
     "lexglue": "ldt.metrics.lexglue:evaluate",
+    "summarization": "ldt.metrics.summarization:evaluate",
 }
+
+# Answers in ldt's own layout, which `ldt.inference.evaluate` scores: how their gold files are read
+# is a matter of tasks.
+OWN = ("classification", "token_classification", "regression", "multiple_choice")
 
 
 def evaluate(
@@ -40,6 +45,7 @@ def evaluate(
     na_prob: str | None = None,
     task: str | None = None,
     text_evidence_only: bool | None = None,
+    no_stemmer: bool | None = None,
 ) -> "Result":
     """Score a prediction file, and answers that are given without reading.
 
@@ -53,6 +59,7 @@ def evaluate(
         domain, evidence: see `ldt.metrics.triviaqa.evaluate`.
         task: see `ldt.metrics.lexglue.evaluate`.
         text_evidence_only: see `ldt.metrics.qasper.evaluate`.
+        no_stemmer: see `ldt.metrics.summarization.evaluate`.
 
     Raises:
         UserError: an option that the format does not have, a file that is not there.
@@ -66,7 +73,7 @@ def evaluate(
 
     options: dict[str, Any] = {
         **{"domain": domain, "evidence": evidence, "na_prob": na_prob},
-        **{"task": task, "text_evidence_only": text_evidence_only},
+        **{"task": task, "text_evidence_only": text_evidence_only, "no_stemmer": no_stemmer},
     }
     options = {name: value for name, value in options.items() if value is not None}
     module, function = _metric(format)

@@ -72,3 +72,29 @@ def negative_log_likelihood(probabilities: np.ndarray, right: np.ndarray) -> flo
     else:
         of_truth = np.where(right, probabilities, 1 - probabilities)
     return float(-np.log(np.maximum(of_truth, 1e-300)).mean())
+
+
+def figures(scores: np.ndarray, right: np.ndarray, several: bool) -> dict[str, float]:
+    """ece, brier and nll of probabilities [documents, labels].
+
+    With several labels each label of each document counts as one answer. Else ece is that of the
+    answers (Guo et al. 2017), brier and nll are of all classes.
+
+    Args:
+        right: [documents, labels] bool; without several a document has one.
+    """
+    ece = expected_calibration_error(*answers_of(scores, right, several))
+    if several:
+        flat = scores.ravel(), right.ravel()
+        return {"ece": ece, "brier": brier(*flat), "nll": negative_log_likelihood(*flat)}
+    nll = negative_log_likelihood(scores, right.argmax(1))
+    return {"ece": ece, "brier": brier(scores, right), "nll": nll}
+
+
+def answers_of(
+    scores: np.ndarray, right: np.ndarray, several: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """The probabilities that are to be as often right as they say, and whether each is."""
+    if several:
+        return scores.ravel(), right.ravel()
+    return scores.max(1), right[np.arange(len(right)), scores.argmax(1)]

@@ -3,7 +3,24 @@
 Shares are from 0 to 100, as all metrics of ldt; correlations and errors have their own units.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+
+
+def several(names: Any) -> list[Any]:
+    """The list of names that a name or a list of them is; a regression's numbers have none."""
+    return names if isinstance(names, list) else [names]
+
+
+def indicators(labels: Sequence[str | list[str]], names: Sequence[str]) -> np.ndarray:
+    """Whether each document has each label, [documents, labels] bool."""
+    places = {name: place for place, name in enumerate(names)}
+    found = np.zeros((len(labels), len(names)), bool)
+    for row, label in zip(found, labels, strict=True):
+        row[[places[name] for name in several(label)]] = True
+    return found
 
 
 def class_table(gold: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray]:
@@ -25,6 +42,17 @@ def class_table(gold: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray
     }
 
 
+def class_rows(
+    gold: np.ndarray, predicted: np.ndarray, names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return `class_table` as a row for each class, with its name as ``class``."""
+    table = class_table(gold, predicted)
+    return [
+        {"class": name} | {key: column[number].item() for key, column in table.items()}
+        for number, name in enumerate(names)
+    ]
+
+
 def class_metrics(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> dict[str, float]:
     """Return the share of documents that are right, macro_f1 and micro_f1, from 0 to 100.
 
@@ -37,10 +65,30 @@ def class_metrics(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> 
             classes, as scikit-learn has it for multi-label indicators, else over those that any
             document has in ``gold`` or ``predicted``, as it has it for single labels.
     """
-    f1 = f1_of_draws(gold, predicted, np.ones((1, len(gold))), several=several)
+    one = np.ones((1, len(gold)))
+    found = class_figures(gold, predicted, one, several=several, answered=one[0] > 0)
+    return {name: float(value[0]) for name, value in found.items()}
+
+
+def class_figures(
+    gold: np.ndarray,
+    predicted: np.ndarray,
+    weights: np.ndarray,
+    *,
+    several: bool,
+    answered: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """Return `class_metrics` [draws] of documents drawn so often each.
+
+    Args:
+        weights: [draws, documents].
+        answered: [documents] bool, whether there is an answer; where there is none, the document is
+            wrong, also if it has no class.
+    """
+    right = (gold == predicted).all(1) & answered
     return {
-        "exact_match" if several else "accuracy": 100 * float((gold == predicted).all(1).mean()),
-        **{name: float(value[0]) for name, value in f1.items()},
+        "exact_match" if several else "accuracy": 100 * (weights @ right) / weights.sum(1),
+        **f1_of_draws(gold, predicted, weights, several=several),
     }
 
 
@@ -63,17 +111,50 @@ def f1_of_draws(
     }
 
 
+def confusion(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> np.ndarray:
+    """Return how many documents of each class have which answer.
+
+    Args:
+        gold, predicted: [documents, classes] bool; without several one class a document, predicted
+            may have none.
+
+    Returns:
+        [classes, classes + 1] of documents with one class: of gold class and answer, the last
+        column those without one. With several labels [classes, 2, 2]: of each class whether the
+        document has it, and whether the answer does, as scikit-learn's multilabel_confusion_matrix.
+    """
+    if not several:
+        with_none = np.column_stack([predicted, ~predicted.any(1)])
+        return gold.T.astype(int) @ with_none.astype(int)
+    sides = np.stack([~gold, gold], 1).astype(int), np.stack([~predicted, predicted], 1).astype(int)
+    return np.einsum("dgc,dpc->cgp", *sides)
+
+
 def number_metrics(gold: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     """Return mse, mae, pearson and spearman (ties share their mean rank) of two [documents].
 
     A correlation is 0 where one side is constant.
     """
+    found = number_figures(gold, predicted, np.ones((1, len(gold))))
+    return {name: float(value[0]) for name, value in found.items()}
+
+
+def number_figures(
+    gold: np.ndarray, predicted: np.ndarray, weights: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return `number_metrics` [draws] of documents drawn so often each.
+
+    Args:
+        weights: [draws, documents].
+    """
     gold, predicted = gold.astype(np.float64), predicted.astype(np.float64)
+    weights = weights.astype(np.float64)
+    total = weights.sum(1)
     return {
-        "mse": float(((gold - predicted) ** 2).mean()),
-        "mae": float(np.abs(gold - predicted).mean()),
-        "pearson": _correlation(gold, predicted),
-        "spearman": _correlation(_ranks(gold), _ranks(predicted)),
+        "mse": weights @ (gold - predicted) ** 2 / total,
+        "mae": weights @ np.abs(gold - predicted) / total,
+        "pearson": _correlation(gold, predicted, weights),
+        "spearman": _correlation(_ranks(gold, weights), _ranks(predicted, weights), weights),
     }
 
 
@@ -81,14 +162,27 @@ def _percent(part, whole):
     return 100 * part / np.maximum(whole, 1)
 
 
-def _correlation(a: np.ndarray, b: np.ndarray) -> float:
-    if (a == a[0]).all() or (b == b[0]).all():
-        return 0.0
-    a, b = a - a.mean(), b - b.mean()
-    return float((a @ b) / np.sqrt((a @ a) * (b @ b)))
+def _correlation(a: np.ndarray, b: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Of two sides, [documents] or in each draw [draws, documents]."""
+    a, b = np.broadcast_to(a, weights.shape), np.broadcast_to(b, weights.shape)
+    varies = _varies(a, weights) & _varies(b, weights)
+    total = weights.sum(1, keepdims=True)
+    a = a - (weights * a).sum(1, keepdims=True) / total
+    b = b - (weights * b).sum(1, keepdims=True) / total
+    spread = np.sqrt((weights * a * a).sum(1) * (weights * b * b).sum(1))
+    return np.where(varies, (weights * a * b).sum(1) / np.where(varies, spread, 1), 0.0)
 
 
-def _ranks(values: np.ndarray) -> np.ndarray:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = counts.cumsum()
-    return (ends - (counts - 1) / 2)[place]
+def _varies(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Whether those that a draw has are not all the same, [draws] bool."""
+    drawn = weights > 0
+    return np.where(drawn, values, -np.inf).max(1) > np.where(drawn, values, np.inf).min(1)
+
+
+def _ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The mean rank of each document in each draw, [draws, documents]."""
+    _, place = np.unique(values, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    last = np.flatnonzero(np.append(place[order][1:] != place[order][:-1], True))
+    ends = weights[:, order].cumsum(1)[:, last]
+    return (ends - (np.diff(ends, prepend=0) - 1) / 2)[:, place]

@@ -136,6 +136,14 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
         counts = score(entities, {"entities": _entities(answer, where)})
         items.append(Item(id, counts, sum(map(len, right))))
 
+    result = result_of("conll", items)
+    result.missing, result.extra = compare(ids, predictions.value)
+    result.no_place = "a document has many entities"
+    return result
+
+
+def result_of(title: str, items: list[Item]) -> Result:
+    """The figures of documents whose scores are counts (`score`), of all types and of each."""
     # Every document counts every type, those without it 0 times.
     labels = sorted({name.rpartition(":")[0] for item in items for name in item.scores})  # "" first
     for item in items:
@@ -154,11 +162,9 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
             }
         return metrics
 
-    missing, extra = compare(ids, predictions.value)
     metrics = mean([item.scores for item in items], derive)
-    result = Result("conll", items, metrics, "documents", missing, extra, derive=derive)
+    result = Result(title, items, metrics, "documents", [], [], derive=derive)
     result.shown, result.noun = NAMES, "document"
-    result.no_place = "a document has many entities"
     return result
 
 

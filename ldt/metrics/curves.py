@@ -1,4 +1,4 @@
-"""Precision against recall of a label, over all thresholds."""
+"""Precision against recall of a label, and ROC, over all thresholds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ def precision_recall(scores: np.ndarray, right: np.ndarray) -> tuple[np.ndarray,
         scores: [documents].
         right: [documents] bool, whether they have the label; some do.
     """
-    order = np.argsort(-scores, kind="stable")
-    ordered, true = scores[order], right[order].cumsum()
-    last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # of equal scores
-    return true[last] / (last + 1), true[last] / max(true[-1], 1)
+    true, given = (counts[0] for counts in _counts(scores, right, np.ones((1, len(scores)))))
+    return true / given, true / max(true[-1], 1)
 
 
 def average_precision(scores: np.ndarray, right: np.ndarray) -> float:
@@ -25,10 +23,43 @@ def average_precision(scores: np.ndarray, right: np.ndarray) -> float:
 
     NaN of a label that no document has.
     """
-    if not right.any():
-        return float("nan")
-    precision, recall = precision_recall(scores, right)
-    return float(100 * (np.diff(recall, prepend=0) * precision).sum())
+    return float(ranking_of_draws(scores, right, np.ones((1, len(scores))))["average_precision"][0])
+
+
+def ranking_of_draws(
+    scores: np.ndarray, right: np.ndarray, weights: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return average_precision and roc_auc [draws], from 0 to 100, as scikit-learn has them.
+
+    NaN of draws in which no document has the label, roc_auc also where all have it.
+
+    Args:
+        scores, right: as of `precision_recall`.
+        weights: [draws, documents], how often each document counts.
+    """
+    if not len(scores):
+        nothing = np.full(len(weights), np.nan)
+        return {"average_precision": nothing, "roc_auc": nothing}
+    true, given = _counts(scores, right, weights)
+    wrong, positive = given - true, true[:, -1:]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        recall, fall_out = true / positive, wrong / wrong[:, -1:]
+        precision = np.where(given > 0, true / given, 0)
+    heights = recall + np.pad(recall, ((0, 0), (1, 0)))[:, :-1]  # twice that of each trapezium
+    return {
+        "average_precision": 100 * (np.diff(recall, prepend=0) * precision).sum(1),
+        "roc_auc": 50 * (np.diff(fall_out, prepend=0) * heights).sum(1),
+    }
+
+
+def _counts(
+    scores: np.ndarray, right: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Documents [draws, thresholds] from each score on that have the label, and all of them."""
+    order = np.argsort(-scores, kind="stable")
+    ordered, drawn = scores[order], weights[:, order]
+    last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # of equal scores
+    return (drawn * right[order]).cumsum(1)[:, last], drawn.cumsum(1)[:, last]
 
 
 def curve(scores: np.ndarray, right: np.ndarray) -> list[float]:

@@ -117,10 +117,16 @@ def published_logits(answers: Iterable[dict]) -> str:
     )
 
 
+def part_of(classes: Iterable[str]) -> Task | None:
+    """The part of the benchmark that has these classes, None where none has; ECtHR A stands for
+    B."""
+    names = set(classes)
+    return next((task for task in TASKS.values() if names == set(task.classes)), None)
+
+
 def _part(answer: dict) -> Task:
-    """The part of the benchmark whose classes an answer has; ECtHR A stands for B."""
-    names = set(answer["scores"])
-    part = next((task for task in TASKS.values() if names == set(task.classes)), None)
+    """The part of the benchmark whose classes an answer has."""
+    names, part = set(answer["scores"]), part_of(answer["scores"])
     if part is None:
         raise DataError(
             f"{answer['id']}: the classes {listed(sorted(names))}; the layout lexglue has those of "

@@ -9,14 +9,18 @@ import numpy as np
 
 # What the names of metrics have that are no shares: losses in nats, errors in the unit of the
 # labels or its square, correlations from -1 to 1, probabilities from 0 to 1.
-OWN_UNITS = ("loss", "mse", "mae", "pearson", "spearman", "perplexity", "bits_per_", "thresh")
+OWN_UNITS = (
+    *("loss", "mse", "mae", "pearson", "spearman", "perplexity", "bits_per_", "thresh"),
+    *("brier", "nll", "error"),
+)
 
 
 def metric_text(name: str, value: float) -> str:
     """A metric as it is printed: a share with two digits, a count whole, all else with four."""
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.4f}" if any(unit in name for unit in OWN_UNITS) else f"{value:.2f}"
+    is_own = name == "ece" or any(unit in name for unit in OWN_UNITS)
+    return f"{value:.4f}" if is_own else f"{value:.2f}"
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

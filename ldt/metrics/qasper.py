@@ -14,6 +14,7 @@ from ldt.data.formats import qasper as layout
 from ldt.data.formats.qasper import FLOAT, TYPES, UNANSWERABLE, Reference
 from ldt.data.formats.recognition import recognised
 from ldt.data.sources import Names, only
+from ldt.data.streams import beginning
 from ldt.data.strict_json import JsonFile, take, texts
 from ldt.errors import DataError
 from ldt.metrics import baseline, prediction_files, word_overlap
@@ -78,7 +79,18 @@ def published(answers: Iterable[dict]) -> Iterator[dict]:
 
 
 def read_gold(source: Names, format: str) -> JsonFile:
-    """Read a gold file, which must have this layout (see `prediction_files.read_gold`)."""
+    """Read a gold file, which must have this layout (see `prediction_files.read_gold`).
+
+    Raises:
+        UserError, DataError: as there; lines of predictions, of which more than one is no JSON.
+    """
+    file = only(source, f"the questions of {format}")
+    head = beginning(file, 1 << 16, lambda head: b"\n" in head)
+    if b'"predicted_answer"' in head.partition(b"\n")[0]:
+        name = "stdin" if file == "-" else file
+        raise DataError(
+            f"{name}: looks like predictions, not like a gold file; are --gold and --pred swapped?"
+        )
     expected = "an object of papers with full_text and qas"
     return prediction_files.read_gold(source, format, expected)
 

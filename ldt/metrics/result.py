@@ -49,7 +49,9 @@ class Result:
     """Metrics of a file of predictions, and all that is shown beside them.
 
     ``metrics`` are the published figures, with their names, from 0 to 100; ``subsets`` the same of
-    some of the questions; ``curves`` figures at one number after the other, for JSON alone.
+    some of the questions; ``curves`` figures at one number after the other, for JSON alone;
+    ``tables`` rows of further figures by what they show, the most telling ones first.
+    ``scale`` says in which unit the metrics are where that is not from 0 to 100.
     ``units`` says what is resampled, in the plural. ``shown`` are the metrics that groups are
     printed with, all if empty. ``no_length`` and ``no_place`` say why there are no groups.
     ``parts`` are questions with an interval of their own, by what their metrics' names begin with:
@@ -67,7 +69,9 @@ class Result:
     extra: list[str]
     subsets: dict[str, dict[str, float | int]] = field(default_factory=dict)
     parts: dict[str, list[Item]] = field(default_factory=dict)
-    curves: dict[str, list[float]] = field(default_factory=dict)
+    curves: dict[str, Any] = field(default_factory=dict)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    scale: str = "0 to 100"
     warnings: list[str] = field(default_factory=list)
     shown: tuple[str, ...] = ()
     no_length: str = ""
@@ -258,19 +262,24 @@ def unmatched(result: Result, predictions: str) -> list[str]:
         (result.extra, "predicted but not in the gold file, left out"),
     ):
         if ids:
-            first = ", ".join(map(repr, ids[:NAMED])) + (", ..." if len(ids) > NAMED else "")
-            lines.append(f"{predictions}: {plural(len(ids), result.noun)} {what}: {first}")
+            lines.append(f"{predictions}: {plural(len(ids), result.noun)} {what}: {some(ids)}")
     return lines
+
+
+def some(ids: Sequence[Hashable]) -> str:
+    """The first ids, for a warning."""
+    return ", ".join(map(repr, ids[:NAMED])) + (", ..." if len(ids) > NAMED else "")
 
 
 def as_json(result: Result) -> dict[str, Any]:
     """Everything, at full precision; metrics, intervals and groups from 0 to 100."""
     return {
         "format": result.title,
-        "scale": "0 to 100",
+        "scale": result.scale,
         "metrics": result.metrics,
         "subsets": result.subsets,
         **({"curves": result.curves} if result.curves else {}),
+        **({"tables": result.tables} if result.tables else {}),
         "notes": result.notes,
         "baseline": {name: each._asdict() for name, each in result.baselines.items()},
         "interval": {

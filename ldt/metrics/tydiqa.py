@@ -136,10 +136,11 @@ def read_predictions(source: Names) -> JsonFile:
     """
     found: dict[Key, Prediction] = {}
     for file in each(source):
-        for example in passage_qa.lines(file, "passage_answer_index", "minimal_answer"):
+        keys = "passage_answer_index", "minimal_answer"
+        for example in passage_qa.lines(file, *keys, swapped=passage_qa.SWAPPED):
             key = layout.language(example.fields, example.where), str(example.id)
             if key in found:
-                raise DataError(f"{example.where}: the id {shown(key[1])} stands twice")
+                raise DataError(f"{example.where}: the id {shown(key[1])} stands twice; each once")
             found[key] = _prediction(example.fields, example.where)
     if not found:
         raise DataError(f"{passage_qa.name_of(source)}: no predictions in it")

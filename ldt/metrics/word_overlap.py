@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 CJK = "\u3040-\u30ff\u3400-\u9fff"  # Japanese and Chinese have no space between words
@@ -25,8 +25,9 @@ def tidy(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
-def overlap(answer: Sequence[str], gold: Sequence[str]) -> Overlap:
-    """Return F1, precision and recall of an answer's words, each as often as it stands there.
+def overlap(answer: Sequence[Hashable], gold: Sequence[Hashable]) -> Overlap:
+    """Return F1, precision and recall of an answer's words, or of other things that can be counted,
+    each as often as it stands there.
 
     Nothing in common, or no words at all, is 0 in all three.
     """

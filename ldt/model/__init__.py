@@ -7,6 +7,7 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
     AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -28,12 +29,15 @@ from ldt.model.heads.ranking import LdtForCandidateRanking, LdtForMultipleChoice
 from ldt.model.heads.spans import LdtForQuestionAnswering
 from ldt.model.heads.tokens import LdtForTokenClassification
 from ldt.model.loading import check_folder, load, load_tokenizer
+from ldt.model.seq2seq.config import LdtSeq2SeqConfig
+from ldt.model.seq2seq.model import LdtForConditionalGeneration, LdtSeq2SeqModel
 
 __all__ = [
     "LdtCausalConfig",
     "LdtConfig",
     "LdtForCandidateRanking",
     "LdtForCausalLM",
+    "LdtForConditionalGeneration",
     "LdtForEvidenceAnswering",
     "LdtForEvidenceClassification",
     "LdtForMaskedLM",
@@ -44,6 +48,8 @@ __all__ = [
     "LdtForTokenClassification",
     "LdtModel",
     "LdtPreTrainedModel",
+    "LdtSeq2SeqConfig",
+    "LdtSeq2SeqModel",
     "check_folder",
     "load",
     "load_tokenizer",
@@ -68,3 +74,8 @@ AutoTokenizer.register(LdtConfig, tokenizer_class=RobertaTokenizer)
 AutoConfig.register("ldt_causal", LdtCausalConfig)
 AutoTokenizer.register(LdtCausalConfig, tokenizer_class=PreTrainedTokenizerFast)
 AutoModelForCausalLM.register(LdtCausalConfig, LdtForCausalLM)
+
+AutoConfig.register("ldt_seq2seq", LdtSeq2SeqConfig)
+AutoTokenizer.register(LdtSeq2SeqConfig, tokenizer_class=RobertaTokenizer)
+AutoModel.register(LdtSeq2SeqConfig, LdtSeq2SeqModel)
+AutoModelForSeq2SeqLM.register(LdtSeq2SeqConfig, LdtForConditionalGeneration)

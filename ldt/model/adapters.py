@@ -10,12 +10,14 @@ from ldt.model.skeleton import check_finite
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 PROJECTIONS = ("query", "key", "value", "query_global", "key_global", "value_global")
+OF_DECODERS = ("q_proj", "k_proj", "v_proj")
 _WHOLE = ("model*.safetensors*", "pytorch_model*.bin*")
 _PREFIX = "base_model.model."  # of every tensor in an adapter's file
 
 
-def offer_targets(model_type):
-    """Tell peft, if it is imported, which modules of ldt's encoders to adapt by default.
+def offer_targets(model_type, decoder=False):
+    """Tell peft, if it is imported, which modules of ldt's encoders to adapt by default, and
+    of a decoder beside them.
 
     ``peft.get_peft_model`` looks a model without ``target_modules`` up in a table by its type; the
     table is the only way to say it, and peft need not be imported for those who do not use it.
@@ -23,7 +25,7 @@ def offer_targets(model_type):
     constants = sys.modules.get("peft.utils.constants")
     if constants is not None:
         table = constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
-        table.setdefault(model_type, list(PROJECTIONS))
+        table.setdefault(model_type, [*PROJECTIONS, *(OF_DECODERS if decoder else ())])
 
 
 def is_adapter(folder):

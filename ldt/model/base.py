@@ -47,9 +47,10 @@ class LdtPreTrainedModel(PreTrainedModel):
 
     def __init__(self, config, *args, **kwargs):
         if not isinstance(config, self.config_classes()):
+            name = self.config_class.__name__
             raise TypeError(
-                f"{type(self).__name__} needs an LdtConfig, got {type(config).__name__}; "
-                "LdtConfig.from_dict(config.to_dict()) makes one"
+                f"{type(self).__name__} needs an {name}, got {type(config).__name__}; "
+                f"{name}.from_dict(config.to_dict()) makes one"
             )
         super().__init__(config, *args, **kwargs)
 
@@ -73,6 +74,12 @@ class LdtPreTrainedModel(PreTrainedModel):
     def config_classes(cls):
         """Classes of the configs that a model can be made of."""
         return (cls.config_class,)
+
+    @staticmethod
+    def fit_weights(weights, config):
+        """Tensors of a file by the names, without the prefix of the base model, and in the shapes
+        of the model of a config; may change the dict ``weights``."""
+        return weights
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):

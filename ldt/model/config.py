@@ -17,8 +17,50 @@ _AUTHORS_KEYS = ("attention_mode", "autoregressive", "ignore_attention_mask")
 _AUTHORS_MODES = ("sliding_chunks", "tvm")  # the same attention in two implementations
 
 
+class OwnConfig:
+    """What configs of ldt have that read those of other classes; see transformers' own."""
+
+    @staticmethod
+    def plain(values, source="SOURCE"):
+        """A copy of the dict ``values``, maybe of another class, in ldt's terms.
+
+        Args:
+            values: the keys of a config.json.
+            source: the folder it is from, for the message.
+
+        Raises:
+            ModelError: ``values`` describes something that this model does not compute.
+        """
+        return dict(values)
+
+    def validate_pooling(self):
+        """Called by `strict` when a config is made.
+
+        Raises:
+            ValueError: an unknown pooling.
+        """
+        if self.pooling not in POOLINGS:
+            raise ValueError(f"pooling must be {', '.join(POOLINGS)}, got {self.pooling!r}")
+
+    def to_dict(self):
+        """As in transformers; peft, which asks for it first, learns what to adapt by default."""
+        offer_targets(self.model_type, decoder=self.is_encoder_decoder)
+        return super().to_dict()
+
+    @classmethod
+    def from_dict(cls, config_dict, **kwargs):
+        """As in transformers; also takes the dicts that `plain` does."""
+        return super().from_dict(cls.plain(config_dict), **kwargs)
+
+    @classmethod
+    def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
+        """As in transformers, with the windows and names of ldt."""
+        values, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        return cls.plain(values), kwargs
+
+
 @strict
-class LdtConfig(LongformerConfig):
+class LdtConfig(OwnConfig, LongformerConfig):
     """transformers' LongformerConfig with the choice of an attention backend.
 
     `attention_window` counts tokens in reach on both sides together, an int for all layers or one
@@ -95,34 +137,10 @@ class LdtConfig(LongformerConfig):
     pooling_share_weights: bool = False
     pooling_gate: bool = False
 
-    def validate_pooling(self):
-        """Called by `strict` when a config is made.
-
-        Raises:
-            ValueError: an unknown pooling.
-        """
-        if self.pooling not in POOLINGS:
-            raise ValueError(f"pooling must be {', '.join(POOLINGS)}, got {self.pooling!r}")
-
-    def to_dict(self):
-        """As in transformers; peft, which asks for it first, learns what to adapt by default."""
-        offer_targets(self.model_type)
-        return super().to_dict()
-
-    @classmethod
-    def from_dict(cls, config_dict, **kwargs):
-        """As in transformers; also takes the dict of a Longformer or of the authors' model.
-
-        Raises:
-            ModelError: it is the configuration of another kind of model.
-        """
-        return super().from_dict(plain_longformer(config_dict), **kwargs)
-
-    @classmethod
-    def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
-        """As in transformers, with the windows and names of ldt."""
-        values, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
-        return plain_longformer(values), kwargs
+    @staticmethod
+    def plain(values, source="SOURCE"):
+        """As `OwnConfig.plain`: of a Longformer or of the authors' model."""
+        return plain_longformer(values, source)
 
 
 def plain_longformer(values, source="SOURCE"):
@@ -135,15 +153,29 @@ def plain_longformer(values, source="SOURCE"):
     Raises:
         ModelError: ``values`` describes something that this encoder does not compute.
     """
-    values = dict(values)
     kind = values.get("model_type")
-    mode = values.get("attention_mode")
-    authors = mode not in (None, "longformer")
+    authors = values.get("attention_mode") not in (None, "longformer")
     if kind not in ("ldt", "longformer") and not (authors and kind in (None, "", "roberta")):
         if not kind:
             raise ModelError(f"{source}: config.json names no model_type, a Longformer's does")
         raise ModelError(f"{source} is a {kind} model; ldt convert {source} makes it long")
+    return authors_windows(values, source, authors) | {"model_type": "ldt"}
+
+
+def authors_windows(values, source, authors):
+    """A copy of the dict ``values`` without the keys of the authors' files alone.
+
+    Args:
+        values: the keys of a config.json.
+        source: the folder it is from, for the message.
+        authors: whether it is one of theirs, whose windows count one side and are doubled.
+
+    Raises:
+        ModelError: ``values`` asks for attention that is not computed here.
+    """
+    values = dict(values)
     if authors:
+        mode = values.get("attention_mode")
         if mode not in _AUTHORS_MODES:
             raise ModelError(
                 f"{source}: attention_mode {mode!r} is not the sliding window of this encoder; "
@@ -156,12 +188,13 @@ def plain_longformer(values, source="SOURCE"):
         values.pop("attention_dilation", None)
     for key in _AUTHORS_KEYS:
         values.pop(key, None)
-    values["model_type"] = "ldt"
     return values
 
 
 def usable_length(config):
-    """Longest input in tokens, special tokens included."""
+    """Longest input in tokens, special tokens included; of an encoder-decoder the encoder's."""
+    if config.is_encoder_decoder:
+        return config.max_encoder_position_embeddings
     return config.max_position_embeddings - config.pad_token_id - 1
 
 
@@ -220,7 +253,8 @@ def upper_middle_layers(layers):
     return list(range(max(0, end - count), end))
 
 
-def _check_pooling(config):
+def check_pooling(config):
+    """Raise a ValueError for a second level that cannot be."""
     layers = config.pooling_layers
     pooled.check(config.pooling, config.pooling_size, config.pooling_stride, config.pooling_window)
     if len(set(layers)) < len(layers) or not set(layers) <= set(range(config.num_hidden_layers)):
@@ -264,16 +298,21 @@ def check_layers(config, backends=BACKENDS):
 def check_config(config):
     """Raise a ValueError for numbers that do not go together."""
     check_layers(config)
-    _check_pooling(config)
-    if config.pad_token_id is None or not 0 <= config.pad_token_id < config.vocab_size:
-        raise ValueError(
-            f"pad_token_id must be an id of the {config.vocab_size} in the vocabulary, "
-            f"got {config.pad_token_id}"
-        )
+    check_pooling(config)
+    check_pad_token(config)
     if usable_length(config) < 1:
         raise ValueError(
             f"max_position_embeddings must be more than pad_token_id + 1, which is "
             f"{config.pad_token_id + 1}, got {config.max_position_embeddings}"
+        )
+
+
+def check_pad_token(config):
+    """Raise a ValueError for an id of padding outside of the vocabulary."""
+    if config.pad_token_id is None or not 0 <= config.pad_token_id < config.vocab_size:
+        raise ValueError(
+            f"pad_token_id must be an id of the {config.vocab_size} in the vocabulary, "
+            f"got {config.pad_token_id}"
         )
 
 

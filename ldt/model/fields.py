@@ -28,6 +28,7 @@ def _even(number: int) -> int:
 _Layers = Annotated[int, Field(ge=1, le=1000)]
 _Heads = Annotated[int, Field(ge=1, le=1 << 14)]
 _Width = Annotated[int, Field(ge=1, le=1 << 20)]
+_Wide = Annotated[int, Field(ge=1, le=1 << 24)]
 _Rows = Annotated[int, Field(ge=1, le=1 << 28)]
 _Tokens = Annotated[int, Field(ge=0, le=1 << 24)]
 _Window = Annotated[int, Field(ge=2, le=1 << 25), AfterValidator(_even)]
@@ -41,7 +42,7 @@ TYPES: dict[str, Any] = {
     "hidden_size": _Width,
     "num_hidden_layers": _Layers,
     "num_attention_heads": _Heads,
-    "intermediate_size": Annotated[int, Field(ge=1, le=1 << 24)],
+    "intermediate_size": _Wide,
     "max_position_embeddings": _Rows,
     "type_vocab_size": _Rows,
     "hidden_act": Literal[tuple(ACT2FN)],
@@ -50,6 +51,21 @@ TYPES: dict[str, Any] = {
     "layer_norm_eps": _Weight,
     "initializer_range": _Weight,
     "chunk_size_feed_forward": _Tokens,
+    "d_model": _Width,
+    "encoder_layers": _Layers,
+    "decoder_layers": _Layers,
+    "encoder_attention_heads": _Heads,
+    "decoder_attention_heads": _Heads,
+    "encoder_ffn_dim": _Wide,
+    "decoder_ffn_dim": _Wide,
+    "max_encoder_position_embeddings": _Rows,
+    "max_decoder_position_embeddings": _Rows,
+    "activation_function": Literal[tuple(ACT2FN)],
+    "dropout": _Share,
+    "attention_dropout": _Share,
+    "activation_dropout": _Share,
+    "init_std": _Weight,
+    "decoder_start_token_id": _Id,
     "pad_token_id": _Id | None,
     "bos_token_id": _Id | None,
     "eos_token_id": _Id | list[_Id] | None,
@@ -66,7 +82,7 @@ TYPES: dict[str, Any] = {
     "pooling_size": _Gap,
     "pooling_stride": _Gap,
 }
-_NAMES = ("attention_backend", "hidden_act", "pooling")
+_NAMES = ("attention_backend", "hidden_act", "activation_function", "pooling")
 _WORDS = {"greater than or equal to": "at least", "less than or equal to": "at most"}
 
 

@@ -17,6 +17,7 @@ WEIGHTS = (  # the first of them that is there counts
 )
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "sentencepiece.bpe.model")
 TOKENIZER_TABLES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+GENERATION = "generation_config.json"  # of a model that writes
 HUB_OPTIONS = (  # of transformers' `cached_file`
     "cache_dir",
     "force_download",
@@ -64,7 +65,7 @@ def download(name, options):
     config = fetch("config.json", optional=False)
     if config is None:
         raise ModelError(f"{name}: no such folder, and on the hub it has no config.json")
-    for file in (*TOKENIZERS, *TOKENIZER_TABLES, "merges.txt"):
+    for file in (*TOKENIZERS, *TOKENIZER_TABLES, "merges.txt", GENERATION):
         fetch(file)
     folder = Path(config).parent
     for file in WEIGHTS:

@@ -209,11 +209,19 @@ class Intermediate(nn.Module):
 
     def forward(self, x):
         """[total, width] -> [total, wide width]."""
-        wide = self.dense(cast_once(x, self.dense)())
-        out, activation = self.activation(wide), self.activation
-        if type(activation) is not self.known:
-            return out
-        return recomputed(out, activation.forward, wide, of=activation)
+        return activated(self.activation, self.dense(cast_once(x, self.dense)()), self.known)
+
+
+def activated(activation, wide, known):
+    """``activation(wide)``, in `recomputing` computed again for the backward pass.
+
+    Args:
+        known: class of activations that give the same numbers each time.
+    """
+    out = activation(wide)
+    if type(activation) is not known:
+        return out
+    return recomputed(out, activation.forward, wide, of=activation)
 
 
 class LdtLayer(GradientCheckpointingLayer):
@@ -232,13 +240,18 @@ class LdtLayer(GradientCheckpointingLayer):
         ``globals_only`` gives [globals, width], the rows of the global tokens alone.
         """
         x, *probs = self.attention(x, layout, output_attentions, globals_only)
-        chunk = self.chunk or _chunk(x)
-        if not chunk or len(x) <= chunk:
-            return self._feed_forward(x), *probs
-        return torch.cat([self._feed_forward(part) for part in x.split(chunk)]), *probs
+        return in_chunks(self._feed_forward, x, self.chunk), *probs
 
     def _feed_forward(self, x):
         return self.output(self.intermediate(x), x)
+
+
+def in_chunks(feed_forward, x, chunk=0):
+    """``feed_forward(x)`` of x [total, width], ``chunk`` tokens at a time, 0: as `_chunk` says."""
+    chunk = chunk or _chunk(x)
+    if not chunk or len(x) <= chunk:
+        return feed_forward(x)
+    return torch.cat([feed_forward(part) for part in x.split(chunk)])
 
 
 def _chunk(x):

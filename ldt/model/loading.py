@@ -15,9 +15,9 @@ from transformers.utils import logging as transformers_logging
 
 from ldt.errors import ModelError, ShapeError, first_line, listed, plural
 from ldt.model import adapters
-from ldt.model.config import LdtConfig, plain_longformer, usable_length
+from ldt.model.config import LdtConfig, OwnConfig, usable_length
 from ldt.model.config_file import make_config, read_json, read_table, read_values
-from ldt.model.encoders import ENCODERS, encoder_class
+from ldt.model.encoders import ENCODERS, SEQ2SEQ, encoder_class
 from ldt.model.hub import (
     HUB_OPTIONS,
     TOKENIZER_TABLES,
@@ -26,11 +26,13 @@ from ldt.model.hub import (
     download,
     is_hub_id,
 )
+from ldt.model.seq2seq.config import LdtSeq2SeqConfig, is_seq2seq
+from ldt.model.seq2seq.generation import read_generation_config
 from ldt.model.skeleton import check_finite, check_shapes
 
 log = logging.getLogger("ldt")
 
-_AUTHORS_PREFIX = "roberta."  # of the encoder in the files of Longformer's authors
+_AUTHORS_PREFIXES = ("roberta.", "model.")  # of the base in the files of Longformer's authors
 _OLD_BUFFER = "embeddings.position_ids"
 _FILES = {  # what a file is that is named in place of a model
     **dict.fromkeys((".yaml", ".yml"), "is a recipe"),
@@ -78,8 +80,8 @@ def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **
         config = read_config(find_folder(config, **options))
     elif config is None:
         config, kwargs = _from_dict(adapters.values(folder), folder, **kwargs)
-    elif config.model_type not in ENCODERS:
-        config = LdtConfig.from_dict(config.to_dict())
+    elif not isinstance(config, cls.config_classes()):
+        config = cls.config_class.from_dict(config.to_dict())
     model, info = _load(cls, folder, config, args, kwargs | dtype, new)
     return (model, info) if output_loading_info else model
 
@@ -248,11 +250,11 @@ def read_weights(folder):
     Raises:
         ModelError: the weights are missing, damaged, or hold anything but tensors.
     """
-    prefixes = [f"{encoder_class(name).base_model_prefix}." for name in ENCODERS]
+    prefixes = [f"{encoder_class(name).base_model_prefix}." for name in ENCODERS | SEQ2SEQ]
     weights = {}
     for file in weight_files(folder):
         for name, tensor in _read(file).items():
-            for prefix in (*prefixes, _AUTHORS_PREFIX):
+            for prefix in (*prefixes, *_AUTHORS_PREFIXES):
                 name = name.removeprefix(prefix)
             if name != _OLD_BUFFER:
                 weights[name] = tensor
@@ -289,6 +291,8 @@ def _load(cls, folder, config, args, kwargs, new):
     model, info = _build(cls, folder, config, args, kwargs, new)
     model._weight_conversions = None  # save under today's names, whatever the file's were
     model.name_or_path = model.config.name_or_path = str(folder)
+    if config.is_encoder_decoder and model.can_generate():
+        model.generation_config = read_generation_config(folder, config)
     model.new_weights = tuple(
         sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])})
     )
@@ -306,12 +310,12 @@ def _load(cls, folder, config, args, kwargs, new):
 
 def _build(cls, folder, config, args, kwargs, new="head"):
     """`_load` without a word about what is new or not used."""
-    _check(config, folder)
+    _check(config, folder, cls)
     if adapters.is_adapter(folder):
         return adapters.load(folder, config, partial(_build, cls, args=args, kwargs=kwargs))
     if new == "nothing" and _kind(cls.__name__) not in map(_kind, config.architectures or ()):
         new = "head"  # for another task than the file's
-    state_dict = read_weights(folder)
+    state_dict = cls.fit_weights(read_weights(folder), config)
     if new != "anything":
         check_shapes(folder, cls, config, args, state_dict, new == "head")
     # transformers lets weights that are missing or misshapen pass; `_check_keys` does not.
@@ -331,7 +335,12 @@ def _build(cls, folder, config, args, kwargs, new="head"):
     return model, info
 
 
-def _check(config, folder):
+def _check(config, folder, cls=None):
+    if cls is not None and not isinstance(config, cls.config_classes()):
+        raise ModelError(
+            f"{folder}: a model of kind {config.model_type}, {cls.__name__} is of "
+            f"{' or '.join(kind.model_type for kind in cls.config_classes())}"
+        )
     try:
         encoder_class(config.model_type).check(config)
     except ValueError as error:
@@ -394,13 +403,15 @@ def _kind(name):
 def _from_dict(values, folder, **kwargs):
     """The encoder's config and the kwargs that are not its; errors name the folder."""
     config_class = _config_class(values)
-    if config_class is LdtConfig:
-        values = plain_longformer(values, folder)
+    if issubclass(config_class, OwnConfig):
+        values = config_class.plain(values, folder)
     return make_config(config_class, values, folder, **kwargs)
 
 
 def _config_class(values):
     """The config class of the row of `ENCODERS` that a config.json names, else LdtConfig."""
+    if is_seq2seq(values):
+        return LdtSeq2SeqConfig
     kind = str(values.get("model_type"))
     return encoder_class(kind).config_class if kind in ENCODERS else LdtConfig
 

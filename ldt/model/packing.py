@@ -137,7 +137,7 @@ def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
         attention_mask: [b, n] bool, int or float: 0 at padding, 1 at real tokens, 2 at real tokens
             with global attention (the authors' way to say it). None: all tokens are real.
         global_attention_mask: [b, n]: 1 or 2 at tokens with global attention, else 0. None: none.
-            At padding it is ignored.
+            At padding it is ignored, whatever a tokenizer puts there.
 
     Raises:
         ValueError: a mask of another shape, or (looked at on the CPU only) with another value.
@@ -152,7 +152,7 @@ def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
         is_global = is_global | (attention_mask == 2)
     if global_attention_mask is not None:
         is_global = is_global | (
-            _checked("global_attention_mask", global_attention_mask, shape) != 0
+            _checked("global_attention_mask", global_attention_mask, shape, keep) != 0
         )
     is_global = is_global & keep
     if torch.compiler.is_compiling():
@@ -192,12 +192,45 @@ def _at(x, index):
     return x if index is None else x.index_select(0, index)
 
 
-def _checked(name, mask, shape):
+def given_words(input_ids, inputs_embeds):
+    """Ids [b, n] or embeddings [b, n, d], whichever of the two was given.
+
+    Raises:
+        ValueError: both or neither, or one that is empty or of another shape.
+    """
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError("give either input_ids or inputs_embeds, and not both")
+    words = input_ids if inputs_embeds is None else inputs_embeds
+    if words.dim() != (2 if inputs_embeds is None else 3) or 0 in words.shape[:2]:
+        raise ValueError(
+            "the input must be [batch, length] ids or [batch, length, width] embeddings, with "
+            f"at least one token, got {[*words.shape]}"
+        )
+    return words
+
+
+def check_ids(name, ids, rows, shape):
+    """Check ids [b, n], or [1, n], of the ``rows`` of an embedding.
+
+    Raises:
+        ValueError: they are of another shape or type, or (looked at on the CPU only) of no row:
+            an embedding would raise an IndexError, or CUDA an assertion.
+    """
+    if ids.shape not in (shape, (1, shape[1])) or ids.is_floating_point():
+        raise ValueError(f"{name} must be {list(shape)} integers, got {[*ids.shape]}")
+    if ids.device.type == "cpu":
+        low, high = (int(value) for value in ids.aminmax())
+        if low < 0 or high >= rows:
+            raise ValueError(f"{name} must be 0 to {rows - 1}, got {low if low < 0 else high}")
+
+
+def _checked(name, mask, shape, where=None):
     if mask.shape != torch.Size(shape):
         raise ValueError(f"{name} must have the input's shape {list(shape)}, got {[*mask.shape]}")
     looked_at = mask.device.type == "cpu" and not torch.compiler.is_compiling()
     if looked_at and mask.dtype != torch.bool:
         wrong = (mask != 0) & (mask != 1) & (mask != 2)
+        wrong = wrong if where is None else wrong & where
         if wrong.any():
             row, column = wrong.nonzero()[0].tolist()
             value = mask[row, column].item()

@@ -66,7 +66,7 @@ def lower(model, precision):
             is then in bf16 where the CPU has instructions for it, else in fp32.
 
     Raises:
-        ValueError: int8 on another device.
+        ValueError: int8 on another device, or of a model that is no encoder with a head.
     """
     if precision == "bf16":
         model.to(torch.bfloat16)
@@ -76,6 +76,10 @@ def lower(model, precision):
                 f"int8 runs on the CPU, the model is on {model.device}; bf16 runs there"
             )
         layers = [layer for layer in model.modules() if isinstance(layer, LdtLayer)]
+        if not layers:
+            raise ValueError(
+                f"int8 is for encoders, not for {type(model).__name__}; bf16 is for all"
+            )
         places = [place for layer in layers for place in _int8_linears(layer)]
         if has_bfloat16():  # after the weights were quantised, before their scales are part of it
             model.to(torch.bfloat16)

@@ -138,7 +138,7 @@ def _data_keys(found: Survey, task: str, max_length: int, tokens: list[int]) -> 
             yield Key("data", "id", found.id)
     yield Key("data", "max_length", max_length, _lengths_seen(tokens, max_length))
     if TASKS[task].kind == "examples":
-        yield Key("data", "overflow", "windows")
+        yield Key("data", "overflow", TASKS[task].overflows[0])
         stride = STRIDES.get(task, 0)
         if 4 * stride < max_length and stride:
             yield Key("data", "stride", stride)

@@ -140,6 +140,24 @@ def load(
     return Recipe(task, model, data, training, path, places)
 
 
+def of_keys(task: dict[str, Any], overrides: Iterable[str], label: str) -> Recipe:
+    """A recipe without a file: the keys of a task, and overrides as of `load`.
+
+    Args:
+        label: what stands for the file in messages.
+
+    Raises:
+        RecipeError: all that is wrong, one problem a line.
+    """
+    root: dict[str, Any] = {"task": task}
+    problems = Problems({(): Place(label)})
+    _override(root, overrides, problems)
+    found, model, data, training = _validate(root, problems)
+    _check_data(data, found, problems)
+    problems.stop()
+    return Recipe(found, model, data, training, places=problems.places)
+
+
 def dump(recipe: Recipe) -> str:
     """YAML with every key of the recipe, defaults too; `load` of it gives an equal recipe."""
     parts = (recipe.task, recipe.model, recipe.data)
@@ -262,6 +280,11 @@ def _check_data(data, task, problems):
         near = did_you_mean(data.format, FORMATS)
         what = f"expected one of {', '.join(FORMATS)}, got {data.format!r}{near}"
         problems.add(("data", "format"), what)
+    if task is not None and data.overflow not in task.overflows:
+        names = " or ".join(task.overflows)
+        given = "" if "overflow" in data.model_fields_set else ", the default"
+        what = f"{task.name} has one input a document: expected {names}, got {data.overflow}{given}"
+        problems.add(("data", "overflow"), what)
     for name in data.fields:
         if task is not None and name not in task.fields:
             names = ", ".join(task.fields) or "none"
@@ -326,10 +349,22 @@ def _instance(
     except ValidationError as error:
         for keys, what in explain(error, value):
             if what is None:
-                what = f"unknown key{meant(keys[0]) if len(keys) == 1 else ''}"
+                names = _inside(cls, keys[:-1])
+                near = did_you_mean(str(keys[-1]), names) or f", expected {', '.join(names)}"
+                what = f"unknown key{meant(keys[0]) if len(keys) == 1 else near}"
             if problems.clean((*section, *keys)):
                 problems.add((*section, *keys), what)
         return None
+
+
+def _inside(cls, keys):
+    """Names of the keys of the section that stands at these keys of one."""
+    for key in keys:
+        if key in cls.model_fields:  # else it is the place in a list of sections
+            hint = cls.model_fields[key].annotation
+            hints = (hint, *get_args(hint))
+            cls = next(h for h in hints if isinstance(h, type) and issubclass(h, BaseModel))
+    return cls.model_fields
 
 
 def _meant(key, section, root):

@@ -32,6 +32,7 @@ SIGNS: dict[str, tuple[str, ...]] = {
     "triviaqa": ("question", "answers"),
     "squad": ("question", "answers"),
     "token_classification": ("tokens", "tags"),
+    "summarization": ("summary",),
 }
 # The tasks of layouts that are not called so.
 _TASKS = {
@@ -40,10 +41,12 @@ _TASKS = {
     "nq": "passage_qa",
     "tydiqa": "passage_qa",
 }
+_OF_ANY = ("label-studio",)  # layouts whose fields say which task
 # Ways to read a file, tried in this order: keys of `data:`, where it has them.
 _READINGS: tuple[dict[str, Any], ...] = ({}, {"encoding": "cp1252"})
 _IDS = "id doc_id document_id uid uuid key name file filename".split()
 _EVALUATION = ("dev", "valid", "validation", "val", "eval")  # what a file beside train is called
+_NAMED = {"label", "labels"}  # fields that say what is learned, whatever else there is
 _TAG = re.compile(r"O|[BIES]-\S+")
 
 
@@ -129,8 +132,11 @@ def survey(source: str) -> Survey:
     for example in examples:
         for name, value in example.fields.items():
             columns.setdefault(name, []).append(value)
+    if layout is None and _is_summarized(columns):
+        layout = "summarization"
     text = _longest(columns)
-    path = None if layout else label_field(columns, text, len(examples))
+    found = layout is None or layout in _OF_ANY
+    path = label_field(columns, text, len(examples)) if found else None
     return Survey(
         source,
         layout,
@@ -239,14 +245,22 @@ def _task(
     text: str | None,
     has_labels: bool,
 ) -> str:
-    if layout is not None:
+    if layout is not None and layout not in _OF_ANY:
         return _TASKS.get(layout, layout)
     for name, signs in SIGNS.items():
+        if name == "summarization" and _NAMED & set(columns):
+            continue
         if set(signs) <= set(columns) and (TASKS[name].document in columns or text not in signs):
             return "squad" if name == "triviaqa" and _has_places(columns["answers"]) else name
     if {"text", "entities"} <= set(columns):
         return "token_classification"
     return "classification" if has_labels else "mlm"
+
+
+def _is_summarized(columns: dict[str, list[Any]]) -> bool:
+    """True for documents with summaries that have other names than ``text`` and ``summary``."""
+    pairs = [pair for pair in formats.summarization.PAIRS.items() if set(pair) <= set(columns)]
+    return bool(pairs) and pairs[0][0] != "text" and not _NAMED & set(columns)
 
 
 def _has_places(answers: list[Any]) -> bool:

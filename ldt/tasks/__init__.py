@@ -10,6 +10,7 @@ from ldt.tasks.multiple_choice import MultipleChoice
 from ldt.tasks.passage_qa import PassageQA
 from ldt.tasks.qasper import Qasper
 from ldt.tasks.squad import Squad
+from ldt.tasks.summarization import Summarization
 from ldt.tasks.token_classification import TokenClassification
 from ldt.tasks.triviaqa import TriviaQA
 from ldt.tasks.wikihop import WikiHop
@@ -24,6 +25,7 @@ TASKS: dict[str, type[AnyTask]] = {
     "passage_qa": PassageQA,
     "qasper": Qasper,
     "squad": Squad,
+    "summarization": Summarization,
     "token_classification": TokenClassification,
     "triviaqa": TriviaQA,
     "wikihop": WikiHop,

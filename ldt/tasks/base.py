@@ -1,13 +1,11 @@
 """The base of tasks: text to features, logits to answers, answers to metrics.
 
-Every task builds its input from named segments by the one `join` below, so that a recipe can name
-what gets global attention by role. Nothing here imports torch before a head is asked for.
+Nothing here imports torch before a head is asked for.
 """
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -19,15 +17,14 @@ from ldt.data.features import Feature
 from ldt.data.options import Section
 from ldt.data.records import Example, field, flat, text
 from ldt.data.sources import named
-from ldt.data.tokenization import special_id
 from ldt.errors import DataError, kind
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
+    from ldt.data.sentences import Unit
     from ldt.tasks.explained import Reading, Target
-    from ldt.tasks.text.sentences import Unit
 
 NO_LABEL = -100  # a label that has no part in the loss
 # Keys of answers of any task: those of the flags among them.
@@ -36,55 +33,6 @@ Outputs = dict[str, np.ndarray]  # of one input, by name
 # Makes of answers, each with its ``id``, what a published evaluator reads: one JSON value, an
 # iterator of JSON lines, or text.
 Writer = Callable[[Iterable[dict]], Any]
-
-
-@dataclass(slots=True)
-class Segment:
-    """A part of the input: what it is ("cls", "question", "document" …) and its token ids."""
-
-    role: str
-    ids: Sequence[int]
-    token_type: int = 0
-
-
-def join(
-    segments: Iterable[Segment], global_attention: Iterable[str], *, token_types: bool = False
-) -> Feature:
-    """Lay segments end to end.
-
-    Args:
-        segments: in the order of the input, special tokens included, each with its role.
-        global_attention: roles whose tokens attend to all and are attended to by all.
-        token_types: whether the feature has token_type_ids.
-
-    Returns:
-        input_ids, global_attention_mask and, if asked for, token_type_ids: lists of one length.
-
-    Raises:
-        ValueError: a role of ``global_attention`` that no segment has, and so no token either.
-    """
-    segments = list(segments)
-    unknown = set(global_attention) - {segment.role for segment in segments}
-    if unknown:
-        raise ValueError(f"no segment has the role {', '.join(sorted(map(repr, unknown)))}")
-    feature: Feature = {"input_ids": [], "global_attention_mask": []}
-    if token_types:
-        feature["token_type_ids"] = []
-    for segment in segments:
-        size = len(segment.ids)
-        feature["input_ids"] += segment.ids
-        feature["global_attention_mask"] += [int(segment.role in global_attention)] * size
-        if token_types:
-            feature["token_type_ids"] += [segment.token_type] * size
-    return feature
-
-
-def ends(tokenizer) -> tuple[Segment, Segment]:
-    """The first token and the separator of an input, as segments "cls" and "sep"."""
-    return (
-        Segment("cls", [special_id(tokenizer, "cls")]),
-        Segment("sep", [special_id(tokenizer, "sep")]),
-    )
 
 
 class Decision(NamedTuple):
@@ -135,6 +83,9 @@ class AnyTask(Section, ABC):
     label_names: ClassVar[tuple[str, ...]] = ("labels",)  # arguments of the head, for its loss
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss"})
     extras: ClassVar[tuple[str, ...]] = ()  # keys of its features that the head does not take
+    # Values of data.overflow with which it reads long documents, the usual one first.
+    overflows: ClassVar[tuple[str, ...]] = ("windows", "truncate", "error")
+    generates: ClassVar[bool] = False  # its answers are written token by token
     answer_keys: ClassVar[tuple[str, ...]] = ()  # keys of its answers, besides `ANSWER_KEYS`
     layouts: ClassVar[Mapping[str, Writer]] = {}  # the published ones, by name
     layouts_of_own: ClassVar[bool] = False  # they need documents that are read in the same one
@@ -153,6 +104,9 @@ class AnyTask(Section, ABC):
         """
         named = (name for name in formats if name in self.layouts)
         return next(named, None) or next(iter(self.layouts), None)
+
+    def check_layout(self, layout: str, classes: Sequence[str]) -> None:
+        """Raise a UserError where one of ``layouts`` has no place for a model of these classes."""
 
     def has_one_class(self, config=None) -> bool:
         """True where each label is one class, of which its logits are, as label smoothing takes it.
@@ -199,8 +153,7 @@ class Task(AnyTask):
 
     @model_validator(mode="after")
     def _check_roles(self):
-        unknown = [role for role in self.global_attention if role not in self.roles]
-        if unknown:
+        if unknown := [role for role in self.global_attention if role not in self.roles]:
             raise ValueError(
                 f"global_attention: no {', '.join(map(repr, unknown))} in the input of "
                 f"{self.name}, which has {', '.join(self.roles)}"
@@ -337,6 +290,21 @@ class Task(AnyTask):
         """Lines to print about an encoded training set, less ``left_out`` documents (`keeps`)."""
         return []
 
+    def run(self, model, inputs: Mapping[str, Any], *, quick: bool = False) -> Mapping[str, Any]:
+        """Return tensors by the names of `outputs`, and maybe others, for a batch.
+
+        Args:
+            model: of the class `head`.
+            inputs: of its forward; without labels, or with them.
+            quick: whether a rougher answer will do, as in an evaluation while the model trains.
+        """
+        return model(**inputs)
+
+    def sampled(self, documents: int) -> Collection[int]:
+        """Return the numbers of the documents of an evaluation set, here all of so many, that are
+        answered for while a model trains."""
+        return range(documents)
+
     @abstractmethod
     def gold(self, example: Example, data: "DataSection", config) -> Any:
         """Return the right answer in the form that `score` takes."""
@@ -418,7 +386,11 @@ class Task(AnyTask):
         """The metric by which the best checkpoint is chosen; see ``lower_is_better``."""
 
     def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
-        """Return what the inputs to train on change in the config, and lines to print about it."""
+        """Return what the inputs to train on change in the config, and lines to print about it.
+
+        Where the model writes, ``generation`` among the changes are settings of its
+        GenerationConfig.
+        """
         return {}, []
 
     def in_full(self) -> Self:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from ldt.data import formats
-from ldt.data.chunking import cut_off, fit
+from ldt.data.chunking import Segment, cut_off, ends, fit, join
 from ldt.data.features import Feature
 from ldt.data.labels import (
     MULTI,
@@ -26,24 +26,15 @@ from ldt.data.labels import (
 )
 from ldt.data.options import Count, Names
 from ldt.data.records import Example, field, text, texts
+from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
-from ldt.errors import DataError, RecipeError, listed, shown
+from ldt.errors import DataError, RecipeError, UserError, listed, shown
 from ldt.metrics import baseline, classification, lexglue
-from ldt.tasks.base import (
-    Fault,
-    Outputs,
-    Segment,
-    Writer,
-    ends,
-    evaluation_set,
-    join,
-    named_labels,
-    training_set,
-)
-from ldt.tasks.deciding import Deciding, indicators, names_of, several
+from ldt.metrics.classification import indicators, several
+from ldt.tasks.base import Fault, Outputs, Writer, evaluation_set, named_labels, training_set
+from ldt.tasks.deciding import Deciding, names_of
 from ldt.tasks.explained import MERGES, Reading, Target
 from ldt.tasks.text.joined import Joined, joined
-from ldt.tasks.text.sentences import UNITS, Unit
 from ldt.tasks.weighted import Weighted
 
 if TYPE_CHECKING:
@@ -110,6 +101,14 @@ class Classification(Deciding, Weighted):
         """lexglue, of documents or training data of that benchmark."""
         return "lexglue" if not set(formats).isdisjoint(lexglue.TASKS) else None
 
+    def check_layout(self, layout: str, classes: Sequence[str]) -> None:
+        """Refuse classes of no part of the benchmark."""
+        if lexglue.part_of(classes) is None:
+            raise UserError(
+                f"--layout {layout}: has the classes of {', '.join(lexglue.TASKS)}, the model has "
+                f"{listed(classes)}; name the output .jsonl, without --layout"
+            )
+
     def has_one_class(self, config=None) -> bool:
         """Return whether the problem is single_label."""
         problem = config.problem_type if config else _PROBLEMS[self.problem or "single_label"]
@@ -127,12 +126,7 @@ class Classification(Deciding, Weighted):
         """
         source = training_set(data)
         reader = self.labels_of(data)
-        values = [(reader.raw(each), each.where) for each in self.each(examples, source)]
-        problem = _PROBLEMS[self.problem] if self.problem else infer_problem(values, reader)
-        self._check_recipe(problem, data)
-        if problem != REGRESSION:
-            check_meaning(values, reader)
-        golds = [reader.read(value, problem, where) for value, where in values]
+        problem, values, golds = self.read_labels(examples, data, source)
         if all(gold == golds[0] for gold in golds):
             raise DataError(
                 f"{source}: nothing to learn, all {len(golds):,} "
@@ -158,6 +152,25 @@ class Classification(Deciding, Weighted):
             "classifier_pooling": self.pooling,
             "decisions": {},
         }
+
+    def read_labels(
+        self, examples: Iterable[Example], data: "DataSection", source: str
+    ) -> tuple[str, list[tuple[Any, str]], list[Gold]]:
+        """Return the problem, and the label of each example, as its file has it and as a gold.
+
+        Args:
+            source: of the examples, for messages.
+
+        Raises:
+            DataError, RecipeError: as of `learn`, where labels cannot be read.
+        """
+        reader = self.labels_of(data)
+        values = [(reader.raw(each), each.where) for each in self.each(examples, source)]
+        problem = _PROBLEMS[self.problem] if self.problem else infer_problem(values, reader)
+        self._check_recipe(problem, data)
+        if problem != REGRESSION:
+            check_meaning(values, reader)
+        return problem, values, [reader.read(value, problem, where) for value, where in values]
 
     def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
         """Read the labels of all evaluation examples, so that none stops the training later.
@@ -322,11 +335,7 @@ class Classification(Deciding, Weighted):
             return classification.number_metrics(np.array(golds), np.array(labels)), []
         names = names_of(config)
         right, predicted = indicators(golds, names), indicators(labels, names)
-        table = classification.class_table(right, predicted)
-        rows = [
-            {"class": name} | {key: column[number].item() for key, column in table.items()}
-            for number, name in enumerate(names)
-        ]
+        rows = classification.class_rows(right, predicted, names)
         several = config.problem_type == MULTI
         return classification.class_metrics(right, predicted, several=several), rows
 

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, WithJsonSchema
 
 from ldt.data.labels import MULTI, REGRESSION
 from ldt.errors import ModelError, RecipeError, UserError, did_you_mean, listed
+from ldt.metrics.classification import indicators
 from ldt.tasks.base import Decision, Task
 from ldt.tasks.decisions.policy import COVERAGES, METHODS, Decided, Policy, Rules, decide
 from ldt.tasks.decisions.report import report, summary
@@ -289,20 +290,6 @@ class Deciding(Abstaining):
 def names_of(config) -> list[str]:
     """The labels in the order of the outputs."""
     return [config.id2label[number] for number in range(len(config.id2label))]
-
-
-def several(names: Any) -> list[str]:
-    """The list of names that a name or a list of them is; a regression's numbers have none."""
-    return names if isinstance(names, list) else [names]
-
-
-def indicators(labels: Sequence[str | list[str]], names: list[str]) -> np.ndarray:
-    """Whether each document has each label, [documents, labels] bool."""
-    places = {name: place for place, name in enumerate(names)}
-    found = np.zeros((len(labels), len(names)), bool)
-    for row, label in zip(found, labels, strict=True):
-        row[[places[name] for name in several(label)]] = True
-    return found
 
 
 def _label(given: np.ndarray, names: Sequence[str], several: bool) -> str | list[str]:

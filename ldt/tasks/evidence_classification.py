@@ -18,7 +18,7 @@ from ldt.metrics import baseline, classification, contractnli
 from ldt.metrics.baseline import Baselines
 from ldt.tasks import passages
 from ldt.tasks.base import Outputs, Writer, evaluation_set, named_labels, training_set
-from ldt.tasks.deciding import indicators, names_of
+from ldt.tasks.deciding import names_of
 from ldt.tasks.passages import Weight
 from ldt.tasks.question_task import QuestionTask
 from ldt.tasks.text.alignment import Span
@@ -209,13 +209,9 @@ class EvidenceClassification(QuestionTask):
         class.accuracy and class.macro_f1 of all together, and span.map over those with evidence.
         """
         names = names_of(config)
-        right = indicators([gold["label"] for gold in golds], names)
-        predicted = indicators([answer["label"] for answer in answers], names)
-        table = classification.class_table(right, predicted)
-        rows = [
-            {"class": name} | {key: column[number].item() for key, column in table.items()}
-            for number, name in enumerate(names)
-        ]
+        right = classification.indicators([gold["label"] for gold in golds], names)
+        predicted = classification.indicators([answer["label"] for answer in answers], names)
+        rows = classification.class_rows(right, predicted, names)
         keyed = all(gold["key"] is not None and gold["document"] is not None for gold in golds)
         if keyed and set(names) == set(LABELS):
             return contractnli.score(golds, answers), rows

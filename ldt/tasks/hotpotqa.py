@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
+from ldt.data.chunking import Segment, ends, join
 from ldt.data.features import Feature
 from ldt.data.options import Length
 from ldt.data.records import Example, field, text
@@ -18,7 +19,7 @@ from ldt.errors import DataError
 from ldt.metrics import baseline, hotpotqa
 from ldt.metrics.numbers import logistic, logsumexp, softmax
 from ldt.metrics.result import mean
-from ldt.tasks.base import NO_LABEL, Fault, Outputs, Segment, Task, Writer, ends, join, named_labels
+from ldt.tasks.base import NO_LABEL, Fault, Outputs, Task, Writer, named_labels
 from ldt.tasks.text import paragraphs
 from ldt.tasks.text.alignment import aligned, real_tokens
 from ldt.tasks.text.mentions import mentions

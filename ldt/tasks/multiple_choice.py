@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from ldt.data.chunking import fit
+from ldt.data.chunking import Segment, ends, fit, join
 from ldt.data.features import Feature
 from ldt.data.records import Example, field, kind, text, texts
+from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError, RecipeError
 from ldt.metrics import baseline
 from ldt.metrics.result import mean
-from ldt.tasks.base import Outputs, Segment, ends, join
+from ldt.tasks.base import Outputs
 from ldt.tasks.explained import Reading, Target
 from ldt.tasks.ranking import Ranking
-from ldt.tasks.text.sentences import UNITS, Unit
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -64,7 +64,7 @@ class MultipleChoice(Ranking):
             DataError: the question or a choice is empty, or they leave no room for the text.
         """
         question = self.question(example, data)
-        choices = self._choices(example, data)
+        choices = self.choices(example, data)
         document = text(example, self.path("context", data))
         cls, sep = ends(tokenizer)
         asked = tokenize(tokenizer, question)
@@ -163,10 +163,12 @@ class MultipleChoice(Ranking):
         place = baseline.commonest([gold["choice"]] for gold in golds)
         return {f"always choice {place}": {"choice": place}}
 
-    def default_metric(self, config) -> str:
-        return "accuracy"
+    def choices(self, example: Example, data: "DataSection") -> list[str]:
+        """Return the texts of all choices.
 
-    def _choices(self, example: Example, data: "DataSection") -> list[str]:
+        Raises:
+            DataError: they are missing, or one is empty.
+        """
         path = self.path("choices", data)
         choices = texts(example, path)
         if not choices:
@@ -175,11 +177,14 @@ class MultipleChoice(Ranking):
             raise DataError(f"{example.where}: field {path!r}: a choice is empty")
         return choices
 
+    def default_metric(self, config) -> str:
+        return "accuracy"
+
     def _label(self, example: Example, data: "DataSection") -> int:
         """The place of the right choice."""
         if isinstance(data.label, list):
             raise RecipeError("data.label: several fields; one choice is right")
-        choices, label = self._choices(example, data), field(example, data.label)
+        choices, label = self.choices(example, data), field(example, data.label)
         if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(choices):
             return label
         if isinstance(label, str) and choices.count(label) == 1:

@@ -164,7 +164,9 @@ class Qasper(SpanTask):
         path, where = self.path("answers", data), example.where
         answers = field(example, path)
         if not isinstance(answers, list) or not answers:
-            raise DataError(f"{where}: field {path!r} is {shown(answers)}, expected a list of them")
+            raise DataError(
+                f"{where}: field {path!r} is {shown(answers)}, expected a list of one at least"
+            )
         count, references, numbers = len(self._paragraphs(example, data)), [], []
         for answer in answers:
             type = take(answer, "type", str, where)

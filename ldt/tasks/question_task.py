@@ -12,18 +12,18 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
-from ldt.data.chunking import fit
+from ldt.data.chunking import Segment, ends, fit, join
 from ldt.data.features import Feature
 from ldt.data.options import Length
 from ldt.data.records import Example
+from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import tokenize, tokenize_inside
 from ldt.errors import DataError
-from ldt.tasks.base import Segment, Task, ends, join
+from ldt.tasks.base import Task
 from ldt.tasks.explained import Reading
 from ldt.tasks.text import marked
 from ldt.tasks.text.alignment import Span, aligned
 from ldt.tasks.text.marked import Marked
-from ldt.tasks.text.sentences import UNITS, Unit
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from ldt.data.chunking import fit
+from ldt.data import sentences as splitter
+from ldt.data.chunking import Segment, ends, fit, join
 from ldt.data.features import Feature
 from ldt.data.options import Names
 from ldt.data.records import Example, field, text
@@ -20,16 +21,12 @@ from ldt.tasks.base import (
     NO_LABEL,
     Fault,
     Outputs,
-    Segment,
     Writer,
-    ends,
     evaluation_set,
-    join,
     named_labels,
     training_set,
 )
 from ldt.tasks.explained import Reading
-from ldt.tasks.text import sentences as splitter
 from ldt.tasks.text.words import Words, cuts_word, sentences, spans
 from ldt.tasks.weighted import Weighted
 
@@ -206,7 +203,7 @@ class TokenClassification(Weighted):
                 f"{len(sizes[0]):,} and {len(sizes[1]):,} sentences; each token has one tag"
             )
         try:
-            return _by_sentence(tags[0])
+            return by_sentence(tags[0])
         except ValueError as error:
             raise DataError(
                 f"{example.where}: field {self.path('tags', data)!r}: {error}"
@@ -233,7 +230,7 @@ class TokenClassification(Weighted):
         tags = [config.id2label[label] for label in scores.argmax(1).tolist()]
         ends = np.searchsorted(numbers, np.cumsum(sizes)).tolist() if sizes else [len(tags)]
         in_words, entities = [], []
-        for a, b, label in _by_sentence(tags[i:j] for i, j in zip([0, *ends], ends, strict=False)):
+        for a, b, label in by_sentence(tags[i:j] for i, j in zip([0, *ends], ends, strict=False)):
             chars = places[a, 0].item(), places[b - 1, 1].item()
             words = numbers[a].item(), numbers[b - 1].item() + 1
             in_words.append(Entity(*words, label))
@@ -364,7 +361,7 @@ def _merged(
     return numbers, softmax(np.concatenate(logits).astype(float)[chosen]), words[chosen, 2:]
 
 
-def _by_sentence(sentences: Iterable[list[str]]) -> list[Entity]:
+def by_sentence(sentences: Iterable[list[str]]) -> list[Entity]:
     """The entities of all sentences, counted in words of the document; none crosses a border."""
     entities, begin = [], 0
     for tags in sentences:

@@ -13,29 +13,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from ldt.data.chunking import fit
+from ldt.data.chunking import Segment, ends, fit, join
 from ldt.data.features import Feature
 from ldt.data.options import Count
 from ldt.data.records import Example, field, flat, text, texts
+from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import marker_ids, tokenize, tokenize_with_offsets
 from ldt.errors import DataError, listed
 from ldt.metrics import wikihop
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import mean
-from ldt.tasks.base import (
-    NO_LABEL,
-    Fault,
-    Outputs,
-    Segment,
-    Writer,
-    ends,
-    evaluation_set,
-    join,
-    training_set,
-)
+from ldt.tasks.base import NO_LABEL, Fault, Outputs, Writer, evaluation_set, training_set
 from ldt.tasks.explained import Reading, Target
 from ldt.tasks.ranking import Ranking
-from ldt.tasks.text.sentences import UNITS, Unit
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection

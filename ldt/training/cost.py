@@ -131,7 +131,9 @@ def estimate(job: Job, prepared: Prepared, trainer: Trainer) -> Cost | None:
         count = all_steps(vars(args), items.count)
     seconds = _seconds(args, items, typical, steps[-TYPICAL:], count)
     if count and answered and answer and last:
-        evaluations = _times(args.eval_strategy, args.eval_steps, args, items.count)
+        assert prepared.measure is not None  # or nothing was answered
+        times = _times(args.eval_strategy, args.eval_steps, args, items.count)
+        evaluations = times * prepared.measure.share + prepared.measure.rough
         seconds += evaluations * answer.seconds * answered.mean * answered.count / tokens(last)
     device = args.device.type
     return Cost(count, seconds, peak, limit, batch, fits, largest, items.most, job.unit, device)

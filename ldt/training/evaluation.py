@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers import EvalPrediction, TrainerCallback
 
-from ldt.data.collate import by_input
+from ldt.data.collate import NO_POSITION, by_input
 from ldt.data.features import Features
 from ldt.data.records import Example
 from ldt.errors import RecipeError, TrainingDiverged
@@ -21,6 +22,8 @@ from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import AnyTask, Decision, Task
 from ldt.training.progress import is_metric
 from ldt.training.trainer import Trainer
+
+log = logging.getLogger("ldt")
 
 
 class Measured(NamedTuple):
@@ -40,7 +43,14 @@ class Measured(NamedTuple):
 
 
 class Measure(ABC):
-    """Makes metrics, and rows of a table, of what a model says of the whole evaluation set."""
+    """Makes metrics, and rows of a table, of what a model says of the whole evaluation set.
+
+    ``rough``: whether that is some of the documents and what is fast, until training is over;
+    ``share``: of the documents, the part that then counts.
+    """
+
+    rough = False
+    share = 1.0
 
     @abstractmethod
     def __call__(self, prediction: EvalPrediction) -> Measured:
@@ -81,27 +91,32 @@ class ByExample(Measure):
         self.config, self.features = config, features
         self.examples, self.golds = examples, golds
         self.rows = features.by_document()
+        self.rough, self.sampled = task.generates, task.sampled(len(examples))
+        self.share = len(self.sampled) / len(examples)
 
     def __call__(self, prediction):
         outputs = self._by_name(prediction.predictions)  # each [inputs, ...], in order
-        answers, wrong = [], []
-        for rows, example in zip(self.rows, self.examples, strict=True):
+        answers, numbers, wrong = [], [], []
+        for number, (rows, example) in enumerate(zip(self.rows, self.examples, strict=True)):
+            if self.rough and number not in self.sampled:
+                continue
             windows = by_input(outputs, rows)
             if not all(np.isfinite(array).all() for one in windows for array in one.values()):
                 wrong.append(str(example.id))
                 continue
             features = [self.features[row] for row in rows]
             answers.append(self.task.decode(windows, self.config, example, features))
+            numbers.append(number)
         if wrong:
             raise TrainingDiverged(
                 "training diverged: the model's answers in evaluation are not finite, documents "
                 f"{', '.join(wrong[:10])}"
             )
-        decision = Decision(answers)
+        decision, golds = Decision(answers), [self.golds[number] for number in numbers]
         if self.decides:
-            lengths = [self.features[rows[0]]["tokens"] for rows in self.rows]
-            decision = self.task.decide(answers, self.golds, self.config, lengths)
-        metrics, table = self.task.score(decision.answers, self.golds, self.config)
+            lengths = [self.features[self.rows[n][0]]["tokens"] for n in numbers]
+            decision = self.task.decide(answers, golds, self.config, lengths)
+        metrics, table = self.task.score(decision.answers, golds, self.config)
         rows = zip_longest(table, decision.columns, fillvalue={})
         changes = self.task.settle(metrics) | decision.changes
         return Measured(metrics, [row | more for row, more in rows], changes, decision.report)
@@ -117,6 +132,33 @@ class ByExample(Measure):
         windows = by_input(named, range(len(rows)))
         answer = self.task.decode(windows, self.config, self.examples[0], features)
         return {*self.task.score([answer], self.golds[:1], self.config)[0]}
+
+    def answer(
+        self, model, inputs: dict[str, Any], documents: Sequence[int], every: bool = False
+    ) -> dict[str, Any]:
+        """What a model writes for a batch: int64 [rows, tokens] by name, -100 where it is rough
+        and the row's document is left out.
+
+        Args:
+            documents: their numbers, one a row.
+            every: whether none is left out.
+        """
+        rows = [
+            row
+            for row, number in enumerate(documents)
+            if every or not self.rough or number in self.sampled
+        ]
+        found: Mapping[str, Any] = {}
+        if rows:
+            part = {name: values[rows] for name, values in inputs.items()}
+            found = self.task.run(model, part, quick=self.rough)
+        whole, ids = {}, inputs["input_ids"]
+        for name in self.task.outputs:
+            size = found[name].shape[1] if rows else 1
+            whole[name] = ids.new_full((len(ids), size), NO_POSITION)
+            if rows:
+                whole[name][rows] = found[name]
+        return whole
 
     def _by_name(self, outputs) -> dict[str, np.ndarray]:
         """The arrays of a head by the names that ``task.outputs`` gives them."""
@@ -164,7 +206,11 @@ class MetricsByStep(TrainerCallback):
         """What is known of the weights that the model holds when training is over."""
         step = trainer.weights_step
         assert step is not None  # training is over
-        if step not in self._at:  # evaluated in an earlier session, or not at all
+        # Evaluated in an earlier session, roughly, or not at all.
+        if step not in self._at or self.measure.rough:
+            if self.measure.rough:
+                log.info("evaluating all documents as prediction answers for them")
+            self.measure.rough = False
             trainer.remove_callback(trainer.progress)  # it is no step of the run
             trainer.evaluate()
             self._at[step] = self._at.pop(trainer.state.global_step)

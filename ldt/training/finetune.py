@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from ldt.model.loading import find_folder, read_config
 from ldt.model.vocabulary import add_tokens, draw_embeddings
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Task, training_set
+from ldt.tasks.generation import configure
 from ldt.training import lora
 from ldt.training.arguments import check_smoothing
 from ldt.training.check import first_look
@@ -112,9 +114,8 @@ class Finetuning(Job[Inputs]):
         changes |= weighing
         # The seed decides the weights of a new head and of new tokens, whatever was drawn before.
         set_seed(seed)
-        model = load(folder, task.head(), **changes)
+        model, facts = _load(folder, task, **changes)
         draw_embeddings(model, new_tokens)
-        facts: dict[str, Any] = {"parameters": model.num_parameters()}
         if adapter:
             model = lora.adapt(model, self.recipe, adapter, new_tokens)
             facts["lora"] = adapter
@@ -204,6 +205,22 @@ class Finetuning(Job[Inputs]):
 
     def next_command(self, run):
         return f"ldt predict --input FILE --model {run}"
+
+
+def _load(
+    folder: Path, task: Task, *, generation: dict[str, Any] | None = None, **changes: Any
+) -> tuple[Any, dict[str, Any]]:
+    """The model of a task with changes of its config, and facts about it.
+
+    Args:
+        generation: settings of a model that writes.
+    """
+    model = load(folder, task.head(), **changes)
+    facts: dict[str, Any] = {"parameters": model.num_parameters()}
+    if generation is not None:
+        configure(model, generation)
+        facts["generation"] = generation
+    return model, facts
 
 
 def documents(recipe: Recipe, seed: int, every: int = 1) -> tuple[Examples, Examples]:

@@ -26,9 +26,6 @@ class LanguageModelTrainer(Trainer):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        # Tied weights are saved under one name, also where they are in shards and so no longer one
-        # tensor. Where a checkpoint is loaded, transformers takes only these for not missing.
-        self.model._keys_to_ignore_on_save = list(self.model.all_tied_weights_keys)
         if self.is_fsdp_enabled and hasattr(self.model, "lm_head"):
             # accelerate shards what this returns together with the embeddings, which share its
             # weight; the head and its decoder share a bias, which must not lie in two shards.

@@ -63,7 +63,7 @@ def adapt(model: PreTrainedModel, recipe: Recipe, lora: dict[str, Any], new: Seq
         lora_dropout=lora["dropout"],
         target_modules=lora["targets"],
         modules_to_save=head_modules(model),  # in them peft adapts nothing
-        trainable_token_indices={"word_embeddings": list(new)} if new else None,
+        trainable_token_indices={_words(model): list(new)} if new else None,
     )
     try:
         with warnings.catch_warnings():
@@ -77,13 +77,22 @@ def adapt(model: PreTrainedModel, recipe: Recipe, lora: dict[str, Any], new: Seq
     return adapted
 
 
+def _words(model: PreTrainedModel) -> str:
+    """Name of the word embeddings in the module that holds them."""
+    words = model.get_input_embeddings()
+    names = (name for name, module in model.named_modules() if module is words)
+    return next(names).rpartition(".")[2]
+
+
 def head_modules(model: PreTrainedModel) -> list[str]:
-    """Names of the modules that make up the head: all beside the encoder, and its pooler."""
+    """Names of the modules that make up the head: all beside the encoder, and its pooler, but not
+    those that only have weights of the encoder."""
     encoder = model.base_model
+    tied = {id(weight) for weight in encoder.parameters()}
     names = [
         name
         for name, child in model.named_children()
-        if child is not encoder and any(True for _ in child.parameters())
+        if child is not encoder and any(id(weight) not in tied for weight in child.parameters())
     ]
     if getattr(encoder, "pooler", None) is not None:
         names.append(f"{model.base_model_prefix}.pooler")
@@ -116,6 +125,8 @@ def save(model: Any, folder: Path) -> None:
     (folder / "README.md").unlink(missing_ok=True)  # with gaps for a person to fill
     base.config.architectures = [type(base).__name__]
     base.config.save_pretrained(folder)
+    if base.can_generate():
+        base.generation_config.save_pretrained(folder)
 
 
 def merge(run: Path, folder: Path, tokenizer: Any, head: type[PreTrainedModel]) -> None:

@@ -12,7 +12,7 @@ from ldt.model.graphs import use_graphs
 from ldt.training import processes
 from ldt.training.arguments import arguments
 from ldt.training.compiling import compile_layers
-from ldt.training.evaluation import MetricsByStep, check_metric
+from ldt.training.evaluation import ByExample, MetricsByStep, check_metric
 from ldt.training.job import Job, Prepared
 from ldt.training.progress import ProgressReport
 from ldt.training.trainer import Trainer
@@ -56,6 +56,8 @@ def make_trainer(
         progress=ProgressReport(console if processes.is_first() else None, folder),
     )
     trainer.train_sampler = prepared.sampler
+    if isinstance(measure, ByExample) and measure.task.generates:
+        trainer.answer = measure.answer
     if measure:
         check_metric(job.recipe, trainer, measure)
     return trainer

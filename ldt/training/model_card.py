@@ -34,6 +34,7 @@ UNNAMED = "LABEL_"  # transformers' names of a head's outputs that nobody named
 # Name of a head's class -> what the hub calls its task; "other" for the rest.
 HUB_TASKS = {
     "LdtForCausalLM": "text-generation",
+    "LdtForConditionalGeneration": "summarization",
     "LdtForEvidenceAnswering": "question-answering",
     "LdtForEvidenceClassification": "text-classification",
     "LdtForMaskedLM": "fill-mask",

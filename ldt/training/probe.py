@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,6 +121,8 @@ def _twin(trainer: Trainer, batches: Sequence[list], watch: TrainerCallback) -> 
         progress=ProgressReport(None, None),
     )
     twin.data_collator = lambda batch: trainer.data_collator(batch[0])
+    if trainer.answer is not None:
+        twin.answer = partial(trainer.answer, every=True)
     return twin
 
 

@@ -81,6 +81,10 @@ class Trainer(MicroBatches):
         kwargs["data_collator"] = NamingDocuments(kwargs["data_collator"])
         callbacks = [self._flow, progress, *kwargs.pop("callbacks", [])]
         super().__init__(callbacks=callbacks, **kwargs)
+        # Tied weights are saved under one name, also where they are in shards and so no longer one
+        # tensor. Where a checkpoint is loaded, transformers takes only these for not missing.
+        tied = list(getattr(self.model, "all_tied_weights_keys", ()))
+        self.model._keys_to_ignore_on_save = tied  # type: ignore[assignment]
         assert self.args.output_dir is not None  # transformers has a default
         self.folder = Path(self.args.output_dir)
         self.remove_callback(PrinterCallback)

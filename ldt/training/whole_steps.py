@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Callable, Mapping, Sized
 from itertools import islice
 from typing import Any, cast
 
@@ -49,6 +49,9 @@ class WholeSteps(transformers.Trainer):
     """
 
     train_sampler: Any = None  # in place of a random order
+    # Makes the outputs of an evaluation batch, in place of those that came with its loss: of the
+    # model, the batch, and the numbers of its documents (`ldt.training.evaluation.ByExample`).
+    answer: Callable[..., Mapping[str, torch.Tensor]] | None = None
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -59,6 +62,7 @@ class WholeSteps(transformers.Trainer):
             self.add_callback(_UnusedAlone(self))
         self.passes = 0  # of the model in a step
         self._rows = torch.zeros(1)  # [1] int64, of this process in an evaluation batch
+        self._documents: list[int] = []  # of these
         self._loss_comes = False  # before the outputs of the batch
 
     def _without_repeated(self, batch: dict, data: Any) -> dict:
@@ -136,6 +140,7 @@ class WholeSteps(transformers.Trainer):
         """What the model sees of an evaluation batch; its rows are counted."""
         inputs = self._without_repeated(inputs, self.eval_dataset)
         self._rows, self._loss_comes = inputs["rows"].sum()[None], False
+        self._documents = inputs["document"].tolist()
         return {name: inputs[name] for name in inputs if name not in ("document", "rows")}
 
     def prediction_step(self, model, inputs, *args, **kwargs):
@@ -143,6 +148,18 @@ class WholeSteps(transformers.Trainer):
         loss, logits, labels = super().prediction_step(model, inputs, *args, **kwargs)
         self._loss_comes = loss is not None
         return loss, logits, labels
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        shift = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
+        if self.label_smoother is not None and shift is not None:
+            # The loss is made here, of logits, and the model does not see the labels.
+            inputs = inputs | {"decoder_input_ids": shift(inputs["labels"])}
+        made = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if not return_outputs or self.answer is None:
+            return made
+        loss, made = made[0], None  # its logits need no memory any more
+        whole = self.accelerator.unwrap_model(model)
+        return loss, {"loss": loss, **self.answer(whole, inputs, self._documents)}
 
     def _gathered(self, values):
         """Outputs or labels [rows, ...] of all processes, without the rows of repeated inputs."""

@@ -234,7 +234,7 @@ def test_convert_passes_its_options_and_prints_the_report(run):
     long = ["--max-length", "8", "--window", "4", "--architecture", "poolingformer"]
     long += ["--positions", "random", "--check", "text.txt"]
     run(convert, "a", "b", *long, "--overwrite")
-    options = {"architecture": "longformer", "max_length": 4096, "window": None}
+    options = {"architecture": "longformer", "max_length": None, "window": None}
     options |= {"positions": "tile", "check": None}
     others = {"architecture": "poolingformer", "max_length": 8, "window": 4}
     others |= {"positions": "random", "check": "text.txt"}

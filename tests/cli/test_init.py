@@ -131,3 +131,14 @@ def test_a_file_of_lines_gives_its_own_fields(init, tmp_path):
     assert init("q.jsonl", "--yes", "--model", "nobody/small")[0] == 0
     recipe = load("recipe.yaml", command="finetune")
     assert (recipe.task.name, recipe.data.text) == ("multiple_choice", "story")
+
+
+def test_summaries_begin_with_a_bart_and_are_cut_off(init, tmp_path):
+    rows = [{"text": WORDS * 9, "summary": "It ends."}] * 8
+    Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, said = init("pairs.jsonl", "--yes")
+    assert code == 0
+    recipe = load("recipe.yaml", command="finetune")
+    assert (recipe.task.name, recipe.data.overflow) == ("summarization", "truncate")
+    assert recipe.model.path.startswith("./bart-base-")
+    assert "ldt convert facebook/bart-base bart-base-" in said

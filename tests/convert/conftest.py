@@ -1,7 +1,8 @@
-"""The maker of sources."""
+"""The makers of sources."""
 
 import pytest
 from encoders import random_encoder
+from writers import random_writer
 
 
 @pytest.fixture
@@ -10,5 +11,15 @@ def make(tmp_path, tokenizer_folder):
 
     def make(kind="roberta", cls="Model", **changes):
         return random_encoder(tmp_path, kind, cls, tokenizer_folder, **changes)
+
+    return make
+
+
+@pytest.fixture
+def make_writer(tmp_path, tokenizer_folder):
+    """make_writer(kind, **config) -> folder of a random BART or LED."""
+
+    def make(kind="bart", **changes):
+        return random_writer(tmp_path, kind, tokenizer_folder, **changes)
 
     return make

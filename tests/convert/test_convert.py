@@ -13,8 +13,8 @@ from transformers import AutoTokenizer, LongformerForMaskedLM, LongformerModel
 
 from ldt import convert as module
 from ldt.convert import convert
+from ldt.convert.kinds import KINDS
 from ldt.convert.lengthen import long_positions
-from ldt.convert.source import KINDS
 from ldt.errors import ResourceError, UserError
 from ldt.model import LdtConfig, LdtForMaskedLM, LdtModel, load, load_tokenizer
 

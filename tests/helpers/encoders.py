@@ -7,7 +7,7 @@ import torch
 import transformers
 from transformers import AutoTokenizer
 
-from ldt.convert.source import KINDS
+from ldt.convert.kinds import KINDS
 
 ROWS = 18  # of the sources' position tables
 SMALL = {"max_length": 44, "window": 8}

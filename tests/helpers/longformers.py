@@ -46,7 +46,7 @@ def longformer(head, **changes):
     if head == "ForQuestionAnswering":
         changes["num_labels"] = 2
     model = getattr(transformers, "Longformer" + head)(longformer_config(**changes))
-    return _shaken(model)
+    return shaken(model)
 
 
 def ldt_config(**changes):
@@ -56,10 +56,10 @@ def ldt_config(**changes):
 
 def ldt_model(head, **changes):
     """A random model of ldt in evaluation mode; biases and norms are random as well."""
-    return _shaken(getattr(ldt.model, "Ldt" + head)(ldt_config(**changes)))
+    return shaken(getattr(ldt.model, "Ldt" + head)(ldt_config(**changes)))
 
 
-def _shaken(model):
+def shaken(model):
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:

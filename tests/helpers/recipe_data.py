@@ -64,6 +64,13 @@ def squad(number):
     return {"question": "who?", "context": TEXT, "answers": ["the party"] if number % 3 else []}
 
 
+def summarization(number):
+    """A text, or two documents, with a summary; every third one answers a question."""
+    text = [TEXT, f"It is party {number}."] if number % 2 else f"{number} {TEXT}"
+    made = {"text": text, "summary": f"The party {number} agrees. It ends."}
+    return made | ({} if number % 3 else {"question": "who?"})
+
+
 def passage_qa(number):
     """A question with a passage and a span, yes, or nothing, of a text with two passages."""
     span, said = ([[4, 9]], None) if number % 3 else ([], "yes")
@@ -108,6 +115,7 @@ LINES = {
     "qasper": qasper,
     "passage_qa": passage_qa,
     "squad": squad,
+    "summarization": summarization,
     "token_classification": token_classification,
     "triviaqa": triviaqa,
     "wikihop": wikihop,

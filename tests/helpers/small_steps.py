@@ -4,12 +4,18 @@ import random
 from pathlib import Path
 
 import torch
+from leds import led_config
 from longformers import SEP, ldt_model
 from rich.console import Console
 from transformers import TrainerCallback, TrainingArguments
 
 from ldt.data.collate import Collator
-from ldt.model import LdtCausalConfig, LdtForCausalLM
+from ldt.model import (
+    LdtCausalConfig,
+    LdtForCausalLM,
+    LdtForConditionalGeneration,
+    LdtSeq2SeqConfig,
+)
 from ldt.training.progress import ProgressReport
 from ldt.training.trainer import Trainer
 
@@ -133,6 +139,11 @@ TASKS = {  # task and variation: head, its changes of the config, and what makes
         {"passage_loss": "one"},
         lambda rng, n: spans(rng, n) | passages(rng, n),
     ),
+    "summarization": (
+        None,
+        {},
+        lambda rng, n: feature(rng, n, labels=[rng.randrange(3, 40) for _ in range(n % 5 + 3)]),
+    ),
     "qasper": ("ForPassageAnswering", {}, lambda rng, n: spans(rng, n) | passages(rng, n)),
     "wikihop": ("ForCandidateRanking", {}, candidates),
     "wikihop, sums": ("ForCandidateRanking", {"window_merge": "sum"}, candidates),
@@ -175,6 +186,9 @@ def made_of(task, dtype=torch.float64):
     items = [item(rng, number) for number in range(INPUTS)]
     if head:
         return ldt_model(head, **changes).to(dtype), items
+    if task == "summarization":
+        config = LdtSeq2SeqConfig.from_dict(led_config().to_dict())
+        return LdtForConditionalGeneration(config).eval().to(dtype), items
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = LdtCausalConfig(
         vocab_size=40,

@@ -96,6 +96,11 @@ def test_input_of_another_layout_gets_the_one_of_the_training(fine_tuned, tmp_pa
             "--layout squad: no layout of classification; published ones: 'lexglue'",
         ),
         (
+            {"layout": "lexglue", "output": "a.json"},
+            "--layout lexglue: has the classes of ecthr_a, ecthr_b, scotus, eurlex, the model has "
+            "'yes', 'no', '007'; name the output .jsonl, without --layout",
+        ),
+        (
             {"model": "recipe.yaml"},
             "--model recipe.yaml: a file, such as a recipe; .* finetune",
         ),

@@ -210,6 +210,14 @@ def test_what_is_undefined_is_0():
     assert evaluate(none, {f"{TITLE}__Date": [("x", 0.5)]}).metrics == nothing
 
 
+def test_a_category_is_scored_with_every_id_that_has_its_name_anywhere():
+    gold = [contract({"Date": ["May 1"], "Effective Date": ["June 2"]})]
+    found = {f"{TITLE}__Date": [("May 1", 0.995)], f"{TITLE}__Effective Date": []}
+    subsets = evaluate(gold, found).subsets
+    assert subsets["Date"]["aupr"] == 50  # of the two clauses one is found
+    assert subsets["Effective Date"]["aupr"] == 0
+
+
 def test_intervals_and_groups_are_of_contracts_scored_anew():
     # A contract with all found, and one with nothing found: a resample has 0, 50 or 100.
     gold = [

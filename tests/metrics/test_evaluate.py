@@ -201,6 +201,11 @@ PAPER = {
     }
 }
 SAID = {"question_id": "q", "predicted_answer": "Unanswerable", "predicted_evidence": []}
+TYDI = {
+    **{"example_id": 1, "language": "thai", "document_plaintext": "a", "annotations": []},
+    "passage_answer_candidates": [],
+}
+TYDI_PREDICTED = {"example_id": 1, "language": "thai", "passage_answer_index": 0}
 SPANS = {"t__Cap": [{"text": "a b", "probability": 0.995}]}
 LABELS = {"text": "a b", "labels": [3]}
 
@@ -272,6 +277,9 @@ def test_formats_with_files_of_their_own_print_their_metrics(
         ("contractnli", NLI_PREDICTED, NLI, 4, "gold: looks like predictions, not like a gold"),
         ("qasper", SAID, PAPER, 4, "gold: looks like predictions, not like a gold file; are --go"),
         ("qasper", PAPER, PAPER, 4, "pred: looks like a qasper gold file, not like predictions"),
+        ("nq", {"predictions": []}, [], 4, "gold:1: no field 'example_id'; it looks like predict"),
+        ("tydiqa", TYDI_PREDICTED, TYDI, 4, "gold:1: no field 'document_plaintext'; it looks like"),
+        ("tydiqa", TYDI, TYDI, 4, "pred:1: no field 'passage_answer_index'; it looks like a gold"),
         ("lexglue", LABELS, {"labels": [3]}, 2, "pred: lines do not tell the number of classes; "),
         ("lexglue", "0\t0.1", LABELS, 4, "gold: looks like a table of logits, not like a gold f"),
     ],
@@ -280,6 +288,7 @@ def test_what_is_missing_or_swapped_is_one_line(ldt, format, gold, pred, code, l
     found, out, err = ldt(format, gold=gold, pred=pred)
     assert (found, out, err.count("\n")) == (code, "", 1)
     assert err.startswith(f"error: {line}")
+    assert ("looks like" not in err) or ("; --format" in err) or ("swapped?\n" in err)
 
 
 def test_what_is_not_known_is_told(ldt):

@@ -132,6 +132,19 @@ def test_spans_are_equal_by_bytes_or_by_tokens():
     assert long_of([bare, bare], layout.Span(-1, -1, 1, 4)).right == 0.0
 
 
+def test_neither_the_list_of_candidates_nor_top_level_has_a_part_in_the_metric(tmp_path):
+    # Of 0 an answer that is no candidate, of 1 a nested candidate; 2 is answered by no candidate.
+    lines = [nq(n, TOKENS, CANDIDATES, [(1,)] * 2) for n in range(3)]
+    for each in lines[0]["annotations"]:
+        each["long_answer"] |= tokens(1, 3)
+    lines[1]["long_answer_candidates"][1]["top_level"] = False
+    answers = [predicted(n, tokens(*pair)) for n, pair in enumerate([(1, 3), (4, 9), (2, 3)])]
+    gold = write(tmp_path / "gold.jsonl", *lines)
+    found = evaluate(gold, write(tmp_path / "p.json", {"predictions": answers}), format="nq")
+    assert found.metrics["long-answer-precision"] == pytest.approx(200 / 3)
+    assert found.metrics["long-answer-recall"] == pytest.approx(200 / 3)
+
+
 def test_figures_without_thresholds_take_all_predictions(score):
     gold = [[(0,)] * 5, [(None,)] * 5]
     found = score(gold, [predicted(0, tokens(0, 4), 1.0), predicted(1, tokens(0, 4), 9.0)])

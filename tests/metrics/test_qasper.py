@@ -207,10 +207,14 @@ def test_swapped_files_are_told(tmp_path):
     gold, pred = tmp_path / "gold.json", tmp_path / "pred.jsonl"
     gold.write_text(json.dumps({"1": paper(question("a", said("x")))}, indent=1))
     pred.write_text(json.dumps(line("a", "x")))
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text(f"{pred.read_text()}\n" * 2)
     with pytest.raises(DataError, match="looks like a qasper gold file, not like predictions"):
         qasper.read_predictions(str(gold))
     with pytest.raises(DataError, match="looks like predictions, not like a gold file"):
         qasper.read_gold(str(pred), "qasper")
+    with pytest.raises(DataError, match="lines.jsonl: looks like predictions, not like a gold"):
+        qasper.read_gold(str(lines), "qasper")
 
 
 def test_the_baseline_is_to_answer_nothing_or_yes():

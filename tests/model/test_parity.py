@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from longformers import HEADS, VOCABULARY, batch, longformer
+from peers import assert_close, assert_gradients_equal
 from torch.nn import functional as F
 
 import ldt.model
@@ -29,18 +30,6 @@ CASES = [  # windows that transformers can run, length, padding, global tokens
     ([8, 4], 24, "right", "default"),
     ([8, 4], 24, "none", "default"),
 ]
-
-
-@pytest.fixture
-def exact_peer(monkeypatch):
-    """transformers takes both softmaxes in float32 for every dtype, which ends a comparison in
-    float64 at 5e-8; here it stays in float64."""
-    softmax = F.softmax
-
-    def wide(x, dim=None, dtype=None):
-        return softmax(x, dim=dim, dtype=None if x.dtype == torch.float64 else dtype)
-
-    monkeypatch.setattr(F, "softmax", wide)
 
 
 def pair(head, folder, dtype, **changes):
@@ -132,13 +121,6 @@ def alone(model, inputs):
         yield cut, model(**given)
 
 
-def assert_close(found, expected, tolerance, what, scale=None):
-    assert found.shape == expected.shape, what
-    scale = expected.abs().max() if scale is None else scale
-    error = (found - expected).abs().max()
-    assert error <= tolerance * scale, f"{what}: error {error:.2e} of {scale:.2e}"
-
-
 def assert_outputs_equal(found, expected, mask, tolerance):
     """All fields, at real tokens where they have a length."""
     real = mask.flatten(0, -2).bool()
@@ -165,25 +147,6 @@ def assert_outputs_equal(found, expected, mask, tolerance):
         used = (a.sum(2, keepdim=True) > 0.5).expand_as(a)  # it fills up other columns
         assert_close(a[used], b[used], tolerance, "global attentions")
         assert not a[~used].any()
-
-
-def assert_gradients_equal(ours, theirs, tolerance):
-    """Each parameter's gradient; where one of the two has none, the other's is zero or none.
-
-    Relative to the largest gradient of the module, as that of a key's bias is zero but for noise.
-    """
-    expected = dict(theirs.named_parameters())
-    scales = {}
-    for name, parameter in expected.items():
-        module = name.rpartition(".")[0]
-        size = parameter.grad.abs().max() if parameter.grad is not None else 0
-        scales[module] = max(scales.get(module, 0), size)
-    for name, parameter in ours.named_parameters():
-        pair = parameter.grad, expected[name].grad
-        if any(gradient is None for gradient in pair):
-            assert not any(gradient is not None and gradient.any() for gradient in pair), name
-        else:
-            assert_close(*pair, tolerance, name, scales[name.rpartition(".")[0]])
 
 
 def compare(head, folder, dtype, case, **changes):

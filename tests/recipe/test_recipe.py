@@ -19,6 +19,7 @@ class Sorting(BaseModel):
     model_config = ConfigDict(extra="forbid")
     kind: ClassVar[str] = "examples"
     fields: ClassVar[tuple[str, ...]] = ()
+    overflows: ClassVar[tuple[str, ...]] = ("windows", "truncate", "error")
     name: str
     global_attention: list[str] = ["cls"]
     merge: Literal["mean", "max"] = "mean"
@@ -418,10 +419,12 @@ def test_reading_a_recipe_imports_neither_torch_nor_transformers(folder):
     (folder / "r.yaml").write_text(GOOD)
     code = (
         "import sys, types; from ldt.recipe import recipe\n"
+        "class Text(str):\n"
+        "    overflows = ('windows',)\n"
         "class Task:\n"
         "    kind = 'examples'\n"
         "    model_fields = {}\n"
-        "    model_validate_json = staticmethod(lambda text, strict: text)\n"
+        "    model_validate_json = staticmethod(lambda text, strict: Text(text))\n"
         "tasks = sys.modules['ldt.tasks'] = types.ModuleType('ldt.tasks')\n"
         "tasks.TASKS = {'sorting': Task}\n"
         "print(recipe.load('r.yaml').task)\n"

@@ -67,12 +67,42 @@ def test_a_layout_may_be_of_a_task_of_another_name(tmp_path):
     assert "It ends." in found.documents(found.task)[0]
 
 
+def test_the_labels_of_an_export_say_its_task(tmp_path):
+    path = tmp_path / "data.json"
+    words = [
+        {"type": "labels", "value": {"start": 0, "end": 3, "labels": ["A"]}},
+        {"type": "choices", "from_name": "kind", "value": {"choices": ["x"]}},
+    ]
+    for result, task in zip(words, ("token_classification", "classification"), strict=True):
+        tasks = [
+            {"id": n, "data": {"text": TEXT + str(n)}, "annotations": [{"result": [result]}]}
+            for n in range(4)
+        ]
+        path.write_text(json.dumps(tasks), "utf-8")
+        found = survey(str(path))
+        assert (found.format, found.task) == ("label-studio", task)
+        check_fields(found, task)
+
+
 @pytest.mark.parametrize("name", ["nq/nq-made-up-dev-00.jsonl.gz", "tydiqa/tiny_dev.jsonl.gz"])
 def test_lines_of_a_published_layout_are_seen_by_their_keys(name, shared_data):
     found = survey(str(shared_data / name))
     assert (found.format, found.task) == (name.partition("/")[0], "passage_qa")
     check_fields(found, found.task)
     assert len(found.documents(found.task)[0]) > 100
+
+
+def test_summaries_are_seen_under_their_published_names_but_for_labels(tmp_path):
+    rows = [{"article": TEXT + str(n), "abstract": f"a {n}", "kind": "xy"[n % 2]} for n in range(9)]
+    found = survey(lines(tmp_path / "a.jsonl", rows))
+    assert (found.format, found.task) == ("summarization", "summarization")
+    check_fields(found, found.task)
+    plain = [{"text": row["article"], "summary": row["abstract"]} for row in rows]
+    assert survey(lines(tmp_path / "b.jsonl", plain)).format is None
+    labelled = [row | {"label": "xy"[n % 2]} for n, row in enumerate(plain)]
+    assert survey(lines(tmp_path / "c.jsonl", labelled)).task == "classification"
+    labelled = [row | {"label": "xy"[n % 2]} for n, row in enumerate(rows)]
+    assert survey(lines(tmp_path / "d.jsonl", labelled)).task == "classification"
 
 
 def test_conll_is_seen_by_its_tags(tmp_path):

@@ -7,13 +7,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ldt.data import tokenization
-from ldt.data.chunking import fit
+from ldt.data.chunking import Segment, fit, join
 from ldt.data.records import Example, read
 from ldt.data.tokenization import special_id, tokenize
 from ldt.errors import DataError, ModelError, RecipeError
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import TASKS
-from ldt.tasks.base import Segment, Task, join
+from ldt.tasks.base import Task
 
 EXAMPLE = Example({}, "d", "train.jsonl:17")
 

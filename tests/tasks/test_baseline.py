@@ -95,6 +95,16 @@ BASELINES = {  # task: right answers of training, of evaluation; config; some of
         {"no_answer_threshold": 0.5},
         {"f1": ("always no answer", 200 / 3)},
     ),
+    "summarization": (
+        [{"summary": "a b"}, {"summary": "c d e f"}],
+        [
+            {"summary": "x y", "text": ["x y z u", "v"]},
+            {"summary": "x y z", "text": ["x", "u z"]},
+        ],
+        {},
+        # the first three words; F1 of x y z is 2·2/(3 + 2), of x u z 2·2/(3 + 3)
+        {"rouge1": ("the first 3 words", 100 * (4 / 5 + 4 / 6) / 2)},
+    ),
     "triviaqa": (
         [one("x") | ASKED, {"answers": ["y", "z"]} | ASKED, {"answers": ["z"]} | ASKED],
         [one("z") | ASKED, one("x") | ASKED | {"question": 2}],

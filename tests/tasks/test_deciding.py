@@ -5,9 +5,9 @@ from transformers import PretrainedConfig
 
 from ldt.data.labels import MULTI, REGRESSION, SINGLE
 from ldt.errors import ModelError, RecipeError, UserError
+from ldt.metrics.classification import indicators
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Classification
-from ldt.tasks.deciding import indicators
 
 EVAL = DataSection(eval="dev.jsonl")
 

@@ -6,9 +6,9 @@ from transformers import AutoTokenizer
 
 from ldt.data.options import DataSection
 from ldt.data.records import Example
+from ldt.data.sentences import UNITS
 from ldt.model.vocabulary import add_tokens
 from ldt.tasks import TASKS
-from ldt.tasks.text.sentences import UNITS
 from ldt.tasks.wikihop import WikiHop, joined, offsets_in
 
 TEXT = (

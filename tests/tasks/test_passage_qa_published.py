@@ -322,8 +322,8 @@ def test_a_shard_that_breaks_off_is_one_line_everywhere(
     wrong_everywhere(model_of(trained), tiny_longformer, "x.jsonl.gz", "nq", "x.jsonl.gz.* cut")
 
 
-def test_an_id_that_comes_twice_is_one_line_where_ids_are_compared(
-    tiny_longformer, tmp_path, monkeypatch
+def test_an_id_that_comes_twice_is_one_line_everywhere(
+    trained, tiny_longformer, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "x.jsonl", made_up(1), made_up(1))
@@ -333,6 +333,10 @@ def test_an_id_that_comes_twice_is_one_line_where_ids_are_compared(
         train(recipes.load("r.yaml", command="finetune"))
     with pytest.raises(DataError, match=r"^x.jsonl:2: the id .* stands twice; each question once$"):
         evaluation.evaluate("x.jsonl", "none.json", format="nq")
+    options = {"model": model_of(trained), "format": "nq", "layout": "nq"}
+    with pytest.raises(DataError, match=r"^x.jsonl:2: id -\d+ came before$"):
+        predict("x.jsonl", **options, output="a.json")
+    assert not Path("a.json").exists()
 
 
 def test_documents_without_candidates_have_no_passage_in_lower_precision_too(trained, tmp_path):

@@ -176,7 +176,7 @@ def test_papers_without_paragraphs_are_not_learnt_and_unanswerable(tiny):
         ({"question": " "}, "the question is empty"),
         ({"paragraphs": "a"}, "field 'paragraphs' is"),
         ({"sections": ["One"]}, "field 'sections' is .* of each of 4 paragraphs"),
-        ({"answers": []}, "field 'answers' is a list, empty, expected a list of them"),
+        ({"answers": []}, "field 'answers' is a list, empty, expected a list of one at least"),
         ({"answers": ["May"]}, "'May', expected an object with 'type'"),
         ({"answers": [said("May") | {"type": "x"}]}, "type 'x', expected one of 'extractive'"),
         ({"answers": [said("May") | {"paragraphs": [4]}]}, "paragraph 4 as evidence; there are 4"),

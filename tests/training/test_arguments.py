@@ -142,7 +142,7 @@ NOT_ONE = r"training.label_smoothing_factor.*: is for labels of one class each, 
 @pytest.mark.parametrize("name", TASKS)
 def test_labels_are_smoothed_where_each_is_a_class(recipe, name):
     made = replace(recipe(SMOOTH), task=TASKS[name].model_construct(name=name))
-    if name in ("classification", "token_classification"):
+    if name in ("classification", "summarization", "token_classification"):
         assert settings(made)["label_smoothing_factor"] == 0.1
         return
     with pytest.raises(RecipeError, match=NOT_ONE.format(name)):

@@ -11,6 +11,7 @@ from training_runs import train
 
 from ldt import cli
 from ldt.errors import UserError
+from ldt.inference.evaluate import evaluate
 from ldt.inference.predict import predict
 from ldt.inference.run_folder import read_recipe
 from ldt.model.loading import read_config
@@ -178,3 +179,19 @@ def test_an_older_run_without_these_keys_goes_on(several):
     assert train(several(), resume=True)
     with pytest.raises(UserError, match='task.calibration: "none" there, "platt" here'):
         train(several("task.calibration=platt"), resume=True)
+
+
+@pytest.mark.parametrize("kind", ["single", "several"])
+def test_ldt_evaluate_has_the_figures_of_the_training(kind, recipe):
+    for name, count, seed in (("train.jsonl", 24, 0), ("dev.jsonl", 30, 1)):
+        labelled(name, count, seed, several=kind == "several")
+    train(recipe())
+    made = results()
+    answers("runs/r")
+    found = evaluate("dev.jsonl", "runs/r.jsonl", recipe="runs/r")
+    metrics = {n.removeprefix("eval_"): value for n, value in made["metrics"].items()}
+    shared = metrics.keys() & found.metrics.keys()
+    assert shared == {"accuracy" if kind == "single" else "exact_match", "macro_f1", "micro_f1"}
+    assert {name: found.metrics[name] for name in shared} == {n: metrics[n] for n in shared}
+    for mine, row in zip(found.tables["classes"], made["table"], strict=True):
+        assert {name: mine[name] for name in row} == row

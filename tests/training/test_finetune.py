@@ -174,7 +174,10 @@ def test_evaluation_merges_the_windows_of_each_document(recipe):
 
 def test_the_scorer_gives_each_document_its_own_windows():
     class Task:
-        outputs, decides = ("start", "end"), False
+        outputs, decides, generates = ("start", "end"), False, False
+
+        def sampled(self, documents):
+            return range(documents)
 
         def settle(self, metrics):
             return {}

@@ -28,7 +28,9 @@ from ldt.training.lora import adapt
 
 HEADS = list(
     dict.fromkeys(
-        task.model_construct().head() for task in TASKS.values() if task.kind == "examples"
+        task.model_construct().head()
+        for task in TASKS.values()
+        if task.kind == "examples" and not task.generates
     )
 )
 LORA = ("training.lora={r: 4, alpha: 8}", "training.learning_rate=0.01")

@@ -49,7 +49,7 @@ def test_a_step_has_one_gradient_however_its_inputs_lie_in_batches(tmp_path, at_
         assert_same(found, wanted, BOUNDS[dtype])
 
 
-@pytest.mark.parametrize("task", ["classification", "token_classification"])
+@pytest.mark.parametrize("task", ["classification", "token_classification", "summarization"])
 def test_so_it_is_with_smoothed_labels(tmp_path, task):
     smooth = {"label_smoothing_factor": 0.1}
     wanted, losses = gradients(tmp_path, task, 8, 1, **smooth)

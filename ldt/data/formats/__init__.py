@@ -16,11 +16,14 @@ from ldt.data.formats import (
     conll,
     contractnli,
     cuad,
+    doccano,
     hotpotqa,
+    label_studio,
     lexglue,
     nq,
     qasper,
     squad,
+    summarization,
     triviaqa,
     tydiqa,
     wikihop,
@@ -41,6 +44,7 @@ _WHOLE: dict[str, ModuleType] = {  # one JSON value
     "cuad": cuad,  # behind squad, as whose layout it is detected
     "contractnli": contractnli,
     "qasper": qasper,
+    "label-studio": label_studio,
 }
 _STREAMED: dict[str, Any] = {  # a document at a time
     "conll": conll,
@@ -50,8 +54,10 @@ _STREAMED: dict[str, Any] = {  # a document at a time
 }
 _NUMBERED = ("conll", *lexglue.TASKS)  # whose ids may be numbers in a file
 TEXT = "text"  # a file is a document
+SUMMARIES = "summarization"  # lines and tables, their fields renamed
+DOCCANO = "doccano"  # lines, their labels renamed
 PUBLISHED = tuple(_WHOLE)  # read whole into memory
-FORMATS = (*LINES, TEXT, *_STREAMED, *_WHOLE)
+FORMATS = (*LINES, TEXT, SUMMARIES, DOCCANO, *_STREAMED, *_WHOLE)
 
 
 def read(
@@ -128,15 +134,18 @@ def _read(
         return _STREAMED[data.format].read(source, data)
     if data.format in _WHOLE:
         return _read_whole(_WHOLE[data.format], source, data)
-    return records.read(
+    found = records.read(
         source,
         id_field=data.id,
         placed=several,
-        format=None if data.format == "parquet" else data.format,
+        format=None if data.format in ("parquet", SUMMARIES, DOCCANO) else data.format,
         encoding=encoding,
         on_error=on_error,
         max_line_bytes=max_line_bytes,
     )
+    if data.format == DOCCANO:
+        return doccano.named(found, data)
+    return summarization.named(found) if data.format == SUMMARIES else found
 
 
 def _placed(examples: Iterator[Example]) -> Iterator[Example]:

@@ -1,5 +1,6 @@
 """ContractNLI (Koreeda and Manning 2021, arXiv:2110.01799): contracts and hypotheses on them."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,18 +30,22 @@ def read(file: JsonFile, data) -> Iterator[Example]:
 
     Raises:
         DataError: another layout, a span outside of the text, evidence that is no span; a
-            hypothesis that lacks; a document twice.
+            hypothesis that lacks in the annotations or in the labels; a document twice.
     """
     if not fits(file.value):
         raise DataError(
             f"{file.name}: {shown(file.value)}, expected an object with documents and labels"
         )
     once((id for _, id, _ in _documents(file)), file.name)
+    labels = file.value["labels"]
     for document, id, where in _documents(file):
         text = take(document, "text", str, where)
         fields = {"text": text, "spans": _spans(document, len(text), where)}
         annotations = annotated(document, where) if "annotation_sets" in document else None
-        for key, entry in file.value["labels"].items():
+        for key in annotations or ():
+            if key not in labels:
+                raise DataError(f"{where}: the hypothesis {shown(key)} is none of the labels")
+        for key, entry in labels.items():
             here = f"{where}/{key}"
             hypothesis = take(entry, "hypothesis", str, here)
             more = {"hypothesis": hypothesis, "key": key, "document": document["id"]}
@@ -53,18 +58,11 @@ def gold(file: JsonFile) -> Iterator[Example]:
     """Yield what `read` does.
 
     Raises:
-        DataError: no annotations, as in the files of a test set; a hypothesis that the file's
-            labels do not have.
+        DataError: no annotations, as in the files of a test set.
     """
-    known = file.value["labels"]
     for document, _, where in _documents(file):
-        for key in annotated(document, where):
-            if key not in known:
-                raise DataError(f"{where}: the hypothesis {shown(key)} is none of the labels")
-    for example in read(file, None):
-        if "label" not in example.fields:
-            raise DataError(f"{example.where}: no field 'annotation_sets', expected a list")
-        yield example
+        annotated(document, where)
+    yield from read(file, None)
 
 
 def document_id(document: Any, where: str) -> str:
@@ -106,8 +104,8 @@ def _spans(document: dict[str, Any], length: int, where: str) -> list[list[int]]
                 pass
             case _:
                 raise DataError(
-                    f"{where}: span {number:,} is {span!r:.60}, expected [start, end] within the "
-                    f"{length:,} characters of the text"
+                    f"{where}: span {number:,} is {json.dumps(span):.60}, expected [start, end] "
+                    f"within the {length:,} characters of the text"
                 )
     return spans
 

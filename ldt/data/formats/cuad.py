@@ -5,6 +5,7 @@ answers; the id of a question is ``<title>__<category>``.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from ldt.data.formats import squad
@@ -17,14 +18,17 @@ _BETWEEN = "__"  # title and category
 
 
 def fits(value: Any) -> bool:
-    """Tell whether a JSON value looks like a file of this layout: SQuAD's, with such ids."""
+    """Tell whether a JSON value looks like a file of this layout: SQuAD's, with such ids.
+
+    The first contract that has a question decides, so that of a broken one the fault is told.
+    """
     if not squad.fits(value):
         return False
-    try:
-        article = value["data"][0]
-        return article["paragraphs"][0]["qas"][0]["id"].startswith(article["title"] + _BETWEEN)
-    except (KeyError, IndexError, TypeError, AttributeError):
-        return False
+    for article in value["data"]:
+        with suppress(KeyError, IndexError, TypeError, AttributeError):
+            first = article["paragraphs"][0]["qas"][0]
+            return first["id"].startswith(article["title"] + _BETWEEN)
+    return False
 
 
 def category(id: str) -> str:

@@ -10,25 +10,38 @@ from ldt.data.strict_json import take
 from ldt.errors import DataError, shown
 
 YES_NO = ("YES", "NO", "NONE")
+SWAPPED = "; are --gold and --pred swapped?"
+# Keys by which a record of the other kind is known.
+_PREDICTED = dict.fromkeys(("predictions", "passage_answer_index"), "predictions")
+_GOLD = {"annotations": "a gold file"}
 
 
-def lines(source: str, *needed: str) -> Iterator[Example]:
+def lines(source: str, *needed: str, swapped: str = "") -> Iterator[Example]:
     """Yield the records of a file, one in memory at a time, with ``example_id`` as id.
 
     Args:
-        needed: keys that a record of the layout has.
+        needed: keys that a record of the layout has, one at least.
+        swapped: what to ask where there is gold in the place of predictions, or the other way
+            round.
 
     Raises:
         UserError: there is no such file.
         DataError: it is damaged or breaks off; a record without these keys, or whose id is neither
             a whole number nor text.
     """
+    marks = _GOLD if needed[0] in _PREDICTED else _PREDICTED
     for example in records.read(source, id_field="example_id", format="jsonl"):
+        fields = example.fields
         for key in ("example_id", *needed):
-            if key not in example.fields:
-                swapped = {"predictions", "passage_answer_index"} & example.fields.keys()
-                hint = "; it looks like predictions" if swapped else ""
+            if key not in fields:
+                looks = next((what for mark, what in marks.items() if mark in fields), "")
+                hint = f"; it looks like {looks}{swapped}" if looks else ""
                 raise DataError(f"{example.where}: no field {key!r}{hint}")
+        if fields["example_id"] in (None, ""):
+            raise DataError(
+                f"{example.where}: field 'example_id' is {shown(fields['example_id'])}, expected "
+                "text or a whole number"
+            )
         yield example
 
 
@@ -40,7 +53,7 @@ def gold_lines(source: Names, *needed: str) -> Iterator[Example]:
     """
     seen: set[str] = set()
     for file in each(source):
-        for example in lines(file, *needed, "annotations"):
+        for example in lines(file, *needed, "annotations", swapped=SWAPPED):
             if str(example.id) in seen:
                 raise DataError(
                     f"{example.where}: the id {shown(example.id)} stands twice; each question once"

@@ -34,8 +34,8 @@ def fits(value: Any) -> bool:
     """Tell whether a JSON value looks like a file of this layout."""
     if isinstance(value, dict):
         value = list(value.values())
-    first = value[0] if isinstance(value, list) and value else None
-    return isinstance(first, dict) and "qas" in first
+    papers = value if isinstance(value, list) else []
+    return "qas" in next((paper for paper in papers if isinstance(paper, dict)), {})
 
 
 def read(file: JsonFile, data) -> Iterator[Example]:
@@ -52,7 +52,7 @@ def read(file: JsonFile, data) -> Iterator[Example]:
     once((id for each in papers(file) for _, id, _ in _questions(*each)), file.name)
     strange = 0
     for paper, where in papers(file):
-        fields = {key: paper.get(key) or "" for key in ("title", "abstract")}
+        fields: dict[str, Any] = _front(paper, where)
         sections, paragraphs = _paragraphs(paper, where)
         fields |= {"sections": sections, "paragraphs": paragraphs}
         place = {text: number for number, text in reversed([*enumerate(paragraphs)])}
@@ -81,7 +81,7 @@ def gold(file: JsonFile) -> Iterator[Example]:
     ids = []
     for number, (paper, where) in enumerate(papers(file)):
         _, paragraphs = _paragraphs(paper, where)
-        whole = "\n".join([paper.get("title") or "", paper.get("abstract") or "", *paragraphs])
+        whole = "\n".join([*_front(paper, where).values(), *paragraphs])
         for question, id, here in _questions(paper, where):
             ids.append(id)
             found = references(question, here)
@@ -154,6 +154,12 @@ def _questions(paper: dict[str, Any], where: str) -> Iterator[tuple[dict[str, An
     for number, question in enumerate(take(paper, "qas", list, where), 1):
         id = take(question, "question_id", str, f"{where}: question {number:,}")
         yield question, id, f"{where}: {id}"
+
+
+def _front(paper: dict[str, Any], where: str) -> dict[str, str]:
+    """Title and abstract, each "" where it is missing or null."""
+    found = {key: paper.get(key) or "" for key in ("title", "abstract")}
+    return {key: take(found, key, str, where) for key in found}
 
 
 def _paragraphs(paper: dict[str, Any], where: str) -> tuple[list[str | None], list[str]]:

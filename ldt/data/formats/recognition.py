@@ -3,7 +3,7 @@
 import re
 
 from ldt.data import records, streams
-from ldt.data.formats import lexglue
+from ldt.data.formats import doccano, lexglue, summarization
 from ldt.data.formats.conll import BORDER
 
 MOST = 1 << 16  # bytes that are looked at
@@ -17,6 +17,9 @@ _MARKS: dict[str, tuple[str, set[str], int, bool]] = {
     "cuad": ("{", {"data"}, 1, True),
     "contractnli": ("{", {"documents"}, 1, True),
     "qasper": ("{[", {"full_text", "qas"}, 2, False),
+    "label-studio": ("[", {"annotations"}, 2, True),
+    "doccano": ("{", {*doccano.KEYS}, 1, False),
+    "summarization": ("{", {*summarization.PAIRS}, 1, False),
     **dict.fromkeys(lexglue.TASKS, ("{", {"facts", "text"}, 1, False)),
 }
 # A key by which a line of a layout is known, however deep it stands; quotes in a text are escaped.

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from ldt.data.formats.entries import once
 from ldt.data.records import Example
 from ldt.data.strict_json import JsonFile, take
 from ldt.errors import DataError, shown
@@ -20,12 +21,13 @@ def read(file: JsonFile, data) -> Iterator[Example]:
     files of a test set have none, and neither have their examples.
 
     Raises:
-        DataError: another layout.
+        DataError: another layout, or an id twice.
     """
     if not fits(file.value):
         raise DataError(
             f"{file.name}: {shown(file.value)}, expected an object with data, a list of articles"
         )
+    once((id for *_, id, _ in _questions(file)), file.name)
     for article, _, context, qa, id, here in _questions(file):
         fields = {"context": context, "question": take(qa, "question", str, here)}
         if "title" in article:

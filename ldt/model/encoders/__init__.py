@@ -19,9 +19,11 @@ from typing import Any
 
 # By name, so that what reads a config.json need not import every encoder.
 ENCODERS = {"ldt": "ldt.model.encoders.longformer:LdtModel"}
+# Models that are no bodies of heads: they write.
+SEQ2SEQ = {"ldt_seq2seq": "ldt.model.seq2seq.model:LdtSeq2SeqModel"}
 
 
 def encoder_class(model_type: str) -> Any:
-    """The class of a row of `ENCODERS`, imported now."""
-    module, _, name = ENCODERS[model_type].partition(":")
+    """The class of a row of `ENCODERS` or `SEQ2SEQ`, imported now."""
+    module, _, name = (ENCODERS | SEQ2SEQ)[model_type].partition(":")
     return getattr(import_module(module), name)

@@ -19,7 +19,7 @@ from ldt.model.layers import (
     unused_parameters,
 )
 from ldt.model.outputs import LdtModelOutput
-from ldt.model.packing import global_at, pack
+from ldt.model.packing import check_ids, given_words, global_at, pack
 from ldt.model.recompute import recomputing
 
 
@@ -138,7 +138,7 @@ class LdtModel(LdtPreTrainedModel):
                 others need.
         """
         refuse_vmap(input_ids, attention_mask, global_attention_mask, token_type_ids, position_ids)
-        words = self._words(input_ids, inputs_embeds)
+        words = given_words(input_ids, inputs_embeds)
         if packing is None:
             if input_ids is not None:
                 self.warn_if_padding_and_no_attention_mask(input_ids, attention_mask)
@@ -153,18 +153,6 @@ class LdtModel(LdtPreTrainedModel):
             first_only=read != "all",
         )
         return self.pooler(x) if read == "pooled" else x, packing.to(x.device), rest
-
-    def _words(self, input_ids, inputs_embeds):
-        """Ids [b, n] or embeddings [b, n, d], whichever of the two was given."""
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give either input_ids or inputs_embeds, and not both")
-        words = input_ids if inputs_embeds is None else inputs_embeds
-        if words.dim() != (2 if inputs_embeds is None else 3) or 0 in words.shape[:2]:
-            raise ValueError(
-                "the input must be [batch, length] ids or [batch, length, width] embeddings, with "
-                f"at least one token, got {[*words.shape]}"
-            )
-        return words
 
     def _embed(self, words, packing, input_ids, position_ids, token_type_ids):
         """[total, d], the embeddings of packed tokens."""
@@ -281,16 +269,8 @@ class LdtModel(LdtPreTrainedModel):
             ("position_ids", position_ids, self.config.max_position_embeddings),
             ("token_type_ids", token_type_ids, self.config.type_vocab_size),
         ):
-            if ids is None:
-                continue
-            if ids.shape not in (shape, (1, shape[1])) or ids.is_floating_point():
-                raise ValueError(f"{name} must be {list(shape)} integers, got {[*ids.shape]}")
-            if ids.device.type == "cpu":
-                low, high = (int(value) for value in ids.aminmax())
-                if low < 0 or high >= rows:
-                    raise ValueError(
-                        f"{name} must be 0 to {rows - 1}, got {low if low < 0 else high}"
-                    )
+            if ids is not None:
+                check_ids(name, ids, rows, shape)
 
 
 def _default(value, otherwise):

@@ -10,9 +10,9 @@ import numpy as np
 
 from ldt.errors import plural
 from ldt.metrics.calibration import (
-    brier,
+    answers_of,
     expected_calibration_error,
-    negative_log_likelihood,
+    figures,
     reliability,
 )
 from ldt.metrics.curves import RECALLS, average_precision, curve
@@ -43,7 +43,7 @@ def report(
     rows = np.flatnonzero(right.any(1) | several)
     plain, scores, truth = Policy(several).scores(logits[rows]), decided.scores[rows], right[rows]
     before, after = (figures(each, truth, several) for each in (plain, scores))
-    probabilities, hits = _answers(scores, truth, several)
+    probabilities, hits = answers_of(scores, truth, several)
     made: dict[str, Any] = {
         "documents": len(logits),
         "calibration": {
@@ -65,27 +65,6 @@ def report(
     return made
 
 
-def figures(scores: np.ndarray, right: np.ndarray, several: bool) -> dict[str, float]:
-    """ece, brier and nll of probabilities [documents, labels].
-
-    With several labels each label of each document counts as one answer. Else ece is that of the
-    answers (Guo et al. 2017), brier and nll are of all classes.
-    """
-    ece = expected_calibration_error(*_answers(scores, right, several))
-    if several:
-        flat = scores.ravel(), right.ravel()
-        return {"ece": ece, "brier": brier(*flat), "nll": negative_log_likelihood(*flat)}
-    nll = negative_log_likelihood(scores, right.argmax(1))
-    return {"ece": ece, "brier": brier(scores, right), "nll": nll}
-
-
-def _answers(scores: np.ndarray, right: np.ndarray, several: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The probabilities that are to be as often right as they say, and whether each is."""
-    if several:
-        return scores.ravel(), right.ravel()
-    return scores.max(1), right[np.arange(len(right)), scores.argmax(1)]
-
-
 def _by_length(
     before: np.ndarray, after: np.ndarray, right: np.ndarray, several: bool, lengths: np.ndarray
 ) -> list[dict[str, Any]]:
@@ -98,8 +77,8 @@ def _by_length(
             {
                 "most_tokens": 512 << int(doubling),
                 "documents": int(own.sum()),
-                "before": expected_calibration_error(*_answers(before[own], right[own], several)),
-                "after": expected_calibration_error(*_answers(after[own], right[own], several)),
+                "before": expected_calibration_error(*answers_of(before[own], right[own], several)),
+                "after": expected_calibration_error(*answers_of(after[own], right[own], several)),
             }
         )
     return rows

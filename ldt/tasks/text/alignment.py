@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-Span = tuple[int, int]
+from ldt.data.sentences import Span
 
 
 def aligned(offsets: np.ndarray, spans: Iterable[Span]) -> list[Span]:

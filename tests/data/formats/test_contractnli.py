@@ -50,7 +50,12 @@ def test_a_test_set_has_no_labels():
         ({"id": None}, "f: document 1: the id is null, expected a whole number or text"),
         ({"spans": [[2, 1]]}, "f: 7: span 0 is [2, 1], expected [start, end] within the 3 char"),
         ({"spans": [[0, 4]]}, "f: 7: span 0 is [0, 4], expected [start, end] within the 3 char"),
-        ({"spans": [["0", 1]]}, "f: 7: span 0 is ['0', 1], expected"),
+        ({"spans": [["0", 1]]}, 'f: 7: span 0 is ["0", 1], expected'),
+        ({"spans": [None]}, "f: 7: span 0 is null, expected [start, end] within the 3 characters"),
+        (
+            {"annotation_sets": [{"annotations": {"z": {"choice": "Entailment", "spans": [0]}}}]},
+            "f: 7: the hypothesis 'z' is none of the labels",
+        ),
         ({"annotation_sets": []}, "f: 7: 0 annotation_sets, expected one"),
         (
             {"annotation_sets": [{"annotations": {"x": {"choice": "No", "spans": []}}}]},

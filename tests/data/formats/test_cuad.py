@@ -3,6 +3,7 @@ import pytest
 from ldt.data import formats
 from ldt.data.formats import cuad, squad
 from ldt.data.strict_json import JsonFile, read
+from ldt.errors import DataError
 
 
 def test_published_contracts_are_read_with_their_categories(shared_data):
@@ -42,6 +43,23 @@ def test_a_contract_has_the_layout_of_squad_and_ids_with_its_title():
 )
 def test_what_is_no_contract(value):
     assert not cuad.fits(value)
+
+
+def test_a_broken_contract_does_not_hide_the_layout():
+    qas = [{"id": "t__Cap", "question": "q", "answers": []}]
+    good = {"title": "t", "paragraphs": [{"context": "c", "qas": qas}]}
+    for broken in (None, {"title": "t", "paragraphs": None}, good | {"paragraphs": [None]}):
+        value = {"data": [broken, good]}
+        assert cuad.fits(value)
+        with pytest.raises(DataError, match="^f: article 1"):
+            list(cuad.gold(JsonFile("f", value)))
+
+
+def test_a_question_twice_is_told_before_any_is_read():
+    qas = [{"id": "t__Cap", "question": "q", "answers": []}] * 2
+    value = {"data": [{"title": "t", "paragraphs": [{"context": "c", "qas": qas}]}]}
+    with pytest.raises(DataError, match="^f: the id 't__Cap' stands twice"):
+        next(cuad.read(JsonFile("f", value), None))
 
 
 def test_a_category_stands_behind_the_last_border():

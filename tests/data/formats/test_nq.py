@@ -145,6 +145,7 @@ def test_both_layouts_of_the_sample_give_the_same_examples(shared_data):
             changed(LINE, "example_id", 1.4e18),
             "field 'example_id' is a number, expected text or a whole",
         ),
+        (changed(LINE, "example_id", None), "field 'example_id' is null, expected text or a whole"),
         ({"predictions": []}, "no field 'example_id'; it looks like predictions"),
         ({"example_id": 1}, "no field 'long_answer_candidates'"),
         (

@@ -103,6 +103,18 @@ def test_an_answer_that_says_nothing_is_refused():
         qasper.reference(answer, "f")
 
 
+def test_a_broken_paper_does_not_hide_the_layout():
+    paper = {"full_text": [], "qas": []}
+    for broken, what in (
+        (None, "null, expected a paper"),
+        (paper | {"title": 5}, "'title' is 5, expected text"),
+        (paper | {"abstract": ["x"]}, "'abstract' is a list"),
+    ):
+        for use in (qasper.gold, lambda file: qasper.read(file, None)):
+            with pytest.raises(DataError, match=f"^f: 1: {what}"):
+                list(use(JsonFile("f", {"1": broken, "2": paper})))
+
+
 @pytest.mark.parametrize("value", [[], {}, {"data": []}, [{"id": "x"}], "x"])
 def test_what_is_no_paper(value):
     assert not qasper.fits(value)

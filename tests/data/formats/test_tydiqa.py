@@ -84,6 +84,8 @@ def test_the_real_samples_hold_spans_of_whole_characters_in_all_languages(shared
             "annotation 1: candidate_index is 2, expected 0 to 1, or -1",
         ),
         ("example_id", 5.0, "field 'example_id' is a number, expected text or a whole number"),
+        ("example_id", None, "field 'example_id' is null, expected text or a whole number"),
+        ("annotations.0", None, "annotation 0: null, expected an object with 'passage_answer'"),
         ("annotations.0.yes_no_answer", True, "annotation 0: yes_no_answer is true"),
     ],
 )

@@ -3,9 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from ldt.metrics.calibration import expected_calibration_error
+from ldt.metrics.calibration import expected_calibration_error, figures
 from ldt.tasks.decisions import Rules, decide, in_words, report, summary
-from ldt.tasks.decisions.report import figures
 
 NAMES = ["a", "b"]
 

@@ -1,6 +1,6 @@
 import pytest
 
-from ldt.tasks.text.sentences import LONGEST, UNITS, paragraphs, sentences, together
+from ldt.data.sentences import LONGEST, UNITS, paragraphs, sentences, together
 
 
 def parted(text):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
-from ldt.tasks.text.alignment import Span
+Span = tuple[int, int]  # the first character, and the one behind the last
 
 LONGEST = 2000  # characters of a sentence or a paragraph; a longer one, such as a table, is cut
 

@@ -1,0 +1,139 @@
+"""The kinds of model that can be made long, and their configs."""
+
+import transformers
+from transformers import LEDConfig, LongformerConfig
+
+from ldt.errors import ModelError
+from ldt.model.config_file import make_config, read_values
+from ldt.model.loading import read_config
+from ldt.model.seq2seq.config import is_seq2seq, plain_led
+
+KINDS = {  # model_type -> how transformers' classes of it begin
+    "bert": "Bert",
+    "camembert": "Camembert",
+    "ldt": "Longformer",
+    "longformer": "Longformer",
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
+    "bart": "Bart",
+    "led": "LED",
+}
+SEQ2SEQ = ("bart", "led")  # those with a decoder besides
+FIELDS = (  # of the config, the same in all encoders
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "type_vocab_size",
+    "initializer_range",
+    "layer_norm_eps",
+    "pad_token_id",
+)
+SEQ2SEQ_FIELDS = (  # the same in BART and LED
+    "vocab_size",
+    "d_model",
+    "encoder_layers",
+    "encoder_ffn_dim",
+    "encoder_attention_heads",
+    "decoder_layers",
+    "decoder_ffn_dim",
+    "decoder_attention_heads",
+    "activation_function",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "init_std",
+    "pad_token_id",
+    "decoder_start_token_id",
+)
+_LONG = {  # class of a config -> fields of those that are long already
+    LongformerConfig: (
+        *FIELDS,
+        "attention_window",
+        "max_position_embeddings",
+        "bos_token_id",
+        "eos_token_id",
+        "sep_token_id",
+    ),
+    LEDConfig: (
+        *SEQ2SEQ_FIELDS,
+        "attention_window",
+        "max_encoder_position_embeddings",
+        "max_decoder_position_embeddings",
+        "bos_token_id",
+        "eos_token_id",
+    ),
+}
+_PLAIN = {  # key of a config -> the value that a long model has a place for
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+_PRE_NORM = "its layers normalize first and last, its embeddings are scaled"
+_SINUSOIDS = "its positions are sinusoids, its embeddings are scaled"
+_RELATIVE = "its positions are relative"
+_NO_LED = {  # model_type -> why no LED can be made of it
+    "mbart": _PRE_NORM,
+    "blenderbot": _PRE_NORM,
+    "m2m_100": f"{_SINUSOIDS}, its layers normalize first",
+    "pegasus": f"{_SINUSOIDS}, its layers normalize first",
+    "marian": _SINUSOIDS,
+    "t5": _RELATIVE,
+    "mt5": _RELATIVE,
+    "umt5": _RELATIVE,
+    "longt5": _RELATIVE,
+}
+
+
+def source_config(folder):
+    """(kind, transformers' config) of the model in a folder.
+
+    Raises:
+        ModelError: config.json is broken or of a model that cannot be made long.
+    """
+    keys = read_values(folder)
+    kind = keys.get("model_type")
+    if is_seq2seq(keys):
+        kind = "led"  # the authors' own files too
+    elif keys.get("attention_mode") and kind in (None, "", "roberta"):
+        kind = "longformer"  # the same
+    if kind in _NO_LED:
+        raise ModelError(
+            f"{folder}: a {kind} model cannot be converted: {_NO_LED[kind]}; of models with a "
+            "decoder bart and led can"
+        )
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ModelError(
+            f"{folder}: a {kind or 'nameless'} model cannot be converted, only "
+            f"{', '.join(KINDS)} can"
+        )
+    for key, plain in _PLAIN.items():
+        value = keys.get(key)
+        if value not in (None, plain):
+            raise ModelError(f"{folder}: {key} must be {plain} for a conversion, got {value}")
+    config_class = getattr(transformers, f"{KINDS[kind]}Config")
+    if config_class in _LONG:
+        ours = read_config(folder)
+        if ours.pooling_layers:
+            raise ModelError(
+                f"{folder}: a Poolingformer cannot be converted, only the model that it came from"
+            )
+        if ours.causal or ours.attention_dilation != 1:
+            raise ModelError(
+                f"{folder}: causal or dilated windows cannot be converted, only plain ones"
+            )
+        config = config_class(**{field: getattr(ours, field) for field in _LONG[config_class]})
+    else:
+        if kind in SEQ2SEQ:
+            plain_led(keys | {"model_type": "led"}, folder)  # refuses what LED has no place for
+        config, _ = make_config(config_class, keys, folder)
+    if config.pad_token_id is None or not 0 <= config.pad_token_id < config.vocab_size:
+        raise ModelError(
+            f"{folder / 'config.json'}: pad_token_id must be an id of the {config.vocab_size} in "
+            f"the vocabulary, got {config.pad_token_id}"
+        )
+    return kind, config

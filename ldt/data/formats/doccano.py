@@ -1,0 +1,64 @@
+"""doccano: a line a document, with the labels that were given to it.
+
+Places are units of UTF-16, as its editor counts them unless a project counts grapheme clusters.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from ldt.data import records
+from ldt.data.formats.annotated import Annotated, labelled
+from ldt.data.records import Example
+from ldt.data.utf16 import Utf16
+from ldt.errors import DataError, shown
+
+KEYS = ("label", "cats", "entities")  # of its labels in a line
+
+
+def named(examples: Iterable[Example], data) -> Iterator[Example]:
+    """Yield the lines with what was labelled (`ldt.data.formats.annotated.labelled`).
+
+    Spans are [start, end, label] in ``label`` or ``entities``, or objects there; classes are texts
+    in ``label`` or ``cats``, and become ``label``. Other fields stay.
+
+    Raises:
+        DataError: labels of another form, or a span that is not in the text.
+    """
+    yield from labelled([_annotated(example, data) for example in examples])
+
+
+def _annotated(example: Example, data) -> Annotated:
+    """A line with its spans, and its classes."""
+    fields = {name: value for name, value in example.fields.items() if name not in KEYS}
+    text = records.text(example, data.text or "text")
+    units = Utf16(text)
+    spans: list[tuple[int, int, str]] = []
+    classes: list[str] = []
+    for key in KEYS:
+        value = example.fields.get(key)
+        for item in [value] if isinstance(value, str) else value or ():
+            match item:
+                case str():
+                    classes.append(item)
+                case [int(start), int(end), str(name)]:
+                    spans.append(_span(start, end, name, units, example.where))
+                case {"start_offset": int(start), "end_offset": int(end), "label": str(name)}:
+                    spans.append(_span(start, end, name, units, example.where))
+                case _:
+                    raise DataError(
+                        f"{example.where}: field {key!r}: {shown(item)}, expected a class, or "
+                        "[start, end, label] of a span"
+                    )
+    named = {"label": classes} if classes else {}
+    return Annotated(replace(example, fields=fields | {"text": text}), spans, named)
+
+
+def _span(start: int, end: int, label: str, units: Utf16, where: str) -> tuple[int, int, str]:
+    a, b = units.character(start), units.character(end)
+    if a is None or b is None or a >= b:
+        what = "it parts a character" if 0 <= start < end <= units.size else "no words there"
+        raise DataError(
+            f"{where}: {label} from {start:,} to {end:,}: {what}; the text has {units.size:,} "
+            "units of UTF-16, as doccano counts where a project does not count grapheme clusters"
+        )
+    return a, b, label

@@ -1,0 +1,84 @@
+"""Documents with their summaries, under the names that published data sets give them.
+
+Lines or tables with text and summary, article and abstract (arXiv, PubMed), document and summary
+(Multi-News), report and summary (GovReport), or chapter and summary_text (BookSum).
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from ldt.data.records import Example
+from ldt.data.strict_json import texts
+from ldt.errors import DataError, listed, shown
+
+# Fields of a document, and that of its summary beside it.
+PAIRS = {
+    "text": "summary",
+    "article": "abstract",
+    "document": "summary",
+    "report": "summary",
+    "chapter": "summary_text",
+}
+TARGETS = tuple(dict.fromkeys(PAIRS.values()))
+BORDER = "|||||"  # between the documents of Multi-News, and behind the last
+
+
+def named(examples: Iterable[Example]) -> Iterator[Example]:
+    """Yield the examples with ``text`` and ``summary``, those that they have; all fields stay.
+
+    ``text`` is one document or a list of several; ``question``, what the summary is about, is
+    optional. The fields are those of the first pair in `PAIRS` that a record has whole, else of
+    the first one with the document; null is none.
+    """
+    for example in examples:
+        fields = {name: value for name, value in example.fields.items() if value is not None}
+        documents = [name for name in PAIRS if name in fields]
+        whole = [name for name in documents if PAIRS[name] in fields]
+        found: dict[str, Any] = {}
+        for name in (whole or documents)[:1]:
+            found["text"] = _parted(fields[name]) if name == "document" else fields[name]
+        targets = [PAIRS[name] for name in whole] or [name for name in TARGETS if name in fields]
+        for name in targets[:1]:
+            found["summary"] = fields[name]
+        yield replace(example, fields=example.fields | found)
+
+
+def text(example: Example) -> str | list[str]:
+    """The document of an example that `named` gave, or its documents.
+
+    Raises:
+        DataError: it has none, or something else there.
+    """
+    value = example.fields.get("text")
+    if isinstance(value, list):
+        return texts(value, f"{example.where}: 'text'")
+    return _is_text(example, "text", value, tuple(PAIRS))
+
+
+def summary(example: Example) -> str:
+    """The summary of an example that `named` gave.
+
+    Raises:
+        DataError: it has none, or something else there.
+    """
+    return _is_text(example, "summary", example.fields.get("summary"), TARGETS)
+
+
+def _is_text(example: Example, what: str, value: Any, names: tuple[str, ...]) -> str:
+    if value is None:
+        has = listed(name for name, value in example.fields.items() if value is not None)
+        would = f"{', '.join(names[:-1])} or {names[-1]}"
+        raise DataError(
+            f"{example.where}: no field with the {what}; it has {has}; expected {would}"
+        )
+    if not isinstance(value, str):
+        raise DataError(f"{example.where}: the {what} is {shown(value)}, expected text")
+    return value
+
+
+def _parted(document: Any) -> Any:
+    """The documents of Multi-News; another value as it is."""
+    if not isinstance(document, str) or BORDER not in document:
+        return document
+    return [part.strip() for part in document.split(BORDER) if part.strip()]

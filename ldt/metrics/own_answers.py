@@ -1,0 +1,351 @@
+"""Answers in ldt's own layout to scores: classes, numbers, entities and choices.
+
+The figures are those of an evaluation while training, by the same functions, with what else there
+is to know of a file of answers: how well scores rank and say how often they are right, which
+classes are taken for which, and the worst errors. A document without an answer is wrong.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ldt.metrics import calibration, classification, conll
+from ldt.metrics.conll import Entity
+from ldt.metrics.curves import RECALLS, curve, ranking_of_draws
+from ldt.metrics.result import Item, Result, defined
+
+WORST = 20  # errors that are named
+SUM = 1e-3  # as far from 1 the probabilities of a document may add up
+_NOTHING = "none"
+
+Rows = list[dict[str, Any]]
+
+
+class Judged(NamedTuple):
+    """A document or question with its right answer and the one that it got.
+
+    Args:
+        id, where: of the gold file, for messages.
+        unit: what it shares with others that are not independent of it.
+        words: of its document; None where it is not known.
+        gold: the right answer.
+        answer: ``label`` (a class, a list of them, a number, or None for silence), ``choice`` (a
+            place or None) or ``entities`` (a list of `Entity`), and ``scores``, by class or of each
+            choice or entity, None where there are none. None where there is no answer.
+    """
+
+    id: str
+    where: str
+    unit: Hashable
+    words: int | None
+    gold: Any
+    answer: Mapping[str, Any] | None
+
+
+def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) -> Result:
+    """Score classes: `class_metrics`, macro means of `ranking_of_draws`, and calibration.
+
+    Ranking counts documents without an answer as the last ones, and is a mean over classes where
+    it is defined. Calibration is of those that have an answer, where scores are probabilities.
+
+    Args:
+        names: all classes, those of scores first.
+        several: whether a document can have several.
+    """
+    labels = [None if each.answer is None else each.answer["label"] for each in judged]
+    right = classification.indicators([each.gold for each in judged], names)
+    predicted = classification.indicators([x if x is not None else [] for x in labels], names)
+    answered = np.array([label is not None for label in labels])
+    scores = _score_table(judged, names)
+    known = np.array([each.answer is not None for each in judged])
+    each: dict[str, np.ndarray] = {}
+    if scores is not None and _probabilities(scores[known], several):
+        each = _calibrated(scores, right, known, several)
+
+    def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
+        found = classification.class_figures(
+            right, predicted, weights, several=several, answered=answered
+        )
+        if scores is not None:
+            found |= _macro(_rankings(scores, right, weights))
+        found |= {
+            name: weights @ values / weights[:, known].sum(1) for name, values in each.items()
+        }
+        return found | _answered(found, weights, answered, known)
+
+    metrics = defined(figures, np.ones((1, len(judged))))
+    rows = classification.class_rows(right, predicted, names)
+    curves: dict[str, Any] = {}
+    if scores is not None:
+        rankings = _rankings(scores, right, np.ones((1, len(judged))))
+        for row, ranking in zip(rows, rankings, strict=True):
+            row |= {name: float(value[0]) for name, value in defined_of(ranking).items()}
+        curves["precision_at_recall"] = {
+            name: [list(point) for point in zip(RECALLS, curve(*columns), strict=True)]
+            for name, *columns in zip(names, scores.T, right.T, strict=True)
+            if columns[1].any()
+        }
+        if each:
+            told = calibration.answers_of(_plain(scores[known]), right[known], several)
+            metrics["ece"] = calibration.expected_calibration_error(*told)
+            curves["reliability"] = _reliability(*told)
+    result = _result("classification", judged, metrics, figures=figures)
+    result.curves = curves
+    result.shown = tuple(metrics)[:2]
+    counts = classification.confusion(right, predicted, several=several)
+    table = _confusion_of_each if several else _confusion
+    result.tables = {"classes": rows, "confusion": table(counts, names)}
+    result.tables["worst"] = _worst_classes(judged, right, predicted, answered, scores, each)
+    if scores is not None and not each:
+        result.warnings.append(
+            "scores are no probabilities from 0 to 1, so there is no calibration to tell"
+        )
+    return result
+
+
+def numbers(judged: Sequence[Judged]) -> Result:
+    """Score numbers: `number_metrics`; each document has an answer."""
+    gold = np.array([each.gold for each in judged], float)
+    found = np.array([each.answer and each.answer["label"] for each in judged], float)
+
+    def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
+        return classification.number_figures(gold, found, weights)
+
+    metrics = defined(figures, np.ones((1, len(judged))))
+    result = _result("regression", judged, metrics, figures=figures)
+    result.scale = "in the unit of the labels, correlations from -1 to 1"
+    errors = np.abs(gold - found)
+    result.tables["worst"] = [
+        _row(judged[n], float(gold[n]), float(found[n]), error=float(errors[n]))
+        for n in _largest(errors, errors > 0)
+    ]
+    return result
+
+
+def choices(judged: Sequence[Judged]) -> Result:
+    """Score the place of the right one of several choices: accuracy, and calibration."""
+    scores = _choice_table(judged)
+    known = np.array([each.answer is not None for each in judged])
+    chosen = [None if each.answer is None else each.answer["choice"] for each in judged]
+    answered = np.array([place is not None for place in chosen])
+    right = np.array([x == each.gold for x, each in zip(chosen, judged, strict=True)])
+    each: dict[str, np.ndarray] = {}
+    if scores is not None and _probabilities(scores[known], several=False):
+        truth = _choice_truth(judged, scores)
+        each = _calibrated(scores, truth, known, several=False)
+        told = calibration.answers_of(scores[known], truth[known], several=False)
+
+    def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
+        found = {"accuracy": 100 * (weights @ right) / weights.sum(1)}
+        found |= {
+            name: weights @ values / weights[:, known].sum(1) for name, values in each.items()
+        }
+        return found | _answered(found, weights, answered, known)
+
+    metrics = defined(figures, np.ones((1, len(judged))))
+    result = _result("multiple_choice", judged, metrics, figures=figures)
+    result.noun = "question"
+    if each:
+        metrics["ece"] = calibration.expected_calibration_error(*told)
+        result.curves["reliability"] = _reliability(*told)
+    loss = np.zeros(len(judged))
+    loss[known] = each.get("nll", loss)[known]
+    wrong = ~right
+    result.tables["worst"] = [
+        _row(judged[n], judged[n].gold, _chosen(judged[n], "choice")) for n in _largest(loss, wrong)
+    ]
+    return result
+
+
+def entities(judged: Sequence[Judged]) -> Result:
+    """Score entities as conlleval does: those of the same place and type are right.
+
+    Where they have scores, their calibration is told.
+    """
+    found = [list(each.answer["entities"]) if each.answer else [] for each in judged]
+    items = [
+        Item(each.unit, conll.score(*({"entities": {*s}} for s in (each.gold, mine))), each.words)
+        for each, mine in zip(judged, found, strict=True)
+    ]
+    result = conll.result_of("token_classification", items)
+    pairs: Counter[tuple[str, str]] = Counter()
+    wrong = np.zeros(len(judged))
+    for number, (each, mine) in enumerate(zip(judged, found, strict=True)):
+        pairs.update(_pairs(set(each.gold), set(mine)))
+        wrong[number] = len(set(each.gold) ^ set(mine))
+    result.tables = {"confusion": _ordered(pairs, "entities")}
+    result.tables["worst"] = [
+        {"where": judged[n].where, "id": judged[n].id, "missed": _listed(missed)}
+        | {"not_there": _listed(false)}
+        for n in _largest(wrong, wrong > 0)
+        for missed, false in [({*judged[n].gold} - {*found[n]}, {*found[n]} - {*judged[n].gold})]
+    ]
+    told = [
+        (score, entity in set(each.gold))
+        for each in judged
+        if each.answer and each.answer["scores"]
+        for entity, score in zip(each.answer["entities"], each.answer["scores"], strict=True)
+    ]
+    if told and all(0 <= score <= 1 for score, _ in told):
+        sure, hits = (np.array(column) for column in zip(*told, strict=True))
+        result.metrics["ece"] = calibration.expected_calibration_error(sure, hits)
+        result.curves["reliability"] = _reliability(sure, hits)
+    return _told(result, judged)
+
+
+def defined_of(figures: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Those figures of a single draw that are defined."""
+    return {name: value for name, value in figures.items() if not np.isnan(value[0])}
+
+
+def _result(title: str, judged: Sequence[Judged], metrics: dict[str, float], **more: Any) -> Result:
+    items = [Item(each.unit, {}, each.words) for each in judged]
+    return _told(Result(title, items, metrics, "documents", [], [], **more), judged)
+
+
+def _told(result: Result, judged: Sequence[Judged]) -> Result:
+    """The result, with what is said of all of them."""
+    result.missing = [each.id for each in judged if each.answer is None]
+    result.noun = "document"
+    result.no_length = "the gold file has no text"
+    result.no_place = "an answer has no place"
+    return result
+
+
+def _score_table(judged: Sequence[Judged], names: Sequence[str]) -> np.ndarray | None:
+    """Scores [documents, classes], below all others where there is none; None without any."""
+    answers = [each.answer for each in judged]
+    if not any(answer and answer["scores"] for answer in answers):
+        return None
+    nothing = dict.fromkeys(names, -np.inf)
+    rows = [nothing | ((answer and answer["scores"]) or {}) for answer in answers]
+    return np.array([[row[name] for name in names] for row in rows], float)
+
+
+def _choice_table(judged: Sequence[Judged]) -> np.ndarray | None:
+    """Scores [questions, most choices], 0 where there is no such choice; None without any."""
+    listed = [(each.answer and each.answer["scores"]) or [] for each in judged]
+    most = max((max(len(x), y.gold + 1) for x, y in zip(listed, judged, strict=True)), default=0)
+    if not any(listed):
+        return None
+    return np.array([[*scores, *[0.0] * (most - len(scores))] for scores in listed])
+
+
+def _choice_truth(judged: Sequence[Judged], scores: np.ndarray) -> np.ndarray:
+    return np.arange(scores.shape[1]) == np.array([each.gold for each in judged])[:, None]
+
+
+def _probabilities(scores: np.ndarray, several: bool) -> bool:
+    """Whether all scores, of classes that have some, are probabilities."""
+    values = _plain(scores)
+    inside = bool(len(values)) and bool(((values >= 0) & (values <= 1)).all())
+    return inside and (several or bool((np.abs(values.sum(1) - 1) <= SUM).all()))
+
+
+def _plain(scores: np.ndarray) -> np.ndarray:
+    """Scores with 0 for a class that has none."""
+    return np.where(np.isneginf(scores), 0.0, scores)
+
+
+def _calibrated(scores, right, known, several) -> dict[str, np.ndarray]:
+    """brier and nll of each document, 0 of those without an answer; their mean is that of all."""
+    plain = _plain(scores)
+    each = [
+        calibration.figures(plain[n : n + 1], right[n : n + 1], several) for n in range(len(right))
+    ]
+    return {name: np.array([row[name] for row in each]) * known for name in ("brier", "nll")}
+
+
+def _rankings(scores: np.ndarray, right: np.ndarray, weights: np.ndarray) -> list[dict]:
+    return [ranking_of_draws(*columns, weights) for columns in zip(scores.T, right.T, strict=True)]
+
+
+def _macro(rankings: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The mean over the classes of which each figure is defined."""
+    found = {}
+    for name in ("average_precision", "roc_auc"):
+        values = np.array([ranking[name] for ranking in rankings])
+        there = ~np.isnan(values)
+        with np.errstate(invalid="ignore"):
+            found[f"macro_{name}"] = np.where(there, values, 0).sum(0) / there.sum(0)
+    return found
+
+
+def _answered(found: Mapping[str, np.ndarray], weights, answered, known) -> dict[str, np.ndarray]:
+    """Where answers are silent: the share that is not, and how much of it is right."""
+    if answered[known].all():
+        return {}
+    name = next(iter(found))  # accuracy, or exact_match
+    share = weights @ answered / weights.sum(1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return {"coverage": 100 * share, f"answered_{name}": found[name] / share}
+
+
+def _reliability(probabilities: np.ndarray, right: np.ndarray) -> Rows:
+    return [row._asdict() for row in calibration.reliability(probabilities, right)]
+
+
+def _confusion(counts: np.ndarray, names: Sequence[str]) -> Rows:
+    """How many documents of each class have which answer; errors first, the most frequent ones."""
+    answers = [*names, _NOTHING]
+    places = zip(*np.nonzero(counts), strict=True)
+    pairs = Counter({(names[g], answers[p]): int(counts[g, p]) for g, p in places})
+    return _ordered(pairs, "documents")
+
+
+def _ordered(pairs: Counter[tuple[str, str]], noun: str) -> Rows:
+    def key(pair):
+        return pair[0][0] == pair[0][1], -pair[1]
+
+    return [{"gold": g, "answer": a, noun: n} for (g, a), n in sorted(pairs.items(), key=key)]
+
+
+def _confusion_of_each(counts: np.ndarray, names: Sequence[str]) -> Rows:
+    """Of each class the documents in the cells of its table; those with most errors first."""
+    rows = [
+        {"class": name, "right": int(t[1, 1]), "missed": int(t[1, 0])}
+        | {"not_there": int(t[0, 1]), "rightly_without": int(t[0, 0])}
+        for name, t in zip(names, counts, strict=True)
+    ]
+    return sorted(rows, key=lambda row: -row["missed"] - row["not_there"])
+
+
+def _worst_classes(judged, right, predicted, answered, scores, each) -> Rows:
+    """The errors of which a model was surest: those of the highest nll, or of the file's order."""
+    wrong = ~((right == predicted).all(1) & answered)
+    loss = each.get("nll", np.zeros(len(judged)))
+    rows = []
+    for n in _largest(loss, wrong):
+        more = {"nll": float(loss[n])} if "nll" in each and judged[n].answer else {}
+        rows.append(_row(judged[n], judged[n].gold, _chosen(judged[n], "label"), **more))
+    return rows
+
+
+def _largest(values: np.ndarray, chosen: np.ndarray) -> list[int]:
+    """Numbers of the chosen documents, those with the largest values first."""
+    places = np.flatnonzero(chosen)
+    return places[np.argsort(-values[places], kind="stable")][:WORST].tolist()
+
+
+def _row(each: Judged, gold: Any, answer: Any, **more: float) -> dict[str, Any]:
+    return {"where": each.where, "id": each.id, "gold": gold, "answer": answer} | more
+
+
+def _chosen(each: Judged, key: str) -> Any:
+    value = each.answer and each.answer[key]
+    return _NOTHING if value is None else value
+
+
+def _pairs(gold: set[Entity], found: set[Entity]) -> Counter[tuple[str, str]]:
+    """Types of entities at the same place, "none" where there is none on the other side."""
+    sides = [{(each.start, each.end): each.label for each in side} for side in (gold, found)]
+    places = sides[0].keys() | sides[1].keys()
+    return Counter(
+        (sides[0].get(place, _NOTHING), sides[1].get(place, _NOTHING)) for place in places
+    )
+
+
+def _listed(entities: set[Entity]) -> list[list[Any]]:
+    return [list(entity) for entity in sorted(entities)]

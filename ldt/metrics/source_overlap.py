@@ -1,0 +1,111 @@
+"""What of a summary stands in its source: numbers, names, runs of words; and what it repeats.
+
+No model is needed, and none of the figures says that a summary is true: they show invented numbers
+and names, and mere copies.
+
+Source: See et al. 2017 (arXiv:1704.04368), section 6, for the share of new n-grams; Welleck et al.
+2020 (arXiv:1908.04319) for repeated 4-grams.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ldt.data.sentences import sentences
+from ldt.metrics.rouge import ngrams
+from ldt.metrics.word_overlap import CJK
+
+NOVEL = (1, 2, 3, 4)  # n of the n-grams that are looked for in the source
+REPEATED = 4
+_WORD = re.compile(rf"[{CJK}]|[^\W{CJK}]+")  # of Chinese and Japanese a letter
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_THOUSANDS = re.compile(r",(?=\d{3}(?:\D|$))")
+
+
+def words(text: str) -> list[str]:
+    """Runs of letters and digits in lower case; in Chinese and Japanese, letters."""
+    return _WORD.findall(text.lower())
+
+
+def numbers(text: str) -> list[str]:
+    """Numbers in digits, without the commas of thousands: 1,000.5 is 1000.5."""
+    return [_THOUSANDS.sub("", number) for number in _NUMBER.findall(text)]
+
+
+def names(text: str) -> list[str]:
+    """Words with a capital letter, in lower case, but those that begin a sentence or a line, and
+    single letters."""
+    found = []
+    for line in text.splitlines():
+        for start, end in sentences(line):
+            behind = _WORD.findall(line[start:end])[1:]
+            found += [word.lower() for word in behind if word[0].isupper() and len(word) > 1]
+    return found
+
+
+class Source:
+    """A document that summaries are compared with."""
+
+    def __init__(self, text: str):
+        self.words = words(text)
+        self.vocabulary = set(self.words)
+        self.numbers = set(numbers(text))
+        self.joined = f" {' '.join(self.words)} "
+
+    def counts(self, summary: str) -> dict[str, float]:
+        """Count what the figures of a summary are made of; `figures` makes them of the means."""
+        own = words(summary)
+        counts: dict[str, float] = {"copied": self.longest_run(own)}
+        for what, listed, known in (
+            ("numbers", numbers(summary), self.numbers),
+            ("names", names(summary), self.vocabulary),
+        ):
+            counts |= {what: len(listed), f"{what}:found": sum(item in known for item in listed)}
+        for n in NOVEL:
+            grams = list(ngrams(own, n))
+            unknown = set(grams).difference(ngrams(self.words, n))
+            counts |= {f"{n}grams": len(grams), f"{n}grams:new": sum(g in unknown for g in grams)}
+        counts[f"{REPEATED}grams:again"] = _repetitions(ngrams(own, REPEATED))
+        return counts
+
+    def longest_run(self, summary: Sequence[str]) -> int:
+        """How many words of the summary stand one behind the other in the source, at most."""
+        longest = 0
+        for start in range(len(summary)):
+            while start + longest < len(summary):
+                run = summary[start : start + longest + 1]
+                if f" {' '.join(run)} " not in self.joined:
+                    break
+                longest += 1
+        return longest
+
+
+def figures(means: dict[str, Any]) -> dict[str, Any]:
+    """The figures of all summaries together, in percent, `longest_copied_run` in words; not
+    defined (NaN) where nothing can be found, as of summaries without a number.
+
+    Args:
+        means: of the counts of `Source.counts`, times 100; or arrays of them.
+    """
+    figures = {
+        f"{what}_in_source": _share(means[f"{what}:found"], means[what])
+        for what in ("numbers", "names")
+    }
+    for n in NOVEL:
+        figures[f"novel_{n}grams"] = _share(means[f"{n}grams:new"], means[f"{n}grams"])
+    figures["longest_copied_run"] = means["copied"] / 100
+    again = means[f"{REPEATED}grams:again"], means[f"{REPEATED}grams"]
+    figures[f"repeated_{REPEATED}grams"] = _share(*again)
+    return figures
+
+
+def _share(part: Any, whole: Any) -> Any:
+    return 100 * part / np.where(whole > 0, whole, np.nan)
+
+
+def _repetitions(grams: Iterable[tuple[str, ...]]) -> int:
+    """How many of the n-grams stand before as well."""
+    listed = list(grams)
+    return len(listed) - len(set(listed))

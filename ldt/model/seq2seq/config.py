@@ -1,0 +1,159 @@
+"""The config of an encoder-decoder: read from ldt's, transformers' and the authors' files."""
+
+from dataclasses import field
+from typing import Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import LEDConfig
+
+from ldt.errors import ModelError
+from ldt.model.config import (
+    OwnConfig,
+    authors_windows,
+    check_layers,
+    check_pad_token,
+    check_pooling,
+    layer_dilations,
+)
+
+OURS = ("ldt_seq2seq", "led")  # model_types
+_AUTHORS = "LongformerEncoderDecoderForConditionalGeneration"
+# Keys of BART's family, which the authors' class is of, with the value that LED has.
+_FIXED = {
+    "scale_embedding": False,
+    "normalize_before": False,
+    "add_final_layer_norm": False,
+    "add_bias_logits": False,
+    "static_position_embeddings": False,
+    "normalize_embedding": True,
+}
+_UNUSED = ("extra_pos_embeddings", "max_position_embeddings", *_FIXED)
+_NAMES = {"LdtForConditionalGeneration": "LEDForConditionalGeneration"}
+_NAMES["LdtSeq2SeqModel"] = "LEDModel"
+
+
+@strict
+class LdtSeq2SeqConfig(OwnConfig, LEDConfig):
+    """transformers' LEDConfig with what `LdtConfig` adds to a Longformer's: a choice of backends,
+    dilated windows and the second level of a Poolingformer, all of the encoder alone.
+
+    `attention_window` counts tokens in reach on both sides together. The longest input is
+    `max_encoder_position_embeddings`, the longest output, with its start token,
+    `max_decoder_position_embeddings`: no row of either table stands for padding.
+
+    Without dilation and `pooling_layers` the model is a plain LED: its config.json is written as
+    such, and transformers loads the folder. That of the authors (allenai/longformer) is read too.
+
+    Args:
+        attention_dilation, attention_backend: see `LdtConfig`.
+        pooling_layers: numbers of the encoder's layers, from 0 on, that have a second level.
+        pooling_window, pooling, pooling_size, pooling_stride, pooling_input,
+        pooling_share_weights, pooling_gate: see `LdtConfig`.
+    """
+
+    model_type = "ldt_seq2seq"
+    keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]
+    attribute_map = LEDConfig.attribute_map | {
+        "hidden_act": "activation_function",
+        "hidden_dropout_prob": "dropout",
+    }
+    causal = False  # of the encoder
+
+    attention_dilation: int | list[int | list[int]] = 1
+    attention_backend: str = "auto"
+    pooling_layers: list[int] = field(default_factory=list)
+    pooling_window: int = 512
+    pooling: str = "ldconv"
+    pooling_size: int = 5
+    pooling_stride: int = 4
+    pooling_input: Literal["first_level", "embeddings"] = "first_level"
+    pooling_share_weights: bool = False
+    pooling_gate: bool = False
+
+    @staticmethod
+    def plain(values, source="SOURCE"):
+        """As `OwnConfig.plain`: of an LED or of the authors' model."""
+        return plain_led(values, source)
+
+    def to_diff_dict(self):
+        """As in transformers, what config.json gets; of a plain LED that of transformers' class."""
+        values = super().to_diff_dict()
+        plain = {gap for layer in layer_dilations(self) for gap in layer} == {1}
+        if plain and not self.pooling_layers:
+            ours = ("attention_dilation", "pooling")
+            values = {key: x for key, x in values.items() if not key.startswith(ours)}
+            values["model_type"] = LEDConfig.model_type
+            names = values.get("architectures") or []
+            values["architectures"] = [_NAMES.get(name, name) for name in names]
+        return values
+
+
+def is_seq2seq(values):
+    """True for the keys of a config.json that `LdtSeq2SeqConfig` reads."""
+    return values.get("model_type") in OURS or _AUTHORS in (values.get("architectures") or ())
+
+
+def plain_led(values, source="SOURCE"):
+    """A copy of the dict ``values`` in ldt's terms: two-sided windows, model_type ldt_seq2seq.
+
+    Args:
+        values: the keys of a config.json.
+        source: the folder it is from, for the message.
+
+    Raises:
+        ModelError: ``values`` describes something that this model does not compute.
+    """
+    kind = values.get("model_type")
+    if not is_seq2seq(values):
+        more = f"; ldt convert {source} makes it a long one" if kind == "bart" else ""
+        raise ModelError(f"{source}: a model of kind {kind}, not an encoder-decoder (led){more}")
+    for key, fixed in _FIXED.items():
+        if values.get(key, fixed) != fixed:
+            raise ModelError(f"{source}: {key} {values[key]} is not part of an LED")
+    values = authors_windows(values, source, authors=kind not in OURS)
+    aliases = {old for old, new in LdtSeq2SeqConfig.attribute_map.items() if new in values}
+    values = {key: x for key, x in values.items() if key not in aliases and key not in _UNUSED}
+    names = {theirs: ours for ours, theirs in _NAMES.items()} | {_AUTHORS: next(iter(_NAMES))}
+    values["architectures"] = [names.get(n, n) for n in values.get("architectures") or []]
+    values["model_type"] = LdtSeq2SeqConfig.model_type
+    return values
+
+
+def check_seq2seq(config):
+    """Raise a ValueError for numbers that do not go together."""
+    check_layers(config)
+    check_pooling(config)
+    check_pad_token(config)
+    heads = config.decoder_attention_heads
+    if config.d_model % heads:
+        raise ValueError(
+            f"d_model {config.d_model} must be a multiple of decoder_attention_heads, got {heads}"
+        )
+    for name in ("encoder_layerdrop", "decoder_layerdrop"):
+        if getattr(config, name):
+            raise ValueError(
+                f"{name} must be 0: layers are not dropped, got {getattr(config, name)}"
+            )
+
+
+def fit_weights(weights, config):
+    """Tensors of a file by the names and in the shapes of `LdtSeq2SeqModel`; changes the dict.
+
+    BART's files, and with them the authors', have two rows in front of both position tables that no
+    position reads. Where embeddings are tied, a file may have them under one of four names.
+
+    Args:
+        weights: {name: tensor}, without the prefix of the base model.
+        config: says how many rows there are.
+    """
+    for part in ("encoder", "decoder"):
+        name = f"{part}.embed_positions.weight"
+        rows = getattr(config, f"max_{part}_position_embeddings")
+        if name in weights and len(weights[name]) == rows + 2:
+            weights[name] = weights[name][2:].clone()
+    tied = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+    if config.tie_word_embeddings and "shared.weight" not in weights:
+        for name in filter(weights.__contains__, tied):
+            weights["shared.weight"] = weights[name]
+            break
+    return weights

@@ -1,0 +1,300 @@
+"""Answers for label tools, and back."""
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from ldt import cli
+from ldt.data.formats import read
+from ldt.data.options import DataSection
+
+# Emoji, joined ones, CR LF, a mark, a letter above U+FFFF, what XML and JSON escape.
+TEXT = '😀 Acme\r\nInc. & <b> sells 👨‍👩‍👧\u200d👦 toys\u2028to Cafe\u0301 𝐀 "Ltd".\n'
+PLAIN = "Bob met Ann."
+
+
+def span(text, words, label, **more):
+    start = text.index(words)
+    place = {"start": start, "end": start + len(words), "text": words}
+    return place | {"label": label, "score": 0.5} | more
+
+
+ENTITIES = [
+    span(TEXT, "Acme\r\nInc.", "ORG"),
+    span(TEXT, "👨‍👩‍👧\u200d👦", "FAM", score=0.25),
+    span(TEXT, "Cafe\u0301", "ORG"),
+    span(TEXT, "𝐀", "ORG"),
+]
+DOCUMENTS = [{"id": "a", "text": TEXT}, {"id": 7, "text": PLAIN}, {"id": "no answer", "text": "x"}]
+TOKENS = [{"id": "a", "entities": ENTITIES, "windows": 1}, {"id": 7, "entities": []}]
+SCORES = {"cap": 0.75, "audit": 0.25}
+SINGLE = [{"id": "a", "label": "cap", "scores": SCORES}, {"id": 7, "label": None, "scores": SCORES}]
+MULTI = [
+    {"id": "a", "label": ["cap", "audit"], "scores": SCORES},
+    {"id": 7, "label": [], "scores": SCORES},
+]
+PASSAGES = [
+    SINGLE[0] | {"passages": [span(TEXT, "sells 👨", "cap"), span(TEXT, "sells", "cap")]},
+    {"id": 7, "label": "audit", "scores": SCORES, "passages": []},
+]
+QUESTIONS = [
+    {"id": "a", "answer": "Cafe\u0301", "score": 3.5, **span(TEXT, "Cafe\u0301", None)},
+    {"id": 7, "answer": "", "score": -1.0, "start": 0, "end": 3},
+]
+for _answer in QUESTIONS:
+    _answer.pop("label", None), _answer.pop("text", None)
+
+
+@pytest.fixture
+def export(tmp_path, monkeypatch, capsys):
+    """Runs `ldt labels export` in an empty folder with documents: (exit code, messages)."""
+    monkeypatch.chdir(tmp_path)
+    write("docs.jsonl", DOCUMENTS)
+
+    def run(answers, tool, *options, documents="docs.jsonl", output="out.json"):
+        write("answers.jsonl", answers)
+        given = ["--documents", documents] if documents else []
+        command = ["labels", "export", "answers.jsonl", "--to", tool, "--output", output]
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*command, *given, *options])
+        return ended.value.code, capsys.readouterr().err
+
+    return run
+
+
+def write(file, records):
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    with open(file, "w", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+def lines(file="out.json"):
+    with open(file, encoding="utf-8", newline="\n") as stream:
+        return [json.loads(line) for line in stream]
+
+
+def value(file="out.json"):
+    with open(file, encoding="utf-8") as stream:
+        return json.load(stream)
+
+
+def accept():
+    """Turn Label Studio's tasks into its export, as if every prediction were submitted as it is."""
+    tasks = [
+        {
+            "id": number,
+            "data": task["data"],
+            "annotations": [{"id": number, "result": task["predictions"][0]["result"]}],
+        }
+        for number, task in enumerate(value(), 1)
+    ]
+    with open("export.json", "w", encoding="utf-8") as stream:
+        json.dump(tasks, stream)  # all but ASCII escaped, emoji as their two halves
+    return list(read("export.json", DataSection.model_validate({"format": "label-studio"})))
+
+
+def of_doccano():
+    return list(read("out.json", DataSection.model_validate({"format": "doccano"})))
+
+
+@pytest.mark.parametrize(("tool", "back"), [("label-studio", accept), ("doccano", of_doccano)])
+def test_what_is_accepted_unchanged_comes_back_as_it_was(export, tool, back):
+    assert export(TOKENS, tool)[0] == 0
+    wanted = [{key: each[key] for key in ("start", "end", "label", "text")} for each in ENTITIES]
+    assert [each.fields["entities"] for each in back()] == [wanted, []]
+    assert [each.fields["text"] for each in back()] == [TEXT, PLAIN]
+    assert [each.id for each in back()] == ["a", 7]
+
+    for answers, labels in ((SINGLE, ["cap", None]), (MULTI, [["cap", "audit"], []])):
+        assert export(answers, tool, "--overwrite")[0] == 0
+        assert [each.fields["label"] for each in back()] == labels
+
+    assert export(PASSAGES, tool, "--overwrite")[0] == 0
+    first, second = back()
+    assert [each.fields["label"] for each in (first, second)] == ["cap", "audit"]
+    assert [each["text"] for each in first.fields["entities"]] == ["sells", "sells 👨"]
+
+    write("docs.jsonl", [each | {"question": "Who?"} for each in DOCUMENTS])
+    assert export(QUESTIONS, tool, "--overwrite")[0] == 0
+    answer = {"text": "Cafe\u0301", "answer_start": TEXT.index("Cafe")}
+    assert [each.fields["answers"] for each in back()] == [[answer], []]
+    assert back()[0].fields["question"] == "Who?"
+
+
+def test_label_studio_gets_tasks_and_its_interface(export):
+    code, said = export(PASSAGES, "label-studio", "--labels", 'cap,"a" & <b>')
+    assert (code, said) == (0, "out.json: written\nout.xml: written\n")
+    task = value()[0]
+    assert task["data"] == {"id": "a", "text": TEXT}
+    (prediction,) = task["predictions"]
+    assert prediction["score"] == 0.75
+    *spans, choice = prediction["result"]
+    start = TEXT.index("sells")  # its editor counts code points
+    assert [each["value"]["start"] for each in spans] == [start, start]
+    assert [each["value"]["end"] for each in spans] == [start + 5, start + 7]
+    assert len({each["id"] for each in prediction["result"]}) == 3
+
+    view = ET.parse("out.xml").getroot()
+    names = {each.get("name"): each for each in view if each.get("name")}
+    text = names.pop("text")
+    assert (text.tag, text.get("value")) == ("Text", "$text")
+    assert [each.get("value") for each in names["spans"]] == ["cap", '"a" & <b>']
+    assert [each.get("value") for each in names["label"]] == ["cap", "audit"]
+    assert names["label"].get("choice") == "single"
+    for result in prediction["result"]:  # each control takes what the predictions have
+        control = names[result["from_name"]]
+        assert control.tag.lower() == result["type"]
+        assert control.get("toName") == result["to_name"] == "text"
+        offered = {each.get("value") for each in control}
+        assert set(result["value"][result["type"]]) <= offered
+
+    assert export(MULTI, "label-studio", "--overwrite")[0] == 0
+    assert ET.parse("out.xml").find("Choices").get("choice") == "multiple"
+
+
+def test_an_interface_shows_questions_and_a_score_is_the_lowest_probability(export):
+    write("docs.jsonl", [DOCUMENTS[0] | {"question": "Who?"}, DOCUMENTS[1]])
+    assert export(QUESTIONS, "label-studio")[0] == 0
+    assert ET.parse("out.xml").find("Header").get("value") == "$question"
+    assert [each["data"]["question"] for each in value()] == ["Who?", ""]
+    assert "score" not in value()[0]["predictions"][0]  # a logit is no probability
+    assert export(TOKENS, "label-studio", "--overwrite")[0] == 0
+    assert value()[0]["predictions"][0]["score"] == 0.25
+
+
+def quoted(text, start, end):
+    """What stands between two units of UTF-16."""
+    return text.encode("utf-16-le")[2 * start : 2 * end].decode("utf-16-le")
+
+
+def test_doccano_and_argilla_get_the_places_of_a_browser(export):
+    assert export(TOKENS, "doccano")[0] == 0
+    first, second = lines()
+    assert [quoted(TEXT, *place) for *place, _ in first["label"]] == [e["text"] for e in ENTITIES]
+    assert second == {"id": 7, "text": PLAIN, "label": []}
+    # Argilla's server takes no place behind the number of characters.
+    document = {"id": "b", "text": "😀 a 😀 bb"}
+    write("docs.jsonl", [document])
+    found = [span(document["text"], words, "X") for words in ("a", "bb")]
+    code, said = export([{"id": "b", "entities": found}], "argilla", "--overwrite")
+    assert code == 0
+    assert "warning: 1 span left out, which Argilla would refuse" in said
+    (record,) = value()
+    assert record["suggestions"]["spans"]["value"] == [{"start": 3, "end": 4, "label": "X"}]
+    assert record["fields"] == {"text": document["text"]}
+
+
+def test_argilla_gets_records_and_the_settings_that_take_them(export):
+    assert export(PASSAGES, "argilla")[0] == 0
+    first, second = value()
+    assert first["suggestions"]["label"] == {"value": "cap", "score": 0.75, "agent": "ldt"}
+    assert second["id"] == "7"
+    questions = {each["name"]: each for each in value("out.settings.json")["questions"]}
+    kinds = {name: each["settings"]["type"] for name, each in questions.items()}
+    assert kinds == {"label": "label_selection", "spans": "span"}
+    assert [each["required"] for each in questions.values()] == [True, False]
+    assert questions["spans"]["settings"]["allow_overlapping"]
+    assert export(MULTI, "argilla", "--overwrite")[0] == 0
+    assert value()[0]["suggestions"]["label"]["value"] == ["cap", "audit"]
+    (question,) = value("out.settings.json")["questions"]
+    assert question["settings"]["type"] == "multi_label_selection"
+    assert export(TOKENS, "argilla", "--overwrite")[0] == 0
+    (question,) = value("out.settings.json")["questions"]
+    assert question["required"]
+    assert not question["settings"]["allow_overlapping"]
+
+
+def test_spacy_gets_texts_with_annotations_in_characters(export):
+    assert export(TOKENS, "spacy")[0] == 0
+    (text, found), _ = lines()
+    assert [text[start:end] for start, end, _ in found["entities"]] == [e["text"] for e in ENTITIES]
+    assert export(PASSAGES, "spacy", "--overwrite")[0] == 0
+    (text, found), _ = lines()
+    assert [text[a:b] for a, b, _ in found["spans"]["sc"]] == ["sells", "sells 👨"]
+    assert found["cats"] == {"cap": 1.0, "audit": 0.0}
+    assert export(SINGLE, "spacy", "--overwrite")[0] == 0
+    assert lines()[1] == [PLAIN, {}]  # no answer was given
+
+
+def test_evidence_is_a_span_beside_its_class(export):
+    found = [{**span(TEXT, "sells", "x"), "span": 2}]
+    del found[0]["label"]
+    answers = [{"id": "a", "label": "cap", "scores": SCORES, "evidence": found}]
+    answers[0]["hypothesis"] = "They sell."
+    assert export(answers, "label-studio")[0] == 0
+    results = value()[0]["predictions"][0]["result"]
+    assert results[0]["value"]["labels"] == ["evidence"]
+    assert value()[0]["data"]["hypothesis"] == "They sell."
+
+
+def test_a_text_that_was_kept_needs_no_documents(export):
+    answers = [TOKENS[0] | {"text": TEXT}, TOKENS[1] | {"text": PLAIN}]
+    assert export(answers, "spacy", documents=None)[0] == 0
+    assert [text for text, _ in lines()] == [TEXT, PLAIN]
+    body = [TOKENS[0] | {"body": TEXT}]
+    assert export(body, "spacy", "--text", "body", "--overwrite", documents=None)[0] == 0
+
+
+def test_documents_are_read_as_predict_reads_them(export):
+    article = {"title": "t", "paragraphs": [{"context": TEXT, "qas": []}]}
+    article["paragraphs"][0]["qas"] = [{"id": "a", "question": "Who?", "answers": []}]
+    with open("squad.json", "w", encoding="utf-8") as stream:
+        json.dump({"data": [article]}, stream)
+    options = ("--format", "squad")
+    assert export(QUESTIONS[:1], "doccano", *options, documents="squad.json")[0] == 0
+    assert lines()[0]["question"] == "Who?"
+    with open("a.txt", "w", encoding="utf-8", newline="") as stream:
+        stream.write(TEXT)
+    answers = [TOKENS[0] | {"id": "a.txt"}]
+    assert export(answers, "doccano", "--overwrite", documents="a.txt")[0] == 0
+    assert lines()[0]["text"] == TEXT
+
+
+WRONG = {"start": 2, "end": 6, "label": "X", "text": "Bcme"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "options", "code", "message"),
+    [
+        (TOKENS, {"documents": None}, 4, "answers.jsonl:1: no field 'text'; --documents FILE nam"),
+        ([{"id": "z", "entities": []}], {}, 4, "no document 'z' in docs.jsonl; --documents names"),
+        ([], {}, 4, "answers.jsonl: no answers in it"),
+        ([{"id": "a", "summary": "s"}], {}, 4, "answers.jsonl:1: no classes and no places in a"),
+        ([{"id": "a", "label": 2.5, "scores": {}}], {}, 4, "'label' is 2.5; a number has no class"),
+        ([{"id": "a", "entities": [], "tags": []}], {}, 4, "entities of given words, which have"),
+        (
+            [{"id": 7, "entities": [{"start": 3, "end": 90, "label": "X"}]}],
+            {},
+            4,
+            "X from 3 to 90: no words there; the text has 12 characters (docs.jsonl:2)",
+        ),
+        ([{"id": "a", "entities": [WRONG]}], {}, 4, "X from 2 to 6 is 'Bcme', where the text has"),
+        ([{"id": "a", "entities": [{"start": 1}]}], {}, 4, "expected an object with start, end"),
+        (TOKENS, {"labels": "FAM"}, 2, "--labels: an answer has 'ORG', it has 'FAM'"),
+        (TOKENS, {"format": "sqad"}, 2, "--format must be one of"),
+        (TOKENS, {"output": "answers.jsonl"}, 2, "answers.jsonl exists already; --overwrite"),
+        (TOKENS, {"output": "out.xml"}, 2, "--output out.xml: .xml is for label-studio's other"),
+    ],
+)
+def test_what_cannot_be_exported_is_named_in_a_line(export, answers, options, code, message):
+    named = {key: options.pop(key) for key in ("documents", "output") if key in options}
+    more = [word for key, text in options.items() for word in (f"--{key}", text)]
+    found, said = export(answers, "label-studio", *more, **named)
+    assert found == code
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_answers_are_not_overwritten_by_their_export(export):
+    code, said = export(TOKENS, "doccano", "--overwrite", output="answers.jsonl")
+    assert (code, "a file that is read" in said) == (2, True)
+    assert lines("answers.jsonl")[1] == TOKENS[1]
+
+
+def test_the_help_imports_no_torch():
+    code = "import sys; from ldt import cli\ntry: cli.main(['labels', 'export', '--help'])\n"
+    code += "except SystemExit: sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
