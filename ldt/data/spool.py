@@ -10,6 +10,7 @@ import os
 import pickle
 import tempfile
 import weakref
+from abc import abstractmethod
 from array import array
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -76,13 +77,13 @@ class Spool(Sequence[ItemT], Generic[ItemT]):
         self._places = np.array(places, np.int64).reshape(-1, 2)
         self._texts: dict[Place, str] = {}  # those of the item that was read last
 
+    @abstractmethod
     def pack(self, item: ItemT) -> tuple[dict[str, Any], Any]:
         """The fields of an item, long texts among them, and what else there is to it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def unpack(self, fields: dict[str, Any], more: Any) -> ItemT:
         """The item of what `pack` returned."""
-        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self._places)
