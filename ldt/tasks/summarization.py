@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import PrivateAttr
 
 from ldt.data.chunking import Segment, cut_off, ends, join
 from ldt.data.features import Feature
@@ -50,7 +51,7 @@ class Summarization(Task):
             are stored with the model.
     """
 
-    extras: ClassVar[tuple[str, ...]] = ("tokenizer", "target", "parts")
+    extras: ClassVar[tuple[str, ...]] = ("target", "parts")
     roles: ClassVar[tuple[str, ...]] = ("cls", "question", "separator", "document", "sep")
     fields: ClassVar[tuple[str, ...]] = ("summary", "question")
     noun: ClassVar[str] = "documents"
@@ -68,6 +69,8 @@ class Summarization(Task):
     max_target_tokens: Length | None = None
     evaluated: Count = 200
     generation: Generation = Generation()
+
+    _tokenizer: Any = PrivateAttr(None)  # of the inputs, by which answers become text
 
     def head(self) -> type:
         from ldt.model import LdtForConditionalGeneration
@@ -104,6 +107,7 @@ class Summarization(Task):
                 documents do not fit and ``data.overflow`` is "error".
             RecipeError: the model has no decoder, or one with fewer positions.
         """
+        self._tokenizer = tokenizer
         documents, asked = self._documents(example, data), self._asked(example, data)
         cls, sep = ends(tokenizer)
         separator = Segment("separator", sep.ids)
@@ -138,7 +142,7 @@ class Summarization(Task):
         flags |= cut_off(unread) | ({"read_tokens": read} if len(ids) > 1 else {})
         feature = join(segments, self.global_attention)
         feature |= {"document": 0, "tokens": own + sum(lengths), "flags": flags}
-        feature |= {"tokenizer": tokenizer, "parts": len(ids)}
+        feature["parts"] = len(ids)
         if config is not None:
             feature |= self._labels(self._summary(example, data), tokenizer, config)
         return [feature]
@@ -217,7 +221,7 @@ class Summarization(Task):
         """Return the ``summary``, its ``summary_tokens`` without special ones, and the flags;
         ``unfinished`` where it had become too long before its end came."""
         (feature,), (output,) = features, outputs
-        tokenizer = feature["tokenizer"]
+        tokenizer = self._tokenizer
         ids = [int(token) for token in output["sequences"] if token >= 0]
         special = set(tokenizer.all_special_ids)
         words = [token for token in ids if token not in special]
