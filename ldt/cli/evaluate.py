@@ -45,9 +45,9 @@ PredOption = Annotated[
 FormatOption = Annotated[
     Format | None,
     typer.Option(
-        help="Kind of answers, which decides the metric: a published layout of the gold file (XQuAD "
-        "has squad), or for your own labels classification, regression, token_classification or "
-        "multiple_choice."
+        help="Kind of answers, which decides the metric: a published layout of the gold file "
+        "(XQuAD has squad), or for your own labels classification, regression, "
+        "token_classification or multiple_choice."
     ),
 ]
 RecipeOption = Annotated[
