@@ -37,6 +37,7 @@ _TASKS: dict[str, dict[str, Any]] = {
     "token_classification": {"name": "token_classification"},
     "multiple_choice": {"name": "multiple_choice"},
 }
+SCORED = {task["name"] for task in _TASKS.values()}  # the tasks
 _SCORES = "scores."  # begins the columns of a table of answers
 _OF_ANSWERS = {"windows", "scores"}  # keys that gold files do not have
 
@@ -65,7 +66,7 @@ def evaluate(
         UserError: a file that is not there, a recipe that does not suit.
         DataError: a file that cannot be used.
     """
-    asked = _recipe(format, recipe, overrides)
+    asked = recipe_of(format, recipe, overrides)
     task, data = asked.task, asked.data
     golds, file = sources.each(gold), sources.only(pred, "answers")
     if [*golds, file].count("-") > 1:
@@ -94,7 +95,12 @@ def evaluate(
     return result
 
 
-def _recipe(format: str | None, name: str | None, overrides: Iterable[str]) -> Recipe:
+def recipe_of(format: str | None, name: str | None, overrides: Iterable[str]) -> Recipe:
+    """The recipe by which `evaluate` reads a gold file, see there.
+
+    Raises:
+        UserError, RecipeError: it does not suit, or cannot be read.
+    """
     if name is None:
         assert format is not None  # one of them is asked for
         return recipes.of_keys(dict(_TASKS[format]), overrides, f"--format {format}")
@@ -228,7 +234,7 @@ def _entities(
     task: TokenClassification, data, examples: Sequence[Example], answers: Answers, name: str
 ) -> tuple[Result, list[list[Entity]], Any]:
     golds = [task.gold(example, data, None) for example in examples]
-    read = {id: _found_entities(each) for id, each in answers.items()}
+    read = {id: found_entities(each) for id, each in answers.items()}
     right = {entity.label for gold in golds for entity in gold}
     found = {entity.label for each in read.values() for entity in each["entities"]}
     result = own_answers.entities(_judged(task, data, examples, golds, read))
@@ -239,7 +245,7 @@ def _entities(
     return result, golds, SimpleNamespace(**named_labels(tags))
 
 
-def _found_entities(each: Example) -> dict[str, Any]:
+def found_entities(each: Example) -> dict[str, Any]:
     """The entities of an answer, or those of its tags."""
     if "entities" not in each.fields and "tags" in each.fields:
         tagged = Example({"tags": _parsed(each.fields["tags"])}, each.id, each.where)
@@ -270,7 +276,7 @@ def _choices(
 ) -> tuple[Result, list[dict[str, int]], Any]:
     golds = [task.gold(example, data, None) for example in examples]
     read = {
-        _id(example): _choice(answers[_id(example)], task.choices(example, data))
+        _id(example): choice_of(answers[_id(example)], task.choices(example, data))
         for example in examples
         if _id(example) in answers
     }
@@ -278,7 +284,7 @@ def _choices(
     return own_answers.choices(_judged(task, data, examples, places, read)), golds, None
 
 
-def _choice(each: Example, choices: Sequence[str]) -> dict[str, Any]:
+def choice_of(each: Example, choices: Sequence[str]) -> dict[str, Any]:
     """The place of the chosen one, None of a silent answer, and the scores of all."""
     key = "choice" if "choice" in each.fields else "answer"
     value = _parsed(field(each, "choice")) if key == "choice" else field(each, "answer")
