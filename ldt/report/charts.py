@@ -40,6 +40,7 @@ UNIT = 72  # px an inch: a px is what matplotlib calls a point
 LABEL = 26  # characters of a name in a chart; its table has all of it
 MARKED = 40  # points of a line up to which each has a marker
 IN_CELLS = 12  # rows or columns of a matrix up to which its numbers stand in the cells
+LARGEST = ["gold", "answer", "number"]  # columns of a large matrix as a table
 STYLE = {
     "font.family": "DejaVu Sans",  # is in matplotlib, and wider than what pages are set in
     "font.size": 11,
@@ -109,8 +110,8 @@ def svg(chart: Chart, name: str = "chart") -> str:
 def table(chart: Chart, most: int = 200) -> tuple[list[str], list[list[object]]]:
     """The numbers of a chart: the names of the columns, and rows.
 
-    A line of more than ``most`` points has every second, third or so; a matrix of more than ``most``
-    cells has those that are not 0, the largest ones first, each in a row of its own.
+    A line of more than ``most`` points has every second, third or so; a matrix of more than
+    ``most`` cells has those that are not 0, the largest ones first, each in a row of its own.
     """
     if isinstance(chart, Bars):
         rows = [[label, value, chart.counts.get(label)] for label, value in chart.bars.items()]
@@ -133,7 +134,12 @@ def table(chart: Chart, most: int = 200) -> tuple[list[str], list[list[object]]]
         if count
     ]
     rows.sort(key=lambda row: -row[2])  # type: ignore[operator]
-    return ["gold", "answer", "number"], rows[:most]
+    return LARGEST, rows[:most]
+
+
+def is_narrow(chart: Chart) -> bool:
+    """Whether a chart is as wide as most are."""
+    return _size(chart)[0] <= WIDTH
 
 
 def _size(chart: Chart) -> tuple[float, float]:
@@ -316,7 +322,8 @@ def _set(element: ElementTree.Element, key: str, value: str, ids: dict[str, str]
         element.set(key, value)
         known = element.get("class")
         element.set("class", f"{known + ' ' if known else ''}{key}-{names[value]}")
-    elif key in ("d", "x", "y", "width", "height", "transform"):
-        element.set(key, re.sub(r"(\.\d\d)\d+", r"\1", value).replace("  ", " "))
-    else:
+    elif key in ("d", "x", "y", "transform"):
+        short = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", value)
+        element.set(key, short.replace("  ", " "))
+    elif key != "style":
         element.set(key, value)
