@@ -178,7 +178,9 @@ def _lists(documents: Sequence[Document]) -> list[dict[str, Any]]:
                 }
                 for n, each in pairs[:LISTED]
             ]
-            head = "Doubt" if value is _doubt else "Confidence" if pairs[0][1].right is False else ""
+            head = (
+                "Doubt" if value is _doubt else "Confidence" if pairs[0][1].right is False else ""
+            )
             found.append({"title": title, "about": about_it, "head": head or "Score", "rows": rows})
     return found
 

@@ -188,7 +188,9 @@ def _seen(text: str, marks: Sequence[Mark], extent: Extent) -> list[tuple[int, i
         if mark.end - mark.start <= 4 * extent.context:
             wanted.append((mark.start - extent.context, mark.end + extent.context))
         else:  # of a long one, where it begins and where it ends
-            wanted += [(edge - extent.context, edge + extent.context) for edge in (mark.start, mark.end)]
+            wanted += [
+                (edge - extent.context, edge + extent.context) for edge in (mark.start, mark.end)
+            ]
     found: list[tuple[int, int]] = []
     left = extent.shown
     for start, end in sorted(wanted):
