@@ -12,7 +12,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from ldt.errors import plural
-from ldt.metrics.numbers import metric_text
+from ldt.metrics.numbers import in_own_unit, metric_text
 from ldt.metrics.result import LEVEL
 from ldt.report import charts
 from ldt.report.escaping import cut, visible
@@ -90,7 +90,7 @@ def _figure(figure: Figure, scale: str) -> dict[str, Any]:
     known = {"value": figure.value, "baseline": figure.baseline}
     ends = dict(zip(("low", "high"), figure.interval, strict=True)) if figure.interval else {}
     numbers = {key: value for key, value in (known | ends).items() if value is not None}
-    drawn = scale == "0 to 100" and type(figure.value) is not int
+    drawn = scale == "0 to 100" and type(figure.value) is not int and not in_own_unit(figure.name)
     drawn = drawn and all(0 <= value <= 100 for value in numbers.values())
     return {
         "name": figure.name,
@@ -154,18 +154,18 @@ def _lists(documents: Sequence[Document]) -> list[dict[str, Any]]:
     numbered = list(enumerate(documents, 1))
     wrong = [(n, each) for n, each in numbered if each.right is False]
     wrong.sort(key=lambda pair: (-(pair[1].confidence or 0.0), _score(pair[1])))
-    about = "Wrong answers, the ones the model was most sure of first."
+    about, head = "Wrong answers, the ones the model was most sure of first.", "Confidence"
     if not wrong:  # right is a matter of degree
         wrong = [(n, each) for n, each in numbered if each.right is None and each.scores]
         wrong.sort(key=lambda pair: _score(pair[1]))
-        about = "The answers with the lowest scores first."
+        about, head = "The answers with the lowest scores first.", "Score"
     doubtful = [(n, each) for n, each in numbered if each.doubt is not None]
     doubtful.sort(key=lambda pair: -(pair[1].doubt or 0.0))
     doubts = "Gold labels that the model denies; where it is right, the label is wrong."
     found = []
-    for title, about_it, value, pairs in (
-        ("Worst errors", about, _sure, wrong),
-        ("Doubtful labels", doubts, _doubt, doubtful),
+    for title, about_it, head_of, value, pairs in (
+        ("Worst errors", about, head, _sure, wrong),
+        ("Doubtful labels", doubts, "Doubt", _doubt, doubtful),
     ):
         if pairs:
             rows = [
@@ -178,10 +178,7 @@ def _lists(documents: Sequence[Document]) -> list[dict[str, Any]]:
                 }
                 for n, each in pairs[:LISTED]
             ]
-            head = (
-                "Doubt" if value is _doubt else "Confidence" if pairs[0][1].right is False else ""
-            )
-            found.append({"title": title, "about": about_it, "head": head or "Score", "rows": rows})
+            found.append({"title": title, "about": about_it, "head": head_of, "rows": rows})
     return found
 
 
