@@ -125,6 +125,7 @@
       at("filters").append(make("label", {}, input,
         make("span", {}, `${filter.name} `, make("span", { class: "small" }, number.toLocaleString("en")))));
     }
+    at("filters").hidden = at("filters").querySelectorAll("input").length === 1;
   }
 
   // -- Texts ---------------------------------------------------------------------------------------
