@@ -54,7 +54,6 @@ def render(report: Report) -> str:
         "charts": [_chart(chart, i) for i, chart in enumerate(report.charts)],
         "tables": [_table(table.title, table.rows) for table in report.tables],
         "lists": _lists(report.documents),
-        "doubtful": sum(document.doubt is not None for document in report.documents),
     }
     rows = _rows(report.documents)
     rest = len(template.render(**shared, about_texts="", data="").encode("utf-8"))

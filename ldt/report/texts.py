@@ -100,7 +100,7 @@ def _within(documents: Iterable[Document], extent: Extent, budget: int) -> list[
 def pack(document: Document, extent: Extent) -> str:
     """A document's texts as deflated JSON in base64."""
     values = {"gold": document.gold, "answer": document.answer}
-    content = {
+    content: dict[str, Any] = {
         **{key: _value(text, extent) for key, text in values.items() if text is not None},
         "asks": [[visible(name), _value(text, extent)] for name, text in document.asks.items()],
     }
