@@ -203,7 +203,7 @@ def _bars(axes, chart: Bars) -> None:
     for i, label in enumerate(labels):
         number = f"{_number(chart.bars[label])}"
         if label in chart.counts:
-            number += f"  (n = {chart.counts[label]:,})"
+            number += f" (n = {chart.counts[label]:,})"
         axes.text(max(values[i], 0) + 0.015 * high, i, number, va="center", fontsize=10)
     _name(axes, chart.y, chart.x)
     axes.grid(axis="x")
