@@ -228,6 +228,7 @@ def _rows(documents: Sequence[Document]) -> dict[str, Any]:
             "doubt": _rounded(each.doubt),
             "scores": [_rounded(each.scores.get(name)) for name in metrics],
             "notes": [visible(cut(note, 2 * SHORT)) for note in each.notes],
+            "packed": "",
         }
         for each in documents
     ]

@@ -314,7 +314,8 @@ def test_what_is_smuggled_in_is_not_run(shown):
     page = shown(example())
     page.evaluate(
         """() => { const each = document.createElement('div');
-        each.innerHTML = '<details open ontoggle="document.title=1"></details><p style="color:red">p</p>';
+        each.innerHTML = '<details open ontoggle="document.title=1"></details>'
+          + '<p style="color:red">p</p>';
         document.body.append(each);
         const script = document.createElement('script');
         script.textContent = 'document.title = 2';
