@@ -210,13 +210,15 @@
     const button = make("button", { type: "button", click: () => {
       const added = make("span", { tabindex: "-1" }, ...written(taken(pieces, STEP), marks, told));
       around.before(added);
-      if (pieces.length) button.textContent = words();
-      else {
+      if (pieces.length) {
+        button.textContent = words();
+        around.dataset.left = left(rest());
+      } else {
         around.remove();
         added.focus({ preventScroll: true });
       }
     } }, words());
-    const around = make("span", { class: "fold" }, button);
+    const around = make("span", { class: "fold", "data-left": left(rest()) }, button);
     return around;
   }
 

@@ -374,6 +374,8 @@ def test_print_shows_the_document_and_no_controls(shown):
     assert page.locator("#document .text").is_visible()
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert background == "rgb(255, 255, 255)"
+    left = page.evaluate("getComputedStyle(document.querySelector('.fold'), '::after').content")
+    assert re.fullmatch(r'"[\d,]+ characters left out"|"[\d,]+ characters" " left out"', left), left
     assert page.pdf()[:4] == b"%PDF"
 
 

@@ -231,7 +231,7 @@ def test_a_part_of_the_numbers_is_said_to_be_one():
     large = Matrix("t", list("abcdefghijklmnop"), list("abcdefghijklmnop"), [[1] * 16] * 16, "s")
     short = Lines("t", "x", "y", {"": [(0, 1)]}, "s")
     for chart, is_part in ((long, True), (large, True), (short, False)):
-        assert ("Part of them" in render(Report("t", "s", charts=[chart]))) is is_part
+        assert ("A selection" in render(Report("t", "s", charts=[chart]))) is is_part
 
 
 def test_the_worst_errors_are_those_of_most_confidence(html):
