@@ -255,9 +255,7 @@ def _name(axes, x: str, y: str) -> None:
 
 
 def _label(text: str) -> str:
-    # A name that begins with "_" is none to matplotlib's legend.
-    text = cut(" ".join(visible(text).split()), LABEL)
-    return f"\u200a{text}" if text.startswith("_") else text
+    return cut(" ".join(visible(text).split()), LABEL)
 
 
 def _number(value: float, _: object = None) -> str:
