@@ -1,0 +1,149 @@
+"""ldt compare: runs or answers side by side."""
+
+import json as json_text
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ldt.cli.console import say, stdout
+from ldt.cli.report import FormatOption, GoldOption, RecipeOption
+from ldt.errors import UserError, escaped, plural
+
+if TYPE_CHECKING:
+    from ldt.report.compare import Beside, Comparison
+
+log = logging.getLogger("ldt")
+
+MOST = 10  # documents that are listed on a screen
+
+
+def compare(
+    subjects: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN|ANSWERS...",
+            help="Folders of runs, or answers of ldt predict as JSON lines, two or more; and "
+            "KEY=VALUE, keys of a recipe that say how the gold file is read.",
+        ),
+    ],
+    gold: GoldOption = None,
+    format: FormatOption = None,
+    recipe: RecipeOption = None,
+    json: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="File for everything at full precision, with all documents that changed, as JSON; "
+            "- prints JSON instead of the tables.",
+        ),
+    ] = None,
+) -> None:
+    """Compare runs or answers on the same documents.
+
+    The first one is what the others are compared with: what differs in how they were made, each
+    metric with a bootstrap interval of the difference, for which the same documents are drawn for
+    all, and the documents that are right in one and wrong in the other. The models of runs answer
+    for the documents that they were evaluated on, or for those of --gold.
+
+    Example: ldt compare runs/seed-1 runs/seed-2 --gold dev.jsonl
+    """
+    from ldt.inference import result_file
+    from ldt.report.compare import as_json
+    from ldt.report.compare import compare as side_by_side
+    from ldt.report.subject import subject
+
+    names = [name for name in subjects if "=" not in name or Path(name).exists()]
+    keys = [name for name in subjects if name not in names]
+    if len(names) < 2:
+        raise UserError(f"compare takes two runs or files of answers at least, got {len(names)}")
+    if json and json != "-":
+        result_file.check(Path(json), "--json", (*names, *(gold or ()), recipe))
+    found = []
+    for name in names:
+        own = {} if Path(name).is_dir() else {"format": format, "recipe": recipe}
+        each = subject(name, gold=gold or (), overrides=keys, **own)
+        for line in each.warnings:
+            log.warning("%s: %s", name, line)
+        if each.result is None:
+            raise UserError(f"{name}: compared by which gold? --gold names a file")
+        found.append(each)
+    made = side_by_side(found)
+    for line in made.warnings:
+        log.warning("%s", line)
+    text = json_text.dumps(as_json(made), ensure_ascii=False, indent=2) if json else ""
+    if json == "-":
+        typer.echo(escaped(text) if stdout.is_terminal else text)
+        return
+    show(made)
+    if json:
+        result_file.write(Path(json), f"{text}\n")
+        log.info("%s: written", json)
+
+
+def show(made: "Comparison") -> None:
+    """Print what differs, the metrics and the first documents that changed, on standard output."""
+    from ldt.cli.tables import table
+    from ldt.metrics.result import LEVEL, RESAMPLES, SEED
+
+    if made.facts:
+        say("what differs:", console=stdout)
+        rows = [
+            {"": key} | dict(zip(made.names, row, strict=True)) for key, row in made.facts.items()
+        ]
+        stdout.print(table(rows))
+    for other in made.others:
+        count = plural(made.documents, made.noun)
+        say(f"{other.name} beside {made.names[0]}, {count}:", console=stdout)
+        stdout.print(table([_row(each, made.names[0], other.name) for each in other.differences]))
+        _changes(other, made.noun)
+    if any(each.interval for other in made.others for each in other.differences):
+        say(
+            f"intervals of the difference: {LEVEL:.0%}, {RESAMPLES:,} resamples of the "
+            f"{made.units}, the same for all, seed {SEED}",
+            console=stdout,
+        )
+    else:
+        say(f"no intervals: they take two {made.units} at least", console=stdout)
+
+
+def _row(each: Any, first: str, name: str) -> dict[str, Any]:
+    from ldt.metrics.numbers import metric_text
+
+    def text(value: float | None, sign: str = "") -> str:
+        if value is None:
+            return "-"
+        shown = metric_text(each.metric, value)
+        return f"+{shown}" if sign and value > 0 else shown
+
+    interval = each.interval and f"{text(each.interval[0], '+')} to {text(each.interval[1], '+')}"
+    return {
+        "metric": each.metric,
+        first: text(each.first),
+        name: text(each.value),
+        "difference": text(each.difference, "+"),
+        "interval": interval or "-",
+        "above 0": "-" if each.above is None else f"{each.above:.1%}",
+    }
+
+
+def _changes(other: "Beside", noun: str) -> None:
+    from ldt.cli.tables import table
+
+    if not other.changes:
+        say(f"no {noun} changed", console=stdout)
+        return
+    counts = {
+        kind: sum(each.change == kind for each in other.changes)
+        for kind in ("wrong to right", "right to wrong", "score")
+    }
+    told = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+    more = f", {MOST} of {len(other.changes):,}" if len(other.changes) > MOST else ""
+    say(f"changed: {told}{more}:", console=stdout)
+    shown = [
+        {"where": each.where, "id": each.id, "change": each.change}
+        | {"gold": each.gold, "before": each.before, "after": each.after}
+        for each in other.changes[:MOST]
+    ]
+    stdout.print(table(shown))
