@@ -183,7 +183,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
         "long": Curve([score_long(*pair) for pair in pairs]),
         "short": Curve([score_short(*pair) for pair in pairs]),
     }
-    items = [Item(question.unit, {}, question.words) for question in questions]
+    items = [Item(question.id, question.unit, {}, question.words) for question in questions]
 
     def best(counts: np.ndarray) -> dict[str, np.ndarray]:
         found: dict[str, np.ndarray] = {}

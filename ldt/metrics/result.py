@@ -33,11 +33,13 @@ _LETTER = re.compile(f"[{CJK}]")  # each counts as a word
 class Item:
     """One scored question.
 
-    ``scores`` are from 0 to 1. ``unit`` is what it shares with questions that are not independent
-    of it, such as those on the same document. ``words`` is the length of its document; ``place``
-    where in it the answer stands, from 0 to 1, or in words why nowhere. None is not known.
+    ``id`` is that of its document or question in the gold file, as text. ``scores`` are from 0 to
+    1. ``unit`` is what it shares with questions that are not independent of it, such as those on
+    the same document. ``words`` is the length of its document; ``place`` where in it the answer
+    stands, from 0 to 1, or in words why nowhere. None is not known.
     """
 
+    id: str
     unit: Hashable
     scores: dict[str, float]
     words: int | None = None

@@ -128,7 +128,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile, *, no_stemmer: bool = False)
         summary = summaries.get(id, "").strip()
         source = Source(document)
         scores = _scores(source, target, summary, stemmer=not no_stemmer)
-        items.append(Item(document, scores, count_words(document)))
+        items.append(Item(id, document, scores, count_words(document)))
         references.append(source.counts(target))
         if min(rouge.coverage(target), rouge.coverage(summary)) < _COVERED:
             foreign.append(id)

@@ -248,6 +248,7 @@ def test_copies_of_a_document_are_one_unit(score):
     gold = [{"text": "same", "label": "a"}] * 2 + [{"text": "other", "label": "b"}]
     result = score(gold, [{"id": n, "label": "a"} for n in (1, 2, 3)])
     assert len({item.unit for item in result.items}) == 2
+    assert [item.id for item in result.items] == ["1", "2", "3"]
 
 
 def test_entities_are_scored_by_place_and_type(score):
@@ -260,6 +261,7 @@ def test_entities_are_scored_by_place_and_type(score):
     wrong = {"start": 0, "end": 4, "label": "P", "score": 0.8}
     pred = [{"id": 1, "entities": [entity, other]}, {"id": 2, "entities": [wrong]}]
     result = score(gold, pred, "token_classification")
+    assert [item.id for item in result.items] == ["1", "2"]
     assert result.metrics["precision"] == pytest.approx(100 / 3)
     assert result.metrics["recall"] == 50
     assert result.metrics["P_recall"] == 100
