@@ -8,10 +8,9 @@ from ldt.metrics.baseline import is_better
 from ldt.metrics.numbers import metric_text
 from ldt.metrics.result import Result
 from ldt.report import curves
-from ldt.report.model import Document, Figure, Report, Rows
+from ldt.report.model import Figure, Report, Rows
 from ldt.report.subject import Run, Subject
 
-DOUBTFUL = 20  # labels in the table
 LOWER_IS_BETTER = frozenset(["mse", "mae", "brier", "nll", "ece", "loss", "perplexity"])
 
 
@@ -30,8 +29,6 @@ def report(subject: Subject) -> Report:
     if run and not result:
         charts += _kept_reliability(run)
         tables += [Rows("Classes", run.results["table"])] if run.results.get("table") else []
-    if doubtful := _doubtful(subject.documents):
-        tables.append(Rows("Doubtful labels: the model denies them, and is sure of it", doubtful))
     return Report(
         title=subject.name,
         sentence=_sentence(subject, figures, lower),
@@ -106,10 +103,10 @@ def _kept_reliability(run: Run) -> list[curves.Chart]:
 
 
 def _tables(result: Result) -> list[Rows]:
-    """The tables of a result but for the confusion that is a chart, and its subsets."""
+    """The tables of a result, and its subsets; what the documents or a chart show is left out."""
     tables = []
     for name, rows in result.tables.items():
-        if rows and not (name == "confusion" and "gold" in rows[0]):
+        if rows and name != "worst" and not (name == "confusion" and "gold" in rows[0]):
             tables.append(
                 Rows(_TITLES.get(name, name.replace("_", " ")), [_plain(r) for r in rows])
             )
@@ -119,7 +116,7 @@ def _tables(result: Result) -> list[Rows]:
     return tables
 
 
-_TITLES = {"classes": "Classes", "worst": "Worst errors", "confusion": "Right and wrong by class"}
+_TITLES = {"classes": "Classes", "confusion": "Right and wrong by class"}
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, object]:
@@ -128,18 +125,6 @@ def _plain(row: Mapping[str, Any]) -> dict[str, object]:
         name: ", ".join(map(str, value)) if isinstance(value, list) else value
         for name, value in row.items()
     }
-
-
-def _doubtful(documents: Sequence[Document]) -> list[dict[str, object]]:
-    """Documents whose gold is in doubt, the most doubtful ones first."""
-    found = sorted(
-        (each for each in documents if each.doubt is not None), key=lambda each: -(each.doubt or 0)
-    )
-    return [
-        {"where": each.where, "id": each.id, "gold": each.gold, "answer": each.answer}
-        | {"doubt": each.doubt}
-        for each in found[:DOUBTFUL]
-    ]
 
 
 def _facts(subject: Subject) -> dict[str, str]:
