@@ -184,13 +184,13 @@ def _sentence(subject: Subject, figures: Sequence[Figure], lower: Set[str]) -> s
         parts.append(f"{share} {'is' if len(known) == 1 else 'are'} answered rightly.")
     main = figures[0]
     value = metric_text(main.name, main.value)
-    told = f"{main.name} is {value}"
+    told = f"Its {main.name} is {value}"
     if main.interval:
         low, high = (metric_text(main.name, end) for end in main.interval)
         told += f" (95 % interval {low} to {high})"
     if not result:
         told += " at the end of the training" if subject.run and subject.run.results else " so far"
-    parts.append(f"{told[:1].upper() if not parts else told[:1]}{told[1:]}")
+    parts.append(told)
     if main.baseline is None:
         return " ".join(parts) + "."
     parts[-1] += f"; {_trivial(main)} without reading, so the model is {_verdict(main, lower)}."
