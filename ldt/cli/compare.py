@@ -2,7 +2,9 @@
 
 import json as json_text
 import logging
+from collections import Counter
 from pathlib import Path
+from string import ascii_uppercase
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,11 +14,16 @@ from ldt.cli.report import FormatOption, GoldOption, RecipeOption
 from ldt.errors import UserError, escaped, plural
 
 if TYPE_CHECKING:
-    from ldt.report.compare import Beside, Comparison
+    from ldt.report.compare import Beside, Change, Comparison, Difference
 
 log = logging.getLogger("ldt")
 
 MOST = 10  # documents that are listed on a screen
+CHANGES = {
+    "wrong to right": "wrong to right",
+    "right to wrong": "right to wrong",
+    "score": "by their score",
+}
 
 
 def compare(
@@ -56,8 +63,8 @@ def compare(
 
     names = [name for name in subjects if "=" not in name or Path(name).exists()]
     keys = [name for name in subjects if name not in names]
-    if len(names) < 2:
-        raise UserError(f"compare takes two runs or files of answers at least, got {len(names)}")
+    if not 2 <= len(names) <= len(ascii_uppercase):
+        raise UserError(f"compare takes 2 to 26 runs or files of answers, got {len(names)}")
     if json and json != "-":
         result_file.check(Path(json), "--json", (*names, *(gold or ()), recipe))
     found = []
@@ -87,28 +94,34 @@ def show(made: "Comparison") -> None:
     from ldt.cli.tables import table
     from ldt.metrics.result import LEVEL, RESAMPLES, SEED
 
+    letters = list(ascii_uppercase[: len(made.names)])
+    for letter, name in zip(letters, made.names, strict=True):
+        say(f"{letter}: {name}", console=stdout)
     if made.facts:
         say("what differs:", console=stdout)
-        rows = [
-            {"": key} | dict(zip(made.names, row, strict=True)) for key, row in made.facts.items()
-        ]
-        stdout.print(table(rows))
-    for other in made.others:
-        count = plural(made.documents, made.noun)
-        say(f"{other.name} beside {made.names[0]}, {count}:", console=stdout)
-        stdout.print(table([_row(each, made.names[0], other.name) for each in other.differences]))
-        _changes(other, made.noun)
+        facts = made.facts.items()
+        stdout.print(table([_fact(key, letters, row) for key, row in facts]))
+    for letter, other in zip(letters[1:], made.others, strict=True):
+        say(f"{letter} beside A, {plural(made.documents, made.noun)}:", console=stdout)
+        stdout.print(table([_row(each, letter) for each in other.differences]))
+        _changes(other, letter, made.noun)
     if any(each.interval for other in made.others for each in other.differences):
         say(
             f"intervals of the difference: {LEVEL:.0%}, {RESAMPLES:,} resamples of the "
-            f"{made.units}, the same for all, seed {SEED}",
+            f"{made.units}, the same for all, seed {SEED}; above 0: the share of them in which the "
+            "difference is",
             console=stdout,
         )
     else:
         say(f"no intervals: they take two {made.units} at least", console=stdout)
 
 
-def _row(each: Any, first: str, name: str) -> dict[str, Any]:
+def _fact(key: str, letters: list[str], values: list[str]) -> dict[str, str]:
+    return {"key": key} | dict(zip(letters, values, strict=True))
+
+
+def _row(each: "Difference", letter: str) -> dict[str, Any]:
+    """A metric as cells of text."""
     from ldt.metrics.numbers import metric_text
 
     def text(value: float | None, sign: str = "") -> str:
@@ -120,30 +133,34 @@ def _row(each: Any, first: str, name: str) -> dict[str, Any]:
     interval = each.interval and f"{text(each.interval[0], '+')} to {text(each.interval[1], '+')}"
     return {
         "metric": each.metric,
-        first: text(each.first),
-        name: text(each.value),
-        "difference": text(each.difference, "+"),
+        "A": text(each.first),
+        letter: text(each.value),
+        f"{letter} - A": text(each.difference, "+"),
         "interval": interval or "-",
         "above 0": "-" if each.above is None else f"{each.above:.1%}",
     }
 
 
-def _changes(other: "Beside", noun: str) -> None:
+def _changes(other: "Beside", letter: str, noun: str) -> None:
+    """The first documents that changed."""
     from ldt.cli.tables import table
 
     if not other.changes:
-        say(f"no {noun} changed", console=stdout)
+        say(f"no {noun} scores differently", console=stdout)
         return
-    counts = {
-        kind: sum(each.change == kind for each in other.changes)
-        for kind in ("wrong to right", "right to wrong", "score")
-    }
-    told = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+    kinds = Counter(each.change for each in other.changes)
+    told = [f"{kinds[kind]:,} {words}" for kind, words in CHANGES.items() if kinds[kind]]
     more = f", {MOST} of {len(other.changes):,}" if len(other.changes) > MOST else ""
-    say(f"changed: {told}{more}:", console=stdout)
+    say(f"changed from A to {letter}: {', '.join(told)}{more}:", console=stdout)
     shown = [
-        {"where": each.where, "id": each.id, "change": each.change}
-        | {"gold": each.gold, "before": each.before, "after": each.after}
+        {"where": each.where, "id": each.id, "change": _told(each), "gold": each.gold or ""}
+        | {"A": each.before or "", letter: each.after or ""}
         for each in other.changes[:MOST]
     ]
     stdout.print(table(shown))
+
+
+def _told(change: "Change") -> str:
+    if change.change == "score":
+        return f"{change.metric} {change.difference:+.2f}"
+    return change.change

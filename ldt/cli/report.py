@@ -1,5 +1,6 @@
 """ldt report: a page that shows a run, or answers, to people."""
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,8 @@ import typer
 
 from ldt.cli.console import say, stdout
 from ldt.errors import UserError
+
+log = logging.getLogger("ldt")
 
 GoldOption = Annotated[
     list[str] | None,
@@ -105,6 +108,8 @@ def report(
         passages=PASSAGES,
     )
     made = build.report(found)
+    for line in made.warnings:
+        log.warning("%s", line)
     result_file.write(target, page.render(made))
     say(str(target), console=stdout)
     say(made.sentence, console=stdout)

@@ -88,8 +88,8 @@ def test_the_sentence_says_how_many_are_right_and_whether_reading_was_of_use():
     subject.result.baselines = {"accuracy": Baseline("always 'a'", 50.0)}
     low, high = subject.result.intervals["accuracy"]
     assert build.report(subject).sentence == (
-        f"59 of 60 documents are answered rightly. Its accuracy is 98.33 (95 % interval {low:.2f} to "
-        f"{high:.2f}); always 'a': 50.00 without reading, so the model is better than that."
+        f"59 of 60 documents are answered rightly. Its accuracy is 98.33 (95 % interval "
+        f"{low:.2f} to {high:.2f}); always 'a': 50.00 without reading, so the model is better than that."
     )
 
 
@@ -206,8 +206,8 @@ def test_a_run_shows_what_it_logged(folder):
         ("macro_f1", 75.0, None),
     ]
     assert found.sentence == (
-        "Its accuracy is 80.00 at the end of the training; always 'a': 60.00 without reading, so the "
-        "model is better than that."
+        "Its accuracy is 80.00 at the end of the training; always 'a': 60.00 without reading, so "
+        "the model is better than that."
     )
     assert found.facts == {
         "task": "classification",
