@@ -89,7 +89,8 @@ def test_the_sentence_says_how_many_are_right_and_whether_reading_was_of_use():
     low, high = subject.result.intervals["accuracy"]
     assert build.report(subject).sentence == (
         f"59 of 60 documents are answered rightly. Its accuracy is 98.33 (95 % interval "
-        f"{low:.2f} to {high:.2f}); always 'a': 50.00 without reading, so the model is better than that."
+        f"{low:.2f} to {high:.2f}); always 'a': 50.00 without reading, so the "
+        "model is better than that."
     )
 
 
