@@ -35,14 +35,19 @@ GoldOption = Annotated[
     ),
 ]
 PredOption = Annotated[
-    list[str], typer.Option(metavar="FILE", help="Predictions to score; - reads standard input.")
+    list[str],
+    typer.Option(
+        metavar="FILE",
+        help="Predictions to score, in the published layout or as ldt predict writes them; - reads "
+        "standard input.",
+    ),
 ]
 FormatOption = Annotated[
     Format | None,
     typer.Option(
-        help="Kind of answers, which decides the metric: a published layout of both files (XQuAD "
-        "has squad), or that of ldt predict: classification, regression, token_classification, "
-        "multiple_choice."
+        help="Kind of answers, which decides the metric: a published layout of the gold file "
+        "(XQuAD has squad), or for your own labels classification, regression, "
+        "token_classification or multiple_choice."
     ),
 ]
 RecipeOption = Annotated[

@@ -37,6 +37,7 @@ _TASKS: dict[str, dict[str, Any]] = {
     "token_classification": {"name": "token_classification"},
     "multiple_choice": {"name": "multiple_choice"},
 }
+SCORED = {task["name"] for task in _TASKS.values()}  # the tasks
 _SCORES = "scores."  # begins the columns of a table of answers
 _OF_ANSWERS = {"windows", "scores"}  # keys that gold files do not have
 
@@ -65,7 +66,7 @@ def evaluate(
         UserError: a file that is not there, a recipe that does not suit.
         DataError: a file that cannot be used.
     """
-    asked = _recipe(format, recipe, overrides)
+    asked = recipe_of(format, recipe, overrides)
     task, data = asked.task, asked.data
     golds, file = sources.each(gold), sources.only(pred, "answers")
     if [*golds, file].count("-") > 1:
@@ -94,7 +95,12 @@ def evaluate(
     return result
 
 
-def _recipe(format: str | None, name: str | None, overrides: Iterable[str]) -> Recipe:
+def recipe_of(format: str | None, name: str | None, overrides: Iterable[str]) -> Recipe:
+    """The recipe by which `evaluate` reads a gold file, see there.
+
+    Raises:
+        UserError, RecipeError: it does not suit, or cannot be read.
+    """
     if name is None:
         assert format is not None  # one of them is asked for
         return recipes.of_keys(dict(_TASKS[format]), overrides, f"--format {format}")

@@ -126,9 +126,22 @@ def read_predictions(source: Names) -> JsonFile:
             yes or no beside a span, half a span, one that does not end after its start.
     """
     file = prediction_files.read(source)
+    return _by_id(take(file.value, "predictions", list, file.name), file.name)
+
+
+def of_answers(answers: Iterable[dict], name: str) -> JsonFile:
+    """The same predictions as of a file of `published`, read one by one.
+
+    Args:
+        name: of their file.
+    """
+    return _by_id(map(_published, answers), name)
+
+
+def _by_id(items: Iterable[Any], name: str) -> JsonFile:
     found: dict[str, Prediction] = {}
-    for number, item in enumerate(take(file.value, "predictions", list, file.name), 1):
-        where = f"{file.name}: prediction {number:,}"
+    for number, item in enumerate(items, 1):
+        where = f"{name}: prediction {number:,}"
         id = item.get("example_id") if isinstance(item, dict) else None
         if isinstance(id, bool) or not isinstance(id, int | str):
             raise DataError(
@@ -137,8 +150,8 @@ def read_predictions(source: Names) -> JsonFile:
             )
         if str(id) in found:
             raise DataError(f"{where}: the id {shown(id)} stands twice; each question once")
-        found[str(id)] = _prediction(item, f"{file.name}: {id}")
-    return JsonFile(file.name, found)
+        found[str(id)] = _prediction(item, f"{name}: {id}")
+    return JsonFile(name, found)
 
 
 def _prediction(item: dict, where: str) -> Prediction:

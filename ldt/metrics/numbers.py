@@ -19,8 +19,12 @@ def metric_text(name: str, value: float) -> str:
     """A metric as it is printed: a share with two digits, a count whole, all else with four."""
     if isinstance(value, int):
         return f"{value:,}"
-    is_own = name == "ece" or any(unit in name for unit in OWN_UNITS)
-    return f"{value:.4f}" if is_own else f"{value:.2f}"
+    return f"{value:.4f}" if in_own_unit(name) else f"{value:.2f}"
+
+
+def in_own_unit(name: str) -> bool:
+    """Whether a metric of this name is no share, from 0 to 100."""
+    return name == "ece" or any(unit in name for unit in OWN_UNITS)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from io import StringIO
+from typing import Any
 from xml.etree import ElementTree
 
 from ldt.errors import UserError
@@ -41,7 +42,7 @@ LABEL = 26  # characters of a name in a chart; its table has all of it
 MARKED = 40  # points of a line up to which each has a marker
 IN_CELLS = 12  # rows or columns of a matrix up to which its numbers stand in the cells
 LARGEST = ["gold", "answer", "number"]  # columns of a large matrix as a table
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # is in matplotlib, and wider than what pages are set in
     "font.size": 11,
     "axes.titlesize": 11,
@@ -100,19 +101,24 @@ def svg(chart: Chart, name: str = "chart") -> str:
         figure = Figure(figsize=(width / UNIT, height / UNIT), layout="constrained")
         axes = figure.subplots()
         axes.set_axisbelow(True)
-        draw = {Lines: _lines, Bars: _bars, Matrix: _matrix}[type(chart)]
-        draw(axes, chart)
+        if isinstance(chart, Lines):
+            _lines(axes, chart)
+        elif isinstance(chart, Bars):
+            _bars(axes, chart)
+        else:
+            _matrix(axes, chart)
         drawn = StringIO()
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
     return _for_page(drawn.getvalue(), chart, name)
 
 
-def table(chart: Chart, most: int = 200) -> tuple[list[str], list[list[object]]]:
+def table(chart: Chart, most: int = 200) -> tuple[list[str], list[list[Any]]]:
     """The numbers of a chart: the names of the columns, and rows.
 
     A line of more than ``most`` points has every second, third or so; a matrix of more than
     ``most`` cells has those that are not 0, the largest ones first, each in a row of its own.
     """
+    rows: list[list[Any]]
     if isinstance(chart, Bars):
         rows = [[label, value, chart.counts.get(label)] for label, value in chart.bars.items()]
         return [chart.x, chart.y, "number"], rows
@@ -133,7 +139,7 @@ def table(chart: Chart, most: int = 200) -> tuple[list[str], list[list[object]]]
         for column, count in zip(chart.columns, counts, strict=True)
         if count
     ]
-    rows.sort(key=lambda row: -row[2])  # type: ignore[operator]
+    rows.sort(key=lambda row: -row[2])
     return LARGEST, rows[:most]
 
 
@@ -197,7 +203,7 @@ def _bars(axes, chart: Bars) -> None:
     for i, label in enumerate(labels):
         number = f"{_number(chart.bars[label])}"
         if label in chart.counts:
-            number += f"  (n = {chart.counts[label]:,})"
+            number += f" (n = {chart.counts[label]:,})"
         axes.text(max(values[i], 0) + 0.015 * high, i, number, va="center", fontsize=10)
     _name(axes, chart.y, chart.x)
     axes.grid(axis="x")
@@ -213,11 +219,12 @@ def _matrix(axes, chart: Matrix) -> None:
         for j, (column, count) in enumerate(zip(chart.columns, counts, strict=True)):
             if count:
                 share = count / sum(counts)
-                look = {"facecolor": COLOURS["heat"], "alpha": round(0.08 + 0.62 * share, 3)}
-                axes.add_patch(Rectangle((j, i), 1, 1, **look))
+                shade = round(0.08 + 0.62 * share, 3)  # as dark as lets its number be read
+                axes.add_patch(Rectangle((j, i), 1, 1, facecolor=COLOURS["heat"], alpha=shade))
             if row == column:
-                edge = {"facecolor": "none", "edgecolor": COLOURS["muted"], "linewidth": 1.2}
-                axes.add_patch(Rectangle((j + 0.04, i + 0.04), 0.92, 0.92, **edge))
+                frame = Rectangle((j + 0.04, i + 0.04), 0.92, 0.92, facecolor="none", linewidth=1.2)
+                frame.set_edgecolor(COLOURS["muted"])
+                axes.add_patch(frame)
             if _in_cells(chart):
                 axes.text(j + 0.5, i + 0.5, f"{count:,}", ha="center", va="center", fontsize=10)
     axes.set(xlim=(0, len(chart.columns) or 1), ylim=(len(chart.rows) or 1, 0))

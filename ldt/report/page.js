@@ -125,6 +125,7 @@
       at("filters").append(make("label", {}, input,
         make("span", {}, `${filter.name} `, make("span", { class: "small" }, number.toLocaleString("en")))));
     }
+    at("filters").hidden = at("filters").querySelectorAll("input").length === 1;
   }
 
   // -- Texts ---------------------------------------------------------------------------------------
@@ -172,7 +173,8 @@
       tags.forEach((j) => told.add(j));
       const ends = inside.filter((j) => !next.includes(j) && pieces[i + 1]);
       const content = inside.reduceRight((child, j) =>
-        make("mark", { class: marks[j].kinds.join(" ") }, child), document.createTextNode(text));
+        marks[j].kinds.reduceRight((inner, kind) => make("mark", { class: kind }, inner), child),
+      document.createTextNode(text));
       return [...tags.map((j) => tag(marks[j])), content,
         ...ends.map((j) => hidden(` [end of ${marks[j].label || kindsOf(marks[j])}] `))];
     });
@@ -214,7 +216,7 @@
   }
 
   function legend(marks) {
-    const kinds = [...new Set(marks.flatMap((mark) => mark.kinds))].sort();
+    const kinds = ["gold", "answer", "passage"].filter((kind) => marks.some((mark) => mark.kinds.includes(kind)));
     return make("p", { class: "legend small" }, "Marked: ", ...kinds.flatMap((kind) =>
       [make("mark", { class: kind }, kind), " "]));
   }
@@ -245,7 +247,7 @@
     const beside = [["Gold", texts.gold, ""], ["Answer", texts.answer, verdict(each)]];
     return make("div", { class: "pair" }, ...beside.filter(([, text]) => known(text)).map(([name, text, judged]) =>
       make("div", { class: `side ${name.toLowerCase()}` },
-        make("h4", {}, name, judged && " ", judged && make("span", { class: `verdict ${judged}` }, judged)),
+        make("h4", {}, make("span", {}, name), judged ? make("span", { class: `verdict ${judged}` }, judged) : null),
         make("div", { class: "value", dir: "auto", lang: "" }, text || "(empty)"))));
   }
 

@@ -12,7 +12,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from ldt.errors import plural
-from ldt.metrics.numbers import metric_text
+from ldt.metrics.numbers import in_own_unit, metric_text
 from ldt.metrics.result import LEVEL
 from ldt.report import charts
 from ldt.report.escaping import cut, visible
@@ -42,6 +42,7 @@ def render(report: Report) -> str:
         undefined=StrictUndefined,
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
+    environment.filters["short"] = lambda text: cut(text, SHORT)
     template = environment.from_string(_asset("page.html"))
     shared = {
         "report": report,
@@ -53,7 +54,6 @@ def render(report: Report) -> str:
         "charts": [_chart(chart, i) for i, chart in enumerate(report.charts)],
         "tables": [_table(table.title, table.rows) for table in report.tables],
         "lists": _lists(report.documents),
-        "doubtful": sum(document.doubt is not None for document in report.documents),
     }
     rows = _rows(report.documents)
     rest = len(template.render(**shared, about_texts="", data="").encode("utf-8"))
@@ -87,10 +87,15 @@ def _script_json(value: Any) -> str:
 
 def _figure(figure: Figure, scale: str) -> dict[str, Any]:
     """A row of the figures, and what its little chart shows, from 0 to 100."""
-    known = {"value": figure.value, "baseline": figure.baseline}
-    ends = dict(zip(("low", "high"), figure.interval, strict=True)) if figure.interval else {}
-    numbers = {key: value for key, value in (known | ends).items() if value is not None}
-    drawn = scale == "0 to 100" and type(figure.value) is not int
+    is_count = isinstance(figure.value, int)
+    low, high = figure.interval or (None, None)
+    known = {"value": figure.value, "baseline": figure.baseline, "low": low, "high": high}
+    numbers = {
+        key: value if is_count else float(value)
+        for key, value in known.items()
+        if value is not None
+    }
+    drawn = scale == "0 to 100" and not is_count and not in_own_unit(figure.name)
     drawn = drawn and all(0 <= value <= 100 for value in numbers.values())
     return {
         "name": figure.name,
@@ -126,7 +131,9 @@ class _Cell:
 
 
 def _cells(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> dict[str, Any]:
-    cells = [[_cell(value) for value in row] for row in rows]
+    """A table whose columns have numbers of the same digits."""
+    digits = [_digits([row[i] for row in rows]) for i in range(len(columns))]
+    cells = [[_cell(value, digits[i]) for i, value in enumerate(row)] for row in rows]
     numbers = [any(row[i].number for row in cells) for i in range(len(columns))]
     heads = [_Cell(str(name), number) for name, number in zip(columns, numbers, strict=True)]
     return {"columns": heads, "rows": cells, "long": len(cells) > LONG_TABLE}
@@ -137,66 +144,73 @@ def _table(title: str, rows: Sequence[dict[str, object]]) -> dict[str, Any]:
     return {"title": title} | _cells(columns, [[row.get(key) for key in columns] for row in rows])
 
 
-def _cell(value: object) -> _Cell:
+def _digits(column: Sequence[object]) -> int:
+    """Digits after the point: none of whole numbers, four of those up to 1, else two."""
+    numbers = [value for value in column if isinstance(value, int | float)]
+    if not any(isinstance(value, float) for value in numbers):
+        return 0
+    return 4 if max(map(abs, numbers)) <= 1 else 2
+
+
+def _cell(value: object, digits: int) -> _Cell:
     if value is None:
         return _Cell("–")
     if isinstance(value, bool):
         return _Cell("yes" if value else "no")
-    if isinstance(value, int):
-        return _Cell(f"{value:,}", True)
-    if isinstance(value, float):
-        return _Cell(f"{value:,.2f}" if abs(value) >= 1 else f"{value:.4g}", True)
+    if isinstance(value, int | float):
+        return _Cell(f"{value:,.{digits}f}", True)
     return _Cell(cut(str(value), 10 * SHORT))
 
 
-def _lists(documents: Sequence[Document]) -> list[dict[str, Any]]:
-    """Documents to look at first: the worst errors and the doubtful labels."""
-    numbered = list(enumerate(documents, 1))
-    wrong = [(n, each) for n, each in numbered if each.right is False]
-    wrong.sort(key=lambda pair: (-(pair[1].confidence or 0.0), _score(pair[1])))
-    about = "Wrong answers, the ones the model was most sure of first."
-    if not wrong:  # right is a matter of degree
-        wrong = [(n, each) for n, each in numbered if each.right is None and each.scores]
-        wrong.sort(key=lambda pair: _score(pair[1]))
-        about = "The answers with the lowest scores first."
-    doubtful = [(n, each) for n, each in numbered if each.doubt is not None]
-    doubtful.sort(key=lambda pair: -(pair[1].doubt or 0.0))
-    doubts = "Gold labels that the model denies; where it is right, the label is wrong."
+@dataclass(frozen=True)
+class _Listed:
+    """A document in a list, by its number, with the figure for which it is there."""
+
+    number: int
+    document: Document
+    figure: str
+
+
+@dataclass(frozen=True)
+class _List:
+    """Documents to look at first; ``head`` says what their figure is."""
+
+    title: str
+    about: str
+    head: str
+    rows: list[_Listed]
+
+
+def _lists(documents: Sequence[Document]) -> list[_List]:
+    """The worst errors and the doubtful labels."""
     found = []
-    for title, about_it, value, pairs in (
-        ("Worst errors", about, _sure, wrong),
-        ("Doubtful labels", doubts, _doubt, doubtful),
-    ):
-        if pairs:
-            rows = [
-                {
-                    "n": n,
-                    "id": cut(each.id, SHORT // 2),
-                    "gold": cut(each.gold or "–", SHORT),
-                    "answer": cut(each.answer or "–", SHORT),
-                    "value": value(each),
-                }
-                for n, each in pairs[:LISTED]
-            ]
-            head = (
-                "Doubt" if value is _doubt else "Confidence" if pairs[0][1].right is False else ""
-            )
-            found.append({"title": title, "about": about_it, "head": head or "Score", "rows": rows})
+    wrong = [(i, each) for i, each in enumerate(documents, 1) if each.right is False]
+    # Where right is a matter of degree, the worst are those of the lowest score.
+    scored = [(i, each) for i, each in enumerate(documents, 1) if each.scores]
+    if any(each.confidence is not None for _, each in wrong):
+        about, head = "Wrong answers, those the model was most sure of first.", "Confidence"
+        wrong.sort(key=lambda pair: -(pair[1].confidence or 0))
+        rows = [_Listed(i, each, _percent(each.confidence)) for i, each in wrong]
+    elif wrong or scored:
+        name = next(iter((wrong or scored)[0][1].scores), "")
+        about, head = f"Answers of the lowest {name}." if name else "Wrong answers.", name
+        worst = sorted(wrong or scored, key=lambda pair: pair[1].scores.get(name, 0))
+        rows = [_Listed(i, each, _percent(each.scores.get(name))) for i, each in worst]
+    else:
+        rows = []
+    if rows:
+        found.append(_List("Worst errors", about, head, rows[:LISTED]))
+    doubtful = [(i, each) for i, each in enumerate(documents, 1) if each.doubt is not None]
+    if doubtful:
+        doubtful.sort(key=lambda pair: -(pair[1].doubt or 0))
+        rows = [_Listed(i, each, _percent(each.doubt)) for i, each in doubtful[:LISTED]]
+        about = "Gold labels that the model denies: where it is right, the label is wrong."
+        found.append(_List("Doubtful labels", about, "Doubt", rows))
     return found
 
 
-def _score(document: Document) -> float:
-    return next(iter(document.scores.values()), 0.0)
-
-
-def _sure(document: Document) -> str:
-    if document.right is None:
-        return f"{100 * _score(document):.1f}"
-    return "–" if document.confidence is None else f"{document.confidence:.0%}"
-
-
-def _doubt(document: Document) -> str:
-    return f"{document.doubt:.0%}"
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
 
 
 def _rows(documents: Sequence[Document]) -> dict[str, Any]:

@@ -9,10 +9,9 @@ from itertools import pairwise
 from typing import Any
 
 from ldt.report.escaping import cut, visible
-from ldt.report.model import Document, Mark
+from ldt.report.model import ANSWER, GOLD, PASSAGE, Document, Mark
 
 CONTEXT = 300  # characters on either side of a mark
-HEAD = 600  # characters at the beginning of a text
 GAP = 200  # characters that are not worth a fold
 LETTER = 30  # characters in which a fold looks for a space
 
@@ -22,7 +21,8 @@ class Extent:
     """How much of a document goes into a page.
 
     Args:
-        context: characters on either side of a mark, and, twice as many, at a text's beginning.
+        context: characters on either side of a mark and at the beginning of a text; at that of a
+            text without marks four times as many.
         shown: characters of the text in all.
         value: characters of each other text, such as gold and question.
         whole: whether what is folded goes with it.
@@ -100,7 +100,7 @@ def _within(documents: Iterable[Document], extent: Extent, budget: int) -> list[
 def pack(document: Document, extent: Extent) -> str:
     """A document's texts as deflated JSON in base64."""
     values = {"gold": document.gold, "answer": document.answer}
-    content = {
+    content: dict[str, Any] = {
         **{key: _value(text, extent) for key, text in values.items() if text is not None},
         "asks": [[visible(name), _value(text, extent)] for name, text in document.asks.items()],
     }
@@ -135,8 +135,7 @@ def merged(marks: Iterable[Mark], length: int) -> list[tuple[Mark, list[str]]]:
         key = start, end, label
         known, kinds = found.get(key, (None, []))
         score = mark.score if known is None or known.score is None else known.score
-        if mark.kind not in kinds:
-            kinds.append(mark.kind)
+        kinds = [kind for kind in (GOLD, ANSWER, PASSAGE) if kind in (mark.kind, *kinds)]
         found[key] = Mark(start, end, kinds[0], label, score), kinds
     return list(found.values())
 
@@ -183,14 +182,12 @@ def _value(text: str, extent: Extent) -> str:
 
 def _seen(text: str, marks: Sequence[Mark], extent: Extent) -> list[tuple[int, int]]:
     """Which characters are seen: those around the edges of marks, and the beginning."""
-    wanted = [(0, 2 * extent.context)]
+    wanted = [(0, extent.context if marks else 4 * extent.context)]
     for mark in marks:
-        if mark.end - mark.start <= 4 * extent.context:
-            wanted.append((mark.start - extent.context, mark.end + extent.context))
-        else:  # of a long one, where it begins and where it ends
-            wanted += [
-                (edge - extent.context, edge + extent.context) for edge in (mark.start, mark.end)
-            ]
+        # Of a long one, where it begins and where it ends.
+        is_long = mark.end - mark.start > 4 * extent.context
+        edges = [(mark.start,) * 2, (mark.end,) * 2] if is_long else [(mark.start, mark.end)]
+        wanted += [(start - extent.context, end + extent.context) for start, end in edges]
     found: list[tuple[int, int]] = []
     left = extent.shown
     for start, end in sorted(wanted):

@@ -231,7 +231,7 @@ class PassageQA(SpanTask):
         self, answers: Sequence[dict], golds: Sequence[Gold], config
     ) -> tuple[dict[str, float], list[dict]]:
         """Return the figures and rows of `ldt.metrics.passage_qa.measure`."""
-        return passage_qa.measure(golds, list(map(_prediction, answers)))
+        return passage_qa.measure(golds, list(map(prediction, answers)))
 
     def baseline(self, trained: Sequence[Gold], golds: Sequence[Gold], config) -> Baselines:
         """Return what the first paragraph, or else the first passage, has as the passage."""
@@ -372,7 +372,7 @@ def _bytes(offsets: Mapping[str, Any]) -> Span:
     return places["start_byte_offset"], places["end_byte_offset"]
 
 
-def _prediction(answer: dict) -> tydiqa.Prediction:
+def prediction(answer: dict) -> tydiqa.Prediction:
     """An answer with its span in the unit of the golds (`PassageQA.gold`)."""
     offsets = answer.get("offsets", {})
     span: Span | None

@@ -81,11 +81,11 @@ class Qasper(SpanTask):
 
     def unit(self, example: Example, data: "DataSection") -> Hashable:
         """The paper: questions on one are not parted."""
-        return self._paper(example, data)[0]
+        return self.paper(example, data)[0]
 
     def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
         """Return the paper as it is read, and the question."""
-        return self._paper(example, data)[0], self.question(example, data)
+        return self.paper(example, data)[0], self.question(example, data)
 
     def classes(self, example: Example, data: "DataSection") -> str | list[str] | None:
         """Return the kind of the answer."""
@@ -110,7 +110,7 @@ class Qasper(SpanTask):
         Raises:
             DataError: a field is missing or wrong, the question is empty or leaves no room.
         """
-        context, places = self._paper(example, data)
+        context, places = self.paper(example, data)
         gold = None if config is None else self.gold(example, data, config)
         spans, unplaced = (None, 0) if gold is None else _mentions(gold, context, places)
         features = self.chunks(
@@ -134,7 +134,7 @@ class Qasper(SpanTask):
         self, example: Example, tokenizer, data: "DataSection"
     ) -> tuple[Sequence[Span], Sequence[int]]:
         """Return the paragraphs, with one marker for all."""
-        places = self._paper(example, data)[1]
+        places = self.paper(example, data)[1]
         return places, marker_ids(tokenizer, self.new_tokens) * len(places)
 
     def keeps(self, features: Sequence[Feature]) -> bool:
@@ -214,7 +214,7 @@ class Qasper(SpanTask):
         self, answer: dict, example: Example, data: "DataSection"
     ) -> list[tuple[int, float]]:
         """Return the beginnings of all paragraphs, with the probability of each."""
-        starts = [start for start, _ in self._paper(example, data)[1]]
+        starts = [start for start, _ in self.paper(example, data)[1]]
         return list(zip(starts, answer["paragraph_probs"], strict=True))
 
     def measure(
@@ -246,7 +246,7 @@ class Qasper(SpanTask):
     def _paragraphs(self, example: Example, data: "DataSection") -> list[str]:
         return texts(example, self.path("paragraphs", data))
 
-    def _paper(self, example: Example, data: "DataSection") -> tuple[str, list[Span]]:
+    def paper(self, example: Example, data: "DataSection") -> tuple[str, list[Span]]:
         """Title, abstract and paragraphs, the name of a section before its first one, as one text;
         and the characters of each paragraph."""
         pieces, places, length = [], [], 0
