@@ -69,8 +69,8 @@ def compare(
         result_file.check(Path(json), "--json", (*names, *(gold or ()), recipe))
     found = []
     for name in names:
-        own = {} if Path(name).is_dir() else {"format": format, "recipe": recipe}
-        each = subject(name, gold=gold or (), overrides=keys, **own)
+        own = (None, None) if Path(name).is_dir() else (format, recipe)
+        each = subject(name, gold=gold or (), format=own[0], recipe=own[1], overrides=keys)
         for line in each.warnings:
             log.warning("%s: %s", name, line)
         if each.result is None:
