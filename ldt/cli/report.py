@@ -88,10 +88,11 @@ def report(
     Example: ldt report runs/contracts --gold dev.jsonl
     """
     from ldt.inference import result_file
-    from ldt.report import build, page
+    from ldt.report import build, charts, page
     from ldt.report.subject import PASSAGES
     from ldt.report.subject import subject as read
 
+    charts.check()
     target = output or _beside(Path(subject))
     read_files = [subject, *(gold or ()), documents, answers, recipe]
     result_file.check(target, "--output", [name for name in read_files if name])

@@ -168,8 +168,10 @@ def _evaluation_set(run: Run, gold: Sequence[str]) -> tuple[list[str], str, list
         return list(gold), "", []
     if not data.eval:
         fraction = getattr(data, "eval_fraction", None)
-        why = f"a part of data.train ({fraction:g})" if fraction else "there was none"
-        return [], f"the evaluation set is no file, {why}; --gold names one", []
+        why = "there is no evaluation set"
+        if fraction:
+            why = f"the evaluation set is a part of data.train ({fraction:g}), no file of its own"
+        return [], f"{why}; --gold names one", []
     try:
         files = each(data.eval)
     except UserError as error:

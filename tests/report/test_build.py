@@ -251,8 +251,11 @@ def test_a_long_log_is_drawn_by_means():
     [
         ("{train: t, eval: gone.jsonl}", "data.eval: 'gone.jsonl' is not there any more"),
         ("{train: t, eval: 'gone-*.jsonl'}", "data.eval: gone-*.jsonl: no file has such a name"),
-        ("{train: t, eval_fraction: 0.2}", "is no file, a part of data.train (0.2)"),
-        ("{train: t}", "the evaluation set is no file, there was none"),
+        (
+            "{train: t, eval_fraction: 0.2}",
+            "the evaluation set is a part of data.train (0.2), no file",
+        ),
+        ("{train: t}", "there is no evaluation set"),
     ],
 )
 def test_a_run_without_its_evaluation_set_says_why_there_are_no_documents(folder, data, why):
