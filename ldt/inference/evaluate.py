@@ -234,7 +234,7 @@ def _entities(
     task: TokenClassification, data, examples: Sequence[Example], answers: Answers, name: str
 ) -> tuple[Result, list[list[Entity]], Any]:
     golds = [task.gold(example, data, None) for example in examples]
-    read = {id: _found_entities(each) for id, each in answers.items()}
+    read = {id: found_entities(each) for id, each in answers.items()}
     right = {entity.label for gold in golds for entity in gold}
     found = {entity.label for each in read.values() for entity in each["entities"]}
     result = own_answers.entities(_judged(task, data, examples, golds, read))
@@ -245,7 +245,7 @@ def _entities(
     return result, golds, SimpleNamespace(**named_labels(tags))
 
 
-def _found_entities(each: Example) -> dict[str, Any]:
+def found_entities(each: Example) -> dict[str, Any]:
     """The entities of an answer, or those of its tags."""
     if "entities" not in each.fields and "tags" in each.fields:
         tagged = Example({"tags": _parsed(each.fields["tags"])}, each.id, each.where)
@@ -276,7 +276,7 @@ def _choices(
 ) -> tuple[Result, list[dict[str, int]], Any]:
     golds = [task.gold(example, data, None) for example in examples]
     read = {
-        _id(example): _choice(answers[_id(example)], task.choices(example, data))
+        _id(example): choice_of(answers[_id(example)], task.choices(example, data))
         for example in examples
         if _id(example) in answers
     }
@@ -284,7 +284,7 @@ def _choices(
     return own_answers.choices(_judged(task, data, examples, places, read)), golds, None
 
 
-def _choice(each: Example, choices: Sequence[str]) -> dict[str, Any]:
+def choice_of(each: Example, choices: Sequence[str]) -> dict[str, Any]:
     """The place of the chosen one, None of a silent answer, and the scores of all."""
     key = "choice" if "choice" in each.fields else "answer"
     value = _parsed(field(each, "choice")) if key == "choice" else field(each, "answer")

@@ -31,7 +31,7 @@ COLOURS = {
     "c2": "#009e73",
     "c3": "#b5548c",
     "c4": "#b07d00",
-    "c5": "#56b4e9",
+    "c5": "#5c6670",
 }
 SERIES = [name for name in COLOURS if re.fullmatch(r"c\d", name)]
 MARKERS = "os^Dv*"

@@ -11,6 +11,7 @@ from ldt.data.formats.entries import once
 from ldt.data.records import Example
 from ldt.data.sources import Names
 from ldt.errors import DataError, UserError, plural, shown
+from ldt.inference.evaluate import choice_of
 from ldt.metrics.classification import indicators, several
 from ldt.metrics.label_doubt import doubts, doubts_of_each
 from ldt.metrics.result import Item, Result, count_words
@@ -51,7 +52,7 @@ def gather(
     overrides = list(overrides)
     if "-" in [answers, *sources.each(gold or []), *sources.each(documents or [])]:
         raise UserError("a report reads its files twice; save standard input first")
-    found = _by_id(records.read(answers), answers)
+    found = _by_id(records.read(answers, format="jsonl"), answers)
     first = next(iter(found.values()))
     asked = scores.asked(first, format, recipe, overrides, gold)
     task, data = asked.task, asked.data
@@ -67,7 +68,7 @@ def gather(
         once((str(each.id) for each in examples), name)
         rights = _rights(task, data, examples, name)
         read = [
-            Read(each, right, found.get(str(each.id)))
+            Read(each, right, _with_choice(task, data, each, found.get(str(each.id))))
             for each, right in zip(examples, rights, strict=True)
         ]
     result, items = None, dict[str, Item]()
@@ -98,6 +99,14 @@ def _rights(task: Any, data, examples: Sequence[Example], name: str) -> Sequence
     if task.name == "classification":
         return task.read_labels(examples, data, name)[2]
     return [task.gold(example, data, None) for example in examples]
+
+
+def _with_choice(task: Any, data, example: Example, answer: Example | None) -> Example | None:
+    """An answer that says in words which one of several choices it is, with the place of that."""
+    if task.name != "multiple_choice" or answer is None or "choice" in answer.fields:
+        return answer
+    choice = choice_of(answer, task.choices(example, data))["choice"]
+    return replace(answer, fields={**answer.fields, "choice": choice})
 
 
 def _with_text(example: Example, texts: Examples, documents: Names) -> Example:

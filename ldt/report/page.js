@@ -137,17 +137,22 @@
 
   const folded = (text) => text.normalize("NFC").toLowerCase();
 
+  let reading; // done once: what is searched in each document
+
+  async function read(each) {
+    const texts = await unpacked(each).catch(() => ({ asks: [] }));
+    const pieces = (texts.parts || []).flatMap((part) => Array.isArray(part) ? [part[0]]
+      : part.pieces ? part.pieces.map((piece) => piece[0]) : ["\n"]);
+    each.haystack = folded([each.id, each.where, texts.gold || each.gold, texts.answer || each.answer,
+      ...each.notes, ...texts.asks.map((ask) => ask[1]), pieces.join("")].join("\n"));
+  }
+
   async function search() {
     const needle = folded(at("search").value.trim());
-    if (needle && !known(documents[0].haystack)) {
-      at("found").textContent = "Reading the texts …";
-      for (const each of documents) {
-        const texts = await unpacked(each).catch(() => ({ asks: [] }));
-        const pieces = (texts.parts || []).flatMap((part) => Array.isArray(part) ? [part[0]]
-          : part.pieces ? part.pieces.map((piece) => piece[0]) : ["\n"]);
-        each.haystack = folded([each.id, each.where, texts.gold || each.gold, texts.answer || each.answer,
-          ...each.notes, ...texts.asks.map((ask) => ask[1]), pieces.join("")].join("\n"));
-      }
+    if (needle) {
+      at("found").textContent = "Searching …";
+      reading ||= Promise.all(documents.map(read));
+      await reading;
     }
     if (needle !== folded(at("search").value.trim())) return; // typed on meanwhile
     state.needle = needle;
@@ -205,13 +210,15 @@
     const button = make("button", { type: "button", click: () => {
       const added = make("span", { tabindex: "-1" }, ...written(taken(pieces, STEP), marks, told));
       around.before(added);
-      if (pieces.length) button.textContent = words();
-      else {
+      if (pieces.length) {
+        button.textContent = words();
+        around.dataset.left = left(rest());
+      } else {
         around.remove();
         added.focus({ preventScroll: true });
       }
     } }, words());
-    const around = make("span", { class: "fold" }, button);
+    const around = make("span", { class: "fold", "data-left": left(rest()) }, button);
     return around;
   }
 

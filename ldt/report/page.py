@@ -9,7 +9,6 @@ from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from ldt.errors import plural
 from ldt.metrics.numbers import in_own_unit, metric_text
@@ -46,8 +45,8 @@ def render(report: Report) -> str:
     template = environment.from_string(_asset("page.html"))
     shared = {
         "report": report,
-        "script": Markup(script),
-        "style": Markup(style),
+        "script": script,
+        "style": style,
         "policy": _policy(script, style),
         "figures": [_figure(figure, report.scale) for figure in report.figures],
         "level": f"{LEVEL:.0%}",
@@ -61,7 +60,7 @@ def render(report: Report) -> str:
     content = packed(report.documents, max(left, LEAST))
     for row, text in zip(rows["documents"], content.texts, strict=True):
         row["packed"] = text
-    data = Markup(_script_json(rows))
+    data = _script_json(rows)
     about = _about_texts(report.documents, content)
     return template.render(**shared, about_texts=about, data=data)
 
@@ -115,7 +114,7 @@ def _chart(chart: Chart, i: int) -> dict[str, Any]:
     return {
         "name": name,
         "chart": chart,
-        "svg": drawing and Markup(drawing),
+        "svg": drawing,
         "wide": wide,
         "part": part,
         "table": _cells(columns, rows),
@@ -180,6 +179,11 @@ class _List:
     head: str
     rows: list[_Listed]
 
+    @property
+    def answers(self) -> bool:
+        """Whether any of the documents has a gold label or an answer in words."""
+        return any(row.document.gold or row.document.answer for row in self.rows)
+
 
 def _lists(documents: Sequence[Document]) -> list[_List]:
     """The worst errors and the doubtful labels."""
@@ -228,6 +232,7 @@ def _rows(documents: Sequence[Document]) -> dict[str, Any]:
             "doubt": _rounded(each.doubt),
             "scores": [_rounded(each.scores.get(name)) for name in metrics],
             "notes": [visible(cut(note, 2 * SHORT)) for note in each.notes],
+            "packed": "",
         }
         for each in documents
     ]

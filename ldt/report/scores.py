@@ -1,6 +1,6 @@
 """Scores of answers for a report: of all of them, and of each."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,12 +9,25 @@ from ldt.data.records import Example
 from ldt.data.sources import Names
 from ldt.errors import DataError, UserError, listed
 from ldt.inference import evaluate
-from ldt.metrics import OWN, conll, rouge, squad, summarization
+from ldt.metrics import (
+    OWN,
+    conll,
+    hotpotqa,
+    passage_qa,
+    qasper,
+    rouge,
+    squad,
+    summarization,
+    triviaqa,
+    wikihop,
+)
 from ldt.metrics.classification import several
 from ldt.metrics.result import Item, Result, mean
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import RECIPE, Recipe
+from ldt.tasks import TASKS
 from ldt.tasks.base import Task
+from ldt.tasks.passage_qa import prediction
 
 
 class Read(NamedTuple):
@@ -29,6 +42,11 @@ class Read(NamedTuple):
     example: Example
     right: Any
     answer: Example | None
+
+    @property
+    def where(self) -> str:
+        """The answer, or else the document, in messages."""
+        return (self.answer or self.example).where
 
 
 # Of each published format the keys of the task whose answers it scores, and of the data.
@@ -47,8 +65,8 @@ _WRITES = {
     **{"tags": "token_classification", "entities": "token_classification"},
     **{"span_probs": "evidence_classification", "passage_score": "passage_qa"},
     **{"supporting_facts": "hotpotqa", "paragraph_probs": "qasper", "summary": "summarization"},
-    **{"choice": "multiple_choice", "label": "classification", "start": "squad"},
-    **{"question_id": "triviaqa", "answer": "wikihop"},
+    **{"choice": "multiple_choice", "label": "classification", "question_id": "triviaqa"},
+    **{"start": "squad", "answer": "wikihop"},
 }
 
 
@@ -84,6 +102,7 @@ def asked(
     name = name or next((task for key, task in _WRITES.items() if key in answer.fields), None)
     if name is None:
         raise DataError(f"{answer.where}: no answer of a known task among {listed(answer.fields)}")
+    keys.insert(0, f"data.overflow={TASKS[name].overflows[0]}")
     return recipes.of_keys({"name": name}, keys, f"--format {format}" if format else "the answers")
 
 
@@ -128,14 +147,17 @@ def _metric_of(asked: Recipe, read: Sequence[Read]) -> str | None:
 
 
 def _by_rules(task: Task, read: Sequence[Read]) -> Result:
-    items = [
-        Item(str(each.example.id), str(each.example.id), of_document(task, each, None)[1])
-        for each in read
-    ]
+    items = [Item(str(each.example.id), each.where, _of_rules(task, each)) for each in read]
     derive = summarization.metrics if task.name == "summarization" else dict
     missing = [item.id for item, each in zip(items, read, strict=True) if each.answer is None]
-    figures = mean([item.scores for item in items], derive)
-    result = Result(task.name, items, figures, "questions", missing, [], derive=derive)
+    if task.name == "passage_qa":  # whose figures are at the best thresholds
+        known = [each for each in read if each.answer]
+        answers = [dict(each.answer.fields) for each in known if each.answer]
+        figures, _ = task.score(answers, [each.right for each in known], None)
+        items = [Item(item.id, item.unit, {}) for item in items]
+    else:
+        figures = mean([item.scores for item in items], derive)
+    result = Result(task.name, items, figures, task.noun, missing, [], derive=derive)
     result.no_length = result.no_place = "not told of lines"
     return result
 
@@ -146,57 +168,114 @@ def of_document(task: Task, read: Read, item: Item | None) -> tuple[bool | None,
 
     Args:
         item: the document among those of a `Result`, None where that has none.
+
+    Raises:
+        DataError: an answer that is not as ``ldt predict`` writes it.
     """
     scores = dict(item.scores) if item is not None else {}
     if not scores or task.name == "token_classification":  # whose scores are counts
-        scores = _RULES[task.name](read.right, read.answer.fields if read.answer else {})
+        scores = _of_rules(task, read)
     if task.name == "summarization":
         scores = {name: scores[name] for name in rouge.NAMES}
     decisive = next((name for name in _DECISIVE if name in scores), None)
     return None if decisive is None else scores[decisive] == 1, scores
 
 
+def _of_rules(task: Task, read: Read) -> dict[str, float]:
+    try:
+        return _RULES[task.name](read.right, read.answer)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise DataError(f"{read.where}: not as ldt predict writes it ({what})") from None
+
+
 # The score by which an answer is right or not.
 _DECISIVE = (
-    "accuracy",
-    "exact_match",
-    "exact",
-    "em",
-    "class.accuracy",
-    "f1",
-    "Answer F1",
-    "span_f1",
+    *("accuracy", "exact_match", "exact", "em", "class.accuracy", "answer", "Answer F1", "f1"),
 )
 
 
-def _labels(right: Any, answer: Mapping[str, Any]) -> dict[str, float]:
+def _labels(right: Any, answer: Example | None) -> dict[str, float]:
     if isinstance(right, float):
         return {}
-    label = answer.get("label")
-    same = label is not None and {*several(right)} == {*several(label)}
+    label = _value(answer, "label")
+    same = label is not None and {*several(right)} == {*map(str, several(label))}
     return {"exact_match" if isinstance(right, list) else "accuracy": float(same)}
 
 
-def _entities(right: Any, answer: Mapping[str, Any]) -> dict[str, float]:
-    mine = {(each["start"], each["end"], each["label"]) for each in answer.get("entities", ())}
-    gold = {tuple(each) for each in right}
-    if gold == mine:
+def _entities(right: Any, answer: Example | None) -> dict[str, float]:
+    gold = {*right}
+    mine = {*evaluate.found_entities(answer)["entities"]} if answer else set()
+    if answer and gold == mine:
         return dict.fromkeys(conll.NAMES, 1.0)
     values = conll.ratios(len(gold), len(mine), len(gold & mine))
     return dict(zip(conll.NAMES, map(float, values), strict=True))
 
 
-def _choice(right: Any, answer: Mapping[str, Any]) -> dict[str, float]:
-    return {"accuracy": float(answer.get("choice") == right["choice"])}
+def _choice(right: Any, answer: Example | None) -> dict[str, float]:
+    return {"accuracy": float(_value(answer, "choice") == right["choice"])}
 
 
-def _span(right: Any, answer: Mapping[str, Any]) -> dict[str, float]:
-    return squad.score2(right, {"answer": answer.get("answer")})
+def _span(right: Any, answer: Example | None) -> dict[str, float]:
+    return squad.score2(right, {"answer": _value(answer, "answer")})
 
 
-_RULES: dict[str, Callable[[Any, Mapping[str, Any]], dict[str, float]]] = {
+def _mention(right: Any, answer: Example | None) -> dict[str, float]:
+    return triviaqa.score(right, {"answer": _value(answer, "answer")})
+
+
+def _candidate(right: Any, answer: Example | None) -> dict[str, float]:
+    return wikihop.score(right, {"answer": _value(answer, "answer")})
+
+
+def _facts(right: Any, answer: Example | None) -> dict[str, float]:
+    return hotpotqa.score(right, answer.fields if answer else {})
+
+
+def _passages(right: Any, answer: Example | None) -> dict[str, float]:
+    """Whether passage and answer are right by the published rules; where a question has none,
+    whether the model is silent."""
+    if answer is None:
+        return {"passage": 0.0, "answer": 0.0}
+    fields, found = answer.fields, {}
+    given = {"passage": fields["passage"] is not None, "answer": bool(fields["answer"])}
+    for each, (name, said) in zip(
+        passage_qa.scored(right, prediction(fields)), given.items(), strict=True
+    ):
+        found[name] = each.right * said if each.has_gold else float(not said)
+    return found
+
+
+def _class(right: Any, answer: Example | None) -> dict[str, float]:
+    return {"class.accuracy": float(_value(answer, "label") == right["label"])}
+
+
+def _paper(right: Any, answer: Example | None) -> dict[str, float]:
+    if answer is None:
+        return dict.fromkeys(qasper.SHOWN, 0.0)
+    (line,) = qasper.published([answer.fields | {"id": answer.id}])
+    said = {"answer": line["predicted_answer"], "evidence": line["predicted_evidence"]}
+    return qasper.score(right, said)
+
+
+def _summary(right: Any, answer: Example | None) -> dict[str, float]:
+    return summarization.score(right, {"summary": _value(answer, "summary") or ""})
+
+
+def _value(answer: Example | None, key: str) -> Any:
+    return None if answer is None else answer.fields.get(key)
+
+
+_RULES: dict[str, Callable[[Any, Example | None], dict[str, float]]] = {
     "classification": _labels,
     "token_classification": _entities,
     "multiple_choice": _choice,
     "squad": _span,
+    "triviaqa": _mention,
+    "wikihop": _candidate,
+    "hotpotqa": _facts,
+    "passage_qa": _passages,
+    "evidence_classification": _class,
+    "qasper": _paper,
+    "summarization": _summary,
 }

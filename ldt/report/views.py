@@ -1,15 +1,19 @@
 """What a person reads of an example of each task: its text, what is asked, and the right answer."""
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ldt.data.records import Example, field
 from ldt.errors import DataError
-from ldt.inference.answer_spans import ANSWER, KEYS, Span, checked, spans_in
+from ldt.inference.answer_spans import ANSWER, EVIDENCE, KEYS, Span, checked, spans_in
+from ldt.inference.evaluate import found_entities
 from ldt.metrics.classification import several
 from ldt.report import model
 from ldt.report.model import Mark
 from ldt.tasks.base import Task
+from ldt.tasks.span_task import context_of
+from ldt.tasks.text.mentions import mentions
 from ldt.tasks.text.words import sentences
 
 TEXTS = ("text", "context")  # fields of a text where the task's own is not there
@@ -138,30 +142,39 @@ def _label(task: Any, data, example: Example, answer: Example | None, right: Any
 
 
 def _entities(task: Any, data, example: Example, answer: Example | None, right: Any) -> View:
-    """Entities in characters, those of given words in these, laid between spaces."""
-    text, found = _text(task, data, example), _optional(answer, "entities") or []
-    source = example if _optional(example, task.path("tokens", data)) is not None else None
-    sides = [
-        (model.GOLD, [(*entity, None) for entity in right or ()]),
-        (model.ANSWER, [(e["start"], e["end"], e["label"], e.get("score")) for e in found]),
+    """Entities in characters of a text, or of given words that are laid end to end."""
+    where, path = example.where, task.path("tokens", data)
+    text, places = _text(task, data, example), None
+    if text is None and _optional(example, path) is not None:
+        text, places = _joined(sentences(example, path)[0])
+    gold = [Span(*entity) for entity in right or ()]
+    found = list[Span]()
+    if answer is not None and text is not None and places is None:
+        found = list(spans_in(answer, text, where, {"entities"}))
+    elif answer is not None:
+        given = found_entities(answer)
+        scores = given["scores"] or [None] * len(given["entities"])
+        found = [Span(*e, score) for e, score in zip(given["entities"], scores, strict=True)]
+    if places is not None:
+        gold, found = ([_of_words(span, places, where) for span in side] for side in (gold, found))
+    marks = _marks(model.GOLD, gold) + _marks(model.ANSWER, found)
+    said, right_ones = (_listed(side, text) for side in (found, gold))
+    return View(
+        text,
+        {},
+        None if right is None else right_ones,
+        None if answer is None else said,
+        marks if text is not None else (),
+    )
+
+
+def _listed(spans: Iterable[Span], text: str | None) -> str:
+    """Entities with their types; these alone where there is no text."""
+    words = [
+        f"{span.label}: {text[span.start : span.end]}" if text is not None else span.label
+        for span in spans
     ]
-    places: list[tuple[int, int]] | None = None
-    if text is None and source is not None:
-        text, places = _joined(sentences(source, task.path("tokens", data))[0])
-    marks, said = [], []
-    for kind, entities in sides:
-        spans = [Span(*entity) for entity in entities]
-        if places is not None:
-            spans = [_of_words(span, places, example.where) for span in spans]
-        if text is None:
-            said.append(", ".join(span.label for span in spans))
-            continue
-        spans = [checked(span, None, text, example.where, example.where) for span in spans]
-        marks += _marks(kind, spans)
-        said.append("; ".join(f"{span.label}: {text[span.start : span.end]}" for span in spans))
-    gold, answered = (each or NO_ENTITY for each in said)
-    has = right is not None, answer is not None
-    return View(text, {}, gold if has[0] else None, answered if has[1] else None, marks)
+    return "; ".join(words) or NO_ENTITY
 
 
 def _joined(listed: Sequence[Sequence[str]]) -> tuple[str, list[tuple[int, int]]]:
@@ -193,8 +206,138 @@ def _span(task: Any, data, example: Example, answer: Example | None, right: Any)
     return View(text, _asks(task, data, example, answer), gold, _said(answer), marks)
 
 
+def _mentions(task: Any, data, example: Example, answer: Example | None, right: Any) -> View:
+    """A page, which may lie in a file of its own, where every name of the answer is marked."""
+    text, marks = _text(task, data, example), []
+    path = _optional(example, task.path("context_file", data))
+    if text is None and path is not None:
+        text = context_of(Path(path))
+    if right is not None and text is not None:
+        marks = _placed(model.GOLD, mentions(text, right["answers"]), ANSWER, text, example.where)
+    gold = None if right is None else _one_of(right["answers"])
+    return View(text, _asks(task, data, example, answer), gold, _said(answer), marks)
+
+
+def _candidate(task: Any, data, example: Example, answer: Example | None, right: Any) -> View:
+    gold = None if right is None else right["answer"]
+    return View(_text(task, data, example), _asks(task, data, example, answer), gold, _said(answer))
+
+
+def _choice(task: Any, data, example: Example, answer: Example | None, right: Any) -> View:
+    text, asks = _text(task, data, example), _asks(task, data, example, answer)
+    gold = None if right is None else str(task.choices(example, data)[right["choice"]])
+    return View(text, asks, gold, _said(answer))
+
+
+def _facts(task: Any, data, example: Example, answer: Example | None, right: Any) -> View:
+    """Paragraphs with their titles, of which sentences are evidence."""
+    listed = _optional(example, task.path(task.document, data))
+    asks, gold = _asks(task, data, example, answer), None if right is None else right["answer"]
+    if not isinstance(listed, list):
+        return View(None, asks, gold, _said(answer))
+    text, places = "", {}
+    for title, paragraph in listed:
+        text += f"{title}\n"
+        for number, sentence in enumerate(paragraph):
+            places[title, number] = len(text), len(text) + len(sentence)
+            text += sentence
+        text += "\n\n"
+    marks = []
+    sides = [(model.GOLD, right["facts"] if right else ())]
+    if answer is not None:
+        fields = answer.fields
+        sides.append((model.ANSWER, map(tuple, fields.get("supporting_facts") or ())))
+        if isinstance(fields.get("start"), int):
+            start, end = places.get((fields.get("title"), fields.get("sentence")), (0, 0))
+            span = Span(start + fields["start"], start + fields["end"], ANSWER)
+            if span.end > end:
+                raise DataError(f"{answer.where}: no such sentence, or no such place in it")
+            span = checked(span, fields.get("answer"), text, answer.where, example.where)
+            marks += _marks(model.ANSWER, [span])
+    for kind, facts in sides:  # gold may name a sentence that is not there
+        there = [places[fact] for fact in facts if fact in places]
+        marks += _placed(kind, there, EVIDENCE, text, example.where)
+    return View(text, asks, gold, _said(answer), marks)
+
+
+def _passages(task: Any, data, example: Example, answer: Example | None, right: Any) -> View:
+    """A page with the passages and the spans of its annotations."""
+    text, where = _text(task, data, example), example.where
+    candidates = _optional(example, task.path("candidates", data)) or []
+    asks, gold, marks = _asks(task, data, example, answer), None, []
+    if right is not None and text is not None:
+        said = []
+        for each in _optional(example, task.path("annotations", data)):
+            marks += _placed(model.GOLD, each["spans"], ANSWER, text, where)
+            marks += _candidates(model.GOLD, [each["passage"]], candidates, text, where)
+            said += [text[slice(*span)] for span in each["spans"]] or [each.get("yes_no") or ""]
+        gold = _one_of(said)
+    if answer is not None and text is not None:
+        passage = answer.fields.get("passage")
+        marks += _candidates(model.ANSWER, [passage], candidates, text, answer.where)
+    return View(text, asks, gold, _said(answer), marks)
+
+
+def _candidates(
+    kind: str, numbers: Iterable[int | None], candidates: Sequence[Any], text: str, where: str
+) -> list[Mark]:
+    chosen = [number for number in numbers if number is not None]
+    if any(not 0 <= number < len(candidates) for number in chosen):
+        raise DataError(f"{where}: passage {chosen[0]:,}, of {len(candidates):,}")
+    places = [(candidates[n]["start"], candidates[n]["end"]) for n in chosen]
+    return _placed(kind, places, EVIDENCE, text, where)
+
+
+def _evidence(task: Any, data, example: Example, answer: Example | None, right: Any) -> View:
+    text, marks, gold = _text(task, data, example), [], None
+    if right is not None:
+        gold, spans = right["label"], _optional(example, task.path("spans", data))
+        places = [spans[number] for number in right["evidence"]]
+        marks = _placed(model.GOLD, places, EVIDENCE, text, example.where)
+    said = label_text(_optional(answer, "label"))
+    return View(text, _asks(task, data, example, answer), gold, said, marks)
+
+
+def _paper(task: Any, data, example: Example, answer: Example | None, right: Any) -> View:
+    """A paper whose paragraphs are evidence."""
+    asks, gold = _asks(task, data, example, answer), None
+    if right is not None:
+        gold = _one_of(each.answer for each in right["references"])
+    if _optional(example, task.path("paragraphs", data)) is None:
+        return View(_text(task, data, example), asks, gold, _said(answer))
+    text, places = task.paper(example, data)
+    marks, where = [], example.where
+    numbers = {n for each in right["paragraphs"] for n in each} if right else ()
+    said = (_optional(answer, "paragraphs") or ()) if answer is not None else ()
+    for kind, chosen in ((model.GOLD, numbers), (model.ANSWER, said)):
+        if any(not 0 <= n < len(places) for n in chosen):
+            raise DataError(f"{where}: a paragraph of {len(places):,} that is not there")
+        marks += _placed(kind, [places[n] for n in chosen], EVIDENCE, text, where)
+    for reference in right["references"] if right else ():
+        for words in filter(str.strip, reference.spans):
+            if (start := text.find(words)) >= 0:
+                marks += _placed(model.GOLD, [(start, start + len(words))], ANSWER, text, where)
+    return View(text, asks, gold, _said(answer), marks)
+
+
+def _summary(task: Any, data, example: Example, answer: Example | None, right: Any) -> View:
+    text, asks = _text(task, data, example, "\n\n"), {}
+    if question := _optional(example, task.path("question", data)):
+        asks = {"question": str(question)}
+    gold = None if right is None else right["summary"]
+    return View(text, asks, gold, _said(answer, "summary"))
+
+
 _VIEWS: dict[str, Callable[[Any, Any, Example, Example | None, Any], View]] = {
     "classification": _label,
     "token_classification": _entities,
+    "multiple_choice": _choice,
     "squad": _span,
+    "triviaqa": _mentions,
+    "wikihop": _candidate,
+    "hotpotqa": _facts,
+    "passage_qa": _passages,
+    "evidence_classification": _evidence,
+    "qasper": _paper,
+    "summarization": _summary,
 }

@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 import pytest
 from report_examples import CLAUSE, HOSTILE, documents, example, hostile, prose
 
+from ldt.report import charts as drawing
 from ldt.report import page, texts
 from ldt.report.escaping import visible
 from ldt.report.model import ANSWER, GOLD, PASSAGE, Document, Figure, Lines, Mark, Matrix, Report
@@ -146,6 +147,40 @@ def test_the_policy_allows_this_script_and_this_style_alone(html):
     assert not re.search(r"outerHTML|insertAdjacentHTML|document\.write|eval\(", script["text"])
 
 
+def contrast(one, other):
+    """Of two colours "#rrggbb", by WCAG 2.2's definition."""
+    light = []
+    for colour in (one, other):
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        parts = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        light.append(0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2])
+    return (max(light) + 0.05) / (min(light) + 0.05)
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_texts_and_lines_stand_out_from_what_is_behind_them(scheme):
+    style = page._asset("page.css")
+    colours = dict(
+        re.findall(r"--([\w-]+): (#\w{6});", re.findall(r":root \{([^}]+)\}", style)[scheme])
+    )
+    behind = [colours[name] for name in ("paper", "soft", "answer-soft", "gold-soft")]
+    behind.append(colours["passage-soft"])
+    for name in ("ink", "muted"):
+        assert min(contrast(colours[name], each) for each in behind) >= 4.5
+    for name in ("link", "gold", "answer", "passage", "wrong"):
+        assert contrast(colours[name], colours["paper"]) >= 4.5
+    assert contrast(colours["wrong"], colours["soft"]) >= 4.5
+    for i in range(6):
+        assert contrast(colours[f"c{i}"], colours["paper"]) >= 3
+
+
+def test_a_chart_by_itself_has_the_light_colours():
+    style = page._asset("page.css")
+    colours = dict(re.findall(r"--([\w-]+): (#\w{6});", style.partition("@media")[0]))
+    names = {"grid": "line"}
+    assert {name: colours[names.get(name, name)] for name in drawing.COLOURS} == drawing.COLOURS
+
+
 def test_a_page_is_the_same_each_time(html):
     assert render(example()) == html
 
@@ -196,7 +231,7 @@ def test_a_part_of_the_numbers_is_said_to_be_one():
     large = Matrix("t", list("abcdefghijklmnop"), list("abcdefghijklmnop"), [[1] * 16] * 16, "s")
     short = Lines("t", "x", "y", {"": [(0, 1)]}, "s")
     for chart, is_part in ((long, True), (large, True), (short, False)):
-        assert ("Part of them" in render(Report("t", "s", charts=[chart]))) is is_part
+        assert ("A selection" in render(Report("t", "s", charts=[chart]))) is is_part
 
 
 def test_the_worst_errors_are_those_of_most_confidence(html):
