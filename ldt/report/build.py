@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from ldt.errors import plural
-from ldt.metrics.baseline import is_better
+from ldt.metrics.baseline import Baseline, is_better
 from ldt.metrics.numbers import metric_text
 from ldt.metrics.result import Result
 from ldt.report import curves
@@ -18,7 +18,7 @@ def report(subject: Subject) -> Report:
     """All that a page says of answers, or of a run."""
     run, result = subject.run, subject.result
     lower = LOWER_IS_BETTER | (run.recipe.task.lower_is_better if run else frozenset())
-    figures = _of_result(result, run) if result else _of_run(run) if run else []
+    figures = _of_result(result, subject) if result else _of_run(run) if run else []
     charts = curves.of_training(run.log, _metric(run)) if run else []
     tables = []
     if result:
@@ -47,18 +47,33 @@ def _metric(run: Run) -> str | None:
     return (run.results.get("metric") or "").removeprefix("eval_") or None
 
 
-def _of_result(result: Result, run: Run | None) -> list[Figure]:
+def _of_result(result: Result, subject: Subject) -> list[Figure]:
     """The metrics that are no counts; first the one that the run goes by."""
+    run = subject.run
     names = [name for name, value in result.metrics.items() if isinstance(value, float)]
     wanted = run and _metric(run)
     names.sort(key=lambda name: name != wanted)
+    baselines = result.baselines
+    if run and subject.evaluated:
+        baselines = _baselines(run) | baselines
     intervals = result.intervals
-    found = []
-    for name in names:
-        trivial = result.baselines.get(name)
-        baseline = (trivial.value, trivial.answer) if trivial else ()
-        found.append(Figure(name, result.metrics[name], intervals.get(name), *baseline))
-    return found
+    return [_figure(name, result.metrics[name], baselines, intervals) for name in names]
+
+
+def _baselines(run: Run) -> dict[str, Baseline]:
+    known = run.results.get("baseline", {}).items()
+    return {name: Baseline(**each) for name, each in known}
+
+
+def _figure(
+    name: str,
+    value: float,
+    baselines: Mapping[str, Baseline],
+    intervals: Mapping[str, tuple[float, float]],
+) -> Figure:
+    trivial = baselines.get(name)
+    baseline = (trivial.value, trivial.answer) if trivial else (None, "")
+    return Figure(name, value, intervals.get(name), *baseline)
 
 
 def _of_run(run: Run) -> list[Figure]:
@@ -72,13 +87,8 @@ def _of_run(run: Run) -> list[Figure]:
     wanted = _metric(run)
     names = [name for name, value in values.items() if is_metric(name) and value is not None]
     names.sort(key=lambda name: name.removeprefix("eval_") != wanted)
-    baselines = run.results.get("baseline", {})
-    found = []
-    for name in names:
-        trivial = baselines.get(name.removeprefix("eval_"))
-        baseline = (trivial["value"], trivial["answer"]) if trivial else ()
-        found.append(Figure(name.removeprefix("eval_"), values[name], None, *baseline))
-    return found
+    baselines = _baselines(run)
+    return [_figure(name.removeprefix("eval_"), values[name], baselines, {}) for name in names]
 
 
 def _final(run: Run) -> list[dict[str, object]]:

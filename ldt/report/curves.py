@@ -30,12 +30,14 @@ def of_training(log: Sequence[Mapping[str, Any]], metric: str | None) -> list[Ch
     charts: list[Chart] = []
     if losses:
         told = [f"the {name} loss {_course(points)}" for name, points in losses.items()]
-        charts.append(Lines("Loss", "step", "loss", losses, _sentence(told)))
-    for key in [f"eval_{metric}"] if metric and metric != "loss" else []:
-        if points := _logged(log, key):
-            says = _sentence([f"{metric} of the evaluation set {_course(points)}"])
-            charts.append(Lines(f"Evaluation: {metric}", "step", metric or "", {key: points}, says))
-    if rates := _logged(log, "learning_rate"):
+        says = f"T{', and '.join(told)[1:]}."
+        charts.append(Lines("Loss", "step", "loss", losses, says))
+    points = _logged(log, f"eval_{metric}") if metric != "loss" else []
+    if len(points) > 1:
+        says = f"On the evaluation set {metric} {_course(points)}."
+        series = {f"eval_{metric}": points}
+        charts.append(Lines(f"Evaluation: {metric}", "step", str(metric), series, says))
+    if len(rates := _logged(log, "learning_rate")) > 1:
         step, most = max(rates, key=lambda point: point[1])
         says = f"The learning rate is highest at step {step:,.0f}, {most:.3g}, and ends at "
         says += f"{rates[-1][1]:.3g}."
@@ -64,14 +66,11 @@ def _course(points: Points) -> str:
     first, last = points[0], points[-1]
     if len(points) == 1:
         return f"is {first[1]:.4g} at step {first[0]:,.0f}"
-    way = "falls" if last[1] < first[1] else "rises" if last[1] > first[1] else "stays"
     steps = f"from step {first[0]:,.0f} to {last[0]:,.0f}"
+    if first[1] == last[1]:
+        return f"ends where it began, at {last[1]:.4g}, {steps}"
+    way = "falls" if last[1] < first[1] else "rises"
     return f"{way} from {first[1]:.4g} to {last[1]:.4g} {steps}"
-
-
-def _sentence(parts: Sequence[str]) -> str:
-    text = ", and ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def of_result(result: Result, metric: str) -> list[Chart]:
@@ -97,10 +96,10 @@ def of_result(result: Result, metric: str) -> list[Chart]:
         charts.append(Lines(title, "recall (%)", "precision (%)", series, says))
     charts += reliability(result.curves.get("reliability") or ())
     lengths = by_length(result.items, result.derive, result.figures) if result.items else []
-    charts += _groups("Score by length of the document", "words", lengths, metric, result.noun)
+    charts += _groups("Score by length of the document", "words", lengths, metric)
     places = by_place(result.items) if result.figures is None else []
     title = "Score by where in the document the answer stands"
-    return charts + _groups(title, "part of the document", places, metric, result.noun)
+    return charts + _groups(title, "part of the document", places, metric)
 
 
 def _at(points: Points, x: float) -> float:
@@ -173,19 +172,14 @@ def reliability(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     return [Lines(title, *axes, {"answers": points}, says, points=True, diagonal=True)]
 
 
-def _groups(title: str, x: str, groups: Sequence[Group], metric: str, noun: str) -> list[Chart]:
+def _groups(title: str, x: str, groups: Sequence[Group], metric: str) -> list[Chart]:
+    """Bars of groups, where there are two at least."""
     groups = [group for group in groups if metric in group.metrics]
-    if not groups:
+    if len(groups) < 2:
         return []
     bars = {group.label: group.metrics[metric] for group in groups}
     counts = {group.label: group.questions for group in groups}
-    if len(bars) == 1:
-        ((label, value),) = bars.items()
-        says = f"All {plural(counts[label], noun)} are in one group, {label}: {metric} "
-        says += f"{metric_text(metric, value)}."
-    else:
-        says = _best_and_worst(metric, bars, [*bars])
-    return [Bars(title, x, metric, bars, counts, says)]
+    return [Bars(title, x, metric, bars, counts, _best_and_worst(metric, bars, [*bars]))]
 
 
 def _best_and_worst(metric: str, bars: Mapping[str, float], names: Sequence[str]) -> str:

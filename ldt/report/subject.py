@@ -51,6 +51,7 @@ class Subject:
         run: None of a file of answers.
         result: None without gold.
         gold: the file, or what its name stands for.
+        evaluated: whether the documents are those that metrics.json of the run is about.
         warnings: what is odd about them.
     """
 
@@ -59,6 +60,7 @@ class Subject:
     result: Result | None = None
     documents: Sequence[Document] = ()
     gold: str = ""
+    evaluated: bool = False
     warnings: Sequence[str] = field(default_factory=tuple)
 
     def facts(self) -> dict[str, str]:
@@ -113,7 +115,8 @@ def subject(
     more = {"documents": documents, "format": format, "recipe": name, "overrides": overrides}
     with _answered(run, files, answers, passages) as given:
         result, listed_ = gather(given, gold=files, **more)
-    return Subject(name, run, result, listed_, named(files), warnings)
+    evaluated = not gold and not warnings
+    return Subject(name, run, result, listed_, named(files), evaluated, warnings)
 
 
 def read(folder: Path, overrides: Iterable[str] = ()) -> Run:

@@ -237,6 +237,17 @@ def test_a_run_that_is_not_finished_shows_how_far_it_is(folder):
     assert " so far" in found.sentence
 
 
+def test_documents_of_the_evaluation_have_the_baseline_of_the_training(folder):
+    result = Result("x", [], {"rouge1": 70.0, "accuracy": 70.0}, "documents", [], [])
+    run = subject.read(folder)
+    found = build.report(Subject("r", run, result, evaluated=True)).figures
+    assert [(each.name, each.baseline, each.baseline_answer) for each in found] == [
+        ("accuracy", 60.0, "always 'a'"),
+        ("rouge1", None, ""),
+    ]
+    assert build.report(Subject("r", run, result)).figures[0].baseline is None
+
+
 def test_a_long_log_is_drawn_by_means():
     log = [{"step": n, "loss": float(n % 2)} for n in range(10_000)]
     (chart,) = curves.of_training(log, None)

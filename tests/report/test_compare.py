@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from ldt.metrics.own_answers import Judged
 from ldt.metrics.result import LEVEL, RESAMPLES, SEED, Item, Result, intervals
 from ldt.report.compare import as_json, compare
 from ldt.report.model import Document
-from ldt.report.subject import Subject
+from ldt.report.subject import Run, Subject
 
 EDGES = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
 
@@ -175,6 +177,22 @@ def test_of_right_and_wrong_the_surest_answers_come_first():
         ("d0", "right to wrong", "a", "b"),
         ("d1", "wrong to right", "b", "a"),
     ]
+
+
+def test_of_runs_the_keys_and_costs_that_differ_are_told():
+    def run(name, length, seconds):
+        identity = {"data.max_length": length, "training.seed": 0, "task.labels": None}
+        results = {"seconds": seconds, "steps": 60, "versions": {"torch": "2"}}
+        subject = of_means(name, [0.0, 1.0])
+        run = Run(Path(name), None, identity, results, [])
+        return Subject(name, run, subject.result, subject.documents)
+
+    found = compare([run("A", 512, 80.25), run("B", 2048, 300.0)])
+    assert found.facts == {
+        "data.max_length": ["512", "2048"],
+        "training time (s)": ["80.25", "300"],
+    }
+    assert compare([of_means("A", [0.0]), of_means("B", [1.0])]).facts == {}
 
 
 def test_json_has_all():
