@@ -131,9 +131,9 @@ class _Lines:
                 for key in ("id", *self.kind.keys):
                     if key not in fields:
                         raise DataError(f"{self.where}: no field {key!r}; {self.kind.otherwise}")
-                key = str(example.id), fields.get("language")
-                if key in seen:
-                    raise DataError(f"{self.where}: the id {shown(key[0])} stands twice; each once")
-                seen.add(key)
+                id = str(example.id), fields.get("language")
+                if id in seen:
+                    raise DataError(f"{self.where}: the id {shown(id[0])} stands twice; each once")
+                seen.add(id)
                 self.most = max(self.most, len(fields.get("n_best") or ()))
                 yield fields

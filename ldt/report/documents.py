@@ -19,7 +19,7 @@ from ldt.report import scores
 from ldt.report.model import Document
 from ldt.report.scores import Read
 from ldt.report.views import view
-from ldt.tasks.base import Task
+from ldt.tasks.base import ANSWER_KEYS, Task
 
 SUM = 1e-3  # as far from 1 the probabilities of a document may add up
 Examples = Mapping[str, Example]
@@ -61,7 +61,7 @@ def gather(
         listed = formats.read(sources.each(documents), data, document=task.document)
         texts = _by_id(listed, sources.named(documents))
     if gold is None:
-        read = [Read(each, None, each) for each in found.values()]
+        read = [Read(_kept(task, each), None, each) for each in found.values()]
     else:
         name = sources.named(gold)
         examples = list(task.each(formats.read(sources.each(gold), data), name))
@@ -109,8 +109,14 @@ def _with_choice(task: Any, data, example: Example, answer: Example | None) -> E
     return replace(answer, fields={**answer.fields, "choice": choice})
 
 
+def _kept(task: Task, answer: Example) -> Example:
+    """What an answer has of its document."""
+    own = {*ANSWER_KEYS, *task.answer_keys}
+    return replace(answer, fields={k: v for k, v in answer.fields.items() if k not in own})
+
+
 def _with_text(example: Example, texts: Examples, documents: Names) -> Example:
-    """A gold example or an answer with what its document has."""
+    """A gold example, or what an answer has kept, with what its document has."""
     if str(example.id) not in texts:
         raise DataError(
             f"{example.where}: no document {shown(example.id)} in {sources.named(documents)}; "

@@ -154,7 +154,7 @@ def _entities(task: Any, data, example: Example, answer: Example | None, right: 
     elif answer is not None:
         given = found_entities(answer)
         scores = given["scores"] or [None] * len(given["entities"])
-        found = [Span(*e, score) for e, score in zip(given["entities"], scores, strict=True)]
+        found = [Span(*e)._replace(score=s) for e, s in zip(given["entities"], scores, strict=True)]
     if places is not None:
         gold, found = ([_of_words(span, places, where) for span in side] for side in (gold, found))
     marks = _marks(model.GOLD, gold) + _marks(model.ANSWER, found)
@@ -235,7 +235,7 @@ def _facts(task: Any, data, example: Example, answer: Example | None, right: Any
     asks, gold = _asks(task, data, example, answer), None if right is None else right["answer"]
     if not isinstance(listed, list):
         return View(None, asks, gold, _said(answer))
-    text, places = "", {}
+    text, places = "", dict[tuple[Any, Any], tuple[int, int]]()
     for title, paragraph in listed:
         text += f"{title}\n"
         for number, sentence in enumerate(paragraph):
