@@ -1,6 +1,5 @@
 """ldt compare: runs or answers side by side."""
 
-import json as json_text
 import logging
 from collections import Counter
 from pathlib import Path
@@ -9,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ldt.cli import json_result
 from ldt.cli.console import say, stdout
-from ldt.cli.report import FormatOption, GoldOption, RecipeOption
-from ldt.errors import UserError, escaped, plural
+from ldt.cli.evaluate import RecipeOption
+from ldt.cli.report import FormatOption, GoldOption
+from ldt.errors import UserError, plural
 
 if TYPE_CHECKING:
     from ldt.report.compare import Beside, Change, Comparison, Difference
@@ -79,14 +80,7 @@ def compare(
     made = side_by_side(found)
     for line in made.warnings:
         log.warning("%s", line)
-    text = json_text.dumps(as_json(made), ensure_ascii=False, indent=2) if json else ""
-    if json == "-":
-        typer.echo(escaped(text) if stdout.is_terminal else text)
-        return
-    show(made)
-    if json:
-        result_file.write(Path(json), f"{text}\n")
-        log.info("%s: written", json)
+    json_result.tell(lambda: as_json(made), json, lambda: show(made))
 
 
 def show(made: "Comparison") -> None:

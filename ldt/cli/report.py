@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ldt.cli.console import say, stdout
+from ldt.cli.evaluate import KeysArgument, RecipeOption
 from ldt.errors import UserError
 
 log = logging.getLogger("ldt")
@@ -24,21 +25,6 @@ FormatOption = Annotated[
     typer.Option(
         metavar="NAME",
         help="Kind of answers, as of ldt evaluate, where neither a run nor --recipe says it.",
-    ),
-]
-RecipeOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RECIPE",
-        help="Recipe, or folder of the run, that says how the gold file of answers is read.",
-    ),
-]
-KeysArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="KEY=VALUE",
-        help="Keys of a recipe that say how the gold file is read, such as data.label=class.",
-        show_default=False,
     ),
 ]
 PAGE = "report.html"

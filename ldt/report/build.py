@@ -1,7 +1,9 @@
 """A subject to a report: the sentence, facts, figures, charts, tables and documents of a page."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ldt.errors import plural
 from ldt.metrics.baseline import Baseline, is_better
@@ -9,7 +11,9 @@ from ldt.metrics.numbers import metric_text
 from ldt.metrics.result import Result
 from ldt.report import curves
 from ldt.report.model import Figure, Report, Rows
-from ldt.report.subject import Run, Subject
+
+if TYPE_CHECKING:
+    from ldt.report.subject import Run, Subject
 
 LOWER_IS_BETTER = frozenset(["mse", "mae", "brier", "nll", "ece", "loss", "perplexity"])
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ldt.errors import DataError, plural
 from ldt.metrics.result import BLOCK, LEVEL, RESAMPLES, SEED, Figures, Item, Result, draws, some
 from ldt.report.model import Document
-from ldt.report.subject import Subject
+
+if TYPE_CHECKING:
+    from ldt.report.subject import Subject
 
 ROUNDING = 1e-9  # as far apart equal metrics may be that were added up in different orders
 

@@ -1,10 +1,11 @@
 """`ldt compare`: what it prints, writes and refuses."""
 
 import json
+from functools import partial
 
 import pytest
+from typed import typed, write_lines
 
-from ldt import cli
 from ldt.cli.console import stdout
 
 GOLD = [{"text": f"a b {n}", "kind": kind} for n, kind in enumerate("xyxzxyxx")]
@@ -23,24 +24,14 @@ def answers(labels):
     ]
 
 
-def write(path, records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-
-
 @pytest.fixture
 def ldt(tmp_path, capsys, monkeypatch):
     """Run ``ldt compare`` in a folder with ``gold`` and answers ``a.jsonl``, ``b.jsonl``."""
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "gold", GOLD)
-    write(tmp_path / "a.jsonl", answers("xxxxxxxx"))
-    write(tmp_path / "b.jsonl", answers("xyyzxxxx"))
-
-    def ldt(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["compare", *arguments])
-        return (ended.value.code, *capsys.readouterr())
-
-    return ldt
+    write_lines(tmp_path / "gold", GOLD)
+    write_lines(tmp_path / "a.jsonl", answers("xxxxxxxx"))
+    write_lines(tmp_path / "b.jsonl", answers("xyyzxxxx"))
+    return partial(typed, capsys, "compare")
 
 
 def test_metrics_stand_side_by_side_and_then_what_changed(ldt, monkeypatch):
@@ -76,9 +67,9 @@ def test_json_has_all_documents_that_changed(ldt, tmp_path):
 
 
 def test_ten_documents_are_listed(ldt, tmp_path):
-    write(tmp_path / "gold", [{"text": f"{n}", "kind": "x"} for n in range(12)])
-    write(tmp_path / "a.jsonl", answers("x" * 12))
-    write(tmp_path / "b.jsonl", answers("y" * 12))
+    write_lines(tmp_path / "gold", [{"text": f"{n}", "kind": "x"} for n in range(12)])
+    write_lines(tmp_path / "a.jsonl", answers("x" * 12))
+    write_lines(tmp_path / "b.jsonl", answers("y" * 12))
     out = ldt("a.jsonl", "b.jsonl", *OWN)[1]
     assert "changed from A to B: 12 right to wrong, 10 of 12:\n" in out
     assert out.count("gold:") == 10

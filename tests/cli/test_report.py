@@ -1,11 +1,11 @@
 """`ldt report`: what it writes, prints and refuses."""
 
 import json
+from functools import partial
 
 import pytest
 from classified import make_run
-
-from ldt import cli
+from typed import typed, write_lines
 
 GOLD = [{"text": "a b", "kind": kind} for kind in ("x", "y", "x", "z")]
 PRED = [
@@ -20,23 +20,13 @@ data: {train: train.jsonl, eval: dev.jsonl, max_length: 64}
 OWN = ("--gold", "gold", "--format", "classification", "data.label=kind")
 
 
-def write(path, records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-
-
 @pytest.fixture
 def ldt(tmp_path, capsys, monkeypatch):
     """Run ``ldt report`` in a folder with ``gold`` and ``pred.jsonl``: (exit code, out, err)."""
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "gold", GOLD)
-    write(tmp_path / "pred.jsonl", PRED)
-
-    def ldt(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["report", *arguments])
-        return (ended.value.code, *capsys.readouterr())
-
-    return ldt
+    write_lines(tmp_path / "gold", GOLD)
+    write_lines(tmp_path / "pred.jsonl", PRED)
+    return partial(typed, capsys, "report")
 
 
 def test_answers_and_gold_make_a_page_beside_the_answers(ldt, tmp_path):
@@ -90,7 +80,7 @@ def run(ldt, tmp_path, tiny_longformer, capsys):
     folder = tmp_path / "run"
     folder.mkdir()
     make_run(tiny_longformer, folder)
-    write(tmp_path / "dev.jsonl", [{"text": f"a b {n}", "label": "yes"} for n in range(3)])
+    write_lines(tmp_path / "dev.jsonl", [{"text": f"a b {n}", "label": "yes"} for n in range(3)])
     (folder / "recipe.yaml").write_text(RECIPE)
     results = {"task": "classification", "scale": 100, "metric": "accuracy", "steps": 1}
     results |= {"metrics": {"eval_accuracy": 50.0}, "seconds": 1.0, "finished": "2026-11-25"}
@@ -113,7 +103,7 @@ def test_the_model_of_a_run_answers_its_evaluation_set(ldt, run, tmp_path):
 
 def test_answers_that_are_there_are_taken(ldt, run, tmp_path):
     scores = {"yes": 1.0, "no": 0.0}
-    write(tmp_path / "a", [{"id": n, "label": "yes", "scores": scores} for n in (1, 2, 3)])
+    write_lines(tmp_path / "a", [{"id": n, "label": "yes", "scores": scores} for n in (1, 2, 3)])
     code, out, err = ldt("run", "--answers", "a")
     assert (code, "answering" in err) == (0, False)
     assert "3 of 3 documents are answered rightly." in out
