@@ -39,6 +39,8 @@ COMMANDS = {
     "thresholds": "ldt.cli.thresholds:thresholds",
     "predict": "ldt.cli.predict:predict",
     "evaluate": "ldt.cli.evaluate:evaluate",
+    "report": "ldt.cli.report:report",
+    "compare": "ldt.cli.compare:compare",
     "perplexity": "ldt.cli.perplexity:perplexity",
     "bench": "ldt.cli.bench:bench",
     "labels": "ldt.cli.labels:labels",
