@@ -40,6 +40,8 @@ COMMANDS = {
     "predict": "ldt.cli.predict:predict",
     "evaluate": "ldt.cli.evaluate:evaluate",
     "perplexity": "ldt.cli.perplexity:perplexity",
+    "runs": "ldt.cli.runs:runs",
+    "curves": "ldt.cli.curves:curves",
     "bench": "ldt.cli.bench:bench",
     "labels": "ldt.cli.labels:labels",
     "recipes": "ldt.cli.recipes:recipes",

@@ -20,7 +20,7 @@ from ldt.errors import RecipeError, TrainingDiverged
 from ldt.metrics.baseline import Baseline, no_better
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import AnyTask, Decision, Task
-from ldt.training.progress import is_metric
+from ldt.training.log_file import is_metric
 from ldt.training.trainer import Trainer
 
 log = logging.getLogger("ldt")

@@ -29,9 +29,10 @@ from ldt.training.arguments import is_automatic, settings
 from ldt.training.cost import Cost, estimate, fitting
 from ldt.training.evaluation import Measured, MetricsByStep, no_better_than
 from ldt.training.job import Job, Prepared
+from ldt.training.log_file import METRICS
 from ldt.training.making import make_trainer
 from ldt.training.model_card import card
-from ldt.training.progress import METRICS, plain_numbers
+from ldt.training.progress import plain_numbers
 from ldt.training.rescue import FolderLost, Held, new_place
 from ldt.training.scale import SCALE, threshold_to_scale
 from ldt.training.signals import Interrupted

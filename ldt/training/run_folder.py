@@ -26,7 +26,7 @@ from ldt.errors import ModelError, UserError
 from ldt.recipe import yaml
 from ldt.recipe.recipe import RECIPE, Recipe
 from ldt.training import checkpoints, processes
-from ldt.training.progress import METRICS as LOG
+from ldt.training.log_file import METRICS as LOG
 from ldt.training.scale import SCALE, results_to_scale
 
 log = logging.getLogger("ldt")
@@ -134,7 +134,7 @@ def read_run(run: Path) -> dict[str, Any] | None:
         record = json.loads((run / RUN).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (ValueError, OSError):
+    except (ValueError, OSError, RecursionError):
         record = None
     if not isinstance(record, dict) or not isinstance(record.get("identity"), dict):
         raise ModelError(f"{run / RUN}: cannot be read; remove the folder or choose another")

@@ -25,8 +25,9 @@ from ldt import files
 from ldt.errors import ModelError, TrainingDiverged, UserError, first_line, out_of_memory
 from ldt.training import checkpoints, lora
 from ldt.training.flow import Flow, NamingDocuments
+from ldt.training.log_file import METRICS, cut_log
 from ldt.training.micro_batches import MicroBatches
-from ldt.training.progress import METRICS, ProgressReport, cut_log
+from ldt.training.progress import ProgressReport
 from ldt.training.rescue import FolderLost, Held
 from ldt.training.scale import SCALE
 from ldt.training.signals import StopSignal
