@@ -105,7 +105,7 @@ def _fitting(widths: dict[str, int]) -> tuple[list[str], int]:
         rest = stdout.width - sum(widths[name] + GAP for name in shown[1:])
         if rest >= min(widths["name"], NAME):
             break
-    return shown, max(1, min(widths["name"], rest))
+    return shown, max(len("name"), min(widths["name"], rest))
 
 
 def _cells(run: "Run") -> dict[str, str]:
@@ -132,5 +132,9 @@ def _bytes(size: int) -> str:
     """``812 kB``, ``107 MB``, ``1.3 GB``."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6)):
         if size >= scale:
-            return f"{size / scale:,.1f} {unit}" if size < 10 * scale else f"{size / scale:,.0f} {unit}"
+            return (
+                f"{size / scale:,.1f} {unit}"
+                if size < 10 * scale
+                else f"{size / scale:,.0f} {unit}"
+            )
     return f"{-(-size // 1000)} kB"

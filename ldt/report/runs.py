@@ -122,15 +122,13 @@ def read(folder: Path) -> Run:
     if record is None:
         return Run(str(folder), size=size, note=f"{run_folder.RUN} cannot be read")
     identity = record["identity"]
-    run = {
+    run: dict[str, Any] = {
         "name": str(folder),
         "task": _text(identity.get("task.name")),
         "model": _text(identity.get("model.path")),
         "length": _whole(identity.get("data.max_length")),
         "size": size,
     }
-    # A run that is being overwritten or resumed has results of before, which do not count.
-    holder = files.holder(folder)
     if record.get("finished"):
         return _finished(folder, record, run)
     try:
@@ -139,7 +137,7 @@ def read(folder: Path) -> Run:
         return Run(**run, note=f"{METRICS}: {error.strerror}")
     run |= _logged(log, identity.get("training.metric_for_best_model"))
     run["date"] = _changed(folder / METRICS) or _changed(folder / run_folder.RUN)
-    if holder is not None:
+    if holder := files.holder(folder):
         last = log[-1] if log else {"step": 0}
         epoch = f", epoch {last['epoch']:.2f}" if _number(last.get("epoch")) is not None else ""
         who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
@@ -172,7 +170,7 @@ def _finished(folder: Path, record: dict[str, Any], run: dict[str, Any]) -> Run:
 
 
 def _logged(log: list[dict[str, Any]], metric: Any) -> dict[str, Any]:
-    """The metric of the last evaluation, else the last loss, without a value if it is not finite."""
+    """The metric of the last evaluation, else the last loss; no value if it is not finite."""
     wanted = f"eval_{str(metric).removeprefix('eval_')}"
     for row in reversed(log):
         names = [name for name in row if is_metric(name)]

@@ -61,7 +61,9 @@ def chart(
     labels = {0: ticks[0], HEIGHT // 2: ticks[1], HEIGHT - 1: ticks[2]}
     drawn = [Text(plain(title), "bold" if colour else "", overflow="fold")]
     for number, row in enumerate(cells):
-        text = Text(f"{labels.get(number, ''):>{margin}} ┤" if number in labels else f"{'':>{margin}} │")
+        text = Text(
+            f"{labels.get(number, ''):>{margin}} ┤" if number in labels else f"{'':>{margin}} │"
+        )
         for dots, whose in row:
             mark = (MARKS[whose % len(MARKS)] if letters else chr(_BRAILLE + dots)) if dots else " "
             text.append(mark, COLOURS[whose % len(COLOURS)] if colour and dots else None)
@@ -80,9 +82,7 @@ def _axis(left: str, right: str, x: str, margin: int, columns: int) -> list[Text
     return [Text(f"{'':>{margin}} └{'─' * columns}"), Text(f"{'':>{margin}}  {words}")]
 
 
-def _legend(
-    name: str, line: Points, title: str, number: int, letters: bool, colour: bool
-) -> Text:
+def _legend(name: str, line: Points, title: str, number: int, letters: bool, colour: bool) -> Text:
     """What a line is, where it begins and ends, and what of it could not be drawn."""
     known = [b for _, b in line if b is not None]
     mark = MARKS[number % len(MARKS)] if letters else "●"

@@ -38,7 +38,9 @@ def cut_log(path: Path, step: int) -> None:
     """Drop the lines of a log that were written after a checkpoint, and a last line cut short."""
     if path.exists():
         # train_loss comes with the end.
-        kept = [line for row, line in _lines(path) if row["step"] <= step and "train_loss" not in row]
+        kept = [
+            line for row, line in _lines(path) if row["step"] <= step and "train_loss" not in row
+        ]
         write_whole(path, "".join(f"{line}\n" for line in kept))
 
 

@@ -17,9 +17,10 @@ from transformers import TrainerCallback
 
 from ldt.data.heartbeat import Heartbeat, duration
 from ldt.metrics.numbers import metric_text
-from ldt.training.log_file import METRICS, is_metric
+from ldt.training.log_file import METRICS, cut_log, is_metric
 
 log = logging.getLogger("ldt")
+
 
 class ProgressReport(TrainerCallback):
     """Reports a Trainer's steps, evaluations and logs.
@@ -144,6 +145,11 @@ class ProgressReport(TrainerCallback):
                         "%s: not written from step %d on: %s", self.path, row["step"], error
                     )
                 self._warned = True
+
+    def cut(self, step: int) -> None:
+        """Drop the lines of the log that were written after a checkpoint."""
+        if self.path:
+            cut_log(self.path, step)
 
     def close(self) -> None:
         """Take the bar from the screen; no callback is told of a training that failed."""
