@@ -24,7 +24,7 @@ def curves(
         typer.Option(
             metavar="NAME",
             help="What to draw, as metrics.jsonl calls it (grad_norm, eval_f1); may be repeated; "
-            "by default the losses and the first metric of the evaluation.",
+            "by default the losses and the metric that the runs go by.",
         ),
     ] = None,
     follow: Annotated[
@@ -71,12 +71,12 @@ def _drawn(runs: list[str], metrics: list[str]) -> "list[Text]":
     """The charts as lines; runs without a log are told."""
     from rich.text import Text
 
-    from ldt.report.learning import charts, logs
+    from ldt.report.learning import charts, goes_by, logs
     from ldt.report.terminal import chart
 
     found = logs(runs)
     lines: list[Text] = []
-    for name, series in charts(found, metrics).items():
+    for name, series in charts(found, metrics, goes_by(runs)).items():
         drawn = chart(name, series, width=stdout.width, colour=_colour())
         if not drawn:
             drawn = [Text(f"{name}: no value is finite")]

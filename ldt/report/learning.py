@@ -7,7 +7,7 @@ from typing import Any
 from ldt.errors import UserError, did_you_mean
 from ldt.report.terminal import Points
 from ldt.training import run_folder
-from ldt.training.log_file import METRICS, is_metric, rows, values
+from ldt.training.log_file import METRICS, evaluated, is_metric, rows, values
 
 Log = Sequence[Mapping[str, Any]]
 
@@ -34,12 +34,21 @@ def logs(runs: Sequence[str]) -> dict[str, Log]:
     return found
 
 
-def charts(logs: Mapping[str, Log], metrics: Sequence[str] = ()) -> dict[str, dict[str, Points]]:
+def goes_by(runs: Sequence[str]) -> list[str]:
+    """The metrics that run folders go by, as their logs name them; none of older ones."""
+    records = [run_folder.read_run(Path(name).expanduser()) or {} for name in runs]
+    return [evaluated(record["metric"]) for record in records if record.get("metric")]
+
+
+def charts(
+    logs: Mapping[str, Log], metrics: Sequence[str] = (), first: Sequence[str] = ()
+) -> dict[str, dict[str, Points]]:
     """The lines of each chart, by the name of the metric and that of the run.
 
     Args:
         metrics: names as metrics.jsonl has them, without ``eval_`` too; none are the loss of the
-            steps, that of the evaluation, and what else the evaluation logs first.
+            steps, that of the evaluation, and one more.
+        first: those of which the one more is taken, if one was logged; else it is the first.
 
     Raises:
         UserError: no run has logged such a metric.
@@ -48,7 +57,8 @@ def charts(logs: Mapping[str, Log], metrics: Sequence[str] = ()) -> dict[str, di
     names = [name for name in names if name not in _NO_CURVES]
     wanted = [_found(metric, names) for metric in metrics] if names else []
     if not metrics:
-        others = [name for name in names if is_metric(name) and name != "eval_loss"][:1]
+        others = [name for name in (*first, *names) if is_metric(name) and name != "eval_loss"]
+        others = [name for name in others if name in names][:1]
         wanted = [name for name in ("loss", "eval_loss", *others) if name in names]
     made: dict[str, dict[str, Points]] = {}
     for name in dict.fromkeys(wanted):

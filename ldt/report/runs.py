@@ -16,7 +16,7 @@ from ldt.metrics.baseline import is_better
 from ldt.recipe.recipe import RECIPE
 from ldt.tasks import TASKS
 from ldt.training import checkpoints, run_folder
-from ldt.training.log_file import METRICS, is_metric, rows
+from ldt.training.log_file import METRICS, evaluated, is_metric, rows
 
 DEPTH = 3  # folders below one that is looked through
 FINISHED, RUNNING, STOPPED, DAMAGED = "finished", "running", "stopped", "damaged"
@@ -135,7 +135,7 @@ def read(folder: Path) -> Run:
         log = rows(folder / METRICS)
     except OSError as error:
         return Run(**run, note=f"{METRICS}: {error.strerror}")
-    run |= _logged(log, identity.get("training.metric_for_best_model"))
+    run |= _logged(log, record.get("metric"))
     run["date"] = _changed(folder / METRICS) or _changed(folder / run_folder.RUN)
     if holder := files.holder(folder):
         last = log[-1] if log else {"step": 0}
@@ -161,7 +161,7 @@ def _finished(folder: Path, record: dict[str, Any], run: dict[str, Any]) -> Run:
         run["length"] = _whole(results.get("max_length")) or run["length"]
         run["time"] = _number(results["seconds"])
         metric = (results["metric"] or "train_loss").removeprefix("eval_")
-        names = [f"eval_{metric}", metric]
+        names = [evaluated(metric), metric]
         run["value"] = next((_number(metrics[name]) for name in names if name in metrics), None)
         run["metric"] = metric
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -171,7 +171,7 @@ def _finished(folder: Path, record: dict[str, Any], run: dict[str, Any]) -> Run:
 
 def _logged(log: list[dict[str, Any]], metric: Any) -> dict[str, Any]:
     """The metric of the last evaluation, else the last loss; no value if it is not finite."""
-    wanted = f"eval_{str(metric).removeprefix('eval_')}"
+    wanted = evaluated(metric)
     for row in reversed(log):
         names = [name for name in row if is_metric(name)]
         if names:

@@ -60,11 +60,11 @@ def chart(
     letters = not colour and len(lines) > 1
     labels = {0: ticks[0], HEIGHT // 2: ticks[1], HEIGHT - 1: ticks[2]}
     drawn = [Text(plain(title), "bold" if colour else "", overflow="fold")]
-    for number, row in enumerate(cells):
+    for number, line_of_cells in enumerate(cells):
         text = Text(
             f"{labels.get(number, ''):>{margin}} ┤" if number in labels else f"{'':>{margin}} │"
         )
-        for dots, whose in row:
+        for dots, whose in line_of_cells:
             mark = (MARKS[whose % len(MARKS)] if letters else chr(_BRAILLE + dots)) if dots else " "
             text.append(mark, COLOURS[whose % len(COLOURS)] if colour and dots else None)
         text.rstrip()

@@ -51,6 +51,11 @@ def is_metric(name: str) -> bool:
     )
 
 
+def evaluated(metric: Any) -> str:
+    """The name in the log of a metric, which recipes have with or without ``eval_``."""
+    return f"eval_{str(metric).removeprefix('eval_')}"
+
+
 def _lines(path: Path) -> list[tuple[dict[str, Any], str]]:
     """The lines that are whole, read and as they are."""
     try:

@@ -150,7 +150,8 @@ def train(
         versions = run_folder.versions(trainer.args.device.type)
         arithmetic = broadcast_object_list([matmul.choices()])[0]  # the same in all processes
         stack.enter_context(matmul.chosen(arithmetic))
-        begin = partial(_begin, job.recipe, training, identity, versions, arithmetic)
+        goes_by = {"arithmetic": arithmetic, "metric": trainer.args.metric_for_best_model}
+        begin = partial(_begin, job.recipe, training, identity, versions, goes_by)
         if processes.is_first():
             trainer.held = Held(run, begin(run, resume=resume))
             trainer.progress.lost = trainer.held.fault
@@ -221,14 +222,14 @@ def _begin(
     training: dict[str, Any],
     identity: dict,
     versions: dict[str, str],
-    arithmetic: dict,
+    goes_by: dict,
     run: Path,
     *,
     resume: bool,
 ) -> str:
     """Write into a run folder what the run is; see `run_folder.begin`."""
     resolved = replace(recipe, training=training | {"output_dir": str(run)})
-    return run_folder.begin(run, identity, dump(resolved), versions, arithmetic, resume)
+    return run_folder.begin(run, identity, dump(resolved), versions, goes_by, resume)
 
 
 def _say_where_it_begins(run: Path, checkpoint: Path | None, resume: bool) -> None:

@@ -232,7 +232,7 @@ def _shown(value: Any) -> str:
 
 
 def begin(
-    run: Path, wanted: dict, recipe_text: str, used: dict[str, Any], arithmetic: dict, resume: bool
+    run: Path, wanted: dict, recipe_text: str, used: dict[str, Any], goes_by: dict, resume: bool
 ) -> str:
     """Write what the run is; of an older run that is overwritten nothing stays.
 
@@ -241,7 +241,8 @@ def begin(
 
     Args:
         used: the `versions`; on resuming, a warning names those that have changed.
-        arithmetic: `ldt.attention.matmul.choices`, for those who resume.
+        goes_by: ``arithmetic``, `ldt.attention.matmul.choices`, for those who resume; ``metric``,
+            by which weights are chosen, for those who look on.
 
     Returns:
         A word that run.json has from this session alone.
@@ -264,7 +265,7 @@ def begin(
     new: dict[str, Any] = {
         "identity": wanted,
         "versions": used,
-        "arithmetic": arithmetic,
+        **goes_by,
         "files": [],
     }
     new |= {"scale": SCALE, "finished": False}

@@ -107,16 +107,25 @@ def write(name, log):
 def titles(out):
     lines = out.decode().splitlines()
     return [
-        line for line in lines if line in ("loss", "eval_loss", "eval_f1", "epoch", "grad_norm")
+        line
+        for line in lines
+        if line in ("loss", "eval_loss", "eval_f1", "eval_em", "epoch", "grad_norm")
     ]
 
 
-def test_the_command_draws_the_losses_and_the_first_metric_of_the_evaluation(place):
+def test_the_command_draws_the_losses_and_a_metric_of_the_evaluation(place):
     done = ldt("curves", "runs/a", env={"COLUMNS": "60"})
     assert (done.returncode, done.stderr) == (0, b"")
     assert titles(done.stdout) == ["loss", "eval_loss", "eval_f1"]
     assert max(map(len, done.stdout.decode().splitlines())) <= 70  # of the legend
     assert b"\x1b" not in done.stdout
+
+
+def test_the_metric_that_a_run_goes_by_is_drawn_before_others(place):
+    write("a", '{"step": 1, "eval_em": 1.0, "eval_f1": 2.0, "eval_loss": 3.0}\n')
+    assert titles(ldt("curves", "runs/a").stdout) == ["eval_loss", "eval_em"]
+    Path("runs/a/run.json").write_text('{"identity": {}, "metric": "f1"}')
+    assert titles(ldt("curves", "runs/a").stdout) == ["eval_loss", "eval_f1"]
 
 
 def test_runs_overlie_and_a_metric_is_named_as_people_do(place):

@@ -80,9 +80,10 @@ def test_the_metric_of_a_run_under_way_is_the_one_it_goes_by(place):
     rows = [{"step": 4, "eval_loss": 3.0, "eval_em": 1.0, "eval_f1": 7.0, "eval_runtime": 9.0}]
     folder = make("runs/a", finished=None, rows=rows)
     assert read(folder).metric == "em"
-    make("runs/a", None, rows=rows, **{"training.metric_for_best_model": "eval_f1"})
+    record = json.loads((folder / "run.json").read_text())
+    write(folder / "run.json", record | {"metric": "eval_f1"})
     assert read(folder).metric == "f1"
-    make("runs/a", None, rows=rows, **{"training.metric_for_best_model": "loss"})
+    write(folder / "run.json", record | {"metric": "loss"})
     assert (read(folder).metric, read(folder).value) == ("loss", 3.0)
 
 
