@@ -34,6 +34,7 @@ log = logging.getLogger("ldt")
 RUN = "run.json"
 RESULTS = "metrics.json"
 CARD = "README.md"
+TENSORBOARD = "tensorboard"  # folder of its files, with training.report_to
 LATEST = Path("runs/latest")
 LOSS = "mean over the items of a step"  # in run.json, as the loss that a run trains by
 MOST_DIFFERENCES = 20
@@ -264,6 +265,7 @@ def begin(
     session = secrets.token_hex(8)
     new: dict[str, Any] = {
         "identity": wanted,
+        "id": secrets.token_hex(8),
         "versions": used,
         **goes_by,
         "files": [],
@@ -282,7 +284,7 @@ def clear(run: Path, record: dict[str, Any]) -> None:
     _write(run, record | {"finished": False})
     for path in checkpoints.checkpoints(run).values():
         shutil.rmtree(path)
-    for name in [*record.get("files", []), RESULTS, LOG, RECIPE, RUN]:
+    for name in [*record.get("files", []), TENSORBOARD, RESULTS, LOG, RECIPE, RUN]:
         if Path(name).name == name:
             _unlink(run / name)
 
