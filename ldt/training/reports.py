@@ -7,6 +7,7 @@ import logging
 import netrc
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from importlib.util import find_spec
@@ -170,6 +171,4 @@ def _has_wandb_key() -> bool:
 def _end(name: str) -> None:
     """Close the run of W&B, so that the next phase of a training gets one of its own."""
     if name == "wandb":
-        import wandb  # type: ignore[import-not-found]  # may be missing
-
-        wandb.finish()
+        sys.modules["wandb"].finish()  # its callback has imported it

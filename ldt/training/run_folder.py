@@ -34,6 +34,7 @@ log = logging.getLogger("ldt")
 RUN = "run.json"
 RESULTS = "metrics.json"
 CARD = "README.md"
+PATTERN = "pattern.svg"  # a picture in the card
 TENSORBOARD = "tensorboard"  # folder of its files, with training.report_to
 LATEST = Path("runs/latest")
 LOSS = "mean over the items of a step"  # in run.json, as the loss that a run trains by
