@@ -18,9 +18,10 @@ from ldt.data.features import Features
 from ldt.data.records import Example
 from ldt.errors import RecipeError, TrainingDiverged
 from ldt.metrics.baseline import Baseline, no_better
+from ldt.metrics.numbers import by_doubling
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import AnyTask, Decision, Task
-from ldt.training.progress import is_metric
+from ldt.training.log_file import is_metric
 from ldt.training.trainer import Trainer
 
 log = logging.getLogger("ldt")
@@ -34,12 +35,15 @@ class Measured(NamedTuple):
         table: rows of further metrics, such as those of each class.
         changes: to the config of the model that has these metrics, such as a threshold.
         decisions: figures of what it decides by (`ldt.tasks.decisions.report`).
+        by_length: the metrics of the documents of up to 512 tokens, of up to twice as many …: rows
+            of ``most_tokens``, ``documents`` and ``metrics``; none where all are of one row.
     """
 
     metrics: dict[str, float]
     table: list[dict[str, Any]]
     changes: Mapping[str, Any] = MappingProxyType({})
     decisions: Mapping[str, Any] = MappingProxyType({})
+    by_length: Sequence[dict[str, Any]] = ()
 
 
 class Measure(ABC):
@@ -113,13 +117,27 @@ class ByExample(Measure):
                 f"{', '.join(wrong[:10])}"
             )
         decision, golds = Decision(answers), [self.golds[number] for number in numbers]
+        lengths = [self.features[self.rows[n][0]]["tokens"] for n in numbers]
         if self.decides:
-            lengths = [self.features[self.rows[n][0]]["tokens"] for n in numbers]
             decision = self.task.decide(answers, golds, self.config, lengths)
         metrics, table = self.task.score(decision.answers, golds, self.config)
         rows = zip_longest(table, decision.columns, fillvalue={})
         changes = self.task.settle(metrics) | decision.changes
-        return Measured(metrics, [row | more for row, more in rows], changes, decision.report)
+        table = [row | more for row, more in rows]
+        by_length = [] if self.rough else self._by_length(decision.answers, golds, lengths)
+        return Measured(metrics, table, changes, decision.report, by_length)
+
+    def _by_length(self, answers: Sequence, golds: Sequence, lengths: Sequence[int]) -> list[dict]:
+        """The metrics of documents by their tokens, see `Measured`."""
+        found: list[dict[str, Any]] = []
+        groups = by_doubling(lengths)
+        for most, own in groups if len(groups) > 1 else ():
+            parts = [answers[number] for number in own], [golds[number] for number in own]
+            metrics, _ = self.task.score(*parts, self.config)
+            settings = self.task.settle(metrics)  # these tell nothing about the quality
+            metrics = {name: value for name, value in metrics.items() if name not in settings}
+            found.append({"most_tokens": most, "documents": len(own), "metrics": metrics})
+        return found
 
     def names(self, trainer):
         rows = self.rows[0]

@@ -67,6 +67,7 @@ def test_a_run_folder_describes_itself(recipe, capsys):
     assert os.readlink("runs/latest") == "r"
     assert {path.name for path in run.iterdir() if path.is_file()} == {
         "README.md",
+        "pattern.svg",
         "config.json",
         "metrics.json",
         "metrics.jsonl",
