@@ -23,6 +23,7 @@ from ldt.inference.run_folder import fingerprint
 from ldt.metrics import evaluate, rouge
 from ldt.metrics.summarization import published, read_predictions
 from ldt.model import LdtForConditionalGeneration, load
+from ldt.model.adapters import PROJECTIONS
 from ldt.recipe import recipe as recipes
 from ldt.tasks import Summarization
 from ldt.training import cost
@@ -300,6 +301,11 @@ def test_an_adapter_leaves_the_embeddings_and_keeps_the_search(recipe, tiny_led)
     weights, base = (load_file(Path(p) / "model.safetensors") for p in ("runs/r", tiny_led))
     assert "lm_head.weight" not in weights
     assert torch.equal(weights["led.shared.weight"], base["led.shared.weight"])
+    changed = {name for name, values in weights.items() if not torch.equal(values, base[name])}
+    layers = {name.removesuffix(".weight").partition(".layers.")[2][2:] for name in changed}
+    encoder = {f"self_attn.longformer_self_attn.{name}" for name in PROJECTIONS}
+    decoder = {f"{part}.{name}_proj" for part in ("self_attn", "encoder_attn") for name in "qv"}
+    assert layers == encoder | decoder
     for model in ("runs/r", "runs/r/adapter"):
         assert GenerationConfig.from_pretrained(model).max_length == 6
         predict("dev.jsonl", model=model, output=f"{Path(model).name}.jsonl")

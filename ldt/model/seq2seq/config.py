@@ -14,6 +14,7 @@ from ldt.model.config import (
     check_pad_token,
     check_pooling,
     layer_dilations,
+    refuse_other_writers,
 )
 
 OURS = ("ldt_seq2seq", "led")  # model_types
@@ -105,6 +106,7 @@ def plain_led(values, source="SOURCE"):
     """
     kind = values.get("model_type")
     if not is_seq2seq(values):
+        refuse_other_writers(kind, source)
         more = f"; ldt convert {source} makes it a long one" if kind == "bart" else ""
         raise ModelError(f"{source}: a model of kind {kind}, not an encoder-decoder (led){more}")
     for key, fixed in _FIXED.items():
