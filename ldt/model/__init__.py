@@ -30,6 +30,7 @@ from ldt.model.heads.spans import LdtForQuestionAnswering
 from ldt.model.heads.tokens import LdtForTokenClassification
 from ldt.model.loading import check_folder, load, load_tokenizer
 from ldt.model.seq2seq.config import LdtSeq2SeqConfig
+from ldt.model.seq2seq.evidence import LdtForEvidenceGeneration
 from ldt.model.seq2seq.model import LdtForConditionalGeneration, LdtSeq2SeqModel
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "LdtForConditionalGeneration",
     "LdtForEvidenceAnswering",
     "LdtForEvidenceClassification",
+    "LdtForEvidenceGeneration",
     "LdtForMaskedLM",
     "LdtForMultipleChoice",
     "LdtForPassageAnswering",

@@ -126,7 +126,9 @@ training: {torch_compile: true}
 
 def test_an_encoder_decoder_is_not_compiled(recipe):
     options = "task={name: summarization}", "data.overflow=truncate", "training.torch_compile=true"
-    with pytest.raises(RecipeError, match="torch_compile=true: .* encoder-decoder are not compiled"):
+    with pytest.raises(
+        RecipeError, match="torch_compile=true: .* encoder-decoder are not compiled"
+    ):
         arguments.settings(recipe(*options))
 
 

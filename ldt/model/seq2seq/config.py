@@ -50,6 +50,8 @@ class LdtSeq2SeqConfig(OwnConfig, LEDConfig):
         pooling_layers: numbers of the encoder's layers, from 0 on, that have a second level.
         pooling_window, pooling, pooling_size, pooling_stride, pooling_input,
         pooling_share_weights, pooling_gate: see `LdtConfig`.
+        evidence_weights: of the losses that `LdtForEvidenceGeneration` sums up; 1 where one is not
+            named.
     """
 
     model_type = "ldt_seq2seq"
@@ -70,6 +72,7 @@ class LdtSeq2SeqConfig(OwnConfig, LEDConfig):
     pooling_input: Literal["first_level", "embeddings"] = "first_level"
     pooling_share_weights: bool = False
     pooling_gate: bool = False
+    evidence_weights: dict[str, float] = field(default_factory=dict)
 
     @staticmethod
     def plain(values, source="SOURCE"):
