@@ -6,12 +6,14 @@ import transformers
 from leds import documents, led, led_config, targets
 from longformers import reconfigured
 
+from ldt.errors import ModelError
 from ldt.model import LdtForConditionalGeneration, LdtForEvidenceGeneration, LdtSeq2SeqConfig, load
 
+NONE = -100
 POSITIONS = torch.tensor(
-    [[3, 7, 12, 18], [2, 9, -100, -100], [4, 5, 6, -100], [1, -100, -100, -100]]
+    [[3, 7, 12, 18], [2, 9, NONE, NONE], [4, 5, 6, NONE], [1, NONE, NONE, NONE]]
 )
-LABELS = torch.tensor([[0, 1, 1, 0], [1, 0, -100, -100], [0, 0, -100, -100], [-100] * 4])
+LABELS = torch.tensor([[0, 1, 1, 0], [1, 0, NONE, NONE], [0, 0, NONE, NONE], [NONE] * 4])
 
 
 @pytest.fixture
@@ -57,7 +59,9 @@ def by_hand(states, layer, rows=range(4)):
 
 
 @pytest.mark.parametrize("weights", [{}, {"passages": 0.25, "answer": 2.0}], ids=str)
-def test_the_loss_is_that_of_an_led_and_of_a_classifier_at_the_separators(both, weights):
+def test_the_loss_is_that_of_an_led_and_of_a_classifier_at_the_separators(
+    both, weights, exact_peer
+):
     theirs, ours = both
     ours.config.evidence_weights = weights
     batch = inputs()
@@ -111,7 +115,7 @@ def test_the_items_of_a_step_divide_both_losses(both):
     assert ours(**nothing).loss == 0
 
 
-def test_a_folder_has_it_and_transformers_reads_its_led(both, tmp_path):
+def test_a_folder_has_it_and_transformers_reads_its_led(both, tmp_path, exact_peer):
     _, ours = both
     ours.config.evidence_weights = {"passages": 0.5}
     ours.save_pretrained(tmp_path / "ours")
@@ -164,5 +168,5 @@ def test_a_new_classifier_is_drawn_and_announced(tmp_path, caplog):
     LdtForEvidenceGeneration(with_levels).save_pretrained(tmp_path / "pooled")
     assert load(tmp_path / "pooled", LdtForEvidenceGeneration).config.pooling_layers == [1]
     reconfigured(tmp_path, evidence_weights={"passages": "much"})
-    with pytest.raises(ValueError, match="evidence_weights"):
+    with pytest.raises(ModelError, match="config.json: .*evidence_weights"):
         load(tmp_path, LdtForEvidenceGeneration)
