@@ -30,6 +30,12 @@ def tiny(tokenizer_folder):
     return AutoTokenizer.from_pretrained(tokenizer_folder)
 
 
+def names(answer, type="extractive", paragraphs=(2,), **more):
+    """The answer of an annotator, with paragraphs of this paper as evidence."""
+    evidence = {"evidence": [PARAGRAPHS[number] for number in paragraphs]}
+    return said(answer, type, paragraphs, **more) | evidence
+
+
 def asked(*answers, **fields):
     return question(*answers, **{"paragraphs": PARAGRAPHS, "sections": SECTIONS} | fields)
 
@@ -52,7 +58,7 @@ def laid_out(tokenizer, *pieces):
 
 
 def test_a_separator_stands_before_each_heading_and_paragraph_and_is_global(tiny):
-    (feature,) = encode(asked(said("May", paragraphs=(2,))), tiny)
+    (feature,) = encode(asked(names("May")), tiny)
     pieces = ["One", "It is red. It is", "Two", "It ends in May.", "It is red. It is"]
     ids, places = laid_out(tiny, *pieces)
     assert feature["input_ids"] == ids
@@ -72,12 +78,12 @@ def test_every_paragraph_with_a_text_of_the_evidence_is_right(tiny):
     (feature,) = encode(asked(NOTHING), tiny)
     assert feature["passage_labels"] == [0] * 5
     assert feature["labels"].tolist() == [0, *tokenize(tiny, "Unanswerable"), SEP]
-    spans = said("red, May", paragraphs=(0,), spans=["red", "May"])
+    spans = names("red, May", paragraphs=(0,), spans=["red", "May"])
     assert encode(asked(spans), tiny)[0]["labels"].tolist() == [0, *tokenize(tiny, "red, May"), SEP]
 
 
 def test_annotators_are_so_many_inputs_and_evaluation_has_the_first(tiny):
-    answers = said("May", paragraphs=(2,)), said("Yes", "boolean", (0,)), NOTHING
+    answers = names("May"), names("Yes", "boolean", (0,)), NOTHING
     features = encode(asked(*answers), tiny)
     assert len(features) == 1
     found = TASK.instances(features)
@@ -100,7 +106,7 @@ def test_annotators_are_so_many_inputs_and_evaluation_has_the_first(tiny):
 def test_a_long_paper_is_read_from_its_beginning(tiny, left):
     ids, places = laid_out(tiny, "One", "It is red. It is", "Two", "It ends in May.", "It is red.")
     room = places[3] + left
-    (feature,) = encode(asked(said("May", paragraphs=(2,))), tiny, max_length=room)
+    (feature,) = encode(asked(names("May")), tiny, max_length=room)
     assert feature["input_ids"] == ids[:room]
     assert feature["passage_positions"] == places[: 3 + (left > 0)]
     assert feature["passage_labels"] == [0, 0, 0, 1][: 3 + (left > 0)]
@@ -170,7 +176,7 @@ def test_the_answer_is_the_text_and_evidence_all_paragraphs_above_one_half(tiny)
 
 
 def test_without_a_loss_of_passages_no_evidence_is_named(tiny):
-    item, config = asked(), LdtSeq2SeqConfig(evidence_weights={"passages": 0})
+    item, config = asked(), LdtSeq2SeqConfig(evidence_weights={"passages": 0.0})
     answer = TASK.decode([written(tiny, "May", [9.0] * 5)], config, item, encode(item, tiny))
     assert (answer["evidence"], answer["paragraph_probs"]) == ([], [0.0] * 4)
     assert QasperGeneration(weights={"passages": 0}).learn([item], DataSection()) == {
