@@ -137,6 +137,7 @@ class QasperGeneration(PaperQuestions, WritingTask):
         feature |= {"passages": np.array(numbers, np.int32), "passage_positions": places}
         feature |= {"paragraphs": self._paragraphs(example, data), "tokenizer": tokenizer}
         feature |= {"document": 0, "tokens": begin + max(length, 1), "flags": flags}
+        feature["chunks"] = 1  # however many are learnt
         if config is not None:
             read = pieces[: len(places)]
             first, *others = (
