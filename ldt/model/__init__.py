@@ -30,8 +30,11 @@ from ldt.model.heads.spans import LdtForQuestionAnswering
 from ldt.model.heads.tokens import LdtForTokenClassification
 from ldt.model.loading import check_folder, load, load_tokenizer
 from ldt.model.seq2seq.config import LdtSeq2SeqConfig
-from ldt.model.seq2seq.evidence import LdtForEvidenceGeneration
-from ldt.model.seq2seq.model import LdtForConditionalGeneration, LdtSeq2SeqModel
+from ldt.model.seq2seq.model import (
+    LdtForConditionalGeneration,
+    LdtForEvidenceGeneration,
+    LdtSeq2SeqModel,
+)
 
 __all__ = [
     "LdtCausalConfig",
