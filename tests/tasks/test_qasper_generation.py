@@ -67,6 +67,7 @@ def test_a_separator_stands_before_each_heading_and_paragraph_and_is_global(tiny
     marks = np.flatnonzero(feature["global_attention_mask"]).tolist()
     assert marks == [*range(places[0]), *places]
     assert (feature["tokens"], feature["flags"]) == (len(ids), {})
+    assert feature["chunks"] == 1  # also where several answers are learnt
     assert TASK.parts(asked(), DataSection()) == ("\n".join(pieces), "When?")
 
 
@@ -160,7 +161,7 @@ def written(tokenizer, text, logits, end=True):
 
 
 def test_the_answer_is_the_text_and_evidence_all_paragraphs_above_one_half(tiny):
-    item = asked(question="When?")
+    item = asked(paragraphs=[*PARAGRAPHS, " "], sections=[*SECTIONS, None])
     features = encode(item, tiny)
     output = written(tiny, " May, June ", [9.0, 0.1, 9.0, 0.0, 2.0])
     answer = TASK.decode([output], CONFIG, item, features)
@@ -168,7 +169,7 @@ def test_the_answer_is_the_text_and_evidence_all_paragraphs_above_one_half(tiny)
     assert answer["answer_tokens"] == len(tokenize(tiny, " May, June "))
     # As in the file, each once, and no heading; the third stands at one half.
     assert (answer["paragraphs"], answer["evidence"]) == ([0, 3], [PARAGRAPHS[0]])
-    assert answer["paragraph_probs"] == pytest.approx([0.52498, 0, 0.5, 0.88080], abs=1e-5)
+    assert answer["paragraph_probs"] == pytest.approx([0.52498, 0, 0.5, 0.88080, 0], abs=1e-5)
     assert set(answer) <= {*TASK.answer_keys}
     assert json.loads(json.dumps(answer)) == answer
     cut = TASK.decode([written(tiny, "May", [0] * 5, end=False)], CONFIG, item, features)

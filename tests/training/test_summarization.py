@@ -143,22 +143,27 @@ def test_while_it_trains_some_documents_are_summarized_greedily(recipe):
 
 def test_what_is_written_stands_in_the_row_of_its_document():
     class Writer:
-        outputs, generates, decides = ("sequences",), True, False
+        outputs, generates, decides = ("sequences", "passage_logits"), True, False
 
         def sampled(self, documents):
             return {0, 3}
 
         def run(self, model, inputs, *, quick):
-            return {"sequences": inputs["input_ids"][:, :2] + 100 * quick}
+            ids = inputs["input_ids"][:, :2]
+            return {"sequences": ids + 100 * quick, "passage_logits": (ids / 4).bfloat16()}
 
     features = Features({"input_ids": [n], "document": n} for n in range(4))
     examples = [Example({}, n, "") for n in range(4)]
     measure = ByExample(Writer(), None, features, examples, range(4))
     batch = {"input_ids": torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])}
     left_out = [-100, -100]
-    found = measure.answer(None, batch, [2, 3, 0])["sequences"].tolist()
-    assert found == [left_out, [104, 105], [107, 108]]
-    assert measure.answer(None, batch, [1, 2])["sequences"].tolist() == 3 * [[-100]]
+    found = measure.answer(None, batch, [2, 3, 0])
+    assert found["sequences"].tolist() == [left_out, [104, 105], [107, 108]]
+    assert found["passage_logits"].tolist() == [left_out, [1.0, 1.25], [1.75, 2.0]]
+    assert found["passage_logits"].dtype == torch.float32
+    found = measure.answer(None, batch, [1, 2])
+    assert found["sequences"].tolist() == 3 * [[-100]]
+    assert found["passage_logits"].dtype == torch.float32  # as of the batches beside it
     assert measure.answer(None, batch, [1, 2, 2], every=True)["sequences"][0].tolist() == [101, 102]
     measure.rough = False
     found = measure.answer(None, batch, [2, 3])["sequences"].tolist()

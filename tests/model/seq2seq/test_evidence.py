@@ -13,7 +13,7 @@ NONE = -100
 POSITIONS = torch.tensor(
     [[3, 7, 12, 18], [2, 9, NONE, NONE], [4, 5, 6, NONE], [1, NONE, NONE, NONE]]
 )
-LABELS = torch.tensor([[0, 1, 1, 0], [1, 0, NONE, NONE], [0, 0, NONE, NONE], [NONE] * 4])
+LABELS = torch.tensor([[0, 1, 0, 0], [1, 0, NONE, NONE], [0, 0, NONE, NONE], [NONE] * 4])
 
 
 @pytest.fixture
