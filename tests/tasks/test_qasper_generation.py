@@ -1,6 +1,7 @@
 """Answers on papers that are written: inputs as the authors lay them out, answers, a whole run."""
 
 import json
+from functools import wraps
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from ldt.errors import DataError, RecipeError
 from ldt.inference.predict import predict
 from ldt.metrics import evaluate
 from ldt.model import LdtConfig, LdtForConditionalGeneration, LdtSeq2SeqConfig
+from ldt.model.encoders.led import LedEncoder
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import QasperGeneration
@@ -275,8 +277,16 @@ def test_a_run_that_ends_while_it_writes_resumes_bit_by_bit(run, monkeypatch, tm
     assert_same_run("whole", "stopped")
 
 
-def test_lines_of_ones_own_are_answered(run, monkeypatch):
+def test_lines_of_ones_own_are_answered_and_read_once(run, monkeypatch):
     monkeypatch.chdir(run[0])
+    calls, forward = [], LedEncoder.forward
+
+    @wraps(forward)
+    def counted(self, *args, **kwargs):
+        calls.append(1)
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(LedEncoder, "forward", counted)
     item = {"question": "AAAAA AAAAA", "paragraphs": ["The BBBBB.", "", "Of party."]}
     Path("new.jsonl").write_text(json.dumps({"id": "x"} | item) + "\n")
     predict("new.jsonl", model="run", output="answers.jsonl")
@@ -284,3 +294,4 @@ def test_lines_of_ones_own_are_answered(run, monkeypatch):
     assert answer["answer"] == "BBBBB"
     assert answer["evidence"] == ["The BBBBB."]
     assert len(answer["paragraph_probs"]) == 3
+    assert len(calls) == 1
