@@ -197,6 +197,12 @@ def test_the_cost_counts_a_part_while_it_trains_and_all_at_the_end(recipe, monke
     assert some / every == pytest.approx((2 * 8 / 20 + 1) / (2 + 1), rel=1e-3)
 
 
+def test_the_cost_in_bf16_leaves_the_model_as_it_was(recipe):
+    """Steps are measured several times; what accelerate puts around forward is taken off."""
+    short = ("training.bf16=true", "task.generation.max_length=6")
+    assert cost_of(Finetuning(recipe(*short))).seconds > 0
+
+
 class Stop(Exception):
     """What a test interrupts a run with."""
 
