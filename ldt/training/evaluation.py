@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from transformers import EvalPrediction, TrainerCallback
 
 from ldt.data.collate import NO_POSITION, by_input
@@ -20,7 +21,7 @@ from ldt.errors import RecipeError, TrainingDiverged
 from ldt.metrics.baseline import Baseline, no_better
 from ldt.metrics.numbers import by_doubling
 from ldt.recipe.recipe import Recipe
-from ldt.tasks.base import AnyTask, Decision, Task
+from ldt.tasks.base import WRITTEN, AnyTask, Decision, Task
 from ldt.training.log_file import is_metric
 from ldt.training.trainer import Trainer
 
@@ -154,8 +155,8 @@ class ByExample(Measure):
     def answer(
         self, model, inputs: dict[str, Any], documents: Sequence[int], every: bool = False
     ) -> dict[str, Any]:
-        """What a model writes for a batch: int64 [rows, tokens] by name, -100 where it is rough
-        and the row's document is left out.
+        """What a model says of a batch, [rows, ...] by name: int64 of what it writes, else float32;
+        -100 where it is rough and the row's document is left out.
 
         Args:
             documents: their numbers, one a row.
@@ -173,9 +174,10 @@ class ByExample(Measure):
         whole, ids = {}, inputs["input_ids"]
         for name in self.task.outputs:
             size = found[name].shape[1] if rows else 1
-            whole[name] = ids.new_full((len(ids), size), NO_POSITION)
+            dtype = ids.dtype if name == WRITTEN else torch.float32
+            whole[name] = ids.new_full((len(ids), size), NO_POSITION, dtype=dtype)
             if rows:
-                whole[name][rows] = found[name]
+                whole[name][rows] = found[name].to(dtype)
         return whole
 
     def _by_name(self, outputs) -> dict[str, np.ndarray]:

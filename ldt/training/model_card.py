@@ -37,6 +37,7 @@ HUB_TASKS = {
     "LdtForConditionalGeneration": "summarization",
     "LdtForEvidenceAnswering": "question-answering",
     "LdtForEvidenceClassification": "text-classification",
+    "LdtForEvidenceGeneration": "question-answering",
     "LdtForMaskedLM": "fill-mask",
     "LdtForMultipleChoice": "multiple-choice",
     "LdtForPassageAnswering": "question-answering",
