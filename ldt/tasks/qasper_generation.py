@@ -104,7 +104,7 @@ class QasperGeneration(PaperQuestions, WritingTask):
             RecipeError: the model has no decoder, or one with fewer positions.
         """
         pieces = list(self._pieces(example, data))
-        asked = tokenize(tokenizer, self.question(example, data).strip())
+        asked = tokenize(tokenizer, self.question(example, data))
         question, flags = self.cut(asked)
         cls, sep = ends(tokenizer)
         segments = [cls, Segment("question", question)]
