@@ -133,8 +133,8 @@ class Task(AnyTask):
     read) and ``flags`` (what the answer must say about the input); ``chunks``, the number of parts
     the document is read in, where that is not the number of its features; ``read`` (first, start,
     end): from place ``first`` on stand the tokens of the document from ``start`` to before ``end``.
-    Other keys are the task's own; arrays among them, as the offsets of the tokens, are kept on the
-    disk (`ldt.data.features.Features`).
+    Other keys are the task's own. All are kept on the disk (`ldt.data.features.Features`), a long
+    text once where the features of a document share it.
     """
 
     kind: ClassVar[str] = "examples"

@@ -80,6 +80,7 @@ class Summarization(WritingTask):
                 documents do not fit and ``data.overflow`` is "error".
             RecipeError: the model has no decoder, or one with fewer positions.
         """
+        self._tokenizer = tokenizer
         documents, asked = self._documents(example, data), self._asked(example, data)
         cls, sep = ends(tokenizer)
         separator = Segment("separator", sep.ids)
@@ -113,7 +114,7 @@ class Summarization(WritingTask):
         flags |= cut_off(unread) | ({"read_tokens": read} if len(ids) > 1 else {})
         feature = join(segments, self.global_attention)
         feature |= {"document": 0, "tokens": own + sum(lengths), "flags": flags}
-        feature |= {"tokenizer": tokenizer, "parts": len(ids)}
+        feature["parts"] = len(ids)
         if config is not None:
             feature |= self.learnt(self._summary(example, data), tokenizer, config)
         return [feature]
@@ -146,7 +147,7 @@ class Summarization(WritingTask):
         """Return the ``summary``, its ``summary_tokens`` without special ones, and the flags;
         ``unfinished`` where it had become too long before its end came."""
         (feature,), (output,) = features, outputs
-        return self.read_off("summary", output, feature) | feature["flags"]
+        return self.read_off("summary", output) | feature["flags"]
 
     def measure(
         self, answers: Sequence[dict], golds: Sequence[dict], config

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import PrivateAttr
 
 from ldt.data.chunking import ends
 from ldt.data.features import Feature
@@ -34,7 +35,7 @@ class WritingTask(Task):
             are stored with the model.
     """
 
-    extras: ClassVar[tuple[str, ...]] = ("tokenizer", "target")
+    extras: ClassVar[tuple[str, ...]] = ("target",)
     outputs: ClassVar[tuple[str, ...]] = (WRITTEN,)
     overflows: ClassVar[tuple[str, ...]] = ("truncate", "error")
     generates: ClassVar[bool] = True
@@ -44,6 +45,8 @@ class WritingTask(Task):
     max_target_tokens: Length | None = None
     evaluated: Count = 200
     generation: Generation = Generation()
+
+    _tokenizer: Any = PrivateAttr(None)  # of the inputs, by which answers become text
 
     def head(self) -> type:
         from ldt.model import LdtForConditionalGeneration
@@ -145,10 +148,10 @@ class WritingTask(Task):
             return question, {}
         return question[: self.max_question], {"question_cut": True}
 
-    def read_off(self, name: str, output: Outputs, feature: Feature) -> dict[str, Any]:
+    def read_off(self, name: str, output: Outputs) -> dict[str, Any]:
         """Return what an output says: the text by a name, the number of its tokens without special
         ones, and ``unfinished`` where it had become too long before its end came."""
-        tokenizer = feature["tokenizer"]
+        tokenizer = self._tokenizer
         ids = [int(token) for token in output[WRITTEN] if token >= 0]
         special = set(tokenizer.all_special_ids)
         words = [token for token in ids if token not in special]
