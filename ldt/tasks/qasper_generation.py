@@ -54,7 +54,7 @@ class QasperGeneration(PaperQuestions, WritingTask):
 
     extras: ClassVar[tuple[str, ...]] = (
         *WritingTask.extras,
-        *("passages", "paragraphs", "others"),
+        *("passages", "context", "paragraphs", "others"),
     )
     roles: ClassVar[tuple[str, ...]] = ("cls", "question", "separator", "document")
     answer_keys: ClassVar[tuple[str, ...]] = (
@@ -95,7 +95,8 @@ class QasperGeneration(PaperQuestions, WritingTask):
         """Return the only feature of an example.
 
         ``passages`` [k] int32 are the numbers of the paragraphs that are read, `HEADING` of a
-        heading, and ``passage_positions`` their separators; ``paragraphs`` are the texts of all.
+        heading, and ``passage_positions`` their separators. ``context`` is the text of all
+        paragraphs end to end, ``paragraphs`` [paragraphs, 2] int32 where each stands in it.
         The labels are those of the first annotator, ``others`` has those of the rest.
 
         Raises:
@@ -105,7 +106,7 @@ class QasperGeneration(PaperQuestions, WritingTask):
         """
         self._tokenizer = tokenizer
         pieces = list(self._pieces(example, data))
-        asked = tokenize(tokenizer, self.question(example, data).strip())
+        asked = tokenize(tokenizer, self.question(example, data))
         question, flags = self.cut(asked)
         cls, sep = ends(tokenizer)
         segments = [cls, Segment("question", question)]
@@ -136,7 +137,10 @@ class QasperGeneration(PaperQuestions, WritingTask):
         feature = join(segments, self.global_attention)
         numbers = [number for number, _ in pieces[: len(places)]]
         feature |= {"passages": np.array(numbers, np.int32), "passage_positions": places}
-        feature["paragraphs"] = self._paragraphs(example, data)
+        paragraphs = self._paragraphs(example, data)
+        borders = np.cumsum([0, *map(len, paragraphs)], dtype=np.int32)
+        feature |= {"context": "".join(paragraphs)}
+        feature |= {"paragraphs": np.stack([borders[:-1], borders[1:]], -1)}
         feature |= {"document": 0, "tokens": begin + max(length, 1), "flags": flags}
         feature["chunks"] = 1  # however many are learnt
         if config is not None:
@@ -201,7 +205,8 @@ class QasperGeneration(PaperQuestions, WritingTask):
                 if number != HEADING:
                     probs[number] = logistic(float(logit))
         right = [number for number, share in enumerate(probs) if share > 0.5]
-        texts = dict.fromkeys(feature["paragraphs"][number] for number in right)
+        context, places = feature["context"], feature["paragraphs"].tolist()
+        texts = dict.fromkeys(context[slice(*places[number])] for number in right)
         answer |= {"evidence": list(texts), "paragraphs": right, "paragraph_probs": probs}
         return answer | feature["flags"]
 

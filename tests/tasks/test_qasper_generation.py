@@ -119,6 +119,8 @@ def test_a_long_paper_is_read_from_its_beginning(tiny, left):
 
 
 def test_a_question_is_cut_and_must_leave_room(tiny):
+    (feature,) = encode(asked(question="When? "), tiny)  # its spaces are read, as by the authors
+    assert feature["passage_positions"][0] == 1 + len(tokenize(tiny, "When? "))
     words = "When does it end, at last?"
     whole = tokenize(tiny, words)
     task = QasperGeneration(max_question=3)
