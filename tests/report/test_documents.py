@@ -150,6 +150,18 @@ def test_entities_are_marked_in_texts_and_in_words(files):
     ]
 
 
+def test_conll_files_are_gold_of_words(files):
+    gold = "-DOCSTART- O\n\nAnn B-P\nmet O\n\nBob B-P\n"
+    answer = {"id": 1, "tags": [["B-P", "O"], ["O"]]}
+    result, (document,) = files(gold, [answer], format="conll")
+    assert result.metrics["recall"] == 50
+    assert (document.text, document.gold, document.answer) == (
+        "Ann met\nBob",
+        "P: Ann; P: Bob",
+        "P: Ann",
+    )
+
+
 def squad(*answers):
     qas = [
         {"id": str(n), "question": f"{n}?", "answers": listed} for n, listed in enumerate(answers)
