@@ -371,6 +371,9 @@ def test_pages_have_passages_and_spans(format, tmp_path, monkeypatch):
     }
     assert {(m.start, m.end) for m in first.marks if m.label == "answer"} == {(start, end)}
     assert second.marks == []
+    answers[0] |= {"passage": None, "answer": ""}  # below the thresholds, though the best are right
+    write(tmp_path / "pred", *answers)
+    assert gather("pred", gold="gold", format=format)[1][0].scores == {"passage": 0, "answer": 0}
 
 
 def test_the_doubtful_label_is_the_one_that_was_planted(files):
