@@ -108,7 +108,7 @@ def test_without_gold_documents_are_in_the_order_of_the_answers_with_the_texts_t
     ]
     write(Path("texts"), {"id": "q", "text": "of q"}, {"id": "p", "text": "of p"})
     _, documents = files(None, answers[:1], documents="texts")
-    assert documents[0].text == "of p"
+    assert (documents[0].text, documents[0].where) == ("of p", "texts:2")
     with pytest.raises(DataError, match=r"pred:1: no document 'z' in texts; data.id names"):
         files(None, [scored("a", 0.75, id="z")], documents="texts")
 
@@ -150,6 +150,18 @@ def test_entities_are_marked_in_texts_and_in_words(files):
     ]
 
 
+def test_conll_files_are_gold_of_words(files):
+    gold = "-DOCSTART- O\n\nAnn B-P\nmet O\n\nBob B-P\n"
+    answer = {"id": 1, "tags": [["B-P", "O"], ["O"]]}
+    result, (document,) = files(gold, [answer], format="conll")
+    assert result.metrics["recall"] == 50
+    assert (document.text, document.gold, document.answer) == (
+        "Ann met\nBob",
+        "P: Ann; P: Bob",
+        "P: Ann",
+    )
+
+
 def squad(*answers):
     qas = [
         {"id": str(n), "question": f"{n}?", "answers": listed} for n, listed in enumerate(answers)
@@ -182,6 +194,11 @@ def test_lines_of_a_training_are_scored_by_the_rules_of_their_task(files):
     assert result.metrics == pytest.approx({"exact_match": 0, "f1": 200 / 3})
     assert document.scores["f1"] == pytest.approx(2 / 3)
     assert document.marks == [mark("fee", GOLD, "answer"), mark("fee is", ANSWER, "answer")]
+    result, _ = files(gold, [answer, answer | {"id": "z"}], recipe="recipe.yaml")
+    line = "pred: 1 question predicted but not in the gold file, left out: 'z'"
+    assert line in result.warnings
+    with pytest.raises(DataError, match="pred: no id of it is in gold: 'z'; there '7'"):
+        files(gold, [answer | {"id": "z"}], recipe="recipe.yaml")
 
 
 @pytest.mark.parametrize(
@@ -354,6 +371,9 @@ def test_pages_have_passages_and_spans(format, tmp_path, monkeypatch):
     }
     assert {(m.start, m.end) for m in first.marks if m.label == "answer"} == {(start, end)}
     assert second.marks == []
+    answers[0] |= {"passage": None, "answer": ""}  # below the thresholds, though the best are right
+    write(tmp_path / "pred", *answers)
+    assert gather("pred", gold="gold", format=format)[1][0].scores == {"passage": 0, "answer": 0}
 
 
 def test_the_doubtful_label_is_the_one_that_was_planted(files):
