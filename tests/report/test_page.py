@@ -242,6 +242,7 @@ def test_the_worst_errors_are_those_of_most_confidence(html):
     assert list(map(int, worst)) == wrong[:10]
     doubtful = re.findall(r"contract-(\d+)", lists["Doubtful labels"]["text"])
     assert list(map(int, doubtful)) == list(range(0, 100, 10))
+    assert "arXiv:1911.00068" in lists["Doubtful labels"]["text"]
 
 
 def test_where_right_is_a_matter_of_degree_the_worst_score_least():
