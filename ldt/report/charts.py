@@ -282,7 +282,8 @@ def _for_page(drawn: str, chart: Chart, name: str) -> str:
         "width": width,
         "height": height,
         "role": "img",
-        "aria-labelledby": f"{name}-title {name}-says",
+        "aria-labelledby": f"{name}-title",
+        "aria-describedby": f"{name}-says",
         "font-family": "system-ui, sans-serif",
     }
     for tag, key, text in (("desc", "says", chart.says), ("title", "title", chart.title)):

@@ -199,7 +199,7 @@ def _lists(documents: Sequence[Document]) -> list[_List]:
         name = next(iter((wrong or scored)[0][1].scores), "")
         about, head = f"Answers of the lowest {name}." if name else "Wrong answers.", name
         worst = sorted(wrong or scored, key=lambda pair: pair[1].scores.get(name, 0))
-        rows = [_Listed(i, each, _percent(each.scores.get(name))) for i, each in worst]
+        rows = [_Listed(i, each, _hundredfold(each.scores.get(name))) for i, each in worst]
     else:
         rows = []
     if rows:
@@ -208,9 +208,16 @@ def _lists(documents: Sequence[Document]) -> list[_List]:
     if doubtful:
         doubtful.sort(key=lambda pair: -(pair[1].doubt or 0))
         rows = [_Listed(i, each, _percent(each.doubt)) for i, each in doubtful[:LISTED]]
-        about = "Gold labels that the model denies: where it is right, the label is wrong."
+        about = (
+            "Gold labels that the model denies: where it is right, the label is wrong. Order by "
+            "confident learning (Northcutt et al. 2021, arXiv:1911.00068)."
+        )
         found.append(_List("Doubtful labels", about, "Doubt", rows))
     return found
+
+
+def _hundredfold(score: float | None) -> str:
+    return "–" if score is None else f"{100 * score:.1f}"
 
 
 def _percent(value: float | None) -> str:

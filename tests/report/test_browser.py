@@ -1,10 +1,7 @@
 """The page of a report in a browser: sorting, finding, reading, keys, and what must not happen."""
 
-import os
 import re
-import shutil
 import time
-from importlib.util import find_spec
 
 import pytest
 from report_examples import HOSTILE, documents, example, hostile, prose
@@ -14,59 +11,6 @@ from ldt.report.model import ANSWER, GOLD, PASSAGE, Document, Mark, Report
 from ldt.report.page import render
 
 pytestmark = pytest.mark.browser
-
-BROWSERS = "chromium chromium-browser google-chrome google-chrome-stable".split()
-
-
-def found_browser():
-    """The path of a Chromium; skips where there is none, or nothing to drive it."""
-    if find_spec("playwright") is None:
-        pytest.skip("playwright is not installed: pip install playwright")
-    path = os.environ.get("LDT_BROWSER") or next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.skip("no Chromium on this machine; LDT_BROWSER=/path/to/one names it")
-    return path
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = found_browser()
-    from playwright.sync_api import sync_playwright
-
-    arguments = ["--disable-gpu", "--disable-background-networking", "--disable-sync"]
-    if os.name == "posix" and os.geteuid() == 0:
-        arguments.append("--no-sandbox")  # it refuses to be root's otherwise
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=path, args=arguments)
-        yield launched
-        launched.close()
-
-
-@pytest.fixture
-def shown(browser, tmp_path):
-    """A function that opens a report's page; afterwards nothing was said or asked for."""
-    said, asked, contexts = [], [], []
-
-    def show(report, fragment="", **options):
-        path = tmp_path / f"{len(contexts)}.html"
-        path.write_text(render(report), "utf-8")
-        contexts.append(browser.new_context(viewport={"width": 1300, "height": 900}, **options))
-        page = contexts[-1].new_page()
-        page.set_default_timeout(20_000)
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(path.as_uri() + fragment)
-        return page
-
-    show.said = said
-    yield show
-    for context in contexts:
-        context.close()
-    assert said == [], "the console has something to say"
-    assert [url for url in asked if not url.startswith("file:")] == []
-    assert len(asked) == len(contexts), "one request a page: the page itself"
 
 
 def until(page, expression, value):
@@ -280,11 +224,27 @@ def test_the_tab_key_reaches_all_controls_and_is_seen(shown):
             break
         assert outline == "solid", reached
     assert reached[0] == "Skip to the documents"
+    panes = page.locator(".scroll:visible")
+    assert panes.count() == 5, "figures, a table, two lists, the documents"
+    for i in range(panes.count()):
+        scrolls, stops = panes.nth(i).evaluate(
+            """(each) => [each.scrollWidth > each.clientWidth
+            || each.scrollHeight > each.clientHeight, each.tabIndex === 0]"""
+        )
+        assert scrolls is stops, "the tab key stops at what scrolls, and only at that"
     reached = reached[reached.index("search") :]  # the lists of errors have links too
     order = [
         reached.index(name) for name in ("search", "No.", "Document", "contract-0", "contract-2")
     ]
     assert order == sorted(order)
+
+
+def test_names_of_buttons_are_said_without_their_arrows(shown):
+    page = shown(example())
+    assert page.get_by_role("button", name="Confidence", exact=True).count() == 1
+    assert page.get_by_role("searchbox", name="Search in ids").count() == 1
+    assert page.get_by_role("img", name="Confusion", exact=True).count() == 1
+    assert page.get_by_role("table", name="By class").count() == 1
 
 
 def test_a_link_to_a_document_opens_it_whatever_is_filtered(shown):
@@ -401,6 +361,15 @@ def test_a_line_of_ten_megabytes_does_not_hold_up_the_page(shown):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.locator("#next").click()
     until(page, TITLE, "e")
+
+
+def test_no_character_is_cut_where_a_fold_stops(shown):
+    text = "😀" * 1200 + "x" + "😀" * 30_000  # two units each; the fold begins with the letter
+    page = shown(Report("t", "s", documents=[Document("d", "", text)]), "#document-1")
+    opened(page)
+    page.locator(".fold button").click()
+    spans = page.locator("#document .text > span:not(.fold)").all_text_contents()
+    assert spans == ["x" + "😀" * 10_000]
 
 
 def test_a_thousand_contracts_open(shown, capsys):

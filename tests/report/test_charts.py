@@ -43,10 +43,8 @@ def test_a_chart_is_an_image_with_a_name_and_a_description(chart):
     assert root.tag == f"{SVG}svg"
     assert root.get("role") == "img"
     named = {each.get("id"): each.text for each in root if each.get("id")}
-    assert [named[each] for each in root.get("aria-labelledby").split()] == [
-        chart.title,
-        chart.says,
-    ]
+    assert named[root.get("aria-labelledby")] == chart.title
+    assert named[root.get("aria-describedby")] == chart.says
 
 
 @pytest.mark.parametrize("chart", charts(), ids=lambda chart: chart.title)

@@ -242,6 +242,7 @@ def test_the_worst_errors_are_those_of_most_confidence(html):
     assert list(map(int, worst)) == wrong[:10]
     doubtful = re.findall(r"contract-(\d+)", lists["Doubtful labels"]["text"])
     assert list(map(int, doubtful)) == list(range(0, 100, 10))
+    assert "arXiv:1911.00068" in lists["Doubtful labels"]["text"]
 
 
 def test_where_right_is_a_matter_of_degree_the_worst_score_least():
@@ -251,6 +252,7 @@ def test_where_right_is_a_matter_of_degree_the_worst_score_least():
     (section,) = (each for each in Parsed(html).named("section") if "Worst" in each["text"])
     assert re.findall(r"d(\d)", section["text"]) == ["1", "0", "2"]
     assert "lowest rouge1" in section["text"]
+    assert re.findall(r"\d+\.\d", section["text"]) == ["10.0", "50.0", "90.0"]
 
 
 def test_a_report_of_one_sentence_is_a_page_without_a_script():
