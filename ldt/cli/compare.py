@@ -68,19 +68,33 @@ def compare(
         raise UserError(f"compare takes 2 to 26 runs or files of answers, got {len(names)}")
     if json and json != "-":
         result_file.check(Path(json), "--json", (*names, *(gold or ()), recipe))
+    for name in names:  # before any model answers
+        _check(name, gold, keys)
     found = []
     for name in names:
         own = (None, None) if Path(name).is_dir() else (format, recipe)
-        each = subject(name, gold=gold or (), format=own[0], recipe=own[1], overrides=keys)
-        for line in each.warnings:
+        found.append(subject(name, gold=gold or (), format=own[0], recipe=own[1], overrides=keys))
+        for line in found[-1].warnings:
             log.warning("%s: %s", name, line)
-        if each.result is None:
-            raise UserError(f"{name}: compared by which gold? --gold names a file")
-        found.append(each)
     made = side_by_side(found)
     for line in made.warnings:
         log.warning("%s", line)
     json_result.tell(lambda: as_json(made), json, lambda: show(made))
+
+
+def _check(name: str, gold: list[str] | None, keys: list[str]) -> None:
+    """Refuse what cannot be compared.
+
+    Raises:
+        UserError: answers without a gold file, a run whose model has nothing to answer for.
+    """
+    from ldt.report.subject import evaluation_set, read
+
+    missing = "" if gold else "--gold names the file of the right answers"
+    if Path(name).is_dir():
+        missing = evaluation_set(read(Path(name), keys), gold or ())[1]
+    if missing:
+        raise UserError(f"{name}: nothing to compare: {missing}")
 
 
 def show(made: "Comparison") -> None:

@@ -274,10 +274,10 @@ def test_a_run_without_its_evaluation_set_says_why_there_are_no_documents(folder
     lines[2] = f"data: {data}"
     (folder / "recipe.yaml").write_text("\n".join(lines))
     found = subject.subject(str(folder))
-    (warning,) = found.warnings
-    assert why in warning
-    assert "--gold names" in warning
+    assert why in found.missing
+    assert "--gold names" in found.missing
     assert found.documents == ()
+    assert build.report(found).warnings == [f"no documents on this page: {found.missing}"]
 
 
 def test_a_run_is_asked_by_its_own_recipe_and_answers_once(folder, monkeypatch):

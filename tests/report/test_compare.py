@@ -171,11 +171,11 @@ def test_of_right_and_wrong_the_surest_answers_come_first():
         ]
         return Subject(name, None, subject.result, documents)
 
-    first = side("A", [True, False, True], [0.9, 0.6, 0.6])
-    changes = compare([first, side("B", [False, True, True], [0.9, 0.6, 0.9])]).others[0].changes
+    first = side("A", [False, True, True], [0.6, 0.9, 0.6])
+    changes = compare([first, side("B", [True, False, True], [0.6, 0.9, 0.9])]).others[0].changes
     assert [(each.id, each.change, each.before, each.after) for each in changes] == [
-        ("d0", "right to wrong", "a", "b"),
-        ("d1", "wrong to right", "b", "a"),
+        ("d1", "right to wrong", "a", "b"),
+        ("d0", "wrong to right", "b", "a"),
     ]
 
 
