@@ -255,9 +255,7 @@ def _name(axes, x: str, y: str) -> None:
 
 
 def _label(text: str) -> str:
-    # A name that begins with "_" is none to matplotlib's legend.
-    text = cut(" ".join(visible(text).split()), LABEL)
-    return f"\u200a{text}" if text.startswith("_") else text
+    return cut(" ".join(visible(text).split()), LABEL)
 
 
 def _number(value: float, _: object = None) -> str:
@@ -284,7 +282,8 @@ def _for_page(drawn: str, chart: Chart, name: str) -> str:
         "width": width,
         "height": height,
         "role": "img",
-        "aria-labelledby": f"{name}-title {name}-says",
+        "aria-labelledby": f"{name}-title",
+        "aria-describedby": f"{name}-says",
         "font-family": "system-ui, sans-serif",
     }
     for tag, key, text in (("desc", "says", chart.says), ("title", "title", chart.title)):

@@ -392,6 +392,16 @@
     document.querySelectorAll("details.ask").forEach((each) => { each.open = true; });
   });
 
+  // The tab key stops at what scrolls, and only at that.
+  const sizes = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      const pane = target.closest(".scroll");
+      const scrolls = pane.scrollWidth > pane.clientWidth || pane.scrollHeight > pane.clientHeight;
+      pane.tabIndex = scrolls ? 0 : -1;
+    }
+  });
+  document.querySelectorAll(".scroll, .scroll > table").forEach((each) => sizes.observe(each));
+
   heads();
   choices();
   select();

@@ -208,7 +208,10 @@ def _lists(documents: Sequence[Document]) -> list[_List]:
     if doubtful:
         doubtful.sort(key=lambda pair: -(pair[1].doubt or 0))
         rows = [_Listed(i, each, _percent(each.doubt)) for i, each in doubtful[:LISTED]]
-        about = "Gold labels that the model denies: where it is right, the label is wrong."
+        about = (
+            "Gold labels that the model denies: where it is right, the label is wrong. Order by "
+            "confident learning (Northcutt et al. 2021, arXiv:1911.00068)."
+        )
         found.append(_List("Doubtful labels", about, "Doubt", rows))
     return found
 

@@ -8,6 +8,7 @@ from ldt.data.records import Example, field
 from ldt.errors import DataError
 from ldt.inference.answer_spans import ANSWER, EVIDENCE, KEYS, Span, checked, spans_in
 from ldt.inference.evaluate import found_entities
+from ldt.metrics import passage_qa
 from ldt.metrics.classification import several
 from ldt.report import model
 from ldt.report.model import Mark
@@ -261,17 +262,21 @@ def _facts(task: Any, data, example: Example, answer: Example | None, right: Any
 
 
 def _passages(task: Any, data, example: Example, answer: Example | None, right: Any) -> View:
-    """A page with the passages and the spans of its annotations."""
+    """A page with the passages and the spans of its annotations, those that enough of them have."""
     text, where = _text(task, data, example), example.where
     candidates = _optional(example, task.path("candidates", data)) or []
     asks, gold, marks = _asks(task, data, example, answer), None, []
     if right is not None and text is not None:
-        said = []
+        said, (has_passage, has_answer) = [], passage_qa.right_of(right.annotations)
         for each in _optional(example, task.path("annotations", data)):
-            marks += _placed(model.GOLD, each["spans"], ANSWER, text, where)
-            marks += _candidates(model.GOLD, [each["passage"]], candidates, text, where)
+            if has_answer:
+                marks += _placed(model.GOLD, each["spans"], ANSWER, text, where)
+            if has_passage:
+                marks += _candidates(model.GOLD, [each["passage"]], candidates, text, where)
             said += [text[slice(*span)] for span in each["spans"]] or [each.get("yes_no") or ""]
         gold = _one_of(said)
+        if not has_answer and gold != NO_ANSWER:
+            gold = f"{NO_ANSWER}: too few annotators have one ({gold})"
     if answer is not None and text is not None:
         passage = answer.fields.get("passage")
         marks += _candidates(model.ANSWER, [passage], candidates, text, answer.where)

@@ -221,6 +221,10 @@ CASES = {
 }
 
 
+def test_every_published_format_is_a_case():
+    assert set(CASES) == set(metrics.METRICS)
+
+
 @pytest.fixture(params=CASES)
 def case(request, tmp_path):
     """(score, answers) of a format: score says what lines of answers have."""

@@ -150,8 +150,8 @@ def test_search_finds_in_ids_answers_questions_and_folded_texts(shown):
     page = shown(Report("t", "s", documents=found))
     for needle, names in (
         ("ALPHA", ["alpha"]),
-        ("a\u0308rger", ["alpha"]),  # in a fold, composed there
         ("<b>law", ["beta"]),
+        ("a\u0308rger", ["alpha"]),  # in a fold, composed there
         ("GOLD one", ["beta"]),
         ("odd", ["gamma"]),
         ("nowhere", []),
@@ -280,11 +280,27 @@ def test_the_tab_key_reaches_all_controls_and_is_seen(shown):
             break
         assert outline == "solid", reached
     assert reached[0] == "Skip to the documents"
+    panes = page.locator(".scroll:visible")
+    assert panes.count() == 5, "figures, a table, two lists, the documents"
+    for i in range(panes.count()):
+        scrolls, stops = panes.nth(i).evaluate(
+            """(each) => [each.scrollWidth > each.clientWidth
+            || each.scrollHeight > each.clientHeight, each.tabIndex === 0]"""
+        )
+        assert scrolls is stops, "the tab key stops at what scrolls, and only at that"
     reached = reached[reached.index("search") :]  # the lists of errors have links too
     order = [
         reached.index(name) for name in ("search", "No.", "Document", "contract-0", "contract-2")
     ]
     assert order == sorted(order)
+
+
+def test_names_of_buttons_are_said_without_their_arrows(shown):
+    page = shown(example())
+    assert page.get_by_role("button", name="Confidence", exact=True).count() == 1
+    assert page.get_by_role("searchbox", name="Search in ids").count() == 1
+    assert page.get_by_role("img", name="Confusion", exact=True).count() == 1
+    assert page.get_by_role("table", name="By class").count() == 1
 
 
 def test_a_link_to_a_document_opens_it_whatever_is_filtered(shown):

@@ -80,11 +80,16 @@ def test_classes_have_what_a_reader_wants_to_know(files):
 def test_several_classes_none_and_numbers(files):
     gold = [{"text": "x", "label": ["a", "b"]}, {"text": "y", "label": []}]
     answers = [
-        {"id": 1, "label": ["b", "a"], "scores": {"a": 0.75, "b": 0.875, "c": 0.5}},
+        {"id": 1, "label": ["b", "a"], "scores": {"a": 0.75, "b": 0.875, "c": 0.375}},
         {"id": 2, "label": ["a"], "scores": {"a": 0.5, "b": 0.25, "c": 0.25}},
     ]
     _, (first, second) = files(gold, answers, format="classification")
-    assert (first.gold, first.answer, first.right, first.confidence) == ("a, b", "b, a", True, 0.5)
+    assert (first.gold, first.answer, first.right, first.confidence) == (
+        "a, b",
+        "b, a",
+        True,
+        0.625,
+    )
     assert (second.gold, second.answer, second.right) == ("no class", "a", False)
     gold = [{"text": "x", "label": 0.5}, {"text": "y", "label": 2.25}]
     answers = [{"id": n, "label": 1.5, "scores": {"label": 1.5}} for n in (1, 2)]
@@ -109,13 +114,12 @@ def test_without_gold_documents_are_in_the_order_of_the_answers_with_the_texts_t
 
 
 def test_labels_alone_are_gold_beside_documents(files):
-    write(Path("texts"), {"id": "q", "text": TEXT, "label": "none"})
-    gold = [{"id": "q", "label": "a"}, {"id": "r", "label": "b"}]
-    write(Path("texts"), {"id": "q", "text": TEXT}, {"id": "r", "text": "r"})
+    gold = [{"id": "q", "label": "a"}, {"id": "r", "label": "b", "text": "its own"}]
+    write(Path("texts"), {"id": "q", "text": TEXT, "label": "c"}, {"id": "r", "text": "r"})
     _, documents = files(
         gold, [scored("a", 0.75, id="q")], format="classification", documents="texts"
     )
-    assert [each.text for each in documents] == [TEXT, "r"]
+    assert [(each.text, each.gold) for each in documents] == [(TEXT, "a"), ("its own", "b")]
     assert documents[1].notes == ["no answer in the file"]
     assert (documents[1].answer, documents[1].right) == (None, False)
 
@@ -144,6 +148,18 @@ def test_entities_are_marked_in_texts_and_in_words(files):
         mark("Ann 😀", GOLD, "P", text=document.text),
         mark("Bob", GOLD, "P", text=document.text),
     ]
+
+
+def test_conll_files_are_gold_of_words(files):
+    gold = "-DOCSTART- O\n\nAnn B-P\nmet O\n\nBob B-P\n"
+    answer = {"id": 1, "tags": [["B-P", "O"], ["O"]]}
+    result, (document,) = files(gold, [answer], format="conll")
+    assert result.metrics["recall"] == 50
+    assert (document.text, document.gold, document.answer) == (
+        "Ann met\nBob",
+        "P: Ann; P: Bob",
+        "P: Ann",
+    )
 
 
 def squad(*answers):
@@ -320,10 +336,10 @@ def test_pages_have_passages_and_spans(format, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if format == "nq":
         tokens = "<P> a 😀 b </P> <P> c d e </P>".split()
-        questions = [[(1, (6, 8))] * 5, [()] * 5]
+        questions = [[(1, (6, 8))] * 5, [(1, (6, 8)), *[()] * 4]]
         lines = [nq(n, tokens, [(0, 5), (5, 10)], each) for n, each in enumerate(questions)]
     else:
-        each = [(1, (22, 26), "NONE")] * 3, [(None, None, "NONE")] * 3
+        each = [(1, (22, 26), "NONE")] * 3, [(1, (22, 26), "NONE"), *[(None, None, "NONE")] * 2]
         lines = [tydi(n, "é😀 x\r\n" * 4, [(0, 20), (20, 40)], some) for n, some in enumerate(each)]
     gold = write(tmp_path / "gold", *lines)
     layout = nq_layout if format == "nq" else tydiqa_layout
@@ -343,11 +359,8 @@ def test_pages_have_passages_and_spans(format, tmp_path, monkeypatch):
     assert (first.gold, first.answer) == (context[start:end], context[start:end])
     assert first.scores == {"passage": 1, "answer": 1}
     assert second.scores == {"passage": 1, "answer": 1}
-    assert (first.right, second.right, second.answer, second.gold) == (
-        True,
-        True,
-        *["no answer"] * 2,
-    )
+    assert (first.right, second.right, second.answer) == (True, True, "no answer")
+    assert second.gold == f"no answer: too few annotators have one ({context[start:end]})"
     assert {(each.kind, each.label) for each in first.marks} == {
         (kind, label) for kind in (GOLD, ANSWER) for label in ("answer", "evidence")
     }
@@ -367,8 +380,39 @@ def test_the_doubtful_label_is_the_one_that_was_planted(files):
     assert [n for n, each in enumerate(documents) if each.doubt is not None] == [7]
     a = 0.25 + 7 / 400
     assert documents[7].doubt == pytest.approx((1 + (1 - a) - a) / 2)
+    gold[3]["label"] = "c"  # of which the model knows nothing
+    assert files(gold, answers, format="classification")[1][3].doubt is None
     logits = [answer | {"scores": {"a": 3.0, "b": -3.0}} for answer in answers]
     assert {each.doubt for each in files(gold, logits, format="classification")[1]} == {None}
+
+
+def test_of_several_labels_the_most_doubtful_counts(files):
+    gold = [{"text": "x", "label": ["a"] if n % 2 else []} for n in range(20)]
+    answers = [
+        {
+            "id": n + 1,
+            "label": each["label"],
+            "scores": {"a": 0.9 if each["label"] else 0.1, "b": 0},
+        }
+        for n, each in enumerate(gold)
+    ]
+    gold[4]["label"] = ["a"]
+    _, documents = files(gold, answers, format="classification")
+    assert [n for n, each in enumerate(documents) if each.doubt is not None] == [4]
+    assert documents[4].doubt == pytest.approx(0.9)
+    for answer in answers:
+        answer["scores"] = {name: 8 * score - 4 for name, score in answer["scores"].items()}
+    assert {each.doubt for each in files(gold, answers, format="classification")[1]} == {None}
+
+
+def test_a_recipe_with_a_published_layout_has_its_metric(files):
+    recipe = "task: {name: squad}\nmodel: {path: x}\ndata: {train: x.json, format: squad}\n"
+    Path("recipe.yaml").write_text(recipe)
+    fee = {"text": "fee", "answer_start": place("fee")["start"]}
+    answer = place("fee") | {"answer": "fee", "score": 1.5}
+    for answers, title in (([[fee], [fee]], "squad 1.1"), ([[fee], []], "squad 2.0")):
+        found = [answer | {"id": str(n)} for n in range(2)]
+        assert files(squad(*answers), found, recipe="recipe.yaml")[0].title == title
 
 
 def test_what_cannot_be_read_is_said(files):

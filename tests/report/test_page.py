@@ -89,6 +89,7 @@ def test_hostile_text_is_text_and_nothing_of_it_hides():
         "application/json",
         None,
     ]
+    assert "<" not in parsed.named("script")[0]["text"], "a comment or a tag could begin there"
     assert parsed.named("img") == []
     assert {name for each in parsed.elements for name in each["attributes"]} & {
         "onerror",
@@ -241,6 +242,7 @@ def test_the_worst_errors_are_those_of_most_confidence(html):
     assert list(map(int, worst)) == wrong[:10]
     doubtful = re.findall(r"contract-(\d+)", lists["Doubtful labels"]["text"])
     assert list(map(int, doubtful)) == list(range(0, 100, 10))
+    assert "arXiv:1911.00068" in lists["Doubtful labels"]["text"]
 
 
 def test_where_right_is_a_matter_of_degree_the_worst_score_least():
@@ -326,18 +328,30 @@ def test_whatever_the_marks_every_character_is_there_once_and_in_its_marks(seed)
 
 def test_a_fold_leaves_what_is_around_a_mark():
     text = prose(3000)
-    mark = Mark(9000, 9010, GOLD, "gold")
+    mark = Mark(9003, 9013, GOLD, "gold")
     parts = texts.parts(text, [mark], texts.Extent())
     assert [type(part) for part in parts] == [list, dict, list, list, list, dict]
     head, fold, before, marked, after, rest = parts
-    assert marked == [text[9000:9010], [0]]
+    assert marked == [text[9003:9013], [0]]
     assert 300 <= len(before[0]) <= 330
     assert 300 <= len(after[0]) <= 330
-    assert text[:9000].endswith(before[0])
+    assert text[:9003].endswith(before[0])
+    assert text[9003 - len(before[0]) - 1] == " ", "no word is cut"
+    assert text[9013 + len(after[0])] == " "
     assert 300 <= len(head[0]) <= 330
     assert "pieces" not in fold
-    assert len(head[0]) + fold["count"] + len(before[0]) == 9000
+    assert len(head[0]) + fold["count"] + len(before[0]) == 9003
     assert len(head[0] + before[0] + after[0]) + 10 + fold["count"] + rest["count"] == len(text)
+
+
+def test_a_fold_of_few_characters_is_none():
+    text = "x" * 3000
+    for gap, is_folded in ((200, False), (201, True)):
+        marks = [Mark(400, 410, GOLD, "a"), Mark(1010 + gap, 1020 + gap, GOLD, "b")]
+        parts = texts.parts(text, marks, texts.Extent())
+        assert [part["count"] for part in parts if isinstance(part, dict)][:-1] == (
+            [gap] if is_folded else []
+        )
 
 
 def test_a_page_keeps_its_size_and_says_what_is_left_out(monkeypatch):
