@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ldt")
 
 MOST = 10  # documents that are listed on a screen
+WIDEST = 60  # characters of an answer or a value
 CHANGES = {
     "wrong to right": "wrong to right",
     "right to wrong": "right to wrong",
@@ -125,7 +126,7 @@ def show(made: "Comparison") -> None:
 
 
 def _fact(key: str, letters: list[str], values: list[str]) -> dict[str, str]:
-    return {"key": key} | dict(zip(letters, values, strict=True))
+    return {"key": key} | dict(zip(letters, map(_short, values), strict=True))
 
 
 def _row(each: "Difference", letter: str) -> dict[str, Any]:
@@ -161,11 +162,17 @@ def _changes(other: "Beside", letter: str, noun: str) -> None:
     more = f", {MOST} of {len(other.changes):,}" if len(other.changes) > MOST else ""
     say(f"changed from A to {letter}: {', '.join(told)}{more}:", console=stdout)
     shown = [
-        {"where": each.where, "id": each.id, "change": _told(each), "gold": each.gold or ""}
-        | {"A": each.before or "", letter: each.after or ""}
+        {"where": each.where, "id": each.id, "change": _told(each)}
+        | {"gold": _short(each.gold), "A": _short(each.before), letter: _short(each.after)}
         for each in other.changes[:MOST]
     ]
     stdout.print(table(shown))
+
+
+def _short(text: str | None) -> str:
+    from ldt.report.escaping import cut
+
+    return cut(" ".join((text or "").split()), WIDEST)
 
 
 def _told(change: "Change") -> str:

@@ -76,6 +76,19 @@ def test_ten_documents_are_listed(ldt, tmp_path):
     assert out.count("gold:") == 10
 
 
+def test_long_answers_are_cut_on_the_screen_alone(ldt, tmp_path):
+    long = "x" + " x" * 99
+    write_lines(tmp_path / "gold", [{"text": "t", "kind": kind} for kind in (long, "y")])
+    for name, labels in (("a.jsonl", [long, "y"]), ("b.jsonl", ["y", "y"])):
+        answers = [{"id": n, "label": label} for n, label in enumerate(labels, 1)]
+        write_lines(tmp_path / name, answers)
+    out = ldt("a.jsonl", "b.jsonl", *OWN)[1].partition("changed")[2]
+    assert "…" in out
+    assert out.count("x") < 70
+    found = json.loads(ldt("a.jsonl", "b.jsonl", *OWN, "--json", "-")[1])
+    assert found["others"][0]["changes"][0]["before"] == long
+
+
 def test_the_same_answers_are_said_to_be_the_same(ldt):
     out = ldt("a.jsonl", "a.jsonl", *OWN)[1]
     assert "no document scores differently\n" in out

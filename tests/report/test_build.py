@@ -163,15 +163,22 @@ def test_scores_have_their_curves():
         (pytest.approx(100 * p), right)
         for p, right in ((0.6, 0), (0.7, 100), (0.8, 100), (0.9, 100))
     ]
-    assert points.says.startswith("Over 4 answers the mean probability is the share that is right;")
+    assert points.says.startswith(
+        "Over 4 answers probability and share that is right are 30.0 points apart on the mean; "
+    )
 
 
 @pytest.mark.parametrize(
-    ("right", "words"), [(0.5, "40.0 points surer than it"), (1.0, "10.0 points less sure than it")]
+    ("right", "words"),
+    [
+        (0.5, "40.0 points apart on the mean, the model being always too sure;"),
+        (1.0, "10.0 points apart on the mean, the model being always not sure enough;"),
+        (0.9, "0.0 points apart on the mean;"),
+    ],
 )
 def test_reliability_is_said_in_words(right, words):
     (chart,) = curves.reliability([{"answers": 7, "probability": 0.9, "right": right}])
-    assert f"Over 7 answers the model is {words}" in chart.says
+    assert f" are {words}" in chart.says
 
 
 def test_scores_by_length_and_place_have_their_counts():
