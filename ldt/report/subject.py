@@ -207,7 +207,7 @@ def _answered(run: Run, gold: Sequence[str], answers: str | None, passages: int)
 
     data, task = run.recipe.data, run.recipe.task
     log.info("%s: answering %s", run.folder, named(list(gold)))
-    with TemporaryDirectory(prefix="ldt-") as folder:
+    with TemporaryDirectory(prefix="ldt-") as folder, _unnamed(folder):
         file = os.path.join(folder, "answers.jsonl")
         code = predict(
             list(gold),
@@ -220,9 +220,24 @@ def _answered(run: Run, gold: Sequence[str], answers: str | None, passages: int)
             encoding=data.encoding,
             passages=passages if getattr(task, "rests_on", None) == "logits" else 0,
         )
-        if code:  # a signal, which `predict` has told
+        if code:  # of a signal
+            log.info("%s: stopped; nothing is kept", run.folder)
             raise SystemExit(code)
         yield file
+
+
+@contextmanager
+def _unnamed(folder: str) -> Iterator[None]:
+    """Leave out lines of the log that name a folder, which is gone before they are read."""
+
+    def names_no_such_file(record: logging.LogRecord) -> bool:
+        return folder not in record.getMessage()
+
+    log.addFilter(names_no_such_file)
+    try:
+        yield
+    finally:
+        log.removeFilter(names_no_such_file)
 
 
 def _refuse_options_of_runs(name: str, answers: str | None) -> None:
