@@ -221,7 +221,7 @@ def _answered(run: Run, gold: Sequence[str], answers: str | None, passages: int)
             passages=passages if getattr(task, "rests_on", None) == "logits" else 0,
         )
         if code:  # of a signal
-            log.info("%s: stopped; nothing is kept", run.folder)
+            log.info("%s: no answer is kept", run.folder)
             raise SystemExit(code)
         yield file
 

@@ -136,5 +136,5 @@ def test_a_run_that_is_stopped_while_it_answers_keeps_nothing_and_says_so(ldt, r
     monkeypatch.setattr("ldt.inference.predict.predict", predict)
     code, out, err = ldt("run")
     assert (code, out) == (130, "")
-    assert err == "run: answering dev.jsonl\nrun: stopped; nothing is kept\n"
+    assert err == "run: answering dev.jsonl\nrun: no answer is kept\n"
     assert not (run / "report.html").exists()
