@@ -74,7 +74,7 @@ def gather(
     result, items = None, dict[str, Item]()
     if gold is not None:
         result = scores.result_of(
-            answers, gold, read, asked, format=format, recipe=recipe, overrides=overrides
+            answers, gold, read, found, asked, format=format, recipe=recipe, overrides=overrides
         )
         items = {item.id: item for item in result.items}
     doubted = _doubts(task, read)
@@ -82,7 +82,10 @@ def gather(
     for each, doubt in zip(read, doubted, strict=True):
         whole = each
         if documents is not None:
-            whole = each._replace(example=_with_text(each.example, texts, documents))
+            example = _with_text(each.example, texts, documents)
+            if gold is None:
+                example = replace(example, where=texts[str(example.id)].where)
+            whole = each._replace(example=example)
         made.append(_document(task, data, whole, items, doubt))
     return result, made
 

@@ -199,7 +199,7 @@ def _lists(documents: Sequence[Document]) -> list[_List]:
         name = next(iter((wrong or scored)[0][1].scores), "")
         about, head = f"Answers of the lowest {name}." if name else "Wrong answers.", name
         worst = sorted(wrong or scored, key=lambda pair: pair[1].scores.get(name, 0))
-        rows = [_Listed(i, each, _percent(each.scores.get(name))) for i, each in worst]
+        rows = [_Listed(i, each, _hundredfold(each.scores.get(name))) for i, each in worst]
     else:
         rows = []
     if rows:
@@ -214,6 +214,10 @@ def _lists(documents: Sequence[Document]) -> list[_List]:
         )
         found.append(_List("Doubtful labels", about, "Doubt", rows))
     return found
+
+
+def _hundredfold(score: float | None) -> str:
+    return "–" if score is None else f"{100 * score:.1f}"
 
 
 def _percent(value: float | None) -> str:

@@ -1,6 +1,6 @@
 """Scores of answers for a report: of all of them, and of each."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from ldt.metrics import (
     wikihop,
 )
 from ldt.metrics.classification import several
-from ldt.metrics.result import Item, Result, mean
+from ldt.metrics.result import Item, Result, compare, mean, some, unmatched
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import RECIPE, Recipe
 from ldt.tasks import TASKS
@@ -110,6 +110,7 @@ def result_of(
     answers: str,
     gold: Names,
     read: Sequence[Read],
+    found: Collection[str],
     asked: Recipe,
     *,
     format: str | None,
@@ -118,6 +119,10 @@ def result_of(
 ) -> Result:
     """The scores of all answers: of a published layout by its metric, of other files by the rules
     of an evaluation while training.
+
+    Args:
+        read: the documents of the gold file.
+        found: ids of the answers.
 
     Raises:
         UserError, DataError: as `ldt.metrics.evaluate` and `ldt.inference.evaluate.evaluate`.
@@ -129,7 +134,7 @@ def result_of(
         return evaluate.evaluate(gold, answers, format=kind, recipe=recipe, overrides=keys)
     published = format or _metric_of(asked, read)
     if published is None:
-        return _by_rules(task, read)
+        return _by_rules(task, read, answers, found)
     options: dict[str, Any] = {}
     if published == "triviaqa":
         options = {"domain": data.domain, "evidence": data.evidence and Path(data.evidence)}
@@ -146,10 +151,12 @@ def _metric_of(asked: Recipe, read: Sequence[Read]) -> str | None:
     return name if name in _PUBLISHED else None
 
 
-def _by_rules(task: Task, read: Sequence[Read]) -> Result:
+def _by_rules(task: Task, read: Sequence[Read], name: str, found: Collection[str]) -> Result:
     items = [Item(str(each.example.id), each.where, _of_rules(task, each)) for each in read]
     derive = summarization.metrics if task.name == "summarization" else dict
-    missing = [item.id for item, each in zip(items, read, strict=True) if each.answer is None]
+    missing, extra = compare([item.id for item in items], found)
+    if len(missing) == len(items):
+        raise DataError(f"{name}: no id of it is in the gold file: {some(extra)}; data.id names it")
     if task.name == "passage_qa":  # whose figures are at the best thresholds
         known = [each for each in read if each.answer]
         answers = [dict(each.answer.fields) for each in known if each.answer]
@@ -157,8 +164,9 @@ def _by_rules(task: Task, read: Sequence[Read]) -> Result:
         items = [Item(item.id, item.unit, {}) for item in items]
     else:
         figures = mean([item.scores for item in items], derive)
-    result = Result(task.name, items, figures, task.noun, missing, [], derive=derive)
+    result = Result(task.name, items, figures, task.noun, missing, extra, derive=derive)
     result.no_length = result.no_place = "not told of lines"
+    result.warnings = unmatched(result, name)
     return result
 
 

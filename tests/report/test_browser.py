@@ -419,6 +419,15 @@ def test_a_line_of_ten_megabytes_does_not_hold_up_the_page(shown):
     until(page, TITLE, "e")
 
 
+def test_no_character_is_cut_where_a_fold_stops(shown):
+    text = "😀" * 1200 + "x" + "😀" * 30_000  # two units each; the fold begins with the letter
+    page = shown(Report("t", "s", documents=[Document("d", "", text)]), "#document-1")
+    opened(page)
+    page.locator(".fold button").click()
+    spans = page.locator("#document .text > span:not(.fold)").all_text_contents()
+    assert spans == ["x" + "😀" * 10_000]
+
+
 def test_a_thousand_contracts_open(shown, capsys):
     """How large and how fast is printed; it is a matter of the machine."""
     many = [

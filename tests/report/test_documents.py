@@ -108,7 +108,7 @@ def test_without_gold_documents_are_in_the_order_of_the_answers_with_the_texts_t
     ]
     write(Path("texts"), {"id": "q", "text": "of q"}, {"id": "p", "text": "of p"})
     _, documents = files(None, answers[:1], documents="texts")
-    assert documents[0].text == "of p"
+    assert (documents[0].text, documents[0].where) == ("of p", "texts:2")
     with pytest.raises(DataError, match=r"pred:1: no document 'z' in texts; data.id names"):
         files(None, [scored("a", 0.75, id="z")], documents="texts")
 
@@ -194,6 +194,10 @@ def test_lines_of_a_training_are_scored_by_the_rules_of_their_task(files):
     assert result.metrics == pytest.approx({"exact_match": 0, "f1": 200 / 3})
     assert document.scores["f1"] == pytest.approx(2 / 3)
     assert document.marks == [mark("fee", GOLD, "answer"), mark("fee is", ANSWER, "answer")]
+    result, _ = files(gold, [answer, answer | {"id": "z"}], recipe="recipe.yaml")
+    assert result.warnings == ["pred: 1 question predicted but not in the gold file, left out: 'z'"]
+    with pytest.raises(DataError, match="pred: no id of it is in the gold file: 'z'"):
+        files(gold, [answer | {"id": "z"}], recipe="recipe.yaml")
 
 
 @pytest.mark.parametrize(

@@ -252,6 +252,7 @@ def test_where_right_is_a_matter_of_degree_the_worst_score_least():
     (section,) = (each for each in Parsed(html).named("section") if "Worst" in each["text"])
     assert re.findall(r"d(\d)", section["text"]) == ["1", "0", "2"]
     assert "lowest rouge1" in section["text"]
+    assert re.findall(r"\d+\.\d", section["text"]) == ["10.0", "50.0", "90.0"]
 
 
 def test_a_report_of_one_sentence_is_a_page_without_a_script():
