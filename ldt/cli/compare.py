@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("ldt")
 
 MOST = 10  # documents that are listed on a screen
-WIDEST = 60  # characters of an answer or a value
+LONGEST = 60  # characters of an answer
+LONGEST_FACT = 24
 CHANGES = {
     "wrong to right": "wrong to right",
     "right to wrong": "right to wrong",
@@ -126,7 +127,8 @@ def show(made: "Comparison") -> None:
 
 
 def _fact(key: str, letters: list[str], values: list[str]) -> dict[str, str]:
-    return {"key": key} | dict(zip(letters, map(_short, values), strict=True))
+    cells = [_short(value, LONGEST_FACT) for value in values]
+    return {"key": key} | dict(zip(letters, cells, strict=True))
 
 
 def _row(each: "Difference", letter: str) -> dict[str, Any]:
@@ -169,10 +171,10 @@ def _changes(other: "Beside", letter: str, noun: str) -> None:
     stdout.print(table(shown))
 
 
-def _short(text: str | None) -> str:
+def _short(text: str | None, most: int = LONGEST) -> str:
     from ldt.report.escaping import cut
 
-    return cut(" ".join((text or "").split()), WIDEST)
+    return cut(" ".join((text or "").split()), most)
 
 
 def _told(change: "Change") -> str:
