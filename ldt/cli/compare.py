@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("ldt")
 
 MOST = 10  # documents that are listed on a screen
+LONGEST = 60  # characters of an answer
+LONGEST_FACT = 24
 CHANGES = {
     "wrong to right": "wrong to right",
     "right to wrong": "right to wrong",
@@ -68,19 +70,33 @@ def compare(
         raise UserError(f"compare takes 2 to 26 runs or files of answers, got {len(names)}")
     if json and json != "-":
         result_file.check(Path(json), "--json", (*names, *(gold or ()), recipe))
+    for name in names:  # before any model answers
+        _check(name, gold, keys)
     found = []
     for name in names:
         own = (None, None) if Path(name).is_dir() else (format, recipe)
-        each = subject(name, gold=gold or (), format=own[0], recipe=own[1], overrides=keys)
-        for line in each.warnings:
+        found.append(subject(name, gold=gold or (), format=own[0], recipe=own[1], overrides=keys))
+        for line in found[-1].warnings:
             log.warning("%s: %s", name, line)
-        if each.result is None:
-            raise UserError(f"{name}: compared by which gold? --gold names a file")
-        found.append(each)
     made = side_by_side(found)
     for line in made.warnings:
         log.warning("%s", line)
     json_result.tell(lambda: as_json(made), json, lambda: show(made))
+
+
+def _check(name: str, gold: list[str] | None, keys: list[str]) -> None:
+    """Refuse what cannot be compared.
+
+    Raises:
+        UserError: answers without a gold file, a run whose model has nothing to answer for.
+    """
+    from ldt.report.subject import evaluation_set, read
+
+    missing = "" if gold else "--gold names the file of the right answers"
+    if Path(name).is_dir():
+        missing = evaluation_set(read(Path(name), keys), gold or ())[1]
+    if missing:
+        raise UserError(f"{name}: nothing to compare: {missing}")
 
 
 def show(made: "Comparison") -> None:
@@ -111,7 +127,8 @@ def show(made: "Comparison") -> None:
 
 
 def _fact(key: str, letters: list[str], values: list[str]) -> dict[str, str]:
-    return {"key": key} | dict(zip(letters, values, strict=True))
+    cells = [_short(value, LONGEST_FACT) for value in values]
+    return {"key": key} | dict(zip(letters, cells, strict=True))
 
 
 def _row(each: "Difference", letter: str) -> dict[str, Any]:
@@ -147,11 +164,17 @@ def _changes(other: "Beside", letter: str, noun: str) -> None:
     more = f", {MOST} of {len(other.changes):,}" if len(other.changes) > MOST else ""
     say(f"changed from A to {letter}: {', '.join(told)}{more}:", console=stdout)
     shown = [
-        {"where": each.where, "id": each.id, "change": _told(each), "gold": each.gold or ""}
-        | {"A": each.before or "", letter: each.after or ""}
+        {"where": each.where, "id": each.id, "change": _told(each)}
+        | {"gold": _short(each.gold), "A": _short(each.before), letter: _short(each.after)}
         for each in other.changes[:MOST]
     ]
     stdout.print(table(shown))
+
+
+def _short(text: str | None, most: int = LONGEST) -> str:
+    from ldt.report.escaping import cut
+
+    return cut(" ".join((text or "").split()), most)
 
 
 def _told(change: "Change") -> str:

@@ -33,6 +33,7 @@ def report(subject: Subject) -> Report:
     if run and not result:
         charts += _kept_reliability(run)
         tables += [Rows("Classes", run.results["table"])] if run.results.get("table") else []
+    missing = [f"no documents on this page: {subject.missing}"] if subject.missing else []
     return Report(
         title=subject.name,
         sentence=_sentence(subject, figures, lower),
@@ -42,7 +43,7 @@ def report(subject: Subject) -> Report:
         charts=charts,
         tables=tables,
         documents=subject.documents,
-        warnings=[*subject.warnings, *(result.warnings if result else ())],
+        warnings=[*missing, *subject.warnings, *(result.warnings if result else ())],
     )
 
 

@@ -44,7 +44,7 @@ class Change:
 
     Args:
         change: "right to wrong", "wrong to right", or "score" where that is a matter of degree.
-        metric: the score that changed, "right" where documents have none.
+        metric: the score that changed most, "right" where documents have none.
         difference: of that score, from -1 to 1.
         before, after: answers of the first and of the others.
     """
@@ -257,10 +257,11 @@ def _changes(before: Sequence[Document], after: Sequence[Document], ids: set[str
 
 
 def _score(old: Document, new: Document) -> tuple[str, tuple[float, float]]:
-    """The first score that both have, else whether each is right."""
-    name = next((name for name in old.scores if name in new.scores), None)
-    if name is None:
+    """The score of both that differs most, of equal ones the first; else whether each is right."""
+    both = [name for name in old.scores if name in new.scores]
+    if not both:
         return "right", (float(old.right or 0), float(new.right or 0))
+    name = max(both, key=lambda name: abs(new.scores[name] - old.scores[name]))
     return name, (old.scores[name], new.scores[name])
 
 

@@ -158,14 +158,12 @@ def reliability(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
         return []
     points = [(100 * row["probability"], 100 * row["right"]) for row in rows]
     answers = sum(row["answers"] for row in rows)
-    apart = sum(row["answers"] * (y - x) for row, (x, y) in zip(rows, points, strict=True))
-    apart /= answers
-    says = f"Over {plural(answers, 'answer')} "
-    if abs(apart) < 0.5:
-        says += "the mean probability is the share that is right"
-    else:
-        how = "less sure than it could be" if apart > 0 else "surer than it should be"
-        says += f"the model is {abs(apart):.1f} points {how}"
+    apart = [row["answers"] * (y - x) / answers for row, (x, y) in zip(rows, points, strict=True)]
+    distance = sum(map(abs, apart))
+    says = f"Over {plural(answers, 'answer')} probability and share that is right are "
+    says += f"{distance:.1f} points apart on the mean"
+    if distance >= 0.05 and abs(sum(apart)) == distance:
+        says += f", the model being always {'too sure' if sum(apart) < 0 else 'not sure enough'}"
     says += "; answers below the diagonal are right less often than their probability says."
     title = "Reliability: how often answers of a probability are right"
     axes = ("probability (%)", "right (%)")

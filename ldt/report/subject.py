@@ -51,6 +51,7 @@ class Subject:
         run: None of a file of answers.
         result: None without gold.
         gold: the file, or what its name stands for.
+        missing: why there are no documents; "" where there are.
         evaluated: whether the documents are those that metrics.json of the run is about.
         warnings: what is odd about them.
     """
@@ -60,6 +61,7 @@ class Subject:
     result: Result | None = None
     documents: Sequence[Document] = ()
     gold: str = ""
+    missing: str = ""
     evaluated: bool = False
     warnings: Sequence[str] = field(default_factory=tuple)
 
@@ -109,14 +111,14 @@ def subject(
     if recipe is not None:
         raise UserError(f"--recipe {recipe}: {name} is a run, which has a recipe of its own")
     run = read(Path(name), overrides)
-    files, why, warnings = _evaluation_set(run, each(gold))
-    if why:
-        return Subject(name, run, warnings=[f"no documents on this page: {why}"])
+    files, missing, warnings = evaluation_set(run, gold)
+    if missing:
+        return Subject(name, run, missing=missing)
     more = {"documents": documents, "format": format, "recipe": name, "overrides": overrides}
     with _answered(run, files, answers, passages) as given:
         result, listed_ = gather(given, gold=files, **more)
     evaluated = not gold and not warnings
-    return Subject(name, run, result, listed_, named(files), evaluated, warnings)
+    return Subject(name, run, result, listed_, named(files), "", evaluated, warnings)
 
 
 def read(folder: Path, overrides: Iterable[str] = ()) -> Run:
@@ -160,15 +162,22 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _evaluation_set(run: Run, gold: Sequence[str]) -> tuple[list[str], str, list[str]]:
-    """The files that a run is reported on, or why there are none; and what is odd about them."""
+def evaluation_set(run: Run, gold: Names = ()) -> tuple[list[str], str, list[str]]:
+    """The files that a run is reported on, or why there are none; and what is odd about them.
+
+    Args:
+        gold: other files than those of its evaluation.
+
+    Raises:
+        UserError: a pattern of them that no file matches.
+    """
     task, data = run.recipe.task, run.recipe.data
     if task.kind != "examples":
         return [], f"models of {task.name} have no answers that gold files hold", []
     if not run.results:
         return [], "the run is not finished, so that its model does not answer yet", []
     if gold:
-        return list(gold), "", []
+        return each(gold), "", []
     if not data.eval:
         fraction = getattr(data, "eval_fraction", None)
         why = "there is no evaluation set"
@@ -198,7 +207,7 @@ def _answered(run: Run, gold: Sequence[str], answers: str | None, passages: int)
 
     data, task = run.recipe.data, run.recipe.task
     log.info("%s: answering %s", run.folder, named(list(gold)))
-    with TemporaryDirectory(prefix="ldt-") as folder:
+    with TemporaryDirectory(prefix="ldt-") as folder, _unnamed(folder):
         file = os.path.join(folder, "answers.jsonl")
         code = predict(
             list(gold),
@@ -211,9 +220,24 @@ def _answered(run: Run, gold: Sequence[str], answers: str | None, passages: int)
             encoding=data.encoding,
             passages=passages if getattr(task, "rests_on", None) == "logits" else 0,
         )
-        if code:  # a signal, which `predict` has told
+        if code:  # of a signal
+            log.info("%s: no answer is kept", run.folder)
             raise SystemExit(code)
         yield file
+
+
+@contextmanager
+def _unnamed(folder: str) -> Iterator[None]:
+    """Leave out lines of the log that name a folder, which is gone before they are read."""
+
+    def names_no_such_file(record: logging.LogRecord) -> bool:
+        return folder not in record.getMessage()
+
+    log.addFilter(names_no_such_file)
+    try:
+        yield
+    finally:
+        log.removeFilter(names_no_such_file)
 
 
 def _refuse_options_of_runs(name: str, answers: str | None) -> None:

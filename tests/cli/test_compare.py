@@ -10,6 +10,7 @@ from ldt.cli.console import stdout
 
 GOLD = [{"text": f"a b {n}", "kind": kind} for n, kind in enumerate("xyxzxyxx")]
 OWN = ("--gold", "gold", "--format", "classification", "data.label=kind")
+MLM = "{task: {name: mlm}, model: {path: model}, data: {train: t.txt}, training: {seed: 1}}\n"
 CHANGED = """\
 changed from A to B: 2 wrong to right, 1 right to wrong:
  where   id  change          gold  A  B 
@@ -75,6 +76,19 @@ def test_ten_documents_are_listed(ldt, tmp_path):
     assert out.count("gold:") == 10
 
 
+def test_long_answers_are_cut_on_the_screen_alone(ldt, tmp_path):
+    long = "x" + " x" * 99
+    write_lines(tmp_path / "gold", [{"text": "t", "kind": kind} for kind in (long, "y")])
+    for name, labels in (("a.jsonl", [long, "y"]), ("b.jsonl", ["y", "y"])):
+        answers = [{"id": n, "label": label} for n, label in enumerate(labels, 1)]
+        write_lines(tmp_path / name, answers)
+    out = ldt("a.jsonl", "b.jsonl", *OWN)[1].partition("changed")[2]
+    assert "…" in out
+    assert out.count("x") < 70
+    found = json.loads(ldt("a.jsonl", "b.jsonl", *OWN, "--json", "-")[1])
+    assert found["others"][0]["changes"][0]["before"] == long
+
+
 def test_the_same_answers_are_said_to_be_the_same(ldt):
     out = ldt("a.jsonl", "a.jsonl", *OWN)[1]
     assert "no document scores differently\n" in out
@@ -84,7 +98,8 @@ def test_the_same_answers_are_said_to_be_the_same(ldt):
     ("arguments", "line"),
     [
         (("a.jsonl", *OWN), "compare takes 2 to 26 runs or files of answers, got 1"),
-        (("a.jsonl", "b.jsonl"), "a.jsonl: compared by which gold? --gold names a file"),
+        (("a.jsonl", "b.jsonl"), "a.jsonl: nothing to compare: --gold names the file of"),
+        (("mlm", "a.jsonl"), "mlm: nothing to compare: models of mlm have no answers that"),
         (("a.jsonl", "c.jsonl", *OWN), "c.jsonl: no such file or folder; "),
         (
             ("a.jsonl", "b.jsonl", *OWN, "--json", "b.jsonl"),
@@ -92,7 +107,9 @@ def test_the_same_answers_are_said_to_be_the_same(ldt):
         ),
     ],
 )
-def test_what_cannot_be_compared_is_refused(ldt, arguments, line):
+def test_what_cannot_be_compared_is_refused(ldt, tmp_path, arguments, line):
+    (tmp_path / "mlm").mkdir()
+    (tmp_path / "mlm" / "recipe.yaml").write_text(MLM)
     code, out, err = ldt(*arguments)
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {line}")

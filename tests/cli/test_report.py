@@ -1,6 +1,7 @@
 """`ldt report`: what it writes, prints and refuses."""
 
 import json
+import logging
 from functools import partial
 
 import pytest
@@ -125,3 +126,15 @@ def test_a_page_without_documents_says_why(ldt, run, tmp_path):
     )
     assert err == f"warning: {why}; --gold names another\n"
     assert why in (run / "report.html").read_text("utf-8").replace("&#39;", "'")
+
+
+def test_a_run_that_is_stopped_while_it_answers_keeps_nothing_and_says_so(ldt, run, monkeypatch):
+    def predict(input, *, output, **options):
+        logging.getLogger("ldt").info("SIGINT: 2 answers kept in %s; --resume goes on", output)
+        return 130
+
+    monkeypatch.setattr("ldt.inference.predict.predict", predict)
+    code, out, err = ldt("run")
+    assert (code, out) == (130, "")
+    assert err == "run: answering dev.jsonl\nrun: no answer is kept\n"
+    assert not (run / "report.html").exists()

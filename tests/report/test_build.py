@@ -142,10 +142,11 @@ def test_rare_classes_of_a_confusion_are_counted_together():
 
 
 def test_with_several_classes_each_has_a_bar():
-    gold, answers = [["a"], ["a", "b"], []], [["a"], ["a"], ["b"]]
+    gold, answers = [["b"], ["a", "b"], []], [["b"], ["b"], ["a"]]
     report = build.report(answered(gold, answers, several=True))
     bars = charts(report)["F1 of each class"]
-    assert (bars.bars, bars.counts) == ({"a": 100.0, "b": 0.0}, {"a": 2, "b": 1})
+    assert list(bars.bars.items()) == [("b", 100.0), ("a", 0.0)]
+    assert bars.counts == {"b": 2, "a": 1}
     assert [each.title for each in report.tables] == ["Classes", "Right and wrong by class"]
     assert not any(isinstance(each, Matrix) for each in report.charts)
 
@@ -163,15 +164,22 @@ def test_scores_have_their_curves():
         (pytest.approx(100 * p), right)
         for p, right in ((0.6, 0), (0.7, 100), (0.8, 100), (0.9, 100))
     ]
-    assert points.says.startswith("Over 4 answers the mean probability is the share that is right;")
+    assert points.says.startswith(
+        "Over 4 answers probability and share that is right are 30.0 points apart on the mean; "
+    )
 
 
 @pytest.mark.parametrize(
-    ("right", "words"), [(0.5, "40.0 points surer than it"), (1.0, "10.0 points less sure than it")]
+    ("right", "words"),
+    [
+        (0.5, "40.0 points apart on the mean, the model being always too sure;"),
+        (1.0, "10.0 points apart on the mean, the model being always not sure enough;"),
+        (0.9, "0.0 points apart on the mean;"),
+    ],
 )
 def test_reliability_is_said_in_words(right, words):
     (chart,) = curves.reliability([{"answers": 7, "probability": 0.9, "right": right}])
-    assert f"Over 7 answers the model is {words}" in chart.says
+    assert f" are {words}" in chart.says
 
 
 def test_scores_by_length_and_place_have_their_counts():
@@ -189,6 +197,13 @@ def test_scores_by_length_and_place_have_their_counts():
     assert "highest in '0 to 249', 100.00" in length.says
     place = found["Score by where in the document the answer stands"]
     assert place.counts == {"first quarter": 2, "last quarter": 1, "yes or no": 1}
+
+
+def test_what_has_no_course_and_no_other_group_is_not_drawn():
+    items = [Item(str(n), n, {"f1": 1.0}, 10, 0.1) for n in range(3)]
+    assert curves.of_result(Result("x", items, {"f1": 1.0}, "documents", [], []), "f1") == []
+    log = [{"step": 1, "eval_f1": 50.0, "learning_rate": 1.0}]
+    assert curves.of_training(log, "f1") == []
 
 
 def test_a_run_shows_what_it_logged(folder):
@@ -274,10 +289,10 @@ def test_a_run_without_its_evaluation_set_says_why_there_are_no_documents(folder
     lines[2] = f"data: {data}"
     (folder / "recipe.yaml").write_text("\n".join(lines))
     found = subject.subject(str(folder))
-    (warning,) = found.warnings
-    assert why in warning
-    assert "--gold names" in warning
+    assert why in found.missing
+    assert "--gold names" in found.missing
     assert found.documents == ()
+    assert build.report(found).warnings == [f"no documents on this page: {found.missing}"]
 
 
 def test_a_run_is_asked_by_its_own_recipe_and_answers_once(folder, monkeypatch):

@@ -162,6 +162,16 @@ def test_the_documents_that_changed_most_come_first():
     ]
 
 
+def test_of_several_scores_the_one_that_changed_most_counts():
+    first, second = of_means("A", [0.0]), of_means("B", [0.0])
+    more = {"em": 0.0, "f1": 0.5, "recall": 0.25}
+    second = Subject("B", None, second.result, [Document("q0", "gold:0", scores=more)])
+    old = Document("q0", "gold:0", scores=more | {"f1": 0.25, "recall": 1.0})
+    first = Subject("A", None, first.result, [old])
+    (change,) = compare([first, second]).others[0].changes
+    assert (change.metric, change.difference) == ("recall", -0.75)
+
+
 def test_of_right_and_wrong_the_surest_answers_come_first():
     def side(name, rights, sure):
         subject = classified(name, list("aaa"), ["a" if right else "b" for right in rights])
@@ -171,11 +181,11 @@ def test_of_right_and_wrong_the_surest_answers_come_first():
         ]
         return Subject(name, None, subject.result, documents)
 
-    first = side("A", [True, False, True], [0.9, 0.6, 0.6])
-    changes = compare([first, side("B", [False, True, True], [0.9, 0.6, 0.9])]).others[0].changes
+    first = side("A", [False, True, True], [0.6, 0.9, 0.6])
+    changes = compare([first, side("B", [True, False, True], [0.6, 0.9, 0.9])]).others[0].changes
     assert [(each.id, each.change, each.before, each.after) for each in changes] == [
-        ("d0", "right to wrong", "a", "b"),
-        ("d1", "wrong to right", "b", "a"),
+        ("d1", "right to wrong", "a", "b"),
+        ("d0", "wrong to right", "b", "a"),
     ]
 
 
