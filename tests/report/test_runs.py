@@ -152,6 +152,7 @@ def test_runs_are_found_below_a_folder_once_and_links_are_not_followed(place):
     make("runs/a/checkpoint-4")
     make("runs/b.tmp-12")
     os.symlink("a", "runs/latest")
+    os.symlink("x", "runs/0-link")
     assert [run.name for run in listed(["runs"], "name")] == [
         "runs/a",
         "runs/a/phase-1",

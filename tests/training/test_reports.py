@@ -5,7 +5,7 @@ import os
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from training_runs import rows, train, weights
@@ -14,6 +14,7 @@ from transformers.integrations import integration_utils
 
 from ldt.errors import RecipeError, UserError
 from ldt.recipe.recipe import load
+from ldt.training.reports import Reports
 
 PRETRAIN = """
 task: {name: TASK}
@@ -88,6 +89,14 @@ def test_pretraining_reports_too(task, place, seen, tiny_longformer):
 def test_a_dry_run_reports_nothing(recipe, seen):
     train(recipe("training.report_to=stand_in"), dry_run=True)
     assert seen == []
+
+
+def test_what_comes_before_and_after_the_training_is_no_step_of_it(seen, tmp_path):
+    made, state = Reports("stand_in", tmp_path), SimpleNamespace(global_step=1)
+    args = SimpleNamespace(run_name="r")
+    for event in ("on_log", "on_train_begin", "on_log", "on_train_end", "on_log"):
+        getattr(made, event)(args, state, None, logs={})
+    assert [entry[0] for entry in seen] == ["begin", "log", "end"]
 
 
 def test_a_name_of_the_run_is_kept(recipe, seen):
