@@ -86,5 +86,6 @@ _RULES: dict[str, Callable[[Any, Example | None], dict[str, float]]] = {
     "passage_qa": _passages,
     "evidence_classification": _class,
     "qasper": _paper,
+    "qasper_generation": _paper,
     "summarization": _summary,
 }
