@@ -7,7 +7,6 @@ from ldt.data.records import Example
 from ldt.errors import DataError
 from ldt.metrics import hotpotqa, passage_qa, qasper, squad, summarization, triviaqa, wikihop
 from ldt.tasks.base import Task
-from ldt.tasks.passage_qa import prediction
 
 
 def of_answer(task: Task, right: Any, answer: Example | None, where: str) -> dict[str, float]:
@@ -52,7 +51,7 @@ def _passages(right: Any, answer: Example | None) -> dict[str, float]:
     fields, found = answer.fields, {}
     given = {"passage": fields["passage"] is not None, "answer": bool(fields["answer"])}
     for each, (name, said) in zip(
-        passage_qa.scored(right, prediction(fields)), given.items(), strict=True
+        passage_qa.scored(right, passage_qa.prediction(fields)), given.items(), strict=True
     ):
         found[name] = each.right * said if each.has_gold else float(not said)
     return found
@@ -86,5 +85,6 @@ _RULES: dict[str, Callable[[Any, Example | None], dict[str, float]]] = {
     "passage_qa": _passages,
     "evidence_classification": _class,
     "qasper": _paper,
+    "qasper_generation": _paper,
     "summarization": _summary,
 }

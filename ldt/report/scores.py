@@ -15,7 +15,6 @@ from ldt.metrics.classification import several
 from ldt.metrics.result import Item, Result
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import RECIPE, Recipe
-from ldt.tasks import TASKS
 from ldt.tasks.base import Task
 
 
@@ -86,7 +85,8 @@ def asked(
     name = name or next((task for key, task in _WRITES.items() if key in answer.fields), None)
     if name is None:
         raise DataError(f"{answer.where}: no answer of a known task among {listed(answer.fields)}")
-    keys.insert(0, f"data.overflow={TASKS[name].overflows[0]}")
+    if name == "summarization":  # which reads no windows, the default
+        keys.insert(0, "data.overflow=truncate")
     return recipes.of_keys({"name": name}, keys, f"--format {format}" if format else "the answers")
 
 

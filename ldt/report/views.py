@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ldt.data.records import Example, field
+from ldt.data.records import Example, field, texts
 from ldt.errors import DataError
 from ldt.inference.answer_spans import ANSWER, EVIDENCE, KEYS, Span, checked, spans_in
 from ldt.inference.evaluate import found_entities
@@ -310,7 +310,11 @@ def _paper(task: Any, data, example: Example, answer: Example | None, right: Any
         gold = _one_of(each.answer for each in right["references"])
     if _optional(example, task.path("paragraphs", data)) is None:
         return View(_text(task, data, example), asks, gold, _said(answer))
-    text, places = task.paper(example, data)
+    if task.name == "qasper":
+        text, places = task.paper(example, data)
+    else:
+        paragraphs = texts(example, task.path("paragraphs", data))
+        text, places = _joined([[paragraph] for paragraph in paragraphs])
     marks, where = [], example.where
     numbers = {n for each in right["paragraphs"] for n in each} if right else ()
     said = (_optional(answer, "paragraphs") or ()) if answer is not None else ()
@@ -344,5 +348,6 @@ _VIEWS: dict[str, Callable[[Any, Any, Example, Example | None, Any], View]] = {
     "passage_qa": _passages,
     "evidence_classification": _evidence,
     "qasper": _paper,
+    "qasper_generation": _paper,
     "summarization": _summary,
 }

@@ -14,6 +14,7 @@ from ldt.tasks import TASKS
 RECIPES = {name: name for name, task in TASKS.items() if task.kind == "examples"} | {
     "evidence_classification": "contractnli",
     "passage_qa": "tydiqa",
+    "qasper_generation": "led_qasper",
     "summarization": "bart_summarization",
 }
 
@@ -26,14 +27,17 @@ def test_answers_of_a_run_are_documents_with_the_figures_of_its_evaluation(
     lines = [json.dumps({"id": f"d{n}"} | LINES[name](n)) + "\n" for n in range(12)]
     (tmp_path / "data.jsonl").write_text("".join(lines), encoding="utf-8")
     keys = {
-        "model.path": tiny_led if name == "summarization" else tiny_longformer,
+        "model.path": tiny_led if TASKS[name].generates else tiny_longformer,
         **dict.fromkeys(("data.train", "data.eval"), tmp_path / "data.jsonl"),
         **{"data.format": "jsonl", "data.max_length": 64, "training.output_dir": "run"},
         **{"training.max_steps": 1, "data.eval_fraction": "null"},
     }
     more = {"task.max_target_tokens": 32, "task.generation": "{max_length: 6}"}
     more |= {"data.text": "text", "data.fields": "{}", "data.overflow": "truncate"}
-    keys |= more if name == "summarization" else {"data.stride": 8}
+    if name == "qasper_generation":
+        keys |= {"task.generation": "{max_length: 6}", "model.window": 8}
+    else:
+        keys |= more if name == "summarization" else {"data.stride": 8}
     overrides = [f"{key}={value}" for key, value in keys.items()]
     trained = train(load(RECIPES[name], overrides, command="finetune"))
     task = TASKS[name]
