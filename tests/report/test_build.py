@@ -199,6 +199,27 @@ def test_scores_by_length_and_place_have_their_counts():
     assert place.counts == {"first quarter": 2, "last quarter": 1, "yes or no": 1}
 
 
+def test_counts_are_no_figures_and_some_of_the_questions_have_a_table():
+    result = Result("x", [], {"total": 3, "f1": 50.0}, "documents", [], [])
+    result.subsets = {"verified": {"f1": 75.0}}
+    found = build.report(Subject("a", None, result))
+    assert [each.name for each in found.figures] == ["f1"]
+    (table,) = found.tables
+    assert (table.title, table.rows) == (
+        "Some of the questions",
+        [{"questions": "verified", "f1": 75.0}],
+    )
+
+
+def test_a_run_without_documents_has_the_reliability_of_its_training(folder):
+    row = {"answers": 7, "probability": 0.75, "right": 0.5}
+    decided = {"decisions": {"calibration": {"reliability": [row]}}}
+    (folder / "metrics.json").write_text(json.dumps(RESULTS | decided))
+    found = charts(build.report(Subject("r", subject.read(folder))))
+    points = found["Reliability: how often answers of a probability are right"]
+    assert points.series == {"answers": [(75.0, 50.0)]}
+
+
 def test_what_has_no_course_and_no_other_group_is_not_drawn():
     items = [Item(str(n), n, {"f1": 1.0}, 10, 0.1) for n in range(3)]
     assert curves.of_result(Result("x", items, {"f1": 1.0}, "documents", [], []), "f1") == []
