@@ -336,6 +336,23 @@ def test_a_run_is_asked_by_its_own_recipe_and_answers_once(folder, monkeypatch):
     assert found.warnings == ["dev.jsonl: has changed since the training was evaluated on it"]
 
 
+def test_the_model_is_asked_as_its_training_read_the_documents(folder, monkeypatch):
+    keys = "eval: dev.jsonl, encoding: latin-1, format: csv, text: body, id: name"
+    (folder / "recipe.yaml").write_text(RECIPE.replace("eval: EVAL", keys))
+    asked = []
+
+    def predict(input, **options):
+        asked.append((input, {**options, "output": options["output"].rpartition("/")[2]}))
+        return 0
+
+    monkeypatch.setattr("ldt.inference.predict.predict", predict)
+    monkeypatch.setattr(subject, "gather", lambda answers, **options: (None, []))
+    subject.subject(str(folder), passages=2)
+    data = {"format": "csv", "evidence": None, "text": "body", "id": "name", "encoding": "latin-1"}
+    options = {"model": str(folder), "output": "answers.jsonl", "passages": 2} | data
+    assert asked == [(["dev.jsonl"], options)]
+
+
 def test_options_that_do_not_go_together_are_refused(folder):
     with pytest.raises(UserError, match="--recipe x: .*r is a run, which has a recipe of its own"):
         subject.subject(str(folder), recipe="x")
