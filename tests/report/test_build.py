@@ -348,7 +348,13 @@ def test_the_model_is_asked_as_its_training_read_the_documents(folder, monkeypat
     monkeypatch.setattr("ldt.inference.predict.predict", predict)
     monkeypatch.setattr(subject, "gather", lambda answers, **options: (None, []))
     subject.subject(str(folder), passages=2)
-    data = {"format": "csv", "evidence": None, "text": "body", "id": "name", "encoding": "latin-1"}
+    data = {
+        "format": "csv",
+        "evidence": None,
+        "text": "body",
+        "id": "name",
+        "encoding": "iso8859-1",
+    }
     options = {"model": str(folder), "output": "answers.jsonl", "passages": 2} | data
     assert asked == [(["dev.jsonl"], options)]
 
