@@ -54,8 +54,8 @@ RecipeOption = Annotated[
     str | None,
     typer.Option(
         metavar="RECIPE",
-        help="Recipe, or folder of a run, that says how the gold file of answers in ldt's own "
-        "layout is read; by default the task's defaults.",
+        help="Recipe, or folder of a run, of any task, that says how the gold file is read and "
+        "what is computed; by default the defaults of --format.",
     ),
 ]
 KeysArgument = Annotated[

@@ -1,23 +1,20 @@
 """Features on the disk and in batches.
 
-Features are encoded once and kept in an unnamed temporary file, 5 bytes a token (13 with offsets),
-mapped into memory: a training set larger than memory works, any feature is read at once in any
-order, and data-loading processes share the pages. (A ``datasets.Dataset`` would do the same
-through a cache that outlives the run and has to guess when it is stale.)
+Features are encoded once and kept in an unnamed temporary file, 5 bytes a token (13 with offsets):
+a training set larger than memory works, any feature is read at once in any order, by data-loading
+processes too. (A ``datasets.Dataset`` would do the same through a cache that outlives the run and
+has to guess when it is stale.)
 """
 
-import errno
-import math
-import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from copy import copy
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, BinaryIO
+from typing import Any, Self
 
 import numpy as np
 
 from ldt.data.records import Example
-from ldt.errors import ResourceError
+from ldt.data.spool import Spool
 
 Feature = dict[str, Any]
 
@@ -28,13 +25,14 @@ TOKEN_TYPES = {  # keys with one number a token, and their type in the file
 }
 
 
-class Features(Sequence[Feature]):
-    """Features that are written once, in order, and read in any order.
+class Features(Spool[Feature]):
+    """Features that are written once, in order, and read in any order; their arrays are read-only.
 
     ``lengths`` and ``documents``: the tokens of each feature, and the number of its document; the
-    features of a document stand together. Arrays of a feature are kept in the file, all else in
-    memory.
+    features of a document stand together.
     """
+
+    noun = "encoded documents"
 
     def __init__(self, features: Iterable[Feature] = ()):
         """Write the features.
@@ -42,65 +40,35 @@ class Features(Sequence[Feature]):
         Raises:
             ResourceError: the disk of temporary files is full.
         """
-        self._rows: list[tuple[int, list[tuple[str, np.dtype, tuple]], dict[str, Any]]] = []
-        lengths = []
-        self._bytes = np.empty(0, np.uint8)
-        offset = 0
-        try:
-            with tempfile.TemporaryFile() as file:
-                for feature in features:
-                    offset = self._write(feature, file, offset)
-                    lengths.append(len(feature["input_ids"]))
-                file.flush()
-                if offset:
-                    self._bytes = np.asarray(np.memmap(file, np.uint8, "r"))
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            raise ResourceError(
-                f"{tempfile.gettempdir()}: full after {offset:,} bytes of encoded documents; "
-                "TMPDIR can name another folder"
-            ) from None
-        self.lengths = np.array(lengths, int)
-        self.documents = np.array([rest["document"] for *_, rest in self._rows], int)
+        lengths, documents = array("q"), array("q")
 
-    def _write(self, feature: Feature, file: BinaryIO, offset: int) -> int:
-        rest, arrays, length = {}, {}, len(feature["input_ids"])
-        for key, value in feature.items():
-            if key in TOKEN_TYPES:
-                arrays[key] = np.asarray(value, TOKEN_TYPES[key])
-                if arrays[key].shape != (length,):
-                    raise ValueError(
-                        f"{key} has the shape {arrays[key].shape}, input_ids ({length},)"
-                    )
-            elif isinstance(value, np.ndarray):
-                arrays[key] = value
-            else:
-                rest[key] = value
-        kinds = [(key, values.dtype, values.shape) for key, values in arrays.items()]
-        self._rows.append((offset, kinds, rest))
-        for values in arrays.values():
-            offset += file.write(values.tobytes())
-        return offset
+        def seen() -> Iterator[Feature]:
+            for feature in features:
+                lengths.append(len(feature["input_ids"]))
+                documents.append(feature["document"])
+                yield feature
 
-    def __len__(self) -> int:
-        return len(self._rows)
+        super().__init__(seen())
+        self.lengths, self.documents = np.array(lengths, int), np.array(documents, int)
 
-    def __getitem__(self, index: int) -> Feature:  # type: ignore[override]  # no slices
-        """Return a feature; its arrays, and what has one number a token, are read-only arrays."""
-        offset, kinds, rest = self._rows[index]
-        feature = {}
-        for key, dtype, shape in kinds:
-            size = math.prod(shape) * dtype.itemsize
-            feature[key] = np.frombuffer(self._bytes, dtype, math.prod(shape), offset)
-            feature[key] = feature[key].reshape(shape)
-            offset += size
-        return feature | rest
+    def pack(self, item):
+        fields = dict(item)
+        length = len(item["input_ids"])
+        for key, value in item.items():
+            if key in TOKEN_TYPES or isinstance(value, np.ndarray):
+                values = np.asarray(value, TOKEN_TYPES.get(key), order="C").view()
+                values.flags.writeable = False  # as it will be read
+                if key in TOKEN_TYPES and values.shape != (length,):
+                    raise ValueError(f"{key} has the shape {values.shape}, input_ids ({length},)")
+                fields[key] = values
+        return fields, None
 
-    def only(self, rows: Sequence[int]) -> "Features":
+    def unpack(self, fields, more):
+        return fields
+
+    def only(self, rows: Sequence[int] | np.ndarray) -> Self:
         """Those of some numbers, in this order; they share the file."""
-        part = copy(self)
-        part._rows = [self._rows[row] for row in rows]
+        part = super().only(rows)
         part.lengths, part.documents = self.lengths[rows], self.documents[rows]
         return part
 
@@ -134,7 +102,8 @@ class Reshuffled(Sequence[list[Feature]]):
     that is resumed sees the same.
 
     Args:
-        documents: (number, example) of what is trained on.
+        documents: by number.
+        numbers: of those that are trained on.
         shuffle: example and random generator to the example in a new order (`Task.shuffle`).
         encode: example to features.
         seed: of the run.
@@ -142,12 +111,14 @@ class Reshuffled(Sequence[list[Feature]]):
 
     def __init__(
         self,
-        documents: Sequence[tuple[int, Example]],
+        documents: Sequence[Example],
+        numbers: Sequence[int],
         shuffle: Callable[[Example, np.random.Generator], Example],
         encode: Callable[[Example], list[Feature]],
         seed: int,
     ):
-        self.documents, self.shuffle, self.encode, self.seed = documents, shuffle, encode, seed
+        self.documents, self.numbers = documents, numbers
+        self.shuffle, self.encode, self.seed = shuffle, encode, seed
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -155,10 +126,10 @@ class Reshuffled(Sequence[list[Feature]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return len(self.documents)
+        return len(self.numbers)
 
     def __getitem__(self, index: int) -> list[Feature]:  # type: ignore[override]  # no slices
-        number, example = self.documents[index]
+        number = self.numbers[index]
         generator = np.random.default_rng((self.seed, self.epoch, number))
-        features = self.encode(self.shuffle(example, generator))
+        features = self.encode(self.shuffle(self.documents[number], generator))
         return [feature | {"document": number} for feature in features]

@@ -15,7 +15,8 @@ import numpy as np
 from ldt.data.formats import nq as layout
 from ldt.data.formats import passage_qa
 from ldt.data.formats.nq import NOTHING, Span
-from ldt.data.sources import Names
+from ldt.data.formats.recognition import begins_with_object
+from ldt.data.sources import Names, only
 from ldt.data.strict_json import JsonFile, take
 from ldt.errors import DataError, plural, shown
 from ldt.metrics import baseline, prediction_files
@@ -122,11 +123,19 @@ def read_predictions(source: Names) -> JsonFile:
 
     Raises:
         UserError: several files, or there is no such file.
-        DataError: another layout, or what the published script refuses: a score that is missing,
-            yes or no beside a span, half a span, one that does not end after its start.
+        DataError: gold, another layout, or what the published script refuses: a score that is
+            missing, yes or no beside a span, half a span, one that does not end after its start.
     """
+    if begins_with_object(only(source, "predictions of nq"), _GOLD):
+        raise DataError(
+            f"{passage_qa.name_of(source)}: looks like a gold file, not like predictions"
+            f"{passage_qa.SWAPPED}"
+        )
     file = prediction_files.read(source)
     return _by_id(take(file.value, "predictions", list, file.name), file.name)
+
+
+_GOLD = ("annotations", "document_text", "document_html", "question_text")  # fields of its lines
 
 
 def of_answers(answers: Iterable[dict], name: str) -> JsonFile:

@@ -90,7 +90,9 @@ def read(source: Names, format: str, module: ModuleType) -> JsonFile | None:
         found = _converted(iter(lines), module, name)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise DataError(f"{lines.where}: not as ldt predict writes it ({what})") from None
+        raise DataError(
+            f"{lines.where}: not as ldt predict writes it for {format} ({what})"
+        ) from None
     if format == "cuad" and lines.most < cuad.N_BEST:
         raise DataError(
             f"{lines.where}: {lines.most:,} spans of a question at most; the layout has "

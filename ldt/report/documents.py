@@ -74,7 +74,7 @@ def gather(
     result, items = None, dict[str, Item]()
     if gold is not None:
         result = scores.result_of(
-            answers, gold, read, found, asked, format=format, recipe=recipe, overrides=overrides
+            answers, gold, asked, format=format, recipe=recipe, overrides=overrides
         )
         items = {item.id: item for item in result.items}
     doubted = _doubts(task, read)

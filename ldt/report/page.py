@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from ldt.errors import plural
-from ldt.metrics.numbers import in_own_unit, metric_text
+from ldt.metrics.numbers import is_share, metric_text
 from ldt.metrics.result import LEVEL
 from ldt.report import charts
 from ldt.report.escaping import cut, visible
@@ -94,7 +94,7 @@ def _figure(figure: Figure, scale: str) -> dict[str, Any]:
         for key, value in known.items()
         if value is not None
     }
-    drawn = scale == "0 to 100" and not is_count and not in_own_unit(figure.name)
+    drawn = scale == "0 to 100" and not is_count and is_share(figure.name)
     drawn = drawn and all(0 <= value <= 100 for value in numbers.values())
     return {
         "name": figure.name,

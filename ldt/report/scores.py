@@ -1,6 +1,6 @@
 """Scores of answers for a report: of all of them, and of each."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,25 +9,14 @@ from ldt.data.records import Example
 from ldt.data.sources import Names
 from ldt.errors import DataError, UserError, listed
 from ldt.inference import evaluate
-from ldt.metrics import (
-    OWN,
-    conll,
-    hotpotqa,
-    passage_qa,
-    qasper,
-    rouge,
-    squad,
-    summarization,
-    triviaqa,
-    wikihop,
-)
+from ldt.inference.rules import of_answer
+from ldt.metrics import OWN, conll, rouge
 from ldt.metrics.classification import several
-from ldt.metrics.result import Item, Result, compare, mean, some, unmatched
+from ldt.metrics.result import Item, Result
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import RECIPE, Recipe
 from ldt.tasks import TASKS
 from ldt.tasks.base import Task
-from ldt.tasks.passage_qa import prediction
 
 
 class Read(NamedTuple):
@@ -42,11 +31,6 @@ class Read(NamedTuple):
     example: Example
     right: Any
     answer: Example | None
-
-    @property
-    def where(self) -> str:
-        """The answer, or else the document, in messages."""
-        return (self.answer or self.example).where
 
 
 # Of each published format the keys of the task whose answers it scores, and of the data.
@@ -109,65 +93,24 @@ def asked(
 def result_of(
     answers: str,
     gold: Names,
-    read: Sequence[Read],
-    found: Collection[str],
     asked: Recipe,
     *,
     format: str | None,
     recipe: str | None,
     overrides: Iterable[str],
 ) -> Result:
-    """The scores of all answers: of a published layout by its metric, of other files by the rules
-    of an evaluation while training.
-
-    Args:
-        read: the documents of the gold file.
-        found: ids of the answers.
+    """The scores of all answers: of a published format by its metric, else as a training's
+    evaluation has them.
 
     Raises:
         UserError, DataError: as `ldt.metrics.evaluate` and `ldt.inference.evaluate.evaluate`.
     """
-    task, data = asked.task, asked.data
-    if task.name in evaluate.SCORED:
-        kind = format if format in OWN else task.name
-        keys = [*([f"data.format={data.format}"] if format in _PUBLISHED else []), *overrides]
-        return evaluate.evaluate(gold, answers, format=kind, recipe=recipe, overrides=keys)
-    published = format or _metric_of(asked, read)
-    if published is None:
-        return _by_rules(task, read, answers, found)
-    options: dict[str, Any] = {}
-    if published == "triviaqa":
-        options = {"domain": data.domain, "evidence": data.evidence and Path(data.evidence)}
-    return metrics.evaluate(gold, answers, format=published, **options)
-
-
-def _metric_of(asked: Recipe, read: Sequence[Read]) -> str | None:
-    """The published metric of the layout that a recipe reads; None of lines."""
-    name = asked.data.format
-    if name == "cuad" and any(each.answer and "n_best" not in each.answer.fields for each in read):
-        name = "squad"
-    if name == "squad" and not all(each.right["answers"] for each in read):
-        name = "squad2"
-    return name if name in _PUBLISHED else None
-
-
-def _by_rules(task: Task, read: Sequence[Read], name: str, found: Collection[str]) -> Result:
-    items = [Item(str(each.example.id), each.where, _of_rules(task, each)) for each in read]
-    derive = summarization.metrics if task.name == "summarization" else dict
-    missing, extra = compare([item.id for item in items], found)
-    if len(missing) == len(items):
-        raise DataError(f"{name}: no id of it is in the gold file: {some(extra)}; data.id names it")
-    if task.name == "passage_qa":  # whose figures are at the best thresholds
-        known = [each for each in read if each.answer]
-        answers = [dict(each.answer.fields) for each in known if each.answer]
-        figures, _ = task.score(answers, [each.right for each in known], None)
-        items = [Item(item.id, item.unit, {}) for item in items]
-    else:
-        figures = mean([item.scores for item in items], derive)
-    result = Result(task.name, items, figures, task.noun, missing, extra, derive=derive)
-    result.no_length = result.no_place = "not told of lines"
-    result.warnings = unmatched(result, name)
-    return result
+    data, name = asked.data, asked.task.name
+    if format in metrics.METRICS and name not in evaluate.SCORED:
+        return metrics.evaluate(gold, answers, format=format, **evaluate.options_of(format, data))
+    kind = format if format in OWN else name if recipe is None else None
+    keys = [*([f"data.format={data.format}"] if format in _PUBLISHED else []), *overrides]
+    return evaluate.evaluate(gold, answers, format=kind, recipe=recipe, overrides=keys)
 
 
 def of_document(task: Task, read: Read, item: Item | None) -> tuple[bool | None, dict[str, float]]:
@@ -182,19 +125,17 @@ def of_document(task: Task, read: Read, item: Item | None) -> tuple[bool | None,
     """
     scores = dict(item.scores) if item is not None else {}
     if not scores or task.name == "token_classification":  # whose scores are counts
-        scores = _of_rules(task, read)
+        rule = _RULES.get(task.name)
+        where = (read.answer or read.example).where
+        scores = (
+            rule(read.right, read.answer)
+            if rule
+            else of_answer(task, read.right, read.answer, where)
+        )
     if task.name == "summarization":
         scores = {name: scores[name] for name in rouge.NAMES}
     decisive = next((name for name in _DECISIVE if name in scores), None)
     return None if decisive is None else scores[decisive] == 1, scores
-
-
-def _of_rules(task: Task, read: Read) -> dict[str, float]:
-    try:
-        return _RULES[task.name](read.right, read.answer)
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise DataError(f"{read.where}: not as ldt predict writes it ({what})") from None
 
 
 # The score by which an answer is right or not.
@@ -206,7 +147,7 @@ _DECISIVE = (
 def _labels(right: Any, answer: Example | None) -> dict[str, float]:
     if isinstance(right, float):
         return {}
-    label = _value(answer, "label")
+    label = answer and answer.fields.get("label")
     same = label is not None and {*several(right)} == {*map(str, several(label))}
     return {"exact_match" if isinstance(right, list) else "accuracy": float(same)}
 
@@ -221,69 +162,11 @@ def _entities(right: Any, answer: Example | None) -> dict[str, float]:
 
 
 def _choice(right: Any, answer: Example | None) -> dict[str, float]:
-    return {"accuracy": float(_value(answer, "choice") == right["choice"])}
-
-
-def _span(right: Any, answer: Example | None) -> dict[str, float]:
-    return squad.score2(right, {"answer": _value(answer, "answer")})
-
-
-def _mention(right: Any, answer: Example | None) -> dict[str, float]:
-    return triviaqa.score(right, {"answer": _value(answer, "answer")})
-
-
-def _candidate(right: Any, answer: Example | None) -> dict[str, float]:
-    return wikihop.score(right, {"answer": _value(answer, "answer")})
-
-
-def _facts(right: Any, answer: Example | None) -> dict[str, float]:
-    return hotpotqa.score(right, answer.fields if answer else {})
-
-
-def _passages(right: Any, answer: Example | None) -> dict[str, float]:
-    """Whether passage and answer are right by the published rules; where a question has none,
-    whether the model is silent."""
-    if answer is None:
-        return {"passage": 0.0, "answer": 0.0}
-    fields, found = answer.fields, {}
-    given = {"passage": fields["passage"] is not None, "answer": bool(fields["answer"])}
-    for each, (name, said) in zip(
-        passage_qa.scored(right, prediction(fields)), given.items(), strict=True
-    ):
-        found[name] = each.right * said if each.has_gold else float(not said)
-    return found
-
-
-def _class(right: Any, answer: Example | None) -> dict[str, float]:
-    return {"class.accuracy": float(_value(answer, "label") == right["label"])}
-
-
-def _paper(right: Any, answer: Example | None) -> dict[str, float]:
-    if answer is None:
-        return dict.fromkeys(qasper.SHOWN, 0.0)
-    (line,) = qasper.published([answer.fields | {"id": answer.id}])
-    said = {"answer": line["predicted_answer"], "evidence": line["predicted_evidence"]}
-    return qasper.score(right, said)
-
-
-def _summary(right: Any, answer: Example | None) -> dict[str, float]:
-    return summarization.score(right, {"summary": _value(answer, "summary") or ""})
-
-
-def _value(answer: Example | None, key: str) -> Any:
-    return None if answer is None else answer.fields.get(key)
+    return {"accuracy": float((answer and answer.fields.get("choice")) == right["choice"])}
 
 
 _RULES: dict[str, Callable[[Any, Example | None], dict[str, float]]] = {
     "classification": _labels,
     "token_classification": _entities,
     "multiple_choice": _choice,
-    "squad": _span,
-    "triviaqa": _mention,
-    "wikihop": _candidate,
-    "hotpotqa": _facts,
-    "passage_qa": _passages,
-    "evidence_classification": _class,
-    "qasper": _paper,
-    "summarization": _summary,
 }

@@ -224,7 +224,7 @@ def _silence() -> Iterator[None]:
         log.setLevel(level)
 
 
-def first_look(recipe: Recipe, examples: dict[str, list[Example]]) -> list[str]:
+def first_look(recipe: Recipe, examples: Mapping[str, Iterable[Example]]) -> list[str]:
     """The worst of what is wrong with labelled documents, a line each, found without delay.
 
     Copies are found, by hash alone; `check` looks at all else. What is wrong with classes is told

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,12 +12,14 @@ import numpy as np
 from transformers import set_seed
 
 from ldt.data.collate import Collator
+from ldt.data.corpus import fingerprint
 from ldt.data.features import Features, Items, Reshuffled
 from ldt.data.formats import read
 from ldt.data.heartbeat import reported
 from ldt.data.options import DataSection
 from ldt.data.records import Example
 from ldt.data.sources import Names, digest, named
+from ldt.data.spool import Examples
 from ldt.errors import DataError, RecipeError, UserError, plain
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.config import layer_windows
@@ -63,7 +65,7 @@ class Encoded:
         thinned: lines about inputs that are not trained on (`Task.thin`).
     """
 
-    examples: dict[str, list[Example]]
+    examples: Mapping[str, Examples]
     golds: dict[str, list]
     features: dict[str, Features]
     items: dict[str, Sequence]
@@ -221,7 +223,7 @@ def _load(
     return model, facts
 
 
-def documents(recipe: Recipe, seed: int, every: int = 1) -> tuple[list[Example], list[Example]]:
+def documents(recipe: Recipe, seed: int, every: int = 1) -> tuple[Examples, Examples]:
     """The training and the evaluation set; the second one may be empty.
 
     Args:
@@ -238,10 +240,10 @@ def documents(recipe: Recipe, seed: int, every: int = 1) -> tuple[list[Example],
     train = _read(data.train, data, every)
     if data.eval:
         return train, _read(data.eval, data, every)
-    return split(train, recipe.task, data, seed) if data.eval_fraction else (train, [])
+    return split(train, recipe.task, data, seed) if data.eval_fraction else (train, Examples())
 
 
-def held_out(recipe: Recipe, seed: int) -> list[Example]:
+def held_out(recipe: Recipe, seed: int) -> Examples:
     """The evaluation set; the training set is read only where it is a part of it.
 
     Raises:
@@ -255,9 +257,10 @@ def held_out(recipe: Recipe, seed: int) -> list[Example]:
     return documents(recipe, seed)[1]
 
 
-def _read(source: Names, data: DataSection, every: int = 1) -> list[Example]:
+def _read(source: Names, data: DataSection, every: int = 1) -> Examples:
     """The documents of a file or of several, one of each ``every``."""
-    return list(unique(_one_in(every, reported(read(source, data), f"reading {named(source)}"))))
+    found = reported(read(source, data), f"reading {named(source)}")
+    return Examples(unique(_one_in(every, found)))
 
 
 def _one_in(every: int, examples: Iterable[Example]) -> Iterator[Example]:
@@ -271,7 +274,7 @@ def _one_in(every: int, examples: Iterable[Example]) -> Iterator[Example]:
 
 
 def encode_sets(
-    examples: dict[str, list[Example]],
+    examples: Mapping[str, Examples],
     task: Task,
     tokenizer,
     *,
@@ -306,10 +309,10 @@ def encode_sets(
         name: Items(part) if task.together else part for name, part in features.items()
     }
     if task.shuffles:
-        train, numbers = examples["train"], dict.fromkeys(features["train"].documents)
+        numbers = np.unique(features["train"].documents).tolist()
         encode = partial(task.encode, tokenizer=tokenizer, **options)
         shuffle = partial(task.shuffle, data=data)
-        items["train"] = Reshuffled([(n, train[n]) for n in numbers], shuffle, encode, seed)
+        items["train"] = Reshuffled(examples["train"], numbers, shuffle, encode, seed)
     golds = {
         name: [task.gold(example, data, config) for example in part]
         for name, part in examples.items()
@@ -353,8 +356,8 @@ def unique(examples: Iterable[Example]) -> Iterator[Example]:
 
 
 def split(
-    examples: Sequence[Example], task: Task, data: DataSection, seed: int
-) -> tuple[list[Example], list[Example]]:
+    examples: Examples, task: Task, data: DataSection, seed: int
+) -> tuple[Examples, Examples]:
     """Part a training set into one to train on and ``data.eval_fraction`` of it to evaluate on.
 
     Classes (``task.stratum``) keep their proportions, and each keeps a document to train on; what
@@ -366,12 +369,16 @@ def split(
     """
     assert data.eval_fraction is not None  # the share that was asked for
     generator = np.random.default_rng(seed)
-    units: dict[Hashable, Example] = {}  # and the first example of each
+    of: list[Hashable] = []  # the unit of each example
+    units: set[Hashable] = set()
     strata: dict[Hashable, list[Hashable]] = {}
-    of = [task.unit(example, data) for example in examples]
-    for unit, example in zip(of, examples, strict=True):
-        if units.setdefault(unit, example) is example:
+    for example in examples:
+        unit = task.unit(example, data)
+        unit = fingerprint(unit) if isinstance(unit, str) else unit  # it may be a long text
+        if unit not in units:
             strata.setdefault(task.stratum(example, data), []).append(unit)
+        units.add(unit)
+        of.append(unit)
     # Every 1/fraction-th unit of all strata laid end to end, each shuffled.
     groups = [
         [group[place] for place in generator.permutation(len(group))] for group in strata.values()
@@ -387,10 +394,8 @@ def split(
             f"{training_set(data)}: data.eval_fraction={data.eval_fraction} of "
             f"{len(units):,} documents leaves none to evaluate on"
         )
-    parts: tuple[list[Example], list[Example]] = [], []
-    for unit, example in zip(of, examples, strict=True):
-        parts[unit in chosen].append(example)
-    return parts
+    evaluated = np.array([unit in chosen for unit in of], bool)
+    return examples.only(np.flatnonzero(~evaluated)), examples.only(np.flatnonzero(evaluated))
 
 
 def encode_all(
@@ -406,7 +411,8 @@ def encode_all(
     """Encode each example once; with labels if there is a config.
 
     Args:
-        all: False leaves out what the task does not train on (`Task.keeps`).
+        all: False leaves out what the task does not train on (`Task.keeps`), and gives what it
+            makes of the rest to train on (`Task.instances`).
 
     Raises:
         DataError: an example that the task cannot encode.
@@ -416,7 +422,8 @@ def encode_all(
     def features():
         for number, example in enumerate(examples):
             parts = task.encode(example, tokenizer, data=data, max_length=max_length, config=config)
-            if all or task.keeps(parts):
-                yield from (part | {"document": number} for part in parts)
+            if not all:
+                parts = task.instances(parts) if task.keeps(parts) else []
+            yield from (part | {"document": number} for part in parts)
 
     return Features(features())

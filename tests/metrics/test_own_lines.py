@@ -272,9 +272,15 @@ def test_a_line_without_what_the_layout_needs_says_what_to_write(case):
 def test_a_line_whose_values_are_others_is_named(case):
     score, answers, format = case
     broken = {
-        "contractnli": ({"scores": {"yes": 1.0}}, "pred:2: not as ldt predict writes it (KeyError"),
-        "cuad": ({"n_best": 3}, "pred:2: not as ldt predict writes it (TypeError"),
-        "nq": ({"offsets": {}}, "pred:2: not as ldt predict writes it (KeyError: 'long_answer')"),
+        "contractnli": (
+            {"scores": {"yes": 1.0}},
+            "pred:2: not as ldt predict writes it for contractnli (KeyError",
+        ),
+        "cuad": ({"n_best": 3}, "pred:2: not as ldt predict writes it for cuad (TypeError"),
+        "nq": (
+            {"offsets": {}},
+            "pred:2: not as ldt predict writes it for nq (KeyError: 'long_answer')",
+        ),
         "squad": ({"answer": ["x"]}, "pred: 'contract 1__Parties': the prediction is a list"),
     }
     if format in broken:

@@ -195,8 +195,9 @@ def test_lines_of_a_training_are_scored_by_the_rules_of_their_task(files):
     assert document.scores["f1"] == pytest.approx(2 / 3)
     assert document.marks == [mark("fee", GOLD, "answer"), mark("fee is", ANSWER, "answer")]
     result, _ = files(gold, [answer, answer | {"id": "z"}], recipe="recipe.yaml")
-    assert result.warnings == ["pred: 1 question predicted but not in the gold file, left out: 'z'"]
-    with pytest.raises(DataError, match="pred: no id of it is in the gold file: 'z'"):
+    line = "pred: 1 question predicted but not in the gold file, left out: 'z'"
+    assert line in result.warnings
+    with pytest.raises(DataError, match="pred: no id of it is in gold: 'z'; there '7'"):
         files(gold, [answer | {"id": "z"}], recipe="recipe.yaml")
 
 
@@ -370,6 +371,9 @@ def test_pages_have_passages_and_spans(format, tmp_path, monkeypatch):
     }
     assert {(m.start, m.end) for m in first.marks if m.label == "answer"} == {(start, end)}
     assert second.marks == []
+    answers[0] |= {"passage": None, "answer": ""}  # below the thresholds, though the best are right
+    write(tmp_path / "pred", *answers)
+    assert gather("pred", gold="gold", format=format)[1][0].scores == {"passage": 0, "answer": 0}
 
 
 def test_the_doubtful_label_is_the_one_that_was_planted(files):

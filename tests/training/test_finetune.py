@@ -1,3 +1,4 @@
+import gc
 import json
 import os
 import signal
@@ -12,7 +13,8 @@ from training_runs import documents, rows, train, weights
 
 from ldt import files
 from ldt.data.features import Features
-from ldt.data.records import Example
+from ldt.data.records import Example, read
+from ldt.data.spool import Examples
 from ldt.errors import (
     EXIT_DIVERGED,
     EXIT_RECIPE,
@@ -23,8 +25,12 @@ from ldt.errors import (
     UserError,
 )
 from ldt.model import LdtForSequenceClassification, load, load_tokenizer
-from ldt.training import checkpoints
+from ldt.recipe.recipe import DataSection
+from ldt.tasks import Squad
+from ldt.training import checkpoints, finetune
+from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample, MetricsByStep
+from ldt.training.finetune import Finetuning, split
 from ldt.training.signals import Interrupted
 
 
@@ -61,6 +67,7 @@ def test_a_run_folder_describes_itself(recipe, capsys):
     assert os.readlink("runs/latest") == "r"
     assert {path.name for path in run.iterdir() if path.is_file()} == {
         "README.md",
+        "pattern.svg",
         "config.json",
         "metrics.json",
         "metrics.jsonl",
@@ -229,6 +236,33 @@ def test_a_part_of_the_training_set_can_be_held_out(recipe):
     data = json.loads(Path("runs/r/metrics.json").read_text())["data"]
     assert (data["train"]["documents"], data["eval"]["documents"]) == (8, 4)
     assert data["eval"]["source"] == "0.34 of train.jsonl"
+
+
+@pytest.mark.parametrize("kind", ["files", "split"])
+def test_no_document_stays_in_memory(recipe, kind):
+    split = ["data.eval=null", "data.eval_fraction=0.34"] if kind == "split" else []
+    job = Finetuning(recipe(*split))
+    inputs = job.open(settings(job.recipe), None)
+    gc.collect()
+    before = sum(isinstance(value, Example) for value in gc.get_objects())
+    prepared = job.prepare(inputs, None)
+    gc.collect()
+    assert sum(isinstance(value, Example) for value in gc.get_objects()) == before
+    assert prepared.names == [each.id for each in read("train.jsonl") if each.id in prepared.names]
+    assert len(prepared.names) == (8 if kind == "split" else 12)
+    assert len(prepared.measure.examples) == (4 if kind == "split" else 7)
+
+
+def test_a_split_does_not_keep_the_texts(monkeypatch):
+    texts = [f"text {number} " * 200 for number in range(20)]
+    asked = {"question": "?", "answers": []}
+    whole = Examples(Example({"context": text} | asked, n, "") for n, text in enumerate(texts))
+    compared = []
+    monkeypatch.setattr(
+        finetune, "fingerprint", lambda text: compared.append(text) or len(compared)
+    )
+    split(whole, Squad(), DataSection(eval_fraction=0.2), seed=0)
+    assert compared == texts
 
 
 def test_a_position_table_that_is_too_short_names_the_command_that_helps(recipe, tiny_longformer):

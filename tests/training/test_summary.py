@@ -11,6 +11,7 @@ from transformers import AutoTokenizer, PretrainedConfig
 
 from ldt.data.collate import Collator
 from ldt.data.records import Example, read
+from ldt.data.spool import Examples
 from ldt.errors import DataError
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Classification, Squad
@@ -49,7 +50,7 @@ def test_an_id_that_comes_twice_is_an_error_that_names_both_places():
 def test_a_split_keeps_proportions_order_and_every_document():
     labels = ["a", "a", "b", "a", "b"] * 20
     whole, data = examples(*labels), DataSection(eval_fraction=0.2)
-    train, dev = split(whole, Classification(), data, seed=3)
+    train, dev = split(Examples(whole), Classification(), data, seed=3)
     assert Counter(item.fields["label"] for item in dev) == {"a": 12, "b": 8}
     assert sorted([*train, *dev], key=lambda item: item.id) == whole
     for part in (train, dev):
@@ -58,7 +59,10 @@ def test_a_split_keeps_proportions_order_and_every_document():
 
 def test_a_split_follows_its_seed():
     whole, data = examples(*["a", "b"] * 50), DataSection(eval_fraction=0.3)
-    parts = [[e.id for e in split(whole, Classification(), data, seed)[1]] for seed in (1, 1, 2)]
+    parts = [
+        [e.id for e in split(Examples(whole), Classification(), data, seed)[1]]
+        for seed in (1, 1, 2)
+    ]
     assert parts[0] == parts[1] != parts[2]
 
 
@@ -68,7 +72,9 @@ def test_copies_of_a_document_stay_on_its_side_of_a_split():
         replace(e, id=-e.id, fields=e.fields | {"text": e.fields["text"].upper() + " "})
         for e in whole
     ]
-    train, dev = split([*whole, *copied], Classification(), DataSection(eval_fraction=0.3), seed=0)
+    train, dev = split(
+        Examples([*whole, *copied]), Classification(), DataSection(eval_fraction=0.3), seed=0
+    )
     assert {-item.id for item in dev} == {item.id for item in dev}
     assert len(dev) == 60
 
@@ -76,7 +82,7 @@ def test_copies_of_a_document_stay_on_its_side_of_a_split():
 def test_a_split_leaves_every_class_a_document_to_train_on():
     whole = examples(*["a"] * 10, *"bcdefgh")
     for seed in range(20):
-        train, dev = split(whole, Classification(), DataSection(eval_fraction=0.5), seed)
+        train, dev = split(Examples(whole), Classification(), DataSection(eval_fraction=0.5), seed)
         assert {item.fields["label"] for item in train} == set("abcdefgh")
         assert 3 <= len(dev) <= 6
 
@@ -85,7 +91,9 @@ def test_a_split_leaves_every_class_a_document_to_train_on():
     "labels", [[0.5 + n for n in range(10)], [f"{n}.5" for n in range(10)], [["a"], []] * 5]
 )
 def test_a_split_without_classes_is_of_the_asked_size(labels):
-    train, dev = split(examples(*labels), Classification(), DataSection(eval_fraction=0.3), 0)
+    train, dev = split(
+        Examples(examples(*labels)), Classification(), DataSection(eval_fraction=0.3), 0
+    )
     assert (len(train), len(dev)) == (7, 3)
 
 
@@ -94,7 +102,7 @@ def test_a_split_that_leaves_nothing_to_evaluate_on_is_a_data_error(labels, frac
     data = DataSection(train="t.jsonl", eval_fraction=fraction)
     what = f"^t.jsonl: data.eval_fraction={fraction} of {len(labels)} documents leaves none"
     with pytest.raises(DataError, match=what):
-        split(examples(*labels), Classification(), data, 0)
+        split(Examples(examples(*labels)), Classification(), data, 0)
 
 
 def test_a_split_does_not_part_the_questions_on_a_text():
@@ -102,7 +110,7 @@ def test_a_split_does_not_part_the_questions_on_a_text():
         Example({"context": f"text {n // 5}", "question": "?", "answers": []}, n, f"t.jsonl:{n}")
         for n in range(50)
     ]
-    train, dev = split(whole, Squad(), DataSection(eval_fraction=0.2), seed=0)
+    train, dev = split(Examples(whole), Squad(), DataSection(eval_fraction=0.2), seed=0)
     assert (len(train), len(dev)) == (40, 10)
     texts = [{example.fields["context"] for example in part} for part in (train, dev)]
     assert len(texts[1]) == 2
@@ -258,7 +266,7 @@ def test_contracts_are_split_encoded_and_reported(shared_data):
     tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / "bert-base-uncased")
     whole = list(read(shared_data / "cuad" / "cuad.dev.jsonl.gz"))
     task, data = Classification(), DataSection(label="group", eval_fraction=0.2, stride=128)
-    train, dev = split(whole, task, data, seed=0)
+    train, dev = split(Examples(whole), task, data, seed=0)
     assert (len(train), len(dev)) == (66, 17)
     config = PretrainedConfig(**task.learn(train, data))
     features = encode_all(dev, task, tokenizer, data=data, max_length=4096, config=config)
