@@ -8,7 +8,6 @@ from typed import typed, write_lines
 
 from ldt.cli.console import stdout
 from ldt.errors import DataError
-from ldt.report import subject
 
 GOLD = [{"text": f"a b {n}", "kind": kind} for n, kind in enumerate("xyxzxyxx")]
 OWN = ("--gold", "gold", "--format", "classification", "data.label=kind")
@@ -79,7 +78,7 @@ def test_options_of_answers_are_none_of_runs(ldt, monkeypatch, tmp_path):
         asked.append((answers, format, recipe))
         raise DataError("enough")
 
-    monkeypatch.setattr(subject, "gather", gather)
+    monkeypatch.setattr("ldt.report.documents.gather", gather)
     monkeypatch.setattr("ldt.inference.predict.predict", lambda *_, **options: 0)
     ldt("run", "a.jsonl", *OWN)
     ldt("a.jsonl", "run", *OWN)

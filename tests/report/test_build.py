@@ -323,7 +323,7 @@ def test_a_run_is_asked_by_its_own_recipe_and_answers_once(folder, monkeypatch):
         asked.update(answers=answers, **options)
         return None, []
 
-    monkeypatch.setattr(subject, "gather", gather)
+    monkeypatch.setattr("ldt.report.documents.gather", gather)
     found = subject.subject(str(folder), answers="a.jsonl", overrides=["data.label=class"])
     assert asked == {
         "answers": "a.jsonl",
@@ -346,7 +346,7 @@ def test_the_model_is_asked_as_its_training_read_the_documents(folder, monkeypat
         return 0
 
     monkeypatch.setattr("ldt.inference.predict.predict", predict)
-    monkeypatch.setattr(subject, "gather", lambda answers, **options: (None, []))
+    monkeypatch.setattr("ldt.report.documents.gather", lambda answers, **options: (None, []))
     subject.subject(str(folder), passages=2)
     data = {
         "format": "csv",
