@@ -122,9 +122,7 @@ def _tables(result: Result) -> list[Rows]:
     tables = []
     for name, rows in result.tables.items():
         if rows and name != "worst" and not (name == "confusion" and "gold" in rows[0]):
-            tables.append(
-                Rows(_TITLES.get(name, name.replace("_", " ")), [_plain(r) for r in rows])
-            )
+            tables.append(Rows(_TITLES.get(name, name.replace("_", " ")), rows))
     if result.subsets:
         rows = [{"questions": name} | metrics for name, metrics in result.subsets.items()]
         tables.append(Rows("Some of the questions", rows))
@@ -132,14 +130,6 @@ def _tables(result: Result) -> list[Rows]:
 
 
 _TITLES = {"classes": "Classes", "confusion": "Right and wrong by class"}
-
-
-def _plain(row: Mapping[str, Any]) -> dict[str, object]:
-    """A row whose lists are text."""
-    return {
-        name: ", ".join(map(str, value)) if isinstance(value, list) else value
-        for name, value in row.items()
-    }
 
 
 def _facts(subject: Subject) -> dict[str, str]:

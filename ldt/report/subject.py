@@ -17,7 +17,6 @@ from ldt.errors import ModelError, UserError, listed
 from ldt.metrics.result import Result
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import RECIPE, Recipe
-from ldt.report.documents import gather
 from ldt.report.model import Document
 
 log = logging.getLogger("ldt")
@@ -102,6 +101,8 @@ def subject(
         UserError: a path that is not there, options that do not go together.
         DataError, ModelError: what cannot be read, or does not fit.
     """
+    from ldt.report.documents import gather
+
     if not os.path.isdir(name):
         _refuse_options_of_runs(name, answers)
         more: dict[str, Any] = {"documents": documents, "format": format, "recipe": recipe}

@@ -7,6 +7,7 @@ import pytest
 from typed import typed, write_lines
 
 from ldt.cli.console import stdout
+from ldt.errors import DataError
 
 GOLD = [{"text": f"a b {n}", "kind": kind} for n, kind in enumerate("xyxzxyxx")]
 OWN = ("--gold", "gold", "--format", "classification", "data.label=kind")
@@ -65,6 +66,24 @@ def test_json_has_all_documents_that_changed(ldt, tmp_path):
     found = json.loads((tmp_path / "c.json").read_text())
     assert [each["id"] for each in found["others"][0]["changes"]] == ["2", "3", "4"]
     assert json.loads(ldt("a.jsonl", "b.jsonl", *OWN, "--json", "-")[1]) == found
+
+
+def test_options_of_answers_are_none_of_runs(ldt, monkeypatch, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.yaml").write_text(MLM.replace("mlm", "classification"))
+    (tmp_path / "run" / "metrics.json").write_text('{"task": "classification", "scale": 100}')
+    asked = []
+
+    def gather(answers, *, format, recipe, **options):
+        asked.append((answers, format, recipe))
+        raise DataError("enough")
+
+    monkeypatch.setattr("ldt.report.documents.gather", gather)
+    monkeypatch.setattr("ldt.inference.predict.predict", lambda *_, **options: 0)
+    ldt("run", "a.jsonl", *OWN)
+    ldt("a.jsonl", "run", *OWN)
+    assert asked[0][1:] == (None, "run")
+    assert asked[1] == ("a.jsonl", "classification", None)
 
 
 def test_ten_documents_are_listed(ldt, tmp_path):

@@ -116,6 +116,13 @@ def test_a_file_of_the_run_is_not_overwritten(ldt, run):
     assert err == "error: --output run/metrics.json: a file of the run; name another\n"
 
 
+def test_without_what_draws_the_charts_no_model_answers(ldt, run, monkeypatch):
+    monkeypatch.setattr("ldt.report.charts.find_spec", lambda name: None)
+    code, out, err = ldt("run")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: a report needs matplotlib")
+
+
 def test_a_page_without_documents_says_why(ldt, run, tmp_path):
     (tmp_path / "dev.jsonl").unlink()
     code, out, err = ldt("run")

@@ -199,6 +199,27 @@ def test_scores_by_length_and_place_have_their_counts():
     assert place.counts == {"first quarter": 2, "last quarter": 1, "yes or no": 1}
 
 
+def test_counts_are_no_figures_and_some_of_the_questions_have_a_table():
+    result = Result("x", [], {"total": 3, "f1": 50.0}, "documents", [], [])
+    result.subsets = {"verified": {"f1": 75.0}}
+    found = build.report(Subject("a", None, result))
+    assert [each.name for each in found.figures] == ["f1"]
+    (table,) = found.tables
+    assert (table.title, table.rows) == (
+        "Some of the questions",
+        [{"questions": "verified", "f1": 75.0}],
+    )
+
+
+def test_a_run_without_documents_has_the_reliability_of_its_training(folder):
+    row = {"answers": 7, "probability": 0.75, "right": 0.5}
+    decided = {"decisions": {"calibration": {"reliability": [row]}}}
+    (folder / "metrics.json").write_text(json.dumps(RESULTS | decided))
+    found = charts(build.report(Subject("r", subject.read(folder))))
+    points = found["Reliability: how often answers of a probability are right"]
+    assert points.series == {"answers": [(75.0, 50.0)]}
+
+
 def test_what_has_no_course_and_no_other_group_is_not_drawn():
     items = [Item(str(n), n, {"f1": 1.0}, 10, 0.1) for n in range(3)]
     assert curves.of_result(Result("x", items, {"f1": 1.0}, "documents", [], []), "f1") == []
@@ -302,7 +323,7 @@ def test_a_run_is_asked_by_its_own_recipe_and_answers_once(folder, monkeypatch):
         asked.update(answers=answers, **options)
         return None, []
 
-    monkeypatch.setattr(subject, "gather", gather)
+    monkeypatch.setattr("ldt.report.documents.gather", gather)
     found = subject.subject(str(folder), answers="a.jsonl", overrides=["data.label=class"])
     assert asked == {
         "answers": "a.jsonl",
@@ -313,6 +334,29 @@ def test_a_run_is_asked_by_its_own_recipe_and_answers_once(folder, monkeypatch):
         "overrides": ["data.label=class"],
     }
     assert found.warnings == ["dev.jsonl: has changed since the training was evaluated on it"]
+
+
+def test_the_model_is_asked_as_its_training_read_the_documents(folder, monkeypatch):
+    keys = "eval: dev.jsonl, encoding: latin-1, format: csv, text: body, id: name"
+    (folder / "recipe.yaml").write_text(RECIPE.replace("eval: EVAL", keys))
+    asked = []
+
+    def predict(input, **options):
+        asked.append((input, {**options, "output": options["output"].rpartition("/")[2]}))
+        return 0
+
+    monkeypatch.setattr("ldt.inference.predict.predict", predict)
+    monkeypatch.setattr("ldt.report.documents.gather", lambda answers, **options: (None, []))
+    subject.subject(str(folder), passages=2)
+    data = {
+        "format": "csv",
+        "evidence": None,
+        "text": "body",
+        "id": "name",
+        "encoding": "iso8859-1",
+    }
+    options = {"model": str(folder), "output": "answers.jsonl", "passages": 2} | data
+    assert asked == [(["dev.jsonl"], options)]
 
 
 def test_options_that_do_not_go_together_are_refused(folder):
