@@ -8,6 +8,7 @@ from ldt.errors import plural
 from ldt.metrics.numbers import metric_text
 from ldt.metrics.result import Group, Result, by_length, by_place
 from ldt.report.model import Bars, Chart, Lines, Matrix
+from ldt.training.log_file import values
 
 CLASSES = 20  # of a confusion; those beyond are counted together
 BARS = 30
@@ -48,8 +49,8 @@ def of_training(log: Sequence[Mapping[str, Any]], metric: str | None) -> list[Ch
 
 def _logged(log: Sequence[Mapping[str, Any]], key: str) -> Points:
     """The values of a key by step, those that are finite."""
-    points = [(float(row["step"]), row[key]) for row in log if "step" in row and key in row]
-    return _thinned([(step, float(value)) for step, value in points if value is not None])
+    points = values(log, key)
+    return _thinned([(float(step), value) for step, value in points if value is not None])
 
 
 def _thinned(points: Points) -> Points:

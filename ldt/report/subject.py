@@ -132,7 +132,7 @@ def read(folder: Path, overrides: Iterable[str] = ()) -> Run:
         ModelError: it is none, or its files cannot be read.
     """
     from ldt.training import run_folder
-    from ldt.training.progress import METRICS
+    from ldt.training.log_file import METRICS, rows
 
     if not (folder / RECIPE).is_file():
         raise ModelError(
@@ -147,20 +147,7 @@ def read(folder: Path, overrides: Iterable[str] = ()) -> Run:
             results = run_folder.read_results(folder)
         except (OSError, ValueError) as error:
             raise ModelError(f"{folder / run_folder.RESULTS}: cannot be read: {error}") from None
-    return Run(folder, recipe, identity, results, list(_lines(folder / METRICS)))
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a log; one that is being written is left out."""
-    if not path.is_file():
-        return
-    for line in path.read_text("utf-8").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            yield row
+    return Run(folder, recipe, identity, results, rows(folder / METRICS))
 
 
 def evaluation_set(run: Run, gold: Names = ()) -> tuple[list[str], str, list[str]]:
