@@ -2,6 +2,7 @@
 
     LDT_TEST_DATA=DATA python benchmarks/summaries.py FOLDER
     LDT_TEST_DATA=DATA python benchmarks/summaries.py FOLDER --seeds 5 --steps 300
+    LDT_TEST_DATA=DATA python benchmarks/summaries.py FOLDER --tiny --json tiny.json
 
 DATA has State of the Union addresses as sotu. A document is made here: sentences of an address, and
 between them at random places six terms of an agreement, in words and with values of the demo's
@@ -9,10 +10,12 @@ contracts. Its summary states the six terms. By far the most of them stand behin
 
 For each seed a BART of two and two layers with random weights is made long by `ldt convert`, learns
 by `ldt finetune` from short documents what a term and a summary are (``--short`` steps), and then
-twice from long ones, of which it reads 4,096 tokens, or the first 1,024 (``--steps`` steps with as
-many documents). `ldt predict` answers for documents with terms and addresses it has not seen, with
-4 beams, `ldt evaluate` scores. ``usual`` is the summary with the most frequent value of each term.
-``terms`` is how many of all have their value in the summary, ``late`` of those behind token 1,024.
+three times from long ones (``--steps`` steps with as many documents), of which it reads 4,096
+tokens, or the first 1,024, or 4,096 with a second level of attention (Poolingformer), which
+`ldt convert` adds with its gate shut. `ldt predict` answers for documents with terms and addresses
+it has not seen, with 4 beams, `ldt evaluate` scores. ``usual`` is the summary with the most
+frequent value of each term. ``terms`` is how many of all have their value in the summary, ``late``
+of those behind token 1,024.
 Writes results/summaries.json: figures of all seeds, and one document with its summaries.
 """
 
@@ -35,6 +38,12 @@ from ldt.files import write_whole
 
 ROOT = Path(__file__).parents[1]
 LENGTHS = (4096, 1024)  # tokens that are read
+ARMS = {  # row -> its run, the model that it goes on with, tokens that are read
+    "4,096 tokens": ("read-4096", "runs/short", 4096),
+    "1,024 tokens": ("read-1024", "runs/short", 1024),
+    "4,096 tokens, two levels": ("two-levels", "pooled", 4096),
+}
+WINDOW = 128
 FIGURES = ("rouge1", "rouge2", "rougeLsum")
 SHARES = ("terms", "late")
 TERMS = {  # field of the demo's contracts -> ways to say it, and how a summary does
@@ -84,6 +93,7 @@ TERMS = {  # field of the demo's contracts -> ways to say it, and how a summary 
 NUMBERS = {"years": range(2, 10), "days": range(10, 61, 10), "months": (6, 12, 18, 24, 36)}
 WORDS = {"short": (0, 40), "long": (2200, 2800)}  # of the address in a document
 SETS = {"short": 20000, "train": 1600, "test": 60}  # documents
+TINY = {"short": 200, "train": 8, "test": 2}
 BART = {
     "vocab_size": 4096,
     "d_model": 128,
@@ -147,9 +157,9 @@ def summary(chosen):
     return " ".join(TERMS[term][1].format(chosen[term]) for term in TERMS)
 
 
-def make_sets(folder, data, seed):
-    """Write FOLDER/short.jsonl, train.jsonl and test.jsonl."""
-    for name, size in SETS.items():
+def make_sets(folder, data, seed, sizes):
+    """Write FOLDER/short.jsonl, train.jsonl and test.jsonl of so many documents."""
+    for name, size in sizes.items():
         file = folder / f"{name}.jsonl"
         if file.exists():
             continue
@@ -191,9 +201,14 @@ def make_bart(folder, seed):
         )
         BartForConditionalGeneration(config).save_pretrained(target)
         tokenizer.save_pretrained(target)
-    if not (folder / "led").exists():
-        options = ["--max-length", max(LENGTHS), "--window", 128]
-        commands.ldt(folder, "convert", "bart", "led", *options)
+    made_long(folder, "bart", "led")
+
+
+def made_long(folder, source, target, *options):
+    """Convert FOLDER/source to FOLDER/target, unless that is there."""
+    if not (folder / target).exists():
+        sizes = ["--max-length", max(LENGTHS), "--window", WINDOW]
+        commands.ldt(folder, "convert", source, target, *sizes, *options)
 
 
 def trained(folder, run, model, data, length, batch, steps, rate, seed):
@@ -266,18 +281,19 @@ def usual(folder):
 def one_seed(folder, data, args, seed):
     """({row: {figure: percent}}, an example) of a seed."""
     folder.mkdir(parents=True, exist_ok=True)
-    make_sets(folder, data, seed)
+    make_sets(folder, data, seed, TINY if args.tiny else SETS)
     make_bart(folder, seed)
     short = trained(folder, "runs/short", "led", "short.jsonl", 512, 32, args.short, 1e-3, seed)
     found = {"usual": usual(folder)}
-    for length in LENGTHS:
-        run = f"runs/read-{length}"
-        trained(folder, run, short, "train.jsonl", length, 4, args.steps, 3e-4, seed)
-        found[f"{length:,} tokens"] = folder / f"read-{length}.jsonl"
-        if not found[f"{length:,} tokens"].exists():
-            commands.ldt(
-                folder, "predict", "test.jsonl", "--model", run, "--output", f"read-{length}.jsonl"
-            )
+    made_long(folder, short, "pooled", "--architecture", "poolingformer")
+    for row, (name, model, length) in ARMS.items():
+        run = trained(
+            folder, f"runs/{name}", model, "train.jsonl", length, 4, args.steps, 3e-4, seed
+        )
+        found[row] = folder / f"{name}.jsonl"
+        if not found[row].exists():
+            answers = ["--model", run, "--output", found[row].name]
+            commands.ldt(folder, "predict", "test.jsonl", *answers)
     figures = {name: scored(folder, file) for name, file in found.items()}
     first = rows(folder / "test.jsonl")[0]
     written = {name: rows(file)[0]["summary"] for name, file in found.items()}
@@ -291,7 +307,10 @@ def main():
     parser.add_argument("--short", type=int, default=1500, help="steps with short documents")
     parser.add_argument("--steps", type=int, default=300, help="steps with long documents")
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/summaries.json")
+    parser.add_argument("--tiny", action="store_true", help="a few documents and steps: a trial")
     args = parser.parse_args()
+    if args.tiny:
+        args.seeds, args.short, args.steps = 1, 4, 2
     if not (data := os.environ.get("LDT_TEST_DATA")):
         parser.error("LDT_TEST_DATA is not set: the folder that has sotu")
     made = {"short": args.short, "steps": args.steps, "seeds": [], "examples": []}

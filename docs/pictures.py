@@ -17,6 +17,8 @@ matplotlib.rcParams |= {"svg.hashsalt": "ldt", "svg.fonttype": "none", "font.siz
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.colors import ListedColormap  # noqa: E402
 
+from ldt.training.pattern import GLOBAL, NOTHING, POOLED, WINDOW, cells  # noqa: E402
+
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"
 COLORS = {"ldt": "#3949ab", "longformer": "#8d6e63", "roberta": "#e07b39", "modernbert": "#43a047"}
@@ -33,21 +35,26 @@ def save(figure, name):
     path.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n", "utf-8")
 
 
-def pattern(length=24, radius=3, first=2):
-    """Which token sees which: a window, and `first` global tokens."""
-    place = np.arange(length)
-    seen = (abs(place[:, None] - place) <= radius).astype(int)
-    seen[:first] = seen[:, :first] = 2
-    figure, axes = plt.subplots(figsize=(7.2, 2.9))
-    axes.imshow(seen, cmap=ListedColormap(["#f2f2f2", "#9fa8da", "#3949ab"]))
+def grid(axes, seen):
+    """Which token sees which, `cells` of ldt.training.pattern, in squares."""
+    kinds = {NOTHING: "#f2f2f2", WINDOW: "#9fa8da", POOLED: "#ffffff", GLOBAL: "#3949ab"}
+    axes.imshow(seen, cmap=ListedColormap([kinds[kind] for kind in sorted(kinds)]), vmax=GLOBAL)
+    place = np.arange(len(seen))
     axes.set_xticks(place - 0.5, minor=True)
     axes.set_yticks(place - 0.5, minor=True)
     axes.grid(which="minor", color="white", linewidth=1)
-    axes.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
-    axes.set_xlabel("token that is seen")
-    axes.set_ylabel("token that sees")
+    axes.tick_params(which="both", length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
+
+
+def pattern(length=24, radius=3, first=2):
+    """Which token sees which: a window, and `first` global tokens."""
+    figure, axes = plt.subplots(figsize=(7.2, 2.9))
+    grid(axes, cells([number < first for number in range(length)], 2 * radius))
+    axes.tick_params(which="both", labelbottom=False, labelleft=False)
+    axes.set_xlabel("token that is seen")
+    axes.set_ylabel("token that sees")
     notes = (
         ("#3949ab", 4, "global tokens: see all tokens,\nand all tokens see them"),
         ("#9fa8da", 11, "window: each token sees\nits neighbours on both sides"),
@@ -57,6 +64,37 @@ def pattern(length=24, radius=3, first=2):
         axes.text(length + 1, row, "■", color=color, va="center", fontsize=16)
         axes.text(length + 3.5, row, text, va="center")
     save(figure, "pattern")
+
+
+def question(radius=3):
+    """The same with the tokens of a question global, beside words."""
+    asked = "[cls] who pays ? [sep]".split()
+    text = "the supplier and the customer agree that the fees are borne by the latter [sep]".split()
+    words = [*asked, *text]
+    is_global = [number < len(asked) - 1 for number in range(len(words))]
+    figure, axes = plt.subplots(figsize=(7.2, 4.2))
+    grid(axes, cells(is_global, 2 * radius))
+    axes.xaxis.tick_top()
+    axes.set_xticks(range(len(words)), words, rotation=90)
+    axes.set_yticks(range(len(words)), words)
+    for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
+        for label, marked in zip(labels, is_global, strict=True):
+            label.set_color("#3949ab" if marked else "#444444")
+            label.set_fontweight("bold" if marked else "normal")
+    notes = (
+        (
+            "#3949ab",
+            3,
+            "[cls] and the question: each word of\nthe text sees what is asked, and the\n"
+            "question sees every word",
+        ),
+        ("#9fa8da", 9, "window: each word sees\nits neighbours on both sides"),
+        ("#dddddd", 14, "not computed: these words meet\nthrough the question alone"),
+    )
+    for color, row, note in notes:
+        axes.text(len(words) + 1, row, "■", color=color, va="center", fontsize=16)
+        axes.text(len(words) + 2.6, row, note, va="center")
+    save(figure, "question")
 
 
 def length():
@@ -99,7 +137,7 @@ def demo():
     save(figure, "demo")
 
 
-PICTURES = {"pattern": pattern, "length": length, "demo": demo}
+PICTURES = {"pattern": pattern, "question": question, "length": length, "demo": demo}
 
 if __name__ == "__main__":
     for draw in PICTURES.values():

@@ -26,6 +26,7 @@ log = logging.getLogger("ldt")
 _TORCH_WRITE = ("PytorchStreamWriter", "inline_container", "unexpected pos")
 MANIFEST = "manifest.json"
 _POLL = 0.2  # seconds between two tries for a lock
+_LEEWAY = 60  # seconds by which the clocks of processes and files may differ
 _LEFTOVER = re.compile(r".+\.tmp-\d+")
 
 
@@ -329,6 +330,26 @@ class Lock:
         if owner.get("host", socket.gethostname()) != socket.gethostname():
             return message + f"if it is gone, delete {path}"
         return message + "wait for it, or choose another training.output_dir"
+
+
+def holder(folder: Path) -> dict[str, Any] | None:
+    """Who holds the `Lock` of a folder: ``host``, ``pid`` and when it ``started``; None if nobody.
+
+    It is not tried, so that a process which wants the folder does not meet this one. A process of
+    another host counts as alive.
+    """
+    import psutil
+
+    path, owner = Lock(folder)._read()
+    if not owner or owner.get("host") != socket.gethostname():
+        return owner or None
+    try:
+        process = psutil.Process(int(owner["pid"]))
+        began, ended = process.create_time(), process.status() == psutil.STATUS_ZOMBIE
+        # A process that began after the lock was written has only the number of the one that did.
+        return None if ended or began > path.stat().st_mtime + _LEEWAY else owner
+    except (psutil.Error, OSError, KeyError, TypeError, ValueError):
+        return None
 
 
 def _identity(folder: Path) -> tuple[int, int]:

@@ -91,7 +91,7 @@ def folder(tmp_path, tokenizer_folder, monkeypatch):
 def test_the_main_job_runs_as_it_is_written(page, folder, capfd):
     typed = [c for c in commands(PAGES[page]) if re.search(r"\bldt (?!bench|init$)", c)]
     verbs = {command.split()[1] for command in typed if "|" not in command}
-    further = {"check", "doctor", "evaluate", "init", "labels", "--version"}
+    further = {"check", "compare", "doctor", "evaluate", "init", "labels", "report", "--version"}
     assert verbs - further == {"convert", "finetune", "predict"}
     for command in typed:
         if "|" in command:
@@ -179,7 +179,7 @@ def test_no_command_of_another_kind_goes_untested():
 
 
 def test_every_option_that_is_named_exists(capfd):
-    there = {"--nproc-per-node", "--only"}  # of torchrun, of make gpu
+    there = {"--nproc-per-node", "--only", "--logdir"}  # of torchrun, make gpu, tensorboard
     for command in ("", *cli.COMMANDS, "labels export"):
         assert ldt(f"ldt {command} --help") == errors.EXIT_OK
         there |= set(re.findall(r"--[a-z][a-z-]*", capfd.readouterr().out))

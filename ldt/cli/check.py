@@ -1,7 +1,5 @@
 """ldt check: what is wrong with the data of a recipe, and what would do."""
 
-import json as json_text
-import logging
 import textwrap
 from itertools import groupby
 from pathlib import Path
@@ -9,15 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ldt.cli import json_result
 from ldt.cli.console import say, stdout
 from ldt.cli.options import Overrides, Recipe
-from ldt.errors import escaped
 
 if TYPE_CHECKING:
     from ldt.data.findings import Finding
     from ldt.training.check import Report
-
-log = logging.getLogger("ldt")
 
 WIDTH = 80
 
@@ -50,14 +46,7 @@ def check(
     if json and json != "-":
         result_file.check(Path(json), "--json", (recipe,))
     report = check(loaded, cost=cost)
-    text = json_text.dumps(report.facts(), ensure_ascii=False, indent=2) if json else ""
-    if json == "-":
-        typer.echo(escaped(text) if stdout.is_terminal else text)
-        return report.exit_code
-    show(report)
-    if json:
-        result_file.write(Path(json), f"{text}\n")
-        log.info("%s: written", json)
+    json_result.tell(report.facts, json, lambda: show(report))
     return report.exit_code
 
 

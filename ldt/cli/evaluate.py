@@ -1,6 +1,5 @@
 """ldt evaluate: the published metric of a file of predictions."""
 
-import json as json_text
 import logging
 from enum import Enum
 from pathlib import Path
@@ -10,8 +9,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from ldt.cli import json_result
 from ldt.cli.console import say, stdout
-from ldt.errors import UserError, escaped, plain, plural
+from ldt.errors import UserError, plain, plural
 from ldt.metrics import METRICS, OWN
 
 if TYPE_CHECKING:
@@ -35,29 +35,34 @@ GoldOption = Annotated[
     ),
 ]
 PredOption = Annotated[
-    list[str], typer.Option(metavar="FILE", help="Predictions to score; - reads standard input.")
+    list[str],
+    typer.Option(
+        metavar="FILE",
+        help="Predictions to score, in the published layout or as ldt predict writes them; - reads "
+        "standard input.",
+    ),
 ]
 FormatOption = Annotated[
     Format | None,
     typer.Option(
-        help="Kind of answers, which decides the metric: a published layout of both files (XQuAD "
-        "has squad), or that of ldt predict: classification, regression, token_classification, "
-        "multiple_choice."
+        help="Kind of answers, which decides the metric: a published layout of the gold file "
+        "(XQuAD has squad), or for your own labels classification, regression, "
+        "token_classification or multiple_choice."
     ),
 ]
 RecipeOption = Annotated[
     str | None,
     typer.Option(
         metavar="RECIPE",
-        help="Recipe, or folder of a run, that says how the gold file of answers in ldt's own "
-        "layout is read; by default the task's defaults.",
+        help="Recipe, or folder of a run, of any task, that says how the gold file is read and "
+        "what is computed; by default the defaults of --format.",
     ),
 ]
 KeysArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="KEY=VALUE",
-        help="Keys of a recipe that say how such a gold file is read, such as data.label=class.",
+        help="Keys of a recipe that say how the gold file is read, such as data.label=class.",
         show_default=False,
     ),
 ]
@@ -155,14 +160,7 @@ def evaluate(
     }
     own = {"recipe": recipe, "overrides": keys}
     result = _result(gold, pred, format, passages, options, own)
-    text = json_text.dumps(as_json(result), ensure_ascii=False, indent=2) if json else ""
-    if json == "-":
-        typer.echo(escaped(text) if stdout.is_terminal else text)
-        return
-    show(result)
-    if json:
-        result_file.write(Path(json), f"{text}\n")
-        log.info("%s: written", json)
+    json_result.tell(lambda: as_json(result), json, lambda: show(result))
 
 
 def _result(

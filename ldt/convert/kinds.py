@@ -4,6 +4,7 @@ import transformers
 from transformers import LEDConfig, LongformerConfig
 
 from ldt.errors import ModelError
+from ldt.model.config import refuse_other_writers
 from ldt.model.config_file import make_config, read_values
 from ldt.model.loading import read_config
 from ldt.model.seq2seq.config import is_seq2seq, plain_led
@@ -73,20 +74,6 @@ _PLAIN = {  # key of a config -> the value that a long model has a place for
     "is_decoder": False,
     "add_cross_attention": False,
 }
-_PRE_NORM = "its layers normalize first and last, its embeddings are scaled"
-_SINUSOIDS = "its positions are sinusoids, its embeddings are scaled"
-_RELATIVE = "its positions are relative"
-_NO_LED = {  # model_type -> why no LED can be made of it
-    "mbart": _PRE_NORM,
-    "blenderbot": _PRE_NORM,
-    "m2m_100": f"{_SINUSOIDS}, its layers normalize first",
-    "pegasus": f"{_SINUSOIDS}, its layers normalize first",
-    "marian": _SINUSOIDS,
-    "t5": _RELATIVE,
-    "mt5": _RELATIVE,
-    "umt5": _RELATIVE,
-    "longt5": _RELATIVE,
-}
 
 
 def source_config(folder):
@@ -101,11 +88,7 @@ def source_config(folder):
         kind = "led"  # the authors' own files too
     elif keys.get("attention_mode") and kind in (None, "", "roberta"):
         kind = "longformer"  # the same
-    if kind in _NO_LED:
-        raise ModelError(
-            f"{folder}: a {kind} model cannot be converted: {_NO_LED[kind]}; of models with a "
-            "decoder bart and led can"
-        )
+    refuse_other_writers(kind, folder)
     if not isinstance(kind, str) or kind not in KINDS:
         raise ModelError(
             f"{folder}: a {kind or 'nameless'} model cannot be converted, only "

@@ -16,6 +16,8 @@ from ldt.errors import DataError, shown
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# Valid inside a JSON string, but str.splitlines ends a line there.
+LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 _KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number", float: "a number"}
 
 
@@ -108,6 +110,19 @@ def read(source: str) -> JsonFile:
         except DAMAGE as error:
             raise DataError(f"{file.name}: {file.damaged(error)}") from error
     return JsonFile(file.name, _value(file.name, data))
+
+
+def json_line(value: Any) -> bytes:
+    """``value`` as one line of JSON, always valid UTF-8: a lone surrogate becomes U+FFFD.
+
+    Raises:
+        ValueError: a number is NaN or infinite.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if not text.isascii():
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        text = text.translate(LINE_ENDS)
+    return text.encode() + b"\n"
 
 
 def take(item: Any, key: str, kind: type, where: str) -> Any:

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from ldt.data.records import Example
+from ldt.data.strict_json import json_line
 from ldt.errors import DataError, UserError, escaped, plural, refusal
 from ldt.files import check_target, flush, remove, remove_abandoned, temporary, write_whole
 from ldt.inference import finished
@@ -27,21 +28,6 @@ from ldt.inference.result_file import require_place, resolved
 
 BLOCK = 1 << 16
 DIGITS = 6
-# Valid inside a JSON string, but str.splitlines ends a line there.
-LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
-
-
-def json_line(record: dict[str, Any]) -> bytes:
-    """``record`` as one line of JSON, always valid UTF-8: a lone surrogate becomes U+FFFD.
-
-    Raises:
-        ValueError: a number is NaN or infinite.
-    """
-    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
-    if not text.isascii():
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        text = text.translate(LINE_ENDS)
-    return text.encode() + b"\n"
 
 
 def rounded(value: Any) -> Any:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ldt.errors import UserError, listed
-from ldt.inference.answer_file import json_line
 from ldt.inference.inputs import is_stream
+from ldt.metrics import prediction_files
 from ldt.tasks.base import AnyTask, Writer
 
 Layout = Callable[[Path, Path], None]  # writes the answers of a file of lines to a new file
@@ -98,12 +98,8 @@ def layout_of(output: Path, published: Writer | None) -> Layout | None:
 
 def write_published(published: Writer, answers: Path, target: Path) -> None:
     """Write what the writer makes of all answers: text, lines, or one JSON value."""
-    with open(answers, "rb") as lines, open(target, "xb") as file:
-        value = published(map(json.loads, lines))
-        if isinstance(value, str):
-            file.write(value.encode())
-        else:
-            file.writelines(map(json_line, value if isinstance(value, Iterator) else [value]))
+    with open(answers, "rb") as lines:
+        prediction_files.write(published(map(json.loads, lines)), target)
 
 
 def write_csv(delimiter: str, answers: Path, target: Path) -> None:

@@ -9,19 +9,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from ldt import metrics
 from ldt.data import formats, records, sources
 from ldt.data.corpus import fingerprint
 from ldt.data.formats.entries import once
 from ldt.data.labels import MULTI, REGRESSION, Gold, LabelReader, is_blank
+from ldt.data.options import DataSection
 from ldt.data.records import Example, field
 from ldt.data.sources import Names
 from ldt.errors import DataError, UserError, listed, plural, shown
-from ldt.metrics import own_answers, prediction_files
+from ldt.inference.rules import of_answer
+from ldt.metrics import own_answers, prediction_files, summarization
 from ldt.metrics.baseline import no_better
 from ldt.metrics.classification import several
 from ldt.metrics.conll import Entity
 from ldt.metrics.own_answers import Judged
-from ldt.metrics.result import Result, compare, count_words, some, unmatched
+from ldt.metrics.result import Item, Result, compare, count_words, mean, some, unmatched
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import RECIPE, Recipe
 from ldt.tasks.base import Task, named_labels
@@ -37,6 +40,7 @@ _TASKS: dict[str, dict[str, Any]] = {
     "token_classification": {"name": "token_classification"},
     "multiple_choice": {"name": "multiple_choice"},
 }
+SCORED = {task["name"] for task in _TASKS.values()}  # the tasks
 _SCORES = "scores."  # begins the columns of a table of answers
 _OF_ANSWERS = {"windows", "scores"}  # keys that gold files do not have
 
@@ -56,7 +60,8 @@ def evaluate(
     Args:
         gold: labelled documents, as ``data.eval`` names them.
         pred: the answers, JSON lines or a table.
-        format: one of `ldt.metrics.OWN`; may be None where there is a recipe.
+        format: one of `ldt.metrics.OWN`; None where there is a recipe, whose task and layout say
+            how answers are scored.
         recipe: a recipe, or the folder of a run, whose ``task`` and ``data`` say how the gold file
             is read; None for the defaults of the task.
         overrides: keys of the recipe to change, such as ``data.label=class``.
@@ -65,8 +70,10 @@ def evaluate(
         UserError: a file that is not there, a recipe that does not suit.
         DataError: a file that cannot be used.
     """
-    asked = _recipe(format, recipe, overrides)
+    asked = recipe_of(format, recipe, overrides)
     task, data = asked.task, asked.data
+    if task.name not in SCORED and data.format in metrics.METRICS:
+        return _published(asked, gold, pred)
     golds, file = sources.each(gold), sources.only(pred, "answers")
     if [*golds, file].count("-") > 1:
         raise UserError("standard input can be one file only; name the other")
@@ -86,7 +93,8 @@ def evaluate(
             f"{name}: no id of it is in {sources.named(golds)}: {some(extra)}; there "
             f"{some(missing)}; data.id names the field"
         )
-    result, right, config = _SCORERS[type(task)](task, data, examples, answers, name)
+    score = _SCORERS.get(type(task), _by_rules)
+    result, right, config = score(task, data, examples, answers, name)
     result.extra = extra
     result.warnings[:0] = unmatched(result, name)
     result.baselines = task.baseline(right, right, config)
@@ -94,16 +102,44 @@ def evaluate(
     return result
 
 
-def _recipe(format: str | None, name: str | None, overrides: Iterable[str]) -> Recipe:
+def _published(asked: Recipe, gold: Names, pred: Names) -> Result:
+    """The published metric of the layout that a recipe reads."""
+    task, data, format = asked.task, asked.data, str(asked.data.format)
+    if format in ("squad", "cuad"):
+        golds, files = sources.each(gold), sources.each(pred)
+        if "-" in [*golds, *files]:
+            raise UserError(f"--format says how standard input is scored, of {format} files")
+        few = format == "cuad" and any(
+            "n_best" not in each.fields for each in records.read(files[0])
+        )
+        if few or format == "squad":
+            examples = formats.read(golds, data)
+            answered = all(task.gold(each, data, None)["answers"] for each in examples)
+            format = "squad" if answered else "squad2"
+    return metrics.evaluate(gold, pred, format=format, **options_of(format, data))
+
+
+def options_of(format: str, data: DataSection) -> dict[str, Any]:
+    """The options of a published metric that a data section says."""
+    if format != "triviaqa":
+        return {}
+    return {"domain": data.domain, "evidence": data.evidence and Path(data.evidence)}
+
+
+def recipe_of(format: str | None, name: str | None, overrides: Iterable[str]) -> Recipe:
+    """The recipe by which `evaluate` reads a gold file, see there.
+
+    Raises:
+        UserError, RecipeError: it does not suit, or cannot be read.
+    """
     if name is None:
         assert format is not None  # one of them is asked for
         return recipes.of_keys(dict(_TASKS[format]), overrides, f"--format {format}")
     path = Path(name).expanduser()
     found = recipes.load(path / RECIPE if path.is_dir() else path, overrides)
     kinds = [kind for kind, task in _TASKS.items() if task["name"] == found.task.name]
-    if not kinds:
-        known = listed(sorted({task["name"] for task in _TASKS.values()}))
-        raise UserError(f"--recipe {name}: answers of {found.task.name}; own lines are of {known}")
+    if found.task.kind != "examples":
+        raise UserError(f"--recipe {name}: {found.task.name} has no answers to score")
     if format is not None and format not in kinds:
         raise UserError(f"--recipe {name}: answers of {found.task.name}, not of {format}")
     if format == "regression" and found.task.problem != "regression":
@@ -228,7 +264,7 @@ def _entities(
     task: TokenClassification, data, examples: Sequence[Example], answers: Answers, name: str
 ) -> tuple[Result, list[list[Entity]], Any]:
     golds = [task.gold(example, data, None) for example in examples]
-    read = {id: _found_entities(each) for id, each in answers.items()}
+    read = {id: found_entities(each) for id, each in answers.items()}
     right = {entity.label for gold in golds for entity in gold}
     found = {entity.label for each in read.values() for entity in each["entities"]}
     result = own_answers.entities(_judged(task, data, examples, golds, read))
@@ -239,7 +275,7 @@ def _entities(
     return result, golds, SimpleNamespace(**named_labels(tags))
 
 
-def _found_entities(each: Example) -> dict[str, Any]:
+def found_entities(each: Example) -> dict[str, Any]:
     """The entities of an answer, or those of its tags."""
     if "entities" not in each.fields and "tags" in each.fields:
         tagged = Example({"tags": _parsed(each.fields["tags"])}, each.id, each.where)
@@ -270,7 +306,7 @@ def _choices(
 ) -> tuple[Result, list[dict[str, int]], Any]:
     golds = [task.gold(example, data, None) for example in examples]
     read = {
-        _id(example): _choice(answers[_id(example)], task.choices(example, data))
+        _id(example): choice_of(answers[_id(example)], task.choices(example, data))
         for example in examples
         if _id(example) in answers
     }
@@ -278,7 +314,7 @@ def _choices(
     return own_answers.choices(_judged(task, data, examples, places, read)), golds, None
 
 
-def _choice(each: Example, choices: Sequence[str]) -> dict[str, Any]:
+def choice_of(each: Example, choices: Sequence[str]) -> dict[str, Any]:
     """The place of the chosen one, None of a silent answer, and the scores of all."""
     key = "choice" if "choice" in each.fields else "answer"
     value = _parsed(field(each, "choice")) if key == "choice" else field(each, "answer")
@@ -300,6 +336,51 @@ def _choice(each: Example, choices: Sequence[str]) -> dict[str, Any]:
         )
     numbers = [_number(scores, place, f"{each.where}: scores") for place in range(len(scores))]
     return {"choice": value if is_place else None, "scores": numbers}
+
+
+def _by_rules(
+    task: Task, data, examples: Sequence[Example], answers: Answers, name: str
+) -> tuple[Result, list[Any], Any]:
+    """The scores of answers to questions, and of summaries, as an evaluation while training has
+    them.
+
+    Raises:
+        DataError: a document without an answer, of a task whose figures need one of each.
+    """
+    golds = [task.gold(example, data, None) for example in examples]
+    fields = {id: each.fields for id, each in answers.items()}
+    judged = _judged(task, data, examples, golds, fields)
+    missing = [each.id for each in judged if each.answer is None]
+    items = [Item(each.id, each.unit, {}, each.words) for each in judged]
+    derive = summarization.metrics if task.name == "summarization" else dict
+    config = _config(task, golds)
+    if task.name in _OF_ALL:
+        if missing:
+            what = plural(len(missing), "question")
+            raise DataError(f"{name}: {what} without an answer: {some(missing)}; each needs one")
+        figures, _ = task.score([dict(fields[each.id]) for each in judged], golds, config)
+        settings = task.settle(figures)
+        figures = {key: value for key, value in figures.items() if key not in settings}
+    else:
+        for item, gold, example in zip(items, golds, examples, strict=True):
+            answer = answers.get(item.id)
+            item.scores = of_answer(task, gold, answer, (answer or example).where)
+        figures = mean([item.scores for item in items], derive)
+    result = Result(task.name, items, figures, "documents", missing, [], derive=derive)
+    result.noun = "document" if task.noun == "documents" else "question"
+    result.no_place = "the metric of a published layout tells it"
+    return result, golds, config
+
+
+_OF_ALL = ("passage_qa", "evidence_classification")  # with figures that are no means
+
+
+def _config(task: Task, golds: Sequence[Any]) -> Any:
+    """What scoring asks a model's config for."""
+    if task.name == "evidence_classification":
+        return SimpleNamespace(**named_labels(list(dict.fromkeys(each["label"] for each in golds))))
+    unanswered = task.name == "squad" and not all(each["answers"] for each in golds)
+    return SimpleNamespace(no_answer_threshold=0.5 if unanswered else None)
 
 
 def _judged(

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from ldt.metrics.result import Result
 
 # Of each published layout the function that scores it, imported when it is asked for. Its module
-# has ``read_gold(sources, format)``, ``read_predictions(sources)`` and ``baselines(gold,
-# evaluate)`` too, the last with those options, and the predictions, that it wants; the function's
-# keywords are options of that layout alone.
+# has ``read_gold(sources, format)``, ``read_predictions(sources)``, ``published(answers)``, which
+# makes such predictions of ldt's own, and ``baselines(gold, evaluate)`` too, the last with those
+# options, and the predictions, that it wants; the function's keywords are options of that layout
+# alone.
 METRICS = {
     "triviaqa": "ldt.metrics.triviaqa:evaluate",
     "squad": "ldt.metrics.squad:evaluate",
@@ -52,8 +53,8 @@ def evaluate(
     The result has warnings of ids that do not meet, and of figures that are no better than those.
 
     Args:
-        gold, pred: files, several where the layout has shards; "-", standard input, for at most
-            one of them and of
+        gold, pred: files, several where the layout has shards; the predictions may be JSON lines
+            of `ldt predict` too. "-", standard input, for at most one of them and of
         na_prob: a JSON file, see `ldt.metrics.squad.evaluate2`.
         format: a key of `METRICS`.
         domain, evidence: see `ldt.metrics.triviaqa.evaluate`.
@@ -68,6 +69,7 @@ def evaluate(
     from ldt.data import strict_json
     from ldt.data.sources import each
     from ldt.errors import UserError
+    from ldt.metrics import own_lines
     from ldt.metrics.baseline import no_better
     from ldt.metrics.result import unmatched
 
@@ -85,7 +87,7 @@ def evaluate(
     if [*golds, *preds, na_prob].count("-") > 1:
         raise UserError("standard input can be one file only; name the other")
     right = module.read_gold(golds, format)
-    predictions = module.read_predictions(preds)
+    predictions = own_lines.read(preds, format, module) or module.read_predictions(preds)
     if na_prob:
         options["na_prob"] = strict_json.read(na_prob)
     result = function(right, predictions, **options)

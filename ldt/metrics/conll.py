@@ -134,7 +134,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
         _check(answer, right, where)
         ids.append(id)
         counts = score(entities, {"entities": _entities(answer, where)})
-        items.append(Item(id, counts, sum(map(len, right))))
+        items.append(Item(id, id, counts, sum(map(len, right))))
 
     result = result_of("conll", items)
     result.missing, result.extra = compare(ids, predictions.value)

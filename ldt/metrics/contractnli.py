@@ -137,7 +137,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
     figures = partial(_means, by_key)
     metrics = defined(figures, np.ones((1, len(pairs))))
     items = [
-        Item(pair.document, {}, _length(example.fields["text"]))
+        Item(str(example.id), pair.document, {}, _length(example.fields["text"]))
         for pair, example in zip(pairs, examples, strict=True)
     ]
     result = Result("contractnli", items, metrics, "documents", [], extra, figures=figures)

@@ -159,7 +159,8 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
         right = [answer["text"] for answer in question.fields["answers"]]
         counts.append(count(id, right, answers[id]))
         clauses.append(len(right))
-        items.append(Item(question.fields["paragraph"], {}, _length(question.fields["context"])))
+        fields = question.fields
+        items.append(Item(id, fields["paragraph"], {}, _length(fields["context"])))
     found, wrong = np.array(counts, np.float64).transpose(1, 0, 2)  # [questions, 101] each
     of_each = np.array(clauses, np.float64)
 

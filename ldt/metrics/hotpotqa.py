@@ -110,7 +110,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
             "facts": _facts(fields["supporting_facts"], example.where),
         }
         scores = score(right, {"answer": answers.get(id), "supporting_facts": facts.get(id)})
-        items.append(Item(id, scores, _words(fields.get("context"), example.where)))
+        items.append(Item(id, id, scores, _words(fields.get("context"), example.where)))
     once(ids, gold.name)
     both = answers.keys() & facts.keys()
     missing, _ = compare(ids, both)

@@ -195,7 +195,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile, *, task: str | None = None) 
     def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
         return f1(right, found, weights, part)
 
-    items = [Item(line.id, {}, _words(line.fields)) for line in gold.value]
+    items = [Item(str(line.id), line.id, {}, _words(line.fields)) for line in gold.value]
     metrics = defined(figures, np.ones((1, len(items))))
     result = Result(f"lexglue, {part.name}", items, metrics, "documents", [], [], figures=figures)
     result.noun = "document"

@@ -15,7 +15,8 @@ import numpy as np
 from ldt.data.formats import nq as layout
 from ldt.data.formats import passage_qa
 from ldt.data.formats.nq import NOTHING, Span
-from ldt.data.sources import Names
+from ldt.data.formats.recognition import begins_with_object
+from ldt.data.sources import Names, only
 from ldt.data.strict_json import JsonFile, take
 from ldt.errors import DataError, plural, shown
 from ldt.metrics import baseline, prediction_files
@@ -122,13 +123,34 @@ def read_predictions(source: Names) -> JsonFile:
 
     Raises:
         UserError: several files, or there is no such file.
-        DataError: another layout, or what the published script refuses: a score that is missing,
-            yes or no beside a span, half a span, one that does not end after its start.
+        DataError: gold, another layout, or what the published script refuses: a score that is
+            missing, yes or no beside a span, half a span, one that does not end after its start.
     """
+    if begins_with_object(only(source, "predictions of nq"), _GOLD):
+        raise DataError(
+            f"{passage_qa.name_of(source)}: looks like a gold file, not like predictions"
+            f"{passage_qa.SWAPPED}"
+        )
     file = prediction_files.read(source)
+    return _by_id(take(file.value, "predictions", list, file.name), file.name)
+
+
+_GOLD = ("annotations", "document_text", "document_html", "question_text")  # fields of its lines
+
+
+def of_answers(answers: Iterable[dict], name: str) -> JsonFile:
+    """The same predictions as of a file of `published`, read one by one.
+
+    Args:
+        name: of their file.
+    """
+    return _by_id(map(_published, answers), name)
+
+
+def _by_id(items: Iterable[Any], name: str) -> JsonFile:
     found: dict[str, Prediction] = {}
-    for number, item in enumerate(take(file.value, "predictions", list, file.name), 1):
-        where = f"{file.name}: prediction {number:,}"
+    for number, item in enumerate(items, 1):
+        where = f"{name}: prediction {number:,}"
         id = item.get("example_id") if isinstance(item, dict) else None
         if isinstance(id, bool) or not isinstance(id, int | str):
             raise DataError(
@@ -137,8 +159,8 @@ def read_predictions(source: Names) -> JsonFile:
             )
         if str(id) in found:
             raise DataError(f"{where}: the id {shown(id)} stands twice; each question once")
-        found[str(id)] = _prediction(item, f"{file.name}: {id}")
-    return JsonFile(file.name, found)
+        found[str(id)] = _prediction(item, f"{name}: {id}")
+    return JsonFile(name, found)
 
 
 def _prediction(item: dict, where: str) -> Prediction:
@@ -183,7 +205,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
         "long": Curve([score_long(*pair) for pair in pairs]),
         "short": Curve([score_short(*pair) for pair in pairs]),
     }
-    items = [Item(question.unit, {}, question.words) for question in questions]
+    items = [Item(question.id, question.unit, {}, question.words) for question in questions]
 
     def best(counts: np.ndarray) -> dict[str, np.ndarray]:
         found: dict[str, np.ndarray] = {}

@@ -4,6 +4,7 @@ Metrics that are shares are from 0 to 100; those of `OWN_UNITS` are not.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,8 +20,12 @@ def metric_text(name: str, value: float) -> str:
     """A metric as it is printed: a share with two digits, a count whole, all else with four."""
     if isinstance(value, int):
         return f"{value:,}"
-    is_own = name == "ece" or any(unit in name for unit in OWN_UNITS)
-    return f"{value:.4f}" if is_own else f"{value:.2f}"
+    return f"{value:.2f}" if is_share(name) else f"{value:.4f}"
+
+
+def is_share(name: str) -> bool:
+    """True of a metric from 0 to 100, False of one with a unit of its own."""
+    return name != "ece" and not any(unit in name for unit in OWN_UNITS)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -38,6 +43,17 @@ def logsumexp(logits: np.ndarray) -> np.ndarray:
 def logistic(logit: float) -> float:
     """1 / (1 + exp(-logit)), exact where it is small."""
     return 1 / (1 + math.exp(-logit)) if logit > 0 else math.exp(logit) / (1 + math.exp(logit))
+
+
+def by_doubling(lengths: Sequence[int] | np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """Numbers of the documents of up to 512 tokens, of up to twice as many, and so on, behind the
+    most tokens of each group; groups without documents are left out.
+
+    Args:
+        lengths: tokens of each document.
+    """
+    doublings = np.ceil(np.log2(np.maximum(lengths, 1) / 512)).clip(0).astype(int)
+    return [(512 << int(each), np.flatnonzero(doublings == each)) for each in np.unique(doublings)]
 
 
 def loss_and_bits(

@@ -165,10 +165,10 @@ def entities(judged: Sequence[Judged]) -> Result:
     Where they have scores, their calibration is told.
     """
     found = [list(each.answer["entities"]) if each.answer else [] for each in judged]
-    items = [
-        Item(each.unit, conll.score(*({"entities": {*s}} for s in (each.gold, mine))), each.words)
-        for each, mine in zip(judged, found, strict=True)
-    ]
+    items = []
+    for each, mine in zip(judged, found, strict=True):
+        counts = conll.score({"entities": {*each.gold}}, {"entities": {*mine}})
+        items.append(Item(each.id, each.unit, counts, each.words))
     result = conll.result_of("token_classification", items)
     pairs: Counter[tuple[str, str]] = Counter()
     wrong = np.zeros(len(judged))
@@ -201,7 +201,7 @@ def defined_of(figures: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _result(title: str, judged: Sequence[Judged], metrics: dict[str, float], **more: Any) -> Result:
-    items = [Item(each.unit, {}, each.words) for each in judged]
+    items = [Item(each.id, each.unit, {}, each.words) for each in judged]
     return _told(Result(title, items, metrics, "documents", [], [], **more), judged)
 
 

@@ -4,7 +4,7 @@ The figures are those of `ldt.metrics.nq` and `ldt.metrics.tydiqa`, under one na
 a training can be steered by them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,6 +63,29 @@ def scored(gold: Gold, answer: tydiqa.Prediction) -> tuple[Scored, Scored]:
         _span(answer.passage), answer.passage_score, short, answer.span_score, answer.yes_no
     )
     return nq.score_long(pages, prediction), nq.score_short(pages, prediction)
+
+
+def in_bytes(offsets: Mapping[str, Any]) -> Pair:
+    """The span of an answer in the published layout of TyDi QA."""
+    places = offsets["minimal_answer"]
+    return places["start_byte_offset"], places["end_byte_offset"]
+
+
+def prediction(answer: Mapping[str, Any]) -> tydiqa.Prediction:
+    """An answer with its span in the unit of the golds (`Gold`)."""
+    offsets = answer.get("offsets", {})
+    span: Pair | None
+    if answer["start"] is None:  # yes, no, or not a word
+        span = None
+    elif "minimal_answer" in offsets:
+        span = in_bytes(offsets)
+    elif offsets:
+        places = offsets["short_answers"][0]
+        span = places["start_token"], places["end_token"]
+    else:
+        span = answer["start"], answer["end"]
+    scores = answer["passage_score"], answer["span_score"]
+    return tydiqa.Prediction(answer["best_passage"], scores[0], span, scores[1], answer["yes_no"])
 
 
 def _span(passage: int | None) -> Span | None:

@@ -89,7 +89,7 @@ def evaluate(gold: str, pred: str) -> Result:
     most = max(map(len, passages.values()), default=0)
     ks = [k for k in KS if k <= most] or [1]
     items = [
-        Item(id, {f"hit@{k}": hit(passages.get(id, ()), spans, k) for k in ks})
+        Item(id, id, {f"hit@{k}": hit(passages.get(id, ()), spans, k) for k in ks})
         for id, spans in right.items()
     ]
     tested, curves = _tested({id: facts for id, (_, facts) in found.items() if facts})
@@ -118,7 +118,7 @@ def _tested(
         name: [facts[name] for facts in every] for name in shared if name.endswith("deletion")
     }
     items = [
-        Item(id, {name: facts[name] for name in shared if name not in deletions})
+        Item(id, id, {name: facts[name] for name in shared if name not in deletions})
         for id, facts in faithfulness.items()
     ]
     curves = {}

@@ -1,11 +1,12 @@
 """The layouts of gold and prediction files: which one a file has, and what is wrong with it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from ldt.data import formats, strict_json
 from ldt.data.sources import Names, only
-from ldt.data.strict_json import JsonFile
+from ldt.data.strict_json import JsonFile, json_line
 from ldt.errors import DataError, shown
 
 
@@ -22,6 +23,16 @@ def read(source: Names) -> JsonFile:
         DataError: it is damaged.
     """
     return strict_json.read(only(source, "predictions of this layout"))
+
+
+def write(value: Any, target: Path) -> None:
+    """Write a new file of what a writer makes of answers: text, lines (an iterator of values), or
+    one JSON value."""
+    with open(target, "xb") as file:
+        if isinstance(value, str):
+            file.write(value.encode())
+        else:
+            file.writelines(map(json_line, value if isinstance(value, Iterator) else [value]))
 
 
 def read_gold(source: Names, format: str, expected: str) -> JsonFile:

@@ -134,7 +134,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile, *, text_evidence_only: bool 
             type = best_type(references, answers[id]["answer"])
         ids.append(id)
         types.append(type)
-        items.append(Item(fields["paper"], scores, count_words(fields["text"])))
+        items.append(Item(id, fields["paper"], scores, count_words(fields["text"])))
     missing, extra = compare(ids, answers)
     values = np.array([list(item.scores.values()) for item in items])  # [questions, 2]
     of_type = np.array([[type == each for each in TYPES] for type in types], np.float64)

@@ -33,11 +33,13 @@ _LETTER = re.compile(f"[{CJK}]")  # each counts as a word
 class Item:
     """One scored question.
 
-    ``scores`` are from 0 to 1. ``unit`` is what it shares with questions that are not independent
-    of it, such as those on the same document. ``words`` is the length of its document; ``place``
-    where in it the answer stands, from 0 to 1, or in words why nowhere. None is not known.
+    ``id`` is that of its document or question in the gold file, as text. ``scores`` are from 0 to
+    1. ``unit`` is what it shares with questions that are not independent of it, such as those on
+    the same document. ``words`` is the length of its document; ``place`` where in it the answer
+    stands, from 0 to 1, or in words why nowhere. None is not known.
     """
 
+    id: str
     unit: Hashable
     scores: dict[str, float]
     words: int | None = None
@@ -143,7 +145,7 @@ def intervals(
     }
 
 
-def _draws(units: int, at_once: int) -> Iterator[np.ndarray]:
+def draws(units: int, at_once: int) -> Iterator[np.ndarray]:
     """Yield `RESAMPLES` rows of numbers of units, so many rows at once."""
     random = np.random.default_rng(SEED)
     for start in range(0, RESAMPLES, at_once):
@@ -157,7 +159,7 @@ def _means(items: Sequence[Item], units: Sequence[int]) -> dict[str, np.ndarray]
     for item, unit in zip(items, units, strict=True):
         sums[unit] += [*item.scores.values(), 1]
     means = []
-    for drawn in _draws(len(sums), max(1, BLOCK // sums.size)):
+    for drawn in draws(len(sums), max(1, BLOCK // sums.size)):
         total = sums[drawn].sum(1)
         means.append(100 * total[:, :-1] / total[:, -1:])
     return dict(zip(names, np.concatenate(means).T, strict=True))
@@ -167,7 +169,7 @@ def _figures(units: Sequence[int], figures: Figures) -> dict[str, np.ndarray]:
     """The figures of each resample."""
     number, of = max(units) + 1, np.array(units)
     parts = []
-    for drawn in _draws(number, max(1, BLOCK // len(units))):
+    for drawn in draws(number, max(1, BLOCK // len(units))):
         rows = np.arange(len(drawn))[:, None] * number
         counts = np.bincount((drawn + rows).ravel(), minlength=drawn.size)
         parts.append(figures(counts.reshape(-1, number)[:, of]))

@@ -239,7 +239,7 @@ def _gold(question: Example) -> dict[str, list[str]]:
 def _item(question: Example, scores: dict[str, float]) -> Item:
     fields = question.fields
     place = _place(fields["answers"], fields["context"])
-    return Item(fields["paragraph"], scores, _words(fields["context"]), place)
+    return Item(str(question.id), fields["paragraph"], scores, _words(fields["context"]), place)
 
 
 _words = lru_cache(2)(count_words)  # questions on one paragraph come one after the other

@@ -81,7 +81,7 @@ def read_gold(source: Names, format: str) -> JsonFile:
 def read_predictions(source: Names) -> JsonFile:
     """Summaries by id, or a list of them from a text file with a summary a line.
 
-    There `BREAK` is a line break of the summary.
+    `BREAK` is a line break of the summary.
 
     Raises:
         UserError: there is no such file, or there are several.
@@ -97,7 +97,8 @@ def read_predictions(source: Names) -> JsonFile:
     found = list(records.read(file))
     once((str(line.id) for line in found), name)
     return JsonFile(
-        name, {str(line.id): take(line.fields, "summary", str, line.where) for line in found}
+        name,
+        {str(each.id): _breaks(take(each.fields, "summary", str, each.where)) for each in found},
     )
 
 
@@ -128,7 +129,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile, *, no_stemmer: bool = False)
         summary = summaries.get(id, "").strip()
         source = Source(document)
         scores = _scores(source, target, summary, stemmer=not no_stemmer)
-        items.append(Item(document, scores, count_words(document)))
+        items.append(Item(id, document, scores, count_words(document)))
         references.append(source.counts(target))
         if min(rouge.coverage(target), rouge.coverage(summary)) < _COVERED:
             foreign.append(id)
@@ -216,3 +217,8 @@ def _line(line: Line, name: str) -> str:
         what = streams.not_utf8(line.raw, error, line.offset)
         raise DataError(f"{name}:{line.number}: {what}") from None
     return text.strip("\r\n").replace(BREAK, "\n")
+
+
+def _breaks(summary: str) -> str:
+    """A summary with the line breaks that it has in a text file of them."""
+    return "\n".join(summary.splitlines()).replace(BREAK, "\n")

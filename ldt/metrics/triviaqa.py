@@ -107,7 +107,7 @@ def evaluate(
     items = {}
     for key, question in questions.items():
         scores = score(question.fields, {"answer": answers.get(key)})
-        item = items[key] = Item(question.fields["question"], scores)
+        item = items[key] = Item(key, question.fields["question"], scores)
         if documents:
             item.words, item.place = documents.find(question)
 

@@ -184,7 +184,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
         for language in LANGUAGES
         if language in predicted
     }
-    items = [Item(question.unit, {}, question.words) for question in questions]
+    items = [Item(question.id, question.unit, {}, question.words) for question in questions]
 
     def figures(counts: np.ndarray) -> dict[str, np.ndarray]:
         found = {name: part.figures(counts) for name, part in parts.items()}

@@ -57,7 +57,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
         id, fields = str(example.id), example.fields
         ids.append(id)
         scores = score(fields, {"answer": answers.get(id)})
-        items.append(Item(id, scores, sum(map(count_words, fields["supports"]))))
+        items.append(Item(id, id, scores, sum(map(count_words, fields["supports"]))))
         if id in answers and answers[id] not in fields["candidates"]:
             strange.append(id)
     once(ids, gold.name)

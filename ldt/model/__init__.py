@@ -30,7 +30,11 @@ from ldt.model.heads.spans import LdtForQuestionAnswering
 from ldt.model.heads.tokens import LdtForTokenClassification
 from ldt.model.loading import check_folder, load, load_tokenizer
 from ldt.model.seq2seq.config import LdtSeq2SeqConfig
-from ldt.model.seq2seq.model import LdtForConditionalGeneration, LdtSeq2SeqModel
+from ldt.model.seq2seq.model import (
+    LdtForConditionalGeneration,
+    LdtForEvidenceGeneration,
+    LdtSeq2SeqModel,
+)
 
 __all__ = [
     "LdtCausalConfig",
@@ -40,6 +44,7 @@ __all__ = [
     "LdtForConditionalGeneration",
     "LdtForEvidenceAnswering",
     "LdtForEvidenceClassification",
+    "LdtForEvidenceGeneration",
     "LdtForMaskedLM",
     "LdtForMultipleChoice",
     "LdtForPassageAnswering",

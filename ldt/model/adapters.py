@@ -10,7 +10,7 @@ from ldt.model.skeleton import check_finite
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 PROJECTIONS = ("query", "key", "value", "query_global", "key_global", "value_global")
-OF_DECODERS = ("q_proj", "k_proj", "v_proj")
+OF_DECODERS = ("q_proj", "v_proj")  # as peft does in a BART
 _WHOLE = ("model*.safetensors*", "pytorch_model*.bin*")
 _PREFIX = "base_model.model."  # of every tensor in an adapter's file
 
@@ -25,7 +25,12 @@ def offer_targets(model_type, decoder=False):
     constants = sys.modules.get("peft.utils.constants")
     if constants is not None:
         table = constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
-        table.setdefault(model_type, [*PROJECTIONS, *(OF_DECODERS if decoder else ())])
+        table.setdefault(model_type, usual_targets(decoder))
+
+
+def usual_targets(decoder=False):
+    """Names of the layers that are adapted by default: of an encoder, and of a decoder beside."""
+    return [*PROJECTIONS, *(OF_DECODERS if decoder else ())]
 
 
 def is_adapter(folder):

@@ -15,6 +15,20 @@ from ldt.model.fields import check_values
 # Keys of the authors' files that mean nothing once their values are known to be the plain ones.
 _AUTHORS_KEYS = ("attention_mode", "autoregressive", "ignore_attention_mask")
 _AUTHORS_MODES = ("sliding_chunks", "tvm")  # the same attention in two implementations
+_PRE_NORM = "its layers normalize first and last, its embeddings are scaled"
+_SINUSOIDS = "its positions are sinusoids, its embeddings are scaled"
+_RELATIVE = "its positions are relative"
+_NO_LED = {  # model_type -> why no LED can be made of it
+    "mbart": _PRE_NORM,
+    "blenderbot": _PRE_NORM,
+    "m2m_100": f"{_SINUSOIDS}, its layers normalize first",
+    "pegasus": f"{_SINUSOIDS}, its layers normalize first",
+    "marian": _SINUSOIDS,
+    "t5": _RELATIVE,
+    "mt5": _RELATIVE,
+    "umt5": _RELATIVE,
+    "longt5": _RELATIVE,
+}
 
 
 class OwnConfig:
@@ -158,8 +172,22 @@ def plain_longformer(values, source="SOURCE"):
     if kind not in ("ldt", "longformer") and not (authors and kind in (None, "", "roberta")):
         if not kind:
             raise ModelError(f"{source}: config.json names no model_type, a Longformer's does")
+        refuse_other_writers(kind, source)
         raise ModelError(f"{source} is a {kind} model; ldt convert {source} makes it long")
     return authors_windows(values, source, authors) | {"model_type": "ldt"}
+
+
+def refuse_other_writers(kind, source):
+    """Raise a ModelError for a model_type with a decoder of which no LED can be made.
+
+    Args:
+        source: the folder it is from, for the message.
+    """
+    if kind in _NO_LED:
+        raise ModelError(
+            f"{source}: a {kind} model cannot be converted: {_NO_LED[kind]}; of models with a "
+            "decoder bart and led can"
+        )
 
 
 def authors_windows(values, source, authors):

@@ -29,6 +29,7 @@ SIGNS: dict[str, tuple[str, ...]] = {
     "multiple_choice": ("question", "choices"),
     "passage_qa": ("question", "context", "candidates", "annotations"),
     "qasper": ("question", "paragraphs", "answers"),
+    "qasper_generation": ("question", "paragraphs", "answers"),
     "triviaqa": ("question", "answers"),
     "squad": ("question", "answers"),
     "token_classification": ("tokens", "tags"),
@@ -320,7 +321,8 @@ def check_fields(found: Survey, task: str) -> None:
     Raises:
         UserError: the fields that are missing, and those that there are.
     """
-    if found.format is not None and found.task != task and task != "mlm":
+    other = found.format is not None and found.format not in TASKS[task].layouts
+    if other and found.task != task and task != "mlm":
         raise UserError(f"{found.source}: its layout is that of {found.task}, not of {task}")
     signs = () if found.format else SIGNS.get(task, ())
     if task == "token_classification" and {"text", "entities"} <= set(found.columns):

@@ -20,7 +20,8 @@ class Lora(Section):
         alpha: their product is multiplied by ``alpha / r``.
         dropout: share of a layer's input that the adapter does not see in training.
         targets: names of the layers that get one; or ``all-linear``, every linear layer of the
-            encoder. None: all projections of the attention, local and global.
+            encoder. None: all projections of the attention, local and global; of a decoder also
+            q_proj and v_proj, those of queries and values.
     """
 
     r: int = Field(default=8, ge=1, le=1 << 16)

@@ -9,6 +9,7 @@ from ldt.tasks.masked_lm import MaskedLM
 from ldt.tasks.multiple_choice import MultipleChoice
 from ldt.tasks.passage_qa import PassageQA
 from ldt.tasks.qasper import Qasper
+from ldt.tasks.qasper_generation import QasperGeneration
 from ldt.tasks.squad import Squad
 from ldt.tasks.summarization import Summarization
 from ldt.tasks.token_classification import TokenClassification
@@ -24,6 +25,7 @@ TASKS: dict[str, type[AnyTask]] = {
     "multiple_choice": MultipleChoice,
     "passage_qa": PassageQA,
     "qasper": Qasper,
+    "qasper_generation": QasperGeneration,
     "squad": Squad,
     "summarization": Summarization,
     "token_classification": TokenClassification,

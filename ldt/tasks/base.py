@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ldt.tasks.explained import Reading, Target
 
 NO_LABEL = -100  # a label that has no part in the loss
+WRITTEN = "sequences"  # output of a model that writes: ids of tokens, -100 where there is none
 # Keys of answers of any task: those of the flags among them.
 ANSWER_KEYS = ("id", "windows", "empty", "truncated", "unread_tokens", "question_cut")
 Outputs = dict[str, np.ndarray]  # of one input, by name
@@ -275,6 +276,10 @@ class Task(AnyTask):
     def keeps(self, features: Sequence[Feature]) -> bool:
         """Tell whether a training document is trained on, by its features."""
         return True
+
+    def instances(self, features: Sequence[Feature]) -> Sequence[Feature]:
+        """Return what is trained on of a training document, by its features: here these."""
+        return features
 
     def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
         """Return which inputs are trained on, None for all; and lines to print about it."""

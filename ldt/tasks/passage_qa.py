@@ -179,7 +179,10 @@ class PassageQA(SpanTask):
             if data.format == "nq":
                 spans = [tuple(s) for s in example.fields["annotations"][number]["tokens"]]
             elif data.format == "tydiqa":
-                spans = [_bytes(tydiqa_format.offsets(example.fields, None, s)) for s in spans]
+                spans = [
+                    passage_qa.in_bytes(tydiqa_format.offsets(example.fields, None, s))
+                    for s in spans
+                ]
             annotations.append((passage, spans, yes_no))
         kinds = [name for name, _ in self._candidates(example, data)]
         first = kinds.index("paragraph") if "paragraph" in kinds else 0 if kinds else None
@@ -231,7 +234,7 @@ class PassageQA(SpanTask):
         self, answers: Sequence[dict], golds: Sequence[Gold], config
     ) -> tuple[dict[str, float], list[dict]]:
         """Return the figures and rows of `ldt.metrics.passage_qa.measure`."""
-        return passage_qa.measure(golds, list(map(_prediction, answers)))
+        return passage_qa.measure(golds, list(map(passage_qa.prediction, answers)))
 
     def baseline(self, trained: Sequence[Gold], golds: Sequence[Gold], config) -> Baselines:
         """Return what the first paragraph, or else the first passage, has as the passage."""
@@ -365,25 +368,3 @@ def _pair(value: Any, length: int, where: str) -> Span:
         f"{where}: {shown(value)}, expected start and end in characters of the context, which has "
         f"{length:,}"
     )
-
-
-def _bytes(offsets: Mapping[str, Any]) -> Span:
-    places = offsets["minimal_answer"]
-    return places["start_byte_offset"], places["end_byte_offset"]
-
-
-def _prediction(answer: dict) -> tydiqa.Prediction:
-    """An answer with its span in the unit of the golds (`PassageQA.gold`)."""
-    offsets = answer.get("offsets", {})
-    span: Span | None
-    if answer["start"] is None:  # yes, no, or not a word
-        span = None
-    elif "minimal_answer" in offsets:
-        span = _bytes(offsets)
-    elif offsets:
-        places = offsets["short_answers"][0]
-        span = places["start_token"], places["end_token"]
-    else:
-        span = answer["start"], answer["end"]
-    scores = answer["passage_score"], answer["span_score"]
-    return tydiqa.Prediction(answer["best_passage"], scores[0], span, scores[1], answer["yes_no"])

@@ -1,22 +1,19 @@
 """Questions on scientific papers, answered by a span, yes or no, with evidence; as in QASPER."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from ldt.data.features import Feature
-from ldt.data.formats.qasper import NO, TYPES, UNANSWERABLE, YES, Reference
-from ldt.data.records import Example, field, text, texts
-from ldt.data.strict_json import take
-from ldt.data.strict_json import texts as all_texts
+from ldt.data.formats.qasper import NO, UNANSWERABLE, YES, Reference
+from ldt.data.records import Example, text
 from ldt.data.tokenization import marker_ids
-from ldt.errors import DataError, listed, shown
-from ldt.metrics import baseline, qasper
-from ldt.metrics.result import mean
+from ldt.metrics import baseline
 from ldt.tasks import passages
-from ldt.tasks.base import NO_LABEL, Outputs, Writer, named_labels
+from ldt.tasks.base import NO_LABEL, Outputs, named_labels
+from ldt.tasks.paper_questions import PaperQuestions
 from ldt.tasks.passages import Weight
 from ldt.tasks.span_task import SpanTask
 from ldt.tasks.text.alignment import Span
@@ -30,14 +27,8 @@ SAID = {"yes": YES, "no": NO, "unanswerable": UNANSWERABLE}
 BREAK = "\n\n"  # between parts of a paper
 
 
-class Qasper(SpanTask):
+class Qasper(PaperQuestions, SpanTask):
     """A span of a paper, yes, no or unanswerable, and the paragraphs that are its evidence.
-
-    An example has ``question``, ``paragraphs`` and, where it has them, ``title``, ``abstract`` and
-    ``sections`` (the name of each paragraph's section, or null); ``answers`` has an {answer, type,
-    evidence, paragraphs, spans} of each annotator: ``type`` is extractive, abstractive, boolean or
-    none, ``evidence`` are texts, ``paragraphs`` numbers of paragraphs from 0, and ``spans`` the
-    texts of an extractive answer.
 
     Input: <s> question </s> title, abstract, and section and [PARAGRAPH] before paragraphs </s>.
     Evidence is read at the markers, as Dasigi et al. 2021 (arXiv:2105.03011) do, whose decoder
@@ -58,8 +49,6 @@ class Qasper(SpanTask):
 
     extras: ClassVar[tuple[str, ...]] = (*SpanTask.extras, "passages", "paragraphs", "unplaced")
     roles: ClassVar[tuple[str, ...]] = (*SpanTask.roles, "passages")
-    document: ClassVar[str] = "paragraphs"
-    fields: ClassVar[tuple[str, ...]] = ("question", "title", "abstract", "sections", "answers")
     answer_keys: ClassVar[tuple[str, ...]] = (
         *SpanTask.answer_keys,
         *("type", "scores", "evidence", "paragraphs", "paragraph_probs"),
@@ -67,7 +56,6 @@ class Qasper(SpanTask):
     label_names: ClassVar[tuple[str, ...]] = (*SpanTask.label_names, "labels", "passage_labels")
     outputs: ClassVar[tuple[str, ...]] = ("logits", "passage_logits", *SpanTask.outputs)
     new_tokens: ClassVar[tuple[str, ...]] = ("[PARAGRAPH]",)
-    layouts: ClassVar[Mapping[str, Writer]] = {"qasper": qasper.published}
 
     name: Literal["qasper"] = "qasper"
     global_attention: list[str] = ["cls", "question", "passages"]
@@ -79,13 +67,9 @@ class Qasper(SpanTask):
 
         return LdtForPassageAnswering
 
-    def unit(self, example: Example, data: "DataSection") -> Hashable:
-        """The paper: questions on one are not parted."""
-        return self._paper(example, data)[0]
-
     def parts(self, example: Example, data: "DataSection") -> tuple[str, str]:
         """Return the paper as it is read, and the question."""
-        return self._paper(example, data)[0], self.question(example, data)
+        return self.paper(example, data)[0], self.question(example, data)
 
     def classes(self, example: Example, data: "DataSection") -> str | list[str] | None:
         """Return the kind of the answer."""
@@ -110,7 +94,7 @@ class Qasper(SpanTask):
         Raises:
             DataError: a field is missing or wrong, the question is empty or leaves no room.
         """
-        context, places = self._paper(example, data)
+        context, places = self.paper(example, data)
         gold = None if config is None else self.gold(example, data, config)
         spans, unplaced = (None, 0) if gold is None else _mentions(gold, context, places)
         features = self.chunks(
@@ -134,7 +118,7 @@ class Qasper(SpanTask):
         self, example: Example, tokenizer, data: "DataSection"
     ) -> tuple[Sequence[Span], Sequence[int]]:
         """Return the paragraphs, with one marker for all."""
-        places = self._paper(example, data)[1]
+        places = self.paper(example, data)[1]
         return places, marker_ids(tokenizer, self.new_tokens) * len(places)
 
     def keeps(self, features: Sequence[Feature]) -> bool:
@@ -154,34 +138,6 @@ class Qasper(SpanTask):
         if left_out:
             lines.append(f"questions on papers without paragraphs: {left_out:,}, left out")
         return lines
-
-    def gold(self, example: Example, data: "DataSection", config) -> dict[str, Any]:
-        """Return ``references``, of all annotators, and the numbers of ``paragraphs`` of each.
-
-        Raises:
-            DataError: there are no answers, or one has another form.
-        """
-        path, where = self.path("answers", data), example.where
-        answers = field(example, path)
-        if not isinstance(answers, list) or not answers:
-            raise DataError(
-                f"{where}: field {path!r} is {shown(answers)}, expected a list of one at least"
-            )
-        count, references, numbers = len(self._paragraphs(example, data)), [], []
-        for answer in answers:
-            type = take(answer, "type", str, where)
-            if type not in TYPES:
-                raise DataError(f"{where}: type {type!r}, expected one of {listed(TYPES)}")
-            evidence = all_texts(take(answer, "evidence", list, where), where)
-            spans = all_texts(take(answer, "spans", list, where), where)
-            references.append(Reference(take(answer, "answer", str, where), type, evidence, spans))
-            numbers.append(take(answer, "paragraphs", list, where))
-            for n in numbers[-1]:
-                if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < count:
-                    raise DataError(
-                        f"{where}: paragraph {shown(n)} as evidence; there are {count:,}, from 0"
-                    )
-        return {"references": references, "paragraphs": numbers}
 
     def decode(
         self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
@@ -214,39 +170,10 @@ class Qasper(SpanTask):
         self, answer: dict, example: Example, data: "DataSection"
     ) -> list[tuple[int, float]]:
         """Return the beginnings of all paragraphs, with the probability of each."""
-        starts = [start for start, _ in self._paper(example, data)[1]]
+        starts = [start for start, _ in self.paper(example, data)[1]]
         return list(zip(starts, answer["paragraph_probs"], strict=True))
 
-    def measure(
-        self, answers: Sequence[dict], golds: Sequence[dict], config
-    ) -> tuple[dict[str, float], list[dict]]:
-        """Return Answer F1 and Evidence F1, from 0 to 100, by the published rules, and rows of the
-        types of answers, to which questions belong as there."""
-        groups: dict[str, list[dict[str, float]]] = {name: [] for name in TYPES}
-        scores = []
-        for answer, gold in zip(answers, golds, strict=True):
-            scores.append(qasper.score(gold, answer))
-            groups[qasper.best_type(gold["references"], answer["answer"])].append(scores[-1])
-        rows = [
-            {"type": name, "questions": len(members), **mean(members)}
-            for name, members in groups.items()
-            if members
-        ]
-        return mean(scores), rows
-
-    def trivial(self, golds: Sequence[Any], config) -> dict[str, dict]:
-        """Return Unanswerable, and Yes, each without evidence."""
-        said = (UNANSWERABLE, YES)
-        return {baseline.quoted(name): {"answer": name, "evidence": []} for name in said}
-
-    def default_metric(self, config) -> str:
-        """Answer F1."""
-        return "Answer F1"
-
-    def _paragraphs(self, example: Example, data: "DataSection") -> list[str]:
-        return texts(example, self.path("paragraphs", data))
-
-    def _paper(self, example: Example, data: "DataSection") -> tuple[str, list[Span]]:
+    def paper(self, example: Example, data: "DataSection") -> tuple[str, list[Span]]:
         """Title, abstract and paragraphs, the name of a section before its first one, as one text;
         and the characters of each paragraph."""
         pieces, places, length = [], [], 0
@@ -260,18 +187,9 @@ class Qasper(SpanTask):
             path = self.path(name, data)
             if example.fields.get(path):
                 add(text(example, path))
-        paragraphs = self._paragraphs(example, data)
-        sections = example.fields.get(self.path("sections", data)) or [None] * len(paragraphs)
-        if not isinstance(sections, list) or len(sections) != len(paragraphs):
-            raise DataError(
-                f"{example.where}: field 'sections' is {shown(sections)}, expected the name of the "
-                f"section of each of {len(paragraphs):,} paragraphs"
-            )
-        before = None
-        for section, paragraph in zip(sections, paragraphs, strict=True):
-            if isinstance(section, str) and section and section != before:
+        for section, paragraph in self.sectioned(example, data):
+            if section:
                 add(section)
-            before = section
             places.append((length, length + len(paragraph)))
             add(paragraph)
         return BREAK.join(pieces), places

@@ -84,7 +84,7 @@ class Squad(SpanTask, Calibrated):
         """
         self.check_held_out(data)
         source = training_set(data)
-        answered = [bool(self._answers(each, data)) for each in self.each(examples, source)]
+        answered = [bool(self.placed_answers(each, data)) for each in self.each(examples, source)]
         without = answered.count(False)
         if without == len(answered):
             raise DataError(
@@ -105,7 +105,7 @@ class Squad(SpanTask, Calibrated):
                 taught that there may be none.
         """
         source = evaluation_set(data)
-        without = sum(not self._answers(each, data) for each in self.each(examples, source))
+        without = sum(not self.placed_answers(each, data) for each in self.each(examples, source))
         if without and config.no_answer_threshold is None:
             raise DataError(
                 f"{source}: questions without an answer ({without:,}), the training set has none; "
@@ -124,7 +124,7 @@ class Squad(SpanTask, Calibrated):
         context = text(example, self.path("context", data))
         spans = None
         if config is not None:
-            spans = [span for span, _ in self._answers(example, data)]
+            spans = [span for span, _ in self.placed_answers(example, data)]
         features = self.chunks(
             example, context, tokenizer, data=data, max_length=max_length, spans=spans
         )
@@ -165,7 +165,7 @@ class Squad(SpanTask, Calibrated):
         Raises:
             DataError: the field is missing, or an answer is not where it is said to be.
         """
-        return {"answers": [answer for _, answer in self._answers(example, data)]}
+        return {"answers": [answer for _, answer in self.placed_answers(example, data)]}
 
     def decode(
         self, outputs: Sequence[Outputs], config, example: Example, features: Sequence[Feature]
@@ -268,7 +268,7 @@ class Squad(SpanTask, Calibrated):
         name = "no_answer_threshold"
         return {name: metrics[name]} if name in metrics else {}
 
-    def _answers(self, example: Example, data: "DataSection") -> list[tuple[Span, str]]:
+    def placed_answers(self, example: Example, data: "DataSection") -> list[tuple[Span, str]]:
         """The characters and the text of each right answer; none of one that is white space."""
         context = text(example, self.path("context", data))
         placed = [_placed(answer, context, example.where) for answer in self._listed(example, data)]

@@ -1,35 +1,31 @@
 """A summary of a document, or of several, which a model with a decoder writes."""
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import PrivateAttr
 
 from ldt.data.chunking import Segment, cut_off, ends, join
 from ldt.data.features import Feature
-from ldt.data.options import Count, Length
 from ldt.data.records import Example, flat, kind, text, texts
 from ldt.data.records import field as field_of
-from ldt.data.tokenization import special_id, tokenize
-from ldt.errors import DataError, RecipeError, plural
+from ldt.data.tokenization import tokenize
+from ldt.errors import DataError, plural
 from ldt.metrics import baseline, rouge, summarization
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import count_words, mean
-from ldt.tasks.base import Outputs, Task, Writer
-from ldt.tasks.generation import Generation, greedy, wordless
+from ldt.tasks.base import Outputs, Writer
+from ldt.tasks.generation import wordless
+from ldt.tasks.writing_task import WritingTask
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
 
 log = logging.getLogger("ldt")
 
-BLOCK = 8  # documents in a row that an evaluation takes, so that whole batches are answered
-START = 1  # tokens that the decoder starts with
 
-
-class Summarization(Task):
+class Summarization(WritingTask):
     """A summary of a document.
 
     An example has ``text``, a text or a list of documents, its ``summary``, and where the summary
@@ -38,44 +34,21 @@ class Summarization(Task):
     Input: <s> text </s>, with a question <s> question </s> text </s>, several documents with a
     separator between two of them, as in PRIMERA (Xiao et al. 2022, arXiv:2110.08499): where they do
     not fit, each is read from its beginning, all equally far, and what a short one leaves goes to
-    the others. The summary is learnt as <s> summary </s>, as in LED (Beltagy et al. 2020,
-    arXiv:2004.05150). While a model trains, the likeliest token at each place is taken
-    and some of the documents are summarized; when it is trained, all are, as `ldt predict` does.
-
-    Args:
-        max_question: tokens of the question that are read; none reads all.
-        max_target_tokens: tokens of a summary that are learnt, special ones included; none is as
-            many as the decoder has positions.
-        evaluated: documents that are summarized in each evaluation while a model trains, at most.
-        generation: settings of the search, by their names in transformers' GenerationConfig; they
-            are stored with the model.
+    the others. What is said of texts in `WritingTask` holds for summaries.
     """
 
-    extras: ClassVar[tuple[str, ...]] = ("target", "parts")
+    extras: ClassVar[tuple[str, ...]] = (*WritingTask.extras, "parts")
     roles: ClassVar[tuple[str, ...]] = ("cls", "question", "separator", "document", "sep")
     fields: ClassVar[tuple[str, ...]] = ("summary", "question")
     noun: ClassVar[str] = "documents"
     answer_keys: ClassVar[tuple[str, ...]] = (
         *("summary", "summary_tokens", "unfinished", "read_tokens"),
     )
-    outputs: ClassVar[tuple[str, ...]] = ("sequences",)
     layouts: ClassVar[Mapping[str, Writer]] = {"summarization": summarization.published}
-    overflows: ClassVar[tuple[str, ...]] = ("truncate", "error")
-    generates: ClassVar[bool] = True
+    written: ClassVar[str] = "summaries"
 
     name: Literal["summarization"] = "summarization"
     global_attention: list[str] = ["cls", "question", "separator"]
-    max_question: Length | None = None
-    max_target_tokens: Length | None = None
-    evaluated: Count = 200
-    generation: Generation = Generation()
-
-    _tokenizer: Any = PrivateAttr(None)  # of the inputs, by which answers become text
-
-    def head(self) -> type:
-        from ldt.model import LdtForConditionalGeneration
-
-        return LdtForConditionalGeneration
 
     def default_layout(self, formats: Iterable[str | None]) -> str | None:
         """Return None: a text with a summary a line is no JSON."""
@@ -113,9 +86,8 @@ class Summarization(Task):
         separator = Segment("separator", sep.ids)
         head, flags = [cls], {} if any(map(str.strip, documents)) else {"empty": True}
         if asked is not None:
-            question = tokenize(tokenizer, asked.strip())
-            if self.max_question is not None and len(question) > self.max_question:
-                question, flags["question_cut"] = question[: self.max_question], True
+            question, cut = self.cut(tokenize(tokenizer, asked.strip()))
+            flags |= cut
             head += [Segment("question", question), separator]
         ids = [tokenize(tokenizer, document) for document in documents]
         own = sum(len(segment.ids) for segment in head) + len(ids)  # with separators and the end
@@ -144,24 +116,19 @@ class Summarization(Task):
         feature |= {"document": 0, "tokens": own + sum(lengths), "flags": flags}
         feature["parts"] = len(ids)
         if config is not None:
-            feature |= self._labels(self._summary(example, data), tokenizer, config)
+            feature |= self.learnt(self._summary(example, data), tokenizer, config)
         return [feature]
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Lengths of the summaries, how many are cut off, and what is read of several documents."""
-        targets, cut, limit = [], 0, 0
         several: list[list[int]] = []
-        for feature in features:
-            targets.append(feature["target"])
-            cut += feature["target"] > len(feature["labels"])
-            limit = max(limit, len(feature["labels"]))
-            several += [feature["flags"]["read_tokens"]] if feature["parts"] > 1 else []
-        median, p95 = (round(q) for q in np.percentile(targets, [50, 95]))
-        lines = [
-            f"summaries: {median:,} tokens in the median, {p95:,} at the 95th percentile, "
-            f"{max(targets):,} in the longest; {cut:,} of {len(targets):,} cut"
-            + (f" after {limit:,} tokens" if cut else "")
-        ]
+
+        def noted() -> Iterator[Feature]:
+            for feature in features:
+                several.extend([feature["flags"]["read_tokens"]] if feature["parts"] > 1 else [])
+                yield feature
+
+        lines = super().remarks(noted(), left_out)
         if several:
             read = [tokens for each in several for tokens in each]
             lines.append(
@@ -169,47 +136,6 @@ class Summarization(Task):
                 f"the mean, which have {np.mean(read):,.0f} tokens each of an input"
             )
         return lines
-
-    def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
-        """Return the settings of the search as ``generation``, and a line with them.
-
-        Raises:
-            RecipeError: a summary may become longer than the decoder has positions.
-        """
-        positions = self._positions(config)
-        longest = self.generation.longest
-        if longest is not None and longest > positions:
-            name = "max_new_tokens" if self.generation.max_length is None else "max_length"
-            value = getattr(self.generation, name)
-            raise RecipeError(
-                f"task.generation.{name}: {value:,} tokens, the decoder of the model has "
-                f"{positions:,} positions, the first of them for the token that it starts with"
-            )
-        sizes = [len(features[number]["labels"]) for number in range(len(features))]
-        usual = START + round(float(np.percentile(sizes, 95)))
-        shortest = max(self.generation.min_length, (self.generation.min_new_tokens or 0) + START)
-        settings = self.generation.settings(min(max(usual, shortest), positions))
-        if shortest > positions:
-            raise RecipeError(
-                f"task.generation: summaries of {shortest:,} tokens at least, the decoder of the "
-                f"model has {positions:,} positions"
-            )
-        plain = Generation().settings(0)
-        shown = {k: v for k, v in settings.items() if k == "num_beams" or v != plain.get(k)}
-        words = ", ".join(f"{name} {value}" for name, value in shown.items())
-        return {"generation": settings}, [f"generation: {words}"]
-
-    def run(self, model, inputs: Mapping[str, Any], *, quick: bool = False) -> Mapping[str, Any]:
-        """Return ``sequences`` [rows, tokens] int64, summaries with their special tokens."""
-        names = ("input_ids", "attention_mask", "global_attention_mask")
-        given = {name: inputs[name] for name in names}
-        config = greedy(model.generation_config) if quick else model.generation_config
-        return {"sequences": model.generate(**given, generation_config=config)}
-
-    def sampled(self, documents: int) -> Collection[int]:
-        """Return those of blocks that are spread evenly over the set."""
-        every = -(-documents // self.evaluated)
-        return {number for number in range(documents) if number // BLOCK % every == 0}
 
     def gold(self, example: Example, data: "DataSection", config) -> dict[str, Any]:
         """Return the ``summary``, and the ``text`` with its documents."""
@@ -221,15 +147,7 @@ class Summarization(Task):
         """Return the ``summary``, its ``summary_tokens`` without special ones, and the flags;
         ``unfinished`` where it had become too long before its end came."""
         (feature,), (output,) = features, outputs
-        tokenizer = self._tokenizer
-        ids = [int(token) for token in output["sequences"] if token >= 0]
-        special = set(tokenizer.all_special_ids)
-        words = [token for token in ids if token not in special]
-        summary = tokenizer.decode(words, clean_up_tokenization_spaces=False).strip()
-        answer: dict[str, Any] = {"summary": summary, "summary_tokens": len(words)}
-        if special_id(tokenizer, "sep") not in ids[START:]:
-            answer["unfinished"] = True
-        return answer | feature["flags"]
+        return self.read_off("summary", output) | feature["flags"]
 
     def measure(
         self, answers: Sequence[dict], golds: Sequence[dict], config
@@ -278,32 +196,6 @@ class Summarization(Task):
         if not summary.strip():
             raise DataError(f"{example.where}: the summary is empty")
         return summary
-
-    def _labels(self, summary: str, tokenizer, config) -> Feature:
-        cls, sep = ends(tokenizer)
-        words = tokenize(tokenizer, summary)
-        limit = min(self.max_target_tokens or self._positions(config), self._positions(config))
-        labels = [*cls.ids, *words[: max(limit - 2, 0)], *sep.ids]
-        return {"labels": np.array(labels, np.int32), "target": len(words) + 2}
-
-    def _positions(self, config) -> int:
-        """Positions of the decoder.
-
-        Raises:
-            RecipeError: there is none, or the recipe wants more.
-        """
-        positions = getattr(config, "max_decoder_position_embeddings", None)
-        if positions is None:
-            raise RecipeError(
-                f"model.path: a {config.model_type} model has no decoder that writes summaries; "
-                "ldt convert facebook/bart-base makes one that has"
-            )
-        if self.max_target_tokens is not None and self.max_target_tokens > positions:
-            raise RecipeError(
-                f"task.max_target_tokens: {self.max_target_tokens:,} tokens, the decoder of the "
-                f"model has {positions:,} positions"
-            )
-        return positions
 
 
 def shares(lengths: Sequence[int], room: int) -> list[int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -108,7 +110,8 @@ def train_in_phases(
 
     Arguments and errors are those of `train`.
     """
-    from ldt.training.loop import train_jobs
+    with redirect_stdout(io.StringIO()):  # transformers prints there that W&B is offline
+        from ldt.training.loop import train_jobs
 
     module, _, name = JOBS[recipe.task.kind].partition(":")
     jobs = getattr(import_module(module), name).phases(recipe)

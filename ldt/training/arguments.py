@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any, cast
 
 from transformers import Trainer as Plain
 from transformers import TrainingArguments, get_scheduler
-from transformers.integrations import get_reporting_integration_callbacks
 from transformers.training_args import ParallelMode
 
 from ldt.attention.matmul import has_bfloat16
@@ -23,10 +21,10 @@ from ldt.recipe.recipe import Recipe, check_training
 from ldt.recipe.training import NEW_NAMES, OWN_TRAINING_KEYS
 from ldt.training import lora, processes
 from ldt.training.compiling import check_compile
+from ldt.training.reports import check_reports
 
 DOCUMENTS_A_STEP = 8  # where the recipe does not say how many batches make a step
 LINES = 50  # of progress in a run, where the recipe does not say how often
-_PIP = re.compile(r"pip install [-\w.<>= ]*[-\w]")
 
 # Where ldt's defaults are not those of transformers' TrainingArguments. A recipe may set each.
 # Further ones depend on the recipe, see `settings`.
@@ -71,7 +69,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     check_training(recipe.training, recipe.places)
     _check_backend(recipe)
     check_smoothing(recipe)
-    _check_reports(recipe)
+    check_reports(recipe)
     _check_automatic(recipe)
     check_compile(recipe)
     for key, value in _fixed(recipe).items():
@@ -202,7 +200,8 @@ def arguments(
     values = {
         _newest_name(key): value for key, value in training.items() if key not in OWN_TRAINING_KEYS
     }
-    values |= _fixed(recipe) | {"output_dir": str(run)}
+    values |= _fixed(recipe) | {"output_dir": str(run), "report_to": "none"}  # see `Reports`
+    values.setdefault("run_name", run.name)
     values.setdefault("use_cpu", not torch.cuda.is_available())
     values.setdefault("ddp_find_unused_parameters", False)  # `unused_parameters` are attached
     if metric:
@@ -317,24 +316,6 @@ def check_smoothing(recipe: Recipe, config: Any = None) -> None:
             "each, as in token_classification and single_label classification, and this "
             f"{recipe.task.name} has others; leave it out"
         )
-
-
-def _check_reports(recipe: Recipe) -> None:
-    """Raise RecipeError for reports to what does not exist or is not installed."""
-    where = recipe.where("training", "report_to")
-    wanted = recipe.training.get("report_to") or "none"
-    for name in [wanted] if isinstance(wanted, str) else wanted:
-        with _refused(where):
-            made = get_reporting_integration_callbacks(name)
-        for callback in made:
-            try:
-                callback()
-            except Exception as error:  # of kinds that differ, all with a line for people
-                line = first_line(error)
-                if "install" in line:
-                    told = _PIP.search(line)
-                    line = f"{name} is not installed; {told[0] if told else f'pip install {name}'}"
-                raise RecipeError(f"{where}: {line}") from error
 
 
 def _check_backend(recipe: Recipe) -> None:

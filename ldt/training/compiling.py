@@ -25,6 +25,10 @@ def check_compile(recipe: Recipe) -> None:
         raise RecipeError(
             f"{where}: the relative positions of a character model are in no graph; leave it out"
         )
+    if recipe.task.generates:
+        raise RecipeError(
+            f"{where}: the layers of an encoder-decoder are not compiled; leave it out"
+        )
     for other in ("fsdp", "deepspeed"):
         if recipe.training.get(other):
             raise RecipeError(

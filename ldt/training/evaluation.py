@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from transformers import EvalPrediction, TrainerCallback
 
 from ldt.data.collate import NO_POSITION, by_input
@@ -18,9 +19,10 @@ from ldt.data.features import Features
 from ldt.data.records import Example
 from ldt.errors import RecipeError, TrainingDiverged
 from ldt.metrics.baseline import Baseline, no_better
+from ldt.metrics.numbers import by_doubling
 from ldt.recipe.recipe import Recipe
-from ldt.tasks.base import AnyTask, Decision, Task
-from ldt.training.progress import is_metric
+from ldt.tasks.base import WRITTEN, AnyTask, Decision, Task
+from ldt.training.log_file import is_metric
 from ldt.training.trainer import Trainer
 
 log = logging.getLogger("ldt")
@@ -34,12 +36,15 @@ class Measured(NamedTuple):
         table: rows of further metrics, such as those of each class.
         changes: to the config of the model that has these metrics, such as a threshold.
         decisions: figures of what it decides by (`ldt.tasks.decisions.report`).
+        by_length: the metrics of the documents of up to 512 tokens, of up to twice as many …: rows
+            of ``most_tokens``, ``documents`` and ``metrics``; none where all are of one row.
     """
 
     metrics: dict[str, float]
     table: list[dict[str, Any]]
     changes: Mapping[str, Any] = MappingProxyType({})
     decisions: Mapping[str, Any] = MappingProxyType({})
+    by_length: Sequence[dict[str, Any]] = ()
 
 
 class Measure(ABC):
@@ -113,13 +118,27 @@ class ByExample(Measure):
                 f"{', '.join(wrong[:10])}"
             )
         decision, golds = Decision(answers), [self.golds[number] for number in numbers]
+        lengths = [self.features[self.rows[n][0]]["tokens"] for n in numbers]
         if self.decides:
-            lengths = [self.features[self.rows[n][0]]["tokens"] for n in numbers]
             decision = self.task.decide(answers, golds, self.config, lengths)
         metrics, table = self.task.score(decision.answers, golds, self.config)
         rows = zip_longest(table, decision.columns, fillvalue={})
         changes = self.task.settle(metrics) | decision.changes
-        return Measured(metrics, [row | more for row, more in rows], changes, decision.report)
+        table = [row | more for row, more in rows]
+        by_length = [] if self.rough else self._by_length(decision.answers, golds, lengths)
+        return Measured(metrics, table, changes, decision.report, by_length)
+
+    def _by_length(self, answers: Sequence, golds: Sequence, lengths: Sequence[int]) -> list[dict]:
+        """The metrics of documents by their tokens, see `Measured`."""
+        found: list[dict[str, Any]] = []
+        groups = by_doubling(lengths)
+        for most, own in groups if len(groups) > 1 else ():
+            parts = [answers[number] for number in own], [golds[number] for number in own]
+            metrics, _ = self.task.score(*parts, self.config)
+            settings = self.task.settle(metrics)  # these tell nothing about the quality
+            metrics = {name: value for name, value in metrics.items() if name not in settings}
+            found.append({"most_tokens": most, "documents": len(own), "metrics": metrics})
+        return found
 
     def names(self, trainer):
         rows = self.rows[0]
@@ -136,8 +155,8 @@ class ByExample(Measure):
     def answer(
         self, model, inputs: dict[str, Any], documents: Sequence[int], every: bool = False
     ) -> dict[str, Any]:
-        """What a model writes for a batch: int64 [rows, tokens] by name, -100 where it is rough
-        and the row's document is left out.
+        """What a model says of a batch, [rows, ...] by name: int64 of what it writes, else float32;
+        -100 where it is rough and the row's document is left out.
 
         Args:
             documents: their numbers, one a row.
@@ -155,9 +174,10 @@ class ByExample(Measure):
         whole, ids = {}, inputs["input_ids"]
         for name in self.task.outputs:
             size = found[name].shape[1] if rows else 1
-            whole[name] = ids.new_full((len(ids), size), NO_POSITION)
+            dtype = ids.dtype if name == WRITTEN else torch.float32
+            whole[name] = ids.new_full((len(ids), size), NO_POSITION, dtype=dtype)
             if rows:
-                whole[name][rows] = found[name]
+                whole[name][rows] = found[name].to(dtype)
         return whole
 
     def _by_name(self, outputs) -> dict[str, np.ndarray]:

@@ -411,7 +411,8 @@ def encode_all(
     """Encode each example once; with labels if there is a config.
 
     Args:
-        all: False leaves out what the task does not train on (`Task.keeps`).
+        all: False leaves out what the task does not train on (`Task.keeps`), and gives what it
+            makes of the rest to train on (`Task.instances`).
 
     Raises:
         DataError: an example that the task cannot encode.
@@ -421,7 +422,8 @@ def encode_all(
     def features():
         for number, example in enumerate(examples):
             parts = task.encode(example, tokenizer, data=data, max_length=max_length, config=config)
-            if all or task.keeps(parts):
-                yield from (part | {"document": number} for part in parts)
+            if not all:
+                parts = task.instances(parts) if task.keeps(parts) else []
+            yield from (part | {"document": number} for part in parts)
 
     return Features(features())

@@ -24,14 +24,15 @@ from ldt.errors import ResourceError, UserError
 from ldt.model.pooling import gates
 from ldt.recipe.recipe import Recipe, dump
 from ldt.tasks.decisions import in_words
-from ldt.training import TrainingResult, checkpoints, lora, processes, run_folder
+from ldt.training import TrainingResult, checkpoints, lora, pattern, processes, run_folder
 from ldt.training.arguments import is_automatic, settings
 from ldt.training.cost import Cost, estimate, fitting
 from ldt.training.evaluation import Measured, MetricsByStep, no_better_than
 from ldt.training.job import Job, Prepared
+from ldt.training.log_file import METRICS
 from ldt.training.making import make_trainer
-from ldt.training.model_card import card
-from ldt.training.progress import METRICS, plain_numbers
+from ldt.training.model_card import card, pattern_in_words
+from ldt.training.progress import plain_numbers
 from ldt.training.rescue import FolderLost, Held, new_place
 from ldt.training.scale import SCALE, threshold_to_scale
 from ldt.training.signals import Interrupted
@@ -149,7 +150,8 @@ def train(
         versions = run_folder.versions(trainer.args.device.type)
         arithmetic = broadcast_object_list([matmul.choices()])[0]  # the same in all processes
         stack.enter_context(matmul.chosen(arithmetic))
-        begin = partial(_begin, job.recipe, training, identity, versions, arithmetic)
+        goes_by = {"arithmetic": arithmetic, "metric": trainer.args.metric_for_best_model}
+        begin = partial(_begin, job.recipe, training, identity, versions, goes_by)
         if processes.is_first():
             trainer.held = Held(run, begin(run, resume=resume))
             trainer.progress.lost = trainer.held.fault
@@ -220,14 +222,14 @@ def _begin(
     training: dict[str, Any],
     identity: dict,
     versions: dict[str, str],
-    arithmetic: dict,
+    goes_by: dict,
     run: Path,
     *,
     resume: bool,
 ) -> str:
     """Write into a run folder what the run is; see `run_folder.begin`."""
     resolved = replace(recipe, training=training | {"output_dir": str(run)})
-    return run_folder.begin(run, identity, dump(resolved), versions, arithmetic, resume)
+    return run_folder.begin(run, identity, dump(resolved), versions, goes_by, resume)
 
 
 def _say_where_it_begins(run: Path, checkpoint: Path | None, resume: bool) -> None:
@@ -344,9 +346,17 @@ def _save(job: Job, prepared: Prepared, trainer: Trainer, run: Path, results: di
 
 
 def _describe(job: Job, prepared: Prepared, folder: Path, name: str, results: dict) -> None:
-    """Write the model card of a run of that name and its metrics.json beside the model."""
+    """Write the model card of a run of that name, its picture and metrics.json beside the model."""
+    config = prepared.model.config
     training = settings(job.recipe)
-    text = card(job.recipe.task, results, prepared.model.config, training, name)
+    if job.recipe.task.kind == "examples":
+        first = prepared.train_items[0]  # of a document, where those of one are one item
+        drawn = pattern.of_input(first[0] if isinstance(first, list) else first, config)
+        if drawn:
+            rows, results["pattern"] = drawn
+            svg = pattern.picture(rows, pattern_in_words(results["pattern"]))
+            (folder / run_folder.PATTERN).write_text(svg, encoding="utf-8")
+    text = card(job.recipe.task, results, config, training, name)
     (folder / run_folder.CARD).write_text(text, encoding="utf-8")
     lines = json.dumps(plain_numbers(results), indent=1, ensure_ascii=False) + "\n"
     (folder / run_folder.RESULTS).write_text(lines, encoding="utf-8")
@@ -395,6 +405,7 @@ def _results(job: Job, prepared: Prepared, trainer: Trainer, measured: Measured)
         "baseline": {name: each._asdict() for name, each in prepared.baselines.items()},
         "table": measured.table,
         **({"decisions": measured.decisions} if measured.decisions else {}),
+        **({"by_length": measured.by_length} if measured.by_length else {}),
         "scale": SCALE,
         "metric": trainer.args.metric_for_best_model,
         "step_of_weights": trainer.weights_step,

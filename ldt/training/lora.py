@@ -12,7 +12,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ldt.errors import RecipeError, did_you_mean, first_line
-from ldt.model.adapters import PROJECTIONS
+from ldt.model.adapters import usual_targets
 from ldt.recipe.recipe import RECIPE, Recipe
 from ldt.recipe.training import Lora
 
@@ -38,7 +38,7 @@ def filled(recipe: Recipe, training: dict[str, Any]) -> dict[str, Any]:
     if not find_spec("peft"):
         raise RecipeError(f"{where}: needs peft: pip install 'ldt-toolkit[lora]'")
     values = Lora.model_validate(training["lora"]).model_dump()
-    return values | {"targets": values["targets"] or list(PROJECTIONS)}
+    return values | {"targets": values["targets"] or usual_targets(recipe.task.generates)}
 
 
 def adapt(model: PreTrainedModel, recipe: Recipe, lora: dict[str, Any], new: Sequence[int]) -> Any:

@@ -15,6 +15,7 @@ from ldt.training.compiling import compile_layers
 from ldt.training.evaluation import ByExample, MetricsByStep, check_metric
 from ldt.training.job import Job, Prepared
 from ldt.training.progress import ProgressReport
+from ldt.training.reports import Reports
 from ldt.training.trainer import Trainer
 
 
@@ -37,6 +38,8 @@ def make_trainer(
     use_graphs(prepared.model)  # in evaluation
     metrics = MetricsByStep(measure) if measure else None
     callbacks = [*([metrics] if metrics else []), *prepared.callbacks]
+    if processes.is_first():
+        callbacks.append(Reports(training.get("report_to"), folder))
     if patience := training.get("early_stopping_patience"):
         threshold = training.get("early_stopping_threshold", 0.0)
         callbacks.append(EarlyStoppingCallback(patience, threshold))

@@ -9,7 +9,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from ldt.metrics.numbers import metric_text
+from ldt.metrics.numbers import is_share, metric_text
 from ldt.tasks.base import AnyTask, Task
 from ldt.tasks.classification import REGRESSION
 from ldt.tasks.decisions import in_words
@@ -37,6 +37,7 @@ HUB_TASKS = {
     "LdtForConditionalGeneration": "summarization",
     "LdtForEvidenceAnswering": "question-answering",
     "LdtForEvidenceClassification": "text-classification",
+    "LdtForEvidenceGeneration": "question-answering",
     "LdtForMaskedLM": "fill-mask",
     "LdtForMultipleChoice": "multiple-choice",
     "LdtForPassageAnswering": "question-answering",
@@ -90,6 +91,8 @@ def card(
         calibrated=getattr(task, "probability", "") if "calibration" in decisions else "",
         reliability=_reliability(results) if "calibration" in decisions else "",
         rows=_table(list(table[0]), [_figures(row) for row in table]) if table else "",
+        by_length=_by_length(results),
+        pattern=pattern_in_words(results["pattern"]) if "pattern" in results else "",
         data=_data(task.kind, results),
         settings=_table(
             ["setting", "value"],
@@ -162,6 +165,41 @@ def _reliability(results: dict[str, Any]) -> str:
     rows = results["decisions"]["calibration"]["reliability"]
     cells = [(f"{row['answers']:,}", row["probability"], row["right"]) for row in rows]
     return _table(["answers", "mean probability", "share that is right"], cells)
+
+
+def _by_length(results: dict[str, Any]) -> str:
+    """The metric that the run goes by, by length of the document, with a bar where it is a share;
+    "" where it is not known."""
+    name = (results["metric"] or "").removeprefix("eval_")
+    rows = [row for row in results.get("by_length", ()) if name in row["metrics"]]
+    if not rows:
+        return ""
+    table = []
+    for row in results["by_length"]:
+        value = row["metrics"].get(name)
+        known = value is not None and math.isfinite(value)  # a correlation of one document is not
+        bar = "█" * round(value / 5) if known and is_share(name) else ""
+        text = metric_text(name, value) if known else ""
+        most = row["most_tokens"]
+        least = most // 2 + 1 if most > 512 else 1
+        table.append((f"{least:,} to {most:,}", f"{row['documents']:,}", text, bar))
+    return _table(["tokens", "documents", name, ""], table)
+
+
+def pattern_in_words(facts: dict[str, int]) -> str:
+    """The picture of an input's attention (`ldt.training.pattern`) in a sentence.
+
+    Args:
+        facts: of it, in metrics.json.
+    """
+    count = facts["global"]
+    words = "token sees all and is" if count == 1 else "tokens see all and are"
+    pooled = f", pooled cells of {facts['pooling_window']:,}" if "pooling_window" in facts else ""
+    return (
+        "Which token (row) sees which (column) in the first training input: each of its "
+        f"{facts['tokens']:,} tokens sees a window of {facts['window']:,}{pooled}; {count:,} "
+        f"global {words} seen by all"
+    )
 
 
 def _windows(task: AnyTask, config) -> str:

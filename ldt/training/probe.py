@@ -22,6 +22,8 @@ from ldt.training.trainer import Trainer
 
 EVERY = 0.002  # seconds between two looks at the memory of this process
 
+_FORWARD = ("forward", "_original_forward")  # what mixed precision sets in a model
+
 # What the arguments of a training become for its steps to be measured: each batch is a step, no
 # weight is moved far, and nothing is evaluated, logged or saved.
 MEASURED = {
@@ -90,7 +92,6 @@ def measure(
                 base = peak.base - copied
                 answered = Step(time.monotonic() - begun, 0.0, base, peak.bytes - copied)
         finally:
-            twin.accelerator.unwrap_model(twin.model, keep_fp32_wrapper=False)
             twin.accelerator.free_memory()
         return watch.steps, answered, twin.micro_batch
 
@@ -162,14 +163,20 @@ class _Watch(TrainerCallback):
 
 @contextmanager
 def _as_it_was(trainer: Trainer) -> Iterator[int]:
-    """Have weights and random state at the end as they are now; yields the bytes of the copy."""
-    device = trainer.args.device
+    """Have weights, forward and random state at the end as they are now; yields the bytes of the
+    copy."""
+    device, own = trainer.args.device, vars(trainer.model)
+    wrapped = {name: own[name] for name in _FORWARD if name in own}
     states = random_state(device), random.getstate(), np.random.get_state()  # noqa: NPY002
     kept = [(p, p.detach().clone()) for p in trainer.model.parameters() if p.requires_grad]
     try:
         yield sum(copy.numel() * copy.element_size() for _, copy in kept)
     finally:
         trainer.model.zero_grad()
+        # accelerate's way back would take off what the class wraps its forward in as well.
+        for name in _FORWARD:
+            own.pop(name, None)
+        own.update(wrapped)
         with torch.no_grad():
             for parameter, copied in kept:
                 parameter.copy_(copied)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 
-from torch import distributed
-
 
 def rank() -> int:
     """The number of this process, from 0."""
@@ -29,6 +27,8 @@ def leave_group() -> None:
     Its threads are joined here. Left to the end of the interpreter, they at times abort it, and
     with it a run that is saved: they let go of tensors, which takes Python.
     """
+    from torch import distributed
+
     if distributed.is_available() and distributed.is_initialized():
         gc.collect()  # a Trainer that is over is part of a cycle, and holds the group
         distributed.destroy_process_group()

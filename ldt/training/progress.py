@@ -16,12 +16,10 @@ from rich.table import Column
 from transformers import TrainerCallback
 
 from ldt.data.heartbeat import Heartbeat, duration
-from ldt.files import write_whole
 from ldt.metrics.numbers import metric_text
+from ldt.training.log_file import METRICS, cut_log, is_metric
 
 log = logging.getLogger("ldt")
-
-METRICS = "metrics.jsonl"
 
 
 class ProgressReport(TrainerCallback):
@@ -148,6 +146,11 @@ class ProgressReport(TrainerCallback):
                     )
                 self._warned = True
 
+    def cut(self, step: int) -> None:
+        """Drop the lines of the log that were written after a checkpoint."""
+        if self.path:
+            cut_log(self.path, step)
+
     def close(self) -> None:
         """Take the bar from the screen; no callback is told of a training that failed."""
         if self.bar:
@@ -173,21 +176,6 @@ def _place(state) -> str:
     return f"step {state.global_step}/{state.max_steps}  epoch {state.epoch:.2f}"
 
 
-def cut_log(path: Path, step: int) -> None:
-    """Drop the lines of a log that were written after a checkpoint, and a last line cut short."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-        try:
-            row = json.loads(line)
-            if row["step"] <= step and "train_loss" not in row:  # which comes with the end
-                kept.append(line + "\n")
-        except (ValueError, KeyError, TypeError):
-            continue
-    write_whole(path, "".join(kept))
-
-
 def memory(device: Any) -> int:
     """Bytes in use: on a CUDA device the most that was allocated, else resident in this process."""
     import torch
@@ -197,13 +185,6 @@ def memory(device: Any) -> int:
     import psutil
 
     return psutil.Process().memory_info().rss
-
-
-def is_metric(name: str) -> bool:
-    """True for a number of an evaluation that is about the model, not about its speed."""
-    return name.startswith("eval_") and not name.endswith(
-        ("_runtime", "_per_second", "_preparation_time")
-    )
 
 
 def plain_numbers(value: Any) -> Any:

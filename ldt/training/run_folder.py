@@ -26,7 +26,7 @@ from ldt.errors import ModelError, UserError
 from ldt.recipe import yaml
 from ldt.recipe.recipe import RECIPE, Recipe
 from ldt.training import checkpoints, processes
-from ldt.training.progress import METRICS as LOG
+from ldt.training.log_file import METRICS as LOG
 from ldt.training.scale import SCALE, results_to_scale
 
 log = logging.getLogger("ldt")
@@ -34,6 +34,8 @@ log = logging.getLogger("ldt")
 RUN = "run.json"
 RESULTS = "metrics.json"
 CARD = "README.md"
+PATTERN = "pattern.svg"  # a picture in the card
+TENSORBOARD = "tensorboard"  # folder of its files, with training.report_to
 LATEST = Path("runs/latest")
 LOSS = "mean over the items of a step"  # in run.json, as the loss that a run trains by
 MOST_DIFFERENCES = 20
@@ -134,7 +136,7 @@ def read_run(run: Path) -> dict[str, Any] | None:
         record = json.loads((run / RUN).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (ValueError, OSError):
+    except (ValueError, OSError, RecursionError):
         record = None
     if not isinstance(record, dict) or not isinstance(record.get("identity"), dict):
         raise ModelError(f"{run / RUN}: cannot be read; remove the folder or choose another")
@@ -232,7 +234,7 @@ def _shown(value: Any) -> str:
 
 
 def begin(
-    run: Path, wanted: dict, recipe_text: str, used: dict[str, Any], arithmetic: dict, resume: bool
+    run: Path, wanted: dict, recipe_text: str, used: dict[str, Any], goes_by: dict, resume: bool
 ) -> str:
     """Write what the run is; of an older run that is overwritten nothing stays.
 
@@ -241,7 +243,8 @@ def begin(
 
     Args:
         used: the `versions`; on resuming, a warning names those that have changed.
-        arithmetic: `ldt.attention.matmul.choices`, for those who resume.
+        goes_by: ``arithmetic``, `ldt.attention.matmul.choices`, for those who resume; ``metric``,
+            by which weights are chosen, for those who look on.
 
     Returns:
         A word that run.json has from this session alone.
@@ -263,8 +266,9 @@ def begin(
     session = secrets.token_hex(8)
     new: dict[str, Any] = {
         "identity": wanted,
+        "id": secrets.token_hex(8),
         "versions": used,
-        "arithmetic": arithmetic,
+        **goes_by,
         "files": [],
     }
     new |= {"scale": SCALE, "finished": False}
@@ -281,7 +285,7 @@ def clear(run: Path, record: dict[str, Any]) -> None:
     _write(run, record | {"finished": False})
     for path in checkpoints.checkpoints(run).values():
         shutil.rmtree(path)
-    for name in [*record.get("files", []), RESULTS, LOG, RECIPE, RUN]:
+    for name in [*record.get("files", []), TENSORBOARD, RESULTS, LOG, RECIPE, RUN]:
         if Path(name).name == name:
             _unlink(run / name)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformers import TrainerState
+if TYPE_CHECKING:
+    from transformers import TrainerState
 
 log = logging.getLogger("ldt")
 

@@ -26,7 +26,7 @@ from ldt.errors import ModelError, TrainingDiverged, UserError, first_line, out_
 from ldt.training import checkpoints, lora
 from ldt.training.flow import Flow, NamingDocuments
 from ldt.training.micro_batches import MicroBatches
-from ldt.training.progress import METRICS, ProgressReport, cut_log
+from ldt.training.progress import ProgressReport
 from ldt.training.rescue import FolderLost, Held
 from ldt.training.scale import SCALE
 from ldt.training.signals import StopSignal
@@ -185,7 +185,7 @@ class Trainer(MicroBatches):
                 self.state.best_model_checkpoint = str(best)
         self._saved_best = self._best()
         if self.args.should_save:
-            cut_log(self.folder / METRICS, self.state.global_step)
+            self.progress.cut(self.state.global_step)
         return saved
 
     @property

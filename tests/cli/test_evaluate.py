@@ -1,10 +1,11 @@
 """`ldt evaluate` of answers in ldt's own layout: what it prints, writes and refuses."""
 
 import json
+from functools import partial
 
 import pytest
+from typed import typed, write_lines
 
-from ldt import cli
 from ldt.cli.console import stdout
 
 GOLD = [{"text": "a b", "kind": kind} for kind in ("x", "y", "x", "[/z]")]
@@ -45,14 +46,8 @@ def ldt(tmp_path, capsys, monkeypatch):
     """Run ``ldt evaluate`` in a folder with ``gold`` and ``pred``: (exit code, out, err)."""
     monkeypatch.chdir(tmp_path)
     for name, records in (("gold", GOLD), ("pred", PRED)):
-        (tmp_path / name).write_text("".join(json.dumps(record) + "\n" for record in records))
-
-    def ldt(*options):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["evaluate", "--gold", "gold", "--pred", "pred", *options])
-        return (ended.value.code, *capsys.readouterr())
-
-    return ldt
+        write_lines(tmp_path / name, records)
+    return partial(typed, capsys, "evaluate", "--gold", "gold", "--pred", "pred")
 
 
 OWN = ("--format", "classification", "data.label=kind")

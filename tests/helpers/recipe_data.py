@@ -113,6 +113,7 @@ LINES = {
     "mlm": mlm,
     "multiple_choice": multiple_choice,
     "qasper": qasper,
+    "qasper_generation": qasper,
     "passage_qa": passage_qa,
     "squad": squad,
     "summarization": summarization,

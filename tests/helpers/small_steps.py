@@ -14,6 +14,7 @@ from ldt.model import (
     LdtCausalConfig,
     LdtForCausalLM,
     LdtForConditionalGeneration,
+    LdtForEvidenceGeneration,
     LdtSeq2SeqConfig,
 )
 from ldt.training.progress import ProgressReport
@@ -69,6 +70,10 @@ def passages(rng, number):
         "passage_labels": [rng.choice([0, 1, -100]) for _ in range(count)],
         "labels": rng.choice([0, 1, 2, -100]),
     }
+
+
+def written(rng, number):
+    return [rng.randrange(3, 40) for _ in range(number % 5 + 3)]
 
 
 def candidates(rng, number):
@@ -142,7 +147,12 @@ TASKS = {  # task and variation: head, its changes of the config, and what makes
     "summarization": (
         None,
         {},
-        lambda rng, n: feature(rng, n, labels=[rng.randrange(3, 40) for _ in range(n % 5 + 3)]),
+        lambda rng, n: feature(rng, n, labels=written(rng, n)),
+    ),
+    "qasper_generation": (
+        None,
+        {"evidence_weights": {"passages": 0.3}},
+        lambda rng, n: passages(rng, n) | {"labels": written(rng, n)},
     ),
     "qasper": ("ForPassageAnswering", {}, lambda rng, n: spans(rng, n) | passages(rng, n)),
     "wikihop": ("ForCandidateRanking", {}, candidates),
@@ -150,6 +160,10 @@ TASKS = {  # task and variation: head, its changes of the config, and what makes
     "multiple_choice": ("ForMultipleChoice", {}, choices),
     "mlm": ("ForMaskedLM", {}, lambda rng, n: feature(rng, n, labels=of_tokens(rng, 40))),
     "charlm": (None, {}, lambda rng, n: feature(rng, n, labels=of_tokens(rng, 40))),
+}
+WRITERS = {
+    "summarization": LdtForConditionalGeneration,
+    "qasper_generation": LdtForEvidenceGeneration,
 }
 OF_ROWS = ("triviaqa", "wikihop", "multiple_choice")  # whose items are several rows
 
@@ -186,9 +200,9 @@ def made_of(task, dtype=torch.float64):
     items = [item(rng, number) for number in range(INPUTS)]
     if head:
         return ldt_model(head, **changes).to(dtype), items
-    if task == "summarization":
-        config = LdtSeq2SeqConfig.from_dict(led_config().to_dict())
-        return LdtForConditionalGeneration(config).eval().to(dtype), items
+    if task in WRITERS:
+        config = LdtSeq2SeqConfig.from_dict(led_config(**changes).to_dict())
+        return WRITERS[task](config).eval().to(dtype), items
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = LdtCausalConfig(
         vocab_size=40,

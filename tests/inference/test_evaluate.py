@@ -248,6 +248,7 @@ def test_copies_of_a_document_are_one_unit(score):
     gold = [{"text": "same", "label": "a"}] * 2 + [{"text": "other", "label": "b"}]
     result = score(gold, [{"id": n, "label": "a"} for n in (1, 2, 3)])
     assert len({item.unit for item in result.items}) == 2
+    assert [item.id for item in result.items] == ["1", "2", "3"]
 
 
 def test_entities_are_scored_by_place_and_type(score):
@@ -260,6 +261,7 @@ def test_entities_are_scored_by_place_and_type(score):
     wrong = {"start": 0, "end": 4, "label": "P", "score": 0.8}
     pred = [{"id": 1, "entities": [entity, other]}, {"id": 2, "entities": [wrong]}]
     result = score(gold, pred, "token_classification")
+    assert [item.id for item in result.items] == ["1", "2"]
     assert result.metrics["precision"] == pytest.approx(100 / 3)
     assert result.metrics["recall"] == 50
     assert result.metrics["P_recall"] == 100
@@ -378,6 +380,39 @@ def test_bad_input_is_one_line(score, gold, pred, format, line):
     assert "\n" not in str(error.value)
 
 
+def test_lines_of_questions_are_scored_as_their_task_scores_them(score, tmp_path):
+    (tmp_path / "recipe.yaml").write_text("task: {name: squad}\n")
+    gold = [
+        {"question": "?", "context": "a red fox", "answers": ["red fox"]},
+        {"question": "?", "context": "a red fox", "answers": []},
+        {"question": "?", "context": "a blue whale", "answers": ["whale"]},
+    ]
+    pred = [{"id": 1, "answer": "The red fox"}, {"id": 2, "answer": ""}, {"id": 3, "answer": "fox"}]
+    result = score(gold, pred, None, recipe="recipe.yaml")
+    assert result.metrics == pytest.approx({"exact_match": 200 / 3, "f1": 200 / 3})
+    assert [item.words for item in result.items] == [3, 3, 3]
+    assert len({item.unit for item in result.items}) == 2  # on one text
+    assert result.baselines["f1"].answer == "always 'red fox'"
+    result = score(gold, pred[:2], None, recipe="recipe.yaml")
+    assert (result.missing, result.metrics["f1"]) == (["3"], pytest.approx(200 / 3))
+    keys = ["data.format=squad"]
+    with pytest.raises(UserError, match="--format says how standard input is scored, of squad"):
+        evaluate("gold", "-", recipe="recipe.yaml", overrides=keys)
+
+
+def test_evidence_needs_an_answer_to_each_question(score, tmp_path):
+    (tmp_path / "recipe.yaml").write_text("task: {name: evidence_classification}\n")
+    about = {"hypothesis": "It is.", "text": "a b. c d.", "spans": [[0, 4], [5, 9]]}
+    gold = [about | {"label": "yes", "evidence": [1]}, about | {"label": "no", "evidence": [0]}]
+    answer = {"label": "yes", "scores": {"yes": 0.75, "no": 0.25}, "span_probs": [0.25, 0.75]}
+    result = score(gold, [answer | {"id": n} for n in (1, 2)], None, recipe="recipe.yaml")
+    assert result.metrics["class.accuracy"] == 50
+    # Of all together, .75 right, .75 wrong, .25 right, .25 wrong: precision 1/2 at each recall.
+    assert result.metrics["span.map"] == pytest.approx(50)
+    with pytest.raises(DataError, match="pred: 1 question without an answer: '2'; each needs one"):
+        score(gold, [answer | {"id": 1}], None, recipe="recipe.yaml")
+
+
 def test_labels_that_one_file_alone_knows_are_told(score):
     scores = {"a": 0.7, "b": 0.3}
     gold = [{"label": "a"}, {"label": "c"}]
@@ -407,8 +442,8 @@ def test_a_recipe_says_how_the_gold_file_is_read(score, tmp_path):
         assert result.metrics["accuracy"] == 50
     with pytest.raises(UserError, match=r"answers of classification, not of multiple_choice"):
         score(gold, pred, "multiple_choice", recipe="recipe.yaml")
-    (tmp_path / "recipe.yaml").write_text("task: {name: squad}\n")
-    with pytest.raises(UserError, match=r"--recipe recipe.yaml: answers of squad; own lines"):
+    (tmp_path / "recipe.yaml").write_text("task: {name: mlm}\n")
+    with pytest.raises(UserError, match=r"--recipe recipe.yaml: mlm has no answers to score"):
         score(gold, pred, None, recipe="recipe.yaml")
     with pytest.raises(RecipeError, match=r"data.lable=x: unknown key, did you mean 'label'"):
         score(gold, pred, overrides=["data.lable=x"])

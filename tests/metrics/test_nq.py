@@ -258,3 +258,11 @@ def test_the_sample_has_the_counts_of_a_plain_loop_over_its_questions(shared_dat
     assert 0 < right < there
     assert found.metrics["long-answer-precision"] == pytest.approx(100 * right / said)
     assert found.metrics["long-answer-recall"] == pytest.approx(100 * right / there)
+
+
+def test_gold_in_the_place_of_predictions_is_told(tmp_path):
+    line = nq(1, TOKENS, CANDIDATES, [(0,)] * 5)
+    for other in (line, simplified(line)):
+        gold = write(tmp_path / "gold.jsonl", other, other | {"example_id": 2})
+        with pytest.raises(DataError, match="gold.jsonl: looks like a gold file, .* swapped"):
+            evaluate(gold, gold, format="nq")

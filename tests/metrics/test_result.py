@@ -24,7 +24,9 @@ def test_words_stand_between_spaces_and_letters_count_where_there_are_none(text,
 
 
 def items(scores, each=1):
-    return [Item(place // each, {"f1": float(score)}) for place, score in enumerate(scores)]
+    return [
+        Item(str(place), place // each, {"f1": float(score)}) for place, score in enumerate(scores)
+    ]
 
 
 def test_the_interval_of_a_mean_is_that_of_theory_and_always_the_same():
@@ -42,7 +44,10 @@ def test_questions_of_a_document_do_not_make_the_interval_narrower():
 
 def test_documents_with_more_questions_weigh_more():
     scores = [1] * 90 + [0] * 10
-    found = [Item(min(place // 10, 9), {"f1": float(score)}) for place, score in enumerate(scores)]
+    found = [
+        Item(str(place), min(place // 10, 9), {"f1": float(score)})
+        for place, score in enumerate(scores)
+    ]
     few = [*found[:90], *found[90:91]]  # the wrong document has one question instead of ten
     assert intervals(few)["f1"][0] > 95 > intervals(found)["f1"][0]
 
@@ -72,7 +77,7 @@ def test_parts_have_intervals_of_their_own():
 
 def test_groups_by_length_are_those_that_have_questions():
     words = [0, 249, 250, 15_999, 16_000, 10**7, None]
-    groups = by_length([Item(n, {"f1": n == 249}, n) for n in words])
+    groups = by_length([Item(str(n), n, {"f1": n == 249}, n) for n in words])
     assert [(group.label, group.limits, group.questions) for group in groups] == [
         ("0 to 249", (0, 250), 2),
         ("250 to 499", (250, 500), 1),
@@ -80,12 +85,12 @@ def test_groups_by_length_are_those_that_have_questions():
         ("16,000 or more", (16000, None), 2),
     ]
     assert [group.metrics for group in groups] == [{"f1": 50}, {"f1": 0}, {"f1": 0}, {"f1": 0}]
-    assert by_length([Item(0, {"f1": 1.0})]) == []
+    assert by_length([Item("a", 0, {"f1": 1.0})]) == []
 
 
 def test_groups_by_place_are_quarters_then_those_without_a_place():
     places = [0.0, 0.2499, 0.25, 0.75, 1.0, "no answer", None]
-    groups = by_place([Item(0, {"f1": place == 0.25}, None, place) for place in places])
+    groups = by_place([Item("a", 0, {"f1": place == 0.25}, None, place) for place in places])
     assert [(group.label, group.limits, group.questions) for group in groups] == [
         ("first quarter", (0, 0.25), 2),
         ("second quarter", (0.25, 0.5), 1),
@@ -93,7 +98,7 @@ def test_groups_by_place_are_quarters_then_those_without_a_place():
         ("no answer", (None, None), 1),
     ]
     assert groups[1].metrics == {"f1": 100}
-    assert by_place([Item(0, {"f1": 1.0}, None, "no answer")]) == []
+    assert by_place([Item("a", 0, {"f1": 1.0}, None, "no answer")]) == []
 
 
 def test_ids_that_do_not_meet_are_in_their_order():
@@ -111,7 +116,7 @@ def test_figures_made_anew_of_each_resample_have_the_intervals_of_means_where_th
 
 
 def test_figures_of_a_group_are_made_of_its_members_alone():
-    found = [Item(n, {}, words) for n, words in enumerate((100, 300, 310, None))]
+    found = [Item(str(n), n, {}, words) for n, words in enumerate((100, 300, 310, None))]
 
     def figures(counts):
         return {"most": (counts * [1, 2, 3, 9]).max(1)}
@@ -121,7 +126,7 @@ def test_figures_of_a_group_are_made_of_its_members_alone():
 
 
 def test_a_figure_that_is_not_defined_is_left_out_of_intervals_and_groups():
-    found = [Item(n, {}, words) for n, words in enumerate((100, 300))]
+    found = [Item(str(n), n, {}, words) for n, words in enumerate((100, 300))]
 
     def figures(counts):
         value = np.where(counts[:, 0] > 0, 50.0, np.nan)  # of the first item alone

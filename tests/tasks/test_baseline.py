@@ -22,6 +22,15 @@ def claim(label, evidence):
 ASKED = {"question": 1, "verified": False}
 SINGLE = {"problem_type": "single_label_classification", "id2label": {0: "cap", 1: "no cap"}}
 MULTI = {"problem_type": "multi_label_classification", "id2label": dict(enumerate("abc"))}
+PAPERS = (
+    [],
+    [
+        {"references": [Reference("Yes", "boolean", ["p"])]},
+        {"references": [Reference("Unanswerable", "none", [])]},
+    ],
+    {},
+    {"Answer F1": ("always 'Unanswerable'", 50), "Evidence F1": ("always 'Unanswerable'", 50)},
+)
 BASELINES = {  # task: right answers of training, of evaluation; config; some of the figures
     "classification": (
         ["no cap", "cap", "no cap"],
@@ -74,15 +83,8 @@ BASELINES = {  # task: right answers of training, of evaluation; config; some of
         {},
         {"passage_f1": ("always the first paragraph", 40)},  # 1 of 3 named, of 2 that there are
     ),
-    "qasper": (
-        [],
-        [
-            {"references": [Reference("Yes", "boolean", ["p"])]},
-            {"references": [Reference("Unanswerable", "none", [])]},
-        ],
-        {},
-        {"Answer F1": ("always 'Unanswerable'", 50), "Evidence F1": ("always 'Unanswerable'", 50)},
-    ),
+    "qasper": PAPERS,
+    "qasper_generation": PAPERS,
     "squad": (
         [one("x y"), one("z"), one("x y")],
         [one("y"), one("x y")],

@@ -203,7 +203,7 @@ def test_only_the_training_set_is_thinned_and_knows_its_chunks(tiny):
 )
 def test_answers_can_be_written_in_several_ways(tiny, answers, found):
     item = example(answers)
-    assert [span for span, _ in Squad()._answers(item, DataSection())] == found
+    assert [span for span, _ in Squad().placed_answers(item, DataSection())] == found
     assert Squad().gold(item, DataSection(), ALWAYS)["answers"] == [
         item.fields["context"][a:b] for a, b in found
     ]

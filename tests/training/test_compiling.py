@@ -124,6 +124,14 @@ training: {torch_compile: true}
         arguments.settings(recipes.load("c.yaml", [], command="pretrain"))
 
 
+def test_an_encoder_decoder_is_not_compiled(recipe):
+    options = "task={name: summarization}", "data.overflow=truncate", "training.torch_compile=true"
+    with pytest.raises(
+        RecipeError, match="torch_compile=true: .* encoder-decoder are not compiled"
+    ):
+        arguments.settings(recipe(*options))
+
+
 def test_layers_of_more_patterns_than_torch_allows_graphs_have_one_each():
     model = ldt_model("Model", attention_window=[8, 4]).double()
     inputs = batch(21, "right", "one")

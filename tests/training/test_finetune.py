@@ -67,6 +67,7 @@ def test_a_run_folder_describes_itself(recipe, capsys):
     assert os.readlink("runs/latest") == "r"
     assert {path.name for path in run.iterdir() if path.is_file()} == {
         "README.md",
+        "pattern.svg",
         "config.json",
         "metrics.json",
         "metrics.jsonl",
@@ -191,14 +192,21 @@ def test_the_scorer_gives_each_document_its_own_windows():
 
         def score(self, answers, golds, config):
             assert answers == golds
-            return {"right": 1.0}, []
+            return {"right": 1.0, "answers": len(answers)}, []
 
-    features = Features({"input_ids": [1], "document": n} for n in (0, 0, 0, 1, 2, 2))
+    sizes = (513, 1024, 512)
+    features = Features(
+        {"input_ids": [1], "document": n, "tokens": sizes[n]} for n in (0, 0, 0, 1, 2, 2)
+    )
     examples = [Example({"n": n}, name, "") for n, name in enumerate("abc")]
     starts = np.array([[1.0], [2.0], [6.0], [5.0], [7.0], [8.0]])
     prediction = SimpleNamespace(predictions=(starts, np.zeros((6, 1))))
     score = MetricsByStep(ByExample(Task(), None, features, examples, [[9.0], [5.0], [15.0]]))
-    assert score(prediction) == {"right": 1.0}
+    assert score(prediction) == {"right": 1.0, "answers": 3}
+    assert score.last.by_length == [
+        {"most_tokens": 512, "documents": 1, "metrics": {"right": 1.0, "answers": 1}},
+        {"most_tokens": 1024, "documents": 2, "metrics": {"right": 1.0, "answers": 2}},
+    ]
     starts[4] = np.inf
     with pytest.raises(TrainingDiverged, match="not finite, documents c"):
         score(prediction)

@@ -3,6 +3,10 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from huggingface_hub import ModelCard
+from huggingface_hub.repocard_data import (
+    eval_results_to_model_index,
+    model_index_to_eval_results,
+)
 
 from ldt.tasks import Classification, Squad
 from ldt.training.model_card import card
@@ -98,6 +102,42 @@ def test_without_an_evaluation_set_the_card_says_so():
     assert "evaluation documents" not in text
 
 
+LENGTHS = [
+    {"most_tokens": 512, "documents": 1200, "metrics": {"macro_f1": 100.0, "mse": 0.5}},
+    {"most_tokens": 2048, "documents": 9, "metrics": {"macro_f1": 42.4, "mse": float("nan")}},
+]
+
+
+def test_the_metric_of_the_run_is_there_by_length_with_bars_of_shares():
+    text = card(TASK, RESULTS | {"by_length": LENGTHS}, CONFIG, TRAINING, "r")
+    head, _, first, second = text.partition("By length of the document:\n\n")[2].splitlines()[:4]
+    assert head == "| tokens | documents | macro_f1 |  |"
+    assert first == f"| 1 to 512 | 1,200 | 100.00 | {'█' * 20} |"
+    assert second == f"| 1,025 to 2,048 | 9 | 42.40 | {'█' * 8} |"
+    text = card(TASK, RESULTS | {"by_length": LENGTHS, "metric": "mse"}, CONFIG, TRAINING, "r")
+    assert "| 1 to 512 | 1,200 | 0.5000 |  |\n| 1,025 to 2,048 | 9 |  |  |" in text
+    for without in ({}, {"by_length": LENGTHS, "metric": "loss"}):
+        assert "By length" not in card(TASK, RESULTS | without, CONFIG, TRAINING, "r")
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"global": 1}, "sees a window of 64; 1 global token sees all and is seen by all"),
+        (
+            {"global": 7, "pooling_window": 512},
+            "sees a window of 64, pooled cells of 512; 7 global tokens see all and are seen by all",
+        ),
+    ],
+)
+def test_the_picture_of_the_pattern_is_told_in_words(facts, said):
+    pattern = {"tokens": 1200, "window": 64} | facts
+    text = card(TASK, RESULTS | {"pattern": pattern}, CONFIG, TRAINING, "r")
+    assert text.count(said) == 2  # beside the picture, and for those who do not see it
+    assert "](pattern.svg)" in text
+    assert "pattern.svg" not in card(TASK, RESULTS, CONFIG, TRAINING, "r")
+
+
 WINDOWS = "read in windows"
 
 
@@ -163,6 +203,9 @@ def test_the_metadata_have_the_metrics_of_the_evaluation_for_the_hub():
     assert made.data.model_name == "r"
     found = {result.metric_type: result.metric_value for result in made.data.eval_results}
     assert found == {"macro_f1": 81.234567, "loss": 0.5}
+    assert all(result.dataset_type == "custom" for result in made.data.eval_results)
+    read = model_index_to_eval_results(eval_results_to_model_index("r", made.data.eval_results))
+    assert read == ("r", made.data.eval_results)
     assert {(r.task_type, r.dataset_name) for r in made.data.eval_results} == {
         ("text-classification", "dev.jsonl")
     }

@@ -8,15 +8,17 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 from encoders import random_encoder
 from recipe_data import LINES
 from safetensors.torch import save_file
 from training_runs import assert_same_run, rows, train, weights
 from typer.testing import CliRunner
+from writers import SMALL, random_writer
 
 from ldt.cli import app
 from ldt.convert import convert
-from ldt.model import LdtConfig
+from ldt.model import LdtConfig, LdtForConditionalGeneration, load
 from ldt.recipe import recipe as recipes
 from ldt.training.signals import Interrupted
 
@@ -153,3 +155,54 @@ def test_a_multilingual_model_goes_all_the_way_from_conversion_to_questions(plac
     shut = {"training.learning_rate": 0}
     kept = run("poolingformer_squad", "finetune", **asked | answering | shut)
     assert kept == pytest.approx([opened[1]] * 2)
+
+
+def test_a_summariser_begins_as_the_led_of_its_source_and_its_gate_opens(
+    place, tokenizer_folder, capsys
+):
+    source = str(random_writer(place, "bart", tokenizer_folder, encoder_layers=4))
+    for target, architecture in (("plain", "longformer"), ("pooled", "poolingformer")):
+        convert(source, target, architecture=architecture, **SMALL)
+    ids = torch.randint(5, 250, (3, 40), generator=torch.Generator().manual_seed(0))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    inputs["attention_mask"][1, 23:] = 0
+
+    def said(folder):
+        model = load(folder, LdtForConditionalGeneration)
+        with torch.no_grad():
+            logits = model(**inputs, decoder_input_ids=ids[:, :9]).logits
+            return logits, model.generate(**inputs, max_length=12)
+
+    closed = said("pooled")
+    assert all(map(torch.equal, said("plain"), closed))
+    lines = [json.dumps({"id": n} | LINES["summarization"](n)) + "\n" for n in range(6)]
+    Path("texts.jsonl").write_text("".join(lines), encoding="utf-8")
+    options = {
+        "model.path": "pooled",
+        "data.train": "texts.jsonl",
+        "data.eval": "texts.jsonl",
+        "data.max_length": 40,
+        "task.max_target_tokens": 16,
+        "task.generation": "{max_length: 6}",
+        "training.output_dir": "run",
+        "training.max_steps": 3,
+        "training.learning_rate": 0.001,
+        "training.warmup_steps": 0,
+        "training.logging_steps": 1,
+    }
+    options = [f"{key}={value}" for key, value in options.items()]
+    file = RECIPES / "poolingformer_summarization.yaml"
+    train(recipes.load(file, options, command="finetune"))
+    opened = [row["gate"] for row in rows("run") if "gate" in row]
+    assert len(opened) == 3
+    assert all(gate > 0 for gate in opened)
+    assert f"gate {opened[0]:.4f}  loss" in capsys.readouterr().err
+    found = json.loads(Path("run", "metrics.json").read_text("utf-8"))["pooling_gates"]
+    assert list(found) == ["2"]
+    card = Path("run", "README.md").read_text("utf-8")
+    assert "It is a Poolingformer: layers 2 (from 0) have a second level" in card
+    logits = said("run")[0]
+    level = "led.encoder.layers.2.self_attn.longformer_self_attn.pooled.gate"
+    shutil.copytree("run", "closed")
+    save_file(weights("run") | {level: weights("run")[level] * 0}, "closed/model.safetensors")
+    assert not torch.equal(said("closed")[0], logits)

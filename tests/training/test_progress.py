@@ -9,7 +9,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from ldt.training.progress import ProgressReport, cut_log, is_metric
+from ldt.training.log_file import cut_log, is_metric
+from ldt.training.progress import ProgressReport
 
 ARGS = SimpleNamespace(device=torch.device("cpu"))
 LOSS = {"loss": 0.5, "learning_rate": 1e-4, "grad_norm": 2.0, "epoch": 0.5}

@@ -1,11 +1,15 @@
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
+from processes import ldt
 from training_runs import documents, rows, train
 
 from ldt import files
 from ldt.errors import EXIT_USAGE, UserError
+from ldt.report.runs import listed
 from ldt.training import checkpoints
 
 
@@ -108,3 +112,19 @@ def test_a_run_whose_steps_are_a_batch_each_goes_on_whichever_loss_it_began_with
     Path("runs/r/run.json").write_text(json.dumps(record))
     train(recipe(*one), resume=True)
     assert json.loads(Path("runs/r/run.json").read_text())["loss"] == said
+
+
+def test_the_command_that_is_told_for_a_stopped_run_goes_on_with_it(recipe, killed):
+    run = listed(["runs"])[0]
+    assert (run.name, run.state, run.metric) == ("runs/r", "stopped", "macro_f1")
+    told = re.fullmatch("stopped after step 4; ldt (.+) goes on", run.note)[1]
+    os.remove("r.yaml")
+    done = ldt(*told.split())
+    assert done.returncode == 0, done.stderr
+    finished = listed(["runs"])[0]
+    assert (finished.state, finished.note, finished.model) == ("finished", "", run.model)
+    assert (
+        finished.value
+        == json.loads(Path("runs/r/metrics.json").read_text())["metrics"]["eval_macro_f1"]
+    )
+    assert [made.name for made in listed(["runs"])] == ["runs/r"]  # runs/latest is a link

@@ -23,6 +23,7 @@ from ldt.inference.run_folder import fingerprint
 from ldt.metrics import evaluate, rouge
 from ldt.metrics.summarization import published, read_predictions
 from ldt.model import LdtForConditionalGeneration, load
+from ldt.model.adapters import PROJECTIONS
 from ldt.recipe import recipe as recipes
 from ldt.tasks import Summarization
 from ldt.training import cost
@@ -142,22 +143,27 @@ def test_while_it_trains_some_documents_are_summarized_greedily(recipe):
 
 def test_what_is_written_stands_in_the_row_of_its_document():
     class Writer:
-        outputs, generates, decides = ("sequences",), True, False
+        outputs, generates, decides = ("sequences", "passage_logits"), True, False
 
         def sampled(self, documents):
             return {0, 3}
 
         def run(self, model, inputs, *, quick):
-            return {"sequences": inputs["input_ids"][:, :2] + 100 * quick}
+            ids = inputs["input_ids"][:, :2]
+            return {"sequences": ids + 100 * quick, "passage_logits": (ids / 4).bfloat16()}
 
     features = Features({"input_ids": [n], "document": n} for n in range(4))
     examples = [Example({}, n, "") for n in range(4)]
     measure = ByExample(Writer(), None, features, examples, range(4))
     batch = {"input_ids": torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])}
     left_out = [-100, -100]
-    found = measure.answer(None, batch, [2, 3, 0])["sequences"].tolist()
-    assert found == [left_out, [104, 105], [107, 108]]
-    assert measure.answer(None, batch, [1, 2])["sequences"].tolist() == 3 * [[-100]]
+    found = measure.answer(None, batch, [2, 3, 0])
+    assert found["sequences"].tolist() == [left_out, [104, 105], [107, 108]]
+    assert found["passage_logits"].tolist() == [left_out, [1.0, 1.25], [1.75, 2.0]]
+    assert found["passage_logits"].dtype == torch.float32
+    found = measure.answer(None, batch, [1, 2])
+    assert found["sequences"].tolist() == 3 * [[-100]]
+    assert found["passage_logits"].dtype == torch.float32  # as of the batches beside it
     assert measure.answer(None, batch, [1, 2, 2], every=True)["sequences"][0].tolist() == [101, 102]
     measure.rough = False
     found = measure.answer(None, batch, [2, 3])["sequences"].tolist()
@@ -189,6 +195,12 @@ def test_the_cost_counts_a_part_while_it_trains_and_all_at_the_end(recipe, monke
         for n in (8, 20)
     )
     assert some / every == pytest.approx((2 * 8 / 20 + 1) / (2 + 1), rel=1e-3)
+
+
+def test_the_cost_in_bf16_leaves_the_model_as_it_was(recipe):
+    """Steps are measured several times; what accelerate puts around forward is taken off."""
+    short = ("training.bf16=true", "task.generation.max_length=6")
+    assert cost_of(Finetuning(recipe(*short))).seconds > 0
 
 
 class Stop(Exception):
@@ -300,6 +312,11 @@ def test_an_adapter_leaves_the_embeddings_and_keeps_the_search(recipe, tiny_led)
     weights, base = (load_file(Path(p) / "model.safetensors") for p in ("runs/r", tiny_led))
     assert "lm_head.weight" not in weights
     assert torch.equal(weights["led.shared.weight"], base["led.shared.weight"])
+    changed = {name for name, values in weights.items() if not torch.equal(values, base[name])}
+    layers = {name.removesuffix(".weight").partition(".layers.")[2][2:] for name in changed}
+    encoder = {f"self_attn.longformer_self_attn.{name}" for name in PROJECTIONS}
+    decoder = {f"{part}.{name}_proj" for part in ("self_attn", "encoder_attn") for name in "qv"}
+    assert layers == encoder | decoder
     for model in ("runs/r", "runs/r/adapter"):
         assert GenerationConfig.from_pretrained(model).max_length == 6
         predict("dev.jsonl", model=model, output=f"{Path(model).name}.jsonl")

@@ -1,6 +1,7 @@
 """Whether a file has a published layout, by its first bytes, so that a pipe can be asked too."""
 
 import re
+from collections.abc import Collection
 
 from ldt.data import records, streams
 from ldt.data.formats import doccano, lexglue, summarization
@@ -46,6 +47,25 @@ def recognised(source: str, format: str) -> bool:
     return bool(_fits(format, head, table, ended=True))
 
 
+def begins_with_object(source: str, names: Collection[str]) -> bool:
+    """True if a file or pipe begins with a JSON object that has one of these keys; the pipe can
+    still be read whole.
+
+    Raises:
+        UserError, DataError: as `ldt.data.streams.opened` does.
+    """
+
+    def has_key(head: bytes) -> bool | None:
+        text = _text(head)
+        return _has_key(text, names, 1, listed=False) if text[:1] in ("", "{") else False
+
+    return bool(has_key(streams.beginning(source, MOST, lambda head: has_key(head) is not None)))
+
+
+def _text(head: bytes) -> str:
+    return head.decode("utf-8-sig", errors="ignore").lstrip()
+
+
 def _fits(format: str, head: bytes, table: bool, ended: bool = False) -> bool | None:
     """True or False once that is known; None as long as more bytes are needed.
 
@@ -53,7 +73,7 @@ def _fits(format: str, head: bytes, table: bool, ended: bool = False) -> bool | 
         table: the name of the file ends as that of a table or of lines does.
         ended: there are no more.
     """
-    text = head.decode("utf-8-sig", errors="ignore").lstrip()
+    text = _text(head)
     if not text:
         return None
     if format in _MARKS:
@@ -67,7 +87,7 @@ def _fits(format: str, head: bytes, table: bool, ended: bool = False) -> bool | 
     return _is_conll(lines, table, ended)
 
 
-def _has_key(text: str, names: set[str], place: int, listed: bool) -> bool | None:
+def _has_key(text: str, names: Collection[str], place: int, listed: bool) -> bool | None:
     """Whether the first object of a JSON text so many brackets deep has one of these keys."""
     depth = 0
     last = key = ""

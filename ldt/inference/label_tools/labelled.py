@@ -1,27 +1,16 @@
 """Answers with the texts they are for: what a person is to look at and to put right."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 from ldt.data import formats, records
 from ldt.data.options import DataSection
 from ldt.data.records import Example
-from ldt.errors import DataError, UserError, listed, plural, shown
+from ldt.errors import DataError, UserError, listed, shown
+from ldt.inference.answer_spans import Span, spans_in
 
 QUESTIONS = ("question", "hypothesis", "query")  # fields that a person has to see beside the text
 TEXTS = ("text", "context")
-ANSWER, EVIDENCE, PASSAGE = "answer", "evidence", "passage"  # labels of spans without a type
 _KEYS = ("entities", "evidence", "passages", "start", "scores")  # one of which is used
-
-
-class Span(NamedTuple):
-    """Characters of a text, and what they are."""
-
-    start: int
-    end: int
-    label: str
-    score: float | None = None  # a probability
 
 
 @dataclass(frozen=True)
@@ -135,7 +124,12 @@ def _labelled(
             "of classification, token_classification, squad, triviaqa and evidence_classification "
             "have some"
         )
-    spans = list(_spans(answer, text, example.where))
+    if "tags" in fields:
+        raise DataError(
+            f"{answer.where}: entities of given words, which have no place in a text; answers for "
+            "raw text have one"
+        )
+    spans = list(spans_in(answer, text, example.where))
     both = example.fields | fields
     classes = _classes(answer)
     return Labelled(
@@ -171,53 +165,3 @@ def _classes(answer: Example) -> list[str] | None:
     if label is None or (isinstance(label, list) and all(isinstance(n, str) for n in label)):
         return label
     raise DataError(f"{answer.where}: 'label' is {shown(label)}; a number has no classes to choose")
-
-
-def _spans(answer: Example, text: str, document: str) -> Iterator[Span]:
-    """The spans of an answer, each of which has the words that it quotes."""
-    fields = answer.fields
-    if "tags" in fields:
-        raise DataError(
-            f"{answer.where}: entities of given words, which have no place in a text; answers for "
-            "raw text have one"
-        )
-    for key, usual, probable in (
-        ("entities", "", True),
-        ("evidence", EVIDENCE, True),
-        ("passages", PASSAGE, False),
-    ):
-        for item in fields.get(key) or ():
-            if isinstance(item, dict):
-                span = _span(item, item.get("label") or usual, probable, answer.where)
-                yield _checked(span, item.get("text"), text, answer.where, document)
-    if fields.get("answer") and isinstance(fields.get("start"), int):
-        span = _span(fields, ANSWER, False, answer.where)
-        yield _checked(span, fields["answer"], text, answer.where, document)
-
-
-def _span(item: dict[str, Any], label: str, probable: bool, where: str) -> Span:
-    match item:
-        case {"start": int(start), "end": int(end)} if isinstance(label, str) and label:
-            score = item.get("score") if probable else None
-            return Span(start, end, label, float(score) if isinstance(score, int | float) else None)
-    raise DataError(f"{where}: {str(item)[:60]}, expected an object with start, end and label")
-
-
-def _checked(span: Span, words: Any, text: str, where: str, document: str) -> Span:
-    """The span itself.
-
-    Raises:
-        DataError: it reaches beyond the text, or has other words.
-    """
-    start, end, label, _ = span
-    here = f"{where}: {label} from {start:,} to {end:,}"
-    if not 0 <= start < end <= len(text):
-        raise DataError(
-            f"{here}: no words there; the text has {plural(len(text), 'character')} ({document})"
-        )
-    if words is not None and text[start:end] != words:
-        raise DataError(
-            f"{here} is {str(words)[:40]!r}, where the text has {text[start:end][:40]!r} "
-            f"({document}); was it another document, or changed since?"
-        )
-    return span

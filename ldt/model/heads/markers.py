@@ -65,3 +65,31 @@ def one_passage_loss(logits, labels, positions, count=None):
     losses = total - logits.masked_fill(~right, least).logsumexp(1)
     some = known.any(1)
     return mean(losses.masked_fill(~some, 0).sum(), some.sum(), count)
+
+
+def balanced_loss(logits, labels, positions, count=None):
+    """Cross entropy in which the evidence of a row counts as its other passages do together.
+
+    Of a row with p passages that are evidence and n that are not, each of the first counts n + 1
+    and each of the others p + 1; the weighted mean over them, and the mean of it over rows with a
+    labelled passage. 0 where there is none.
+
+    Args:
+        logits, labels, positions: [b, k]; labels 1 of evidence, else 0, -100 for none.
+        count: divides in place of the number of rows.
+
+    Source: Dasigi et al. 2021 (arXiv:2105.03011), their code, which has a row in a batch.
+    """
+    labels = labels.to(logits.device)
+    known = known_evidence(labels, positions.to(logits.device))
+    right = known & (labels == 1)
+    ones = right.sum(1, keepdim=True)
+    zeros = known.sum(1, keepdim=True) - ones
+    logits = exact(logits).masked_fill(~known, 0)
+    weights = torch.where(right, zeros + 1, ones + 1).masked_fill(~known, 0).to(logits.dtype)
+    each = F.binary_cross_entropy_with_logits(
+        logits, right.to(logits.dtype), weights, reduction="none"
+    )
+    total = weights.sum(1)
+    rows = each.sum(1) / (total + (total == 0))
+    return mean(rows.sum(), known.any(1).sum(), count)

@@ -14,6 +14,7 @@ from ldt.model.config import (
     check_pad_token,
     check_pooling,
     layer_dilations,
+    refuse_other_writers,
 )
 
 OURS = ("ldt_seq2seq", "led")  # model_types
@@ -49,6 +50,8 @@ class LdtSeq2SeqConfig(OwnConfig, LEDConfig):
         pooling_layers: numbers of the encoder's layers, from 0 on, that have a second level.
         pooling_window, pooling, pooling_size, pooling_stride, pooling_input,
         pooling_share_weights, pooling_gate: see `LdtConfig`.
+        evidence_weights: of the losses that `LdtForEvidenceGeneration` sums up; 1 where one is not
+            named.
     """
 
     model_type = "ldt_seq2seq"
@@ -69,6 +72,7 @@ class LdtSeq2SeqConfig(OwnConfig, LEDConfig):
     pooling_input: Literal["first_level", "embeddings"] = "first_level"
     pooling_share_weights: bool = False
     pooling_gate: bool = False
+    evidence_weights: dict[str, float] = field(default_factory=dict)
 
     @staticmethod
     def plain(values, source="SOURCE"):
@@ -105,6 +109,7 @@ def plain_led(values, source="SOURCE"):
     """
     kind = values.get("model_type")
     if not is_seq2seq(values):
+        refuse_other_writers(kind, source)
         more = f"; ldt convert {source} makes it a long one" if kind == "bart" else ""
         raise ModelError(f"{source}: a model of kind {kind}, not an encoder-decoder (led){more}")
     for key, fixed in _FIXED.items():

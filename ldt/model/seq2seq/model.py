@@ -1,4 +1,6 @@
-"""LED: an encoder for long documents, a decoder that writes, and both for generation."""
+"""LED: an encoder for long documents, a decoder that writes, and both for texts with evidence."""
+
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -10,8 +12,9 @@ from transformers.utils import ModelOutput, can_return_tuple
 
 from ldt.attention.matmul import Linear
 from ldt.model.encoders.led import LedEncoder, refuse_attentions
-from ldt.model.heads.losses import cross_entropy
-from ldt.model.packing import pack
+from ldt.model.heads.losses import counts, cross_entropy, weighted
+from ldt.model.heads.markers import balanced_loss, known_evidence
+from ldt.model.packing import check_positions, pack
 from ldt.model.seq2seq.base import LdtSeq2SeqPreTrainedModel
 from ldt.model.seq2seq.cache import SharedCache
 from ldt.model.seq2seq.config import check_seq2seq
@@ -302,3 +305,113 @@ class LdtForConditionalGeneration(LdtSeq2SeqPreTrainedModel, GenerationMixin):
         made = model_kwargs.get("past_key_values")
         if made is not None and given is None:
             model_kwargs["past_key_values"] = SharedCache(made.self_attention_cache)
+
+
+@dataclass
+class LdtEvidenceGenerationOutput(Seq2SeqLMOutput):
+    """transformers' Seq2SeqLMOutput of `LdtForEvidenceGeneration`.
+
+    Args:
+        passage_logits: [b, passages], the dtype's least number where there is none; None without
+            positions.
+    """
+
+    passage_logits: torch.Tensor | None = None
+
+
+class LdtForEvidenceGeneration(LdtForConditionalGeneration):
+    """An answer that is written, and which passages of the document are its evidence.
+
+    To `LdtForConditionalGeneration` comes a linear layer of two outputs, other and evidence, on the
+    encoder's state at the token in front of a passage (Dasigi et al. 2021, arXiv:2105.03011,
+    section 4.1). A passage is evidence where its logit, the second less the first, is above 0.
+
+    The loss is a sum of two, weighted by ``config.evidence_weights``, or 1 each: ``answer``, that
+    of `LdtForConditionalGeneration`, and ``passages``, `balanced_loss`.
+    """
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.evidence_classifier = Linear(config.d_model, 2)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        decoder_input_ids=None,
+        *,
+        global_attention_mask=None,
+        encoder_outputs=None,
+        labels=None,
+        passage_positions=None,
+        passage_labels=None,
+        num_items_in_batch=None,
+        **kwargs,
+    ):
+        """`LdtForConditionalGeneration.forward`, and passages.
+
+        Args:
+            passage_positions: [b, k] int64, the token of each passage, -100 where a row has fewer.
+                None: passages are not asked for.
+            passage_labels: [b, k] int64, 1 of evidence, else 0; -100 for none.
+            num_items_in_batch: `loss_items` of all batches of an optimizer step; the loss is
+                divided by it in place of that of this batch.
+            kwargs: of `LdtForConditionalGeneration.forward`.
+
+        Returns:
+            `LdtEvidenceGenerationOutput`, or the tuple of what is not None in it. The loss is that
+            of the answer alone without ``passage_labels``, and None without ``labels``.
+
+        Raises:
+            ValueError: besides those of `LdtSeq2SeqModel`: a position outside of the input, or
+                labels of passages without positions.
+        """
+        if passage_labels is not None and passage_positions is None:
+            raise ValueError("give passage_positions, the token in front of each passage")
+        answers = passages = num_items_in_batch
+        if num_items_in_batch is not None and passage_labels is not None:
+            answers, passages = counts(num_items_in_batch, 2)
+        out = super().forward(
+            input_ids,
+            attention_mask,
+            decoder_input_ids,
+            global_attention_mask=global_attention_mask,
+            encoder_outputs=encoder_outputs,
+            labels=labels,
+            num_items_in_batch=answers,
+            return_dict=True,
+            **kwargs,
+        )
+        loss, found = out.loss, None
+        if passage_positions is not None:
+            found = self.passage_logits(out.encoder_last_hidden_state, passage_positions)
+        if loss is not None and passage_labels is not None:
+            evidence = balanced_loss(found, passage_labels, passage_positions, passages)
+            losses = {"answer": loss, "passages": evidence}
+            loss = weighted(losses, self.config.evidence_weights)
+        return LdtEvidenceGenerationOutput(**{**out, "loss": loss, "passage_logits": found})
+
+    def passage_logits(self, states, positions):
+        """[b, k] of the encoder's states [b, n, width] and positions [b, k], the dtype's least
+        number where a position is below 0.
+
+        Raises:
+            ValueError: a position outside of the input.
+        """
+        check_positions(positions, states.shape[1])
+        places = positions.clamp(min=0).unsqueeze(-1).expand(-1, -1, states.shape[-1])
+        other, evidence = self.evidence_classifier(states.gather(1, places)).unbind(-1)
+        logits = evidence - other
+        return logits.masked_fill(positions < 0, torch.finfo(logits.dtype).min)
+
+    def loss_items(self, *, labels, passage_labels=None, passage_positions=None, **inputs):
+        """[2] int64: labels of answers; rows with a labelled passage. Scalar, the first alone,
+        without labels of passages."""
+        answers = super().loss_items(labels=labels)
+        if passage_labels is None:
+            return answers
+        return torch.stack(
+            [answers, known_evidence(passage_labels, passage_positions).any(1).sum()]
+        )

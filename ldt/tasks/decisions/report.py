@@ -16,6 +16,7 @@ from ldt.metrics.calibration import (
     reliability,
 )
 from ldt.metrics.curves import RECALLS, average_precision, curve
+from ldt.metrics.numbers import by_doubling
 from ldt.tasks.decisions.abstention import risk_coverage
 from ldt.tasks.decisions.policy import Decided, Policy
 
@@ -69,19 +70,15 @@ def _by_length(
     before: np.ndarray, after: np.ndarray, right: np.ndarray, several: bool, lengths: np.ndarray
 ) -> list[dict[str, Any]]:
     """The ece of documents of up to 512 tokens, of up to twice as many, and so on."""
-    doublings = np.ceil(np.log2(np.maximum(lengths, 1) / 512)).clip(0).astype(int)
-    rows = []
-    for doubling in np.unique(doublings):
-        own = doublings == doubling
-        rows.append(
-            {
-                "most_tokens": 512 << int(doubling),
-                "documents": int(own.sum()),
-                "before": expected_calibration_error(*answers_of(before[own], right[own], several)),
-                "after": expected_calibration_error(*answers_of(after[own], right[own], several)),
-            }
-        )
-    return rows
+    return [
+        {
+            "most_tokens": most,
+            "documents": len(own),
+            "before": expected_calibration_error(*answers_of(before[own], right[own], several)),
+            "after": expected_calibration_error(*answers_of(after[own], right[own], several)),
+        }
+        for most, own in by_doubling(lengths)
+    ]
 
 
 def _abstention(decided: Decided, right: np.ndarray) -> dict[str, Any]:

@@ -12,7 +12,12 @@ from safetensors.torch import load_file, save_file
 
 import ldt.model
 from ldt.errors import ModelError, ShapeError
-from ldt.model import LdtForConditionalGeneration, LdtSeq2SeqConfig, LdtSeq2SeqModel
+from ldt.model import (
+    LdtForConditionalGeneration,
+    LdtForMaskedLM,
+    LdtSeq2SeqConfig,
+    LdtSeq2SeqModel,
+)
 
 NAMES = ("led.shared", "led.encoder.embed_tokens", "led.decoder.embed_tokens", "lm_head")
 
@@ -169,6 +174,16 @@ def test_a_bart_is_not_loaded_but_converted(place):
         LdtSeq2SeqConfig.from_pretrained(reconfigured(place, model_type="bart"))
 
 
+@pytest.mark.parametrize("read", [LdtSeq2SeqConfig, LdtForConditionalGeneration, LdtForMaskedLM])
+@pytest.mark.parametrize(
+    ("kind", "why"), [("mbart", "its layers normalize first and last"), ("t5", "its positions are")]
+)
+def test_what_cannot_be_converted_is_not_sent_to_the_converter(kind, why, read, place):
+    reconfigured(place, model_type=kind, architectures=None)
+    with pytest.raises(ModelError, match=f": a {kind} model cannot be converted: {why}"):
+        read.from_pretrained(place)
+
+
 def test_missing_weights_are_an_error(place):
     rewritten(place, lambda weights: weights.pop("led.decoder.layers.1.fc1.weight"))
     with pytest.raises(ModelError, match="missing: led.decoder.layers.1.fc1.weight"):
@@ -177,7 +192,7 @@ def test_missing_weights_are_an_error(place):
 
 def test_a_head_of_another_kind_is_an_error(place):
     with pytest.raises(ModelError, match="kind ldt_seq2seq, LdtForMaskedLM is of ldt"):
-        ldt.model.load(place, ldt.model.LdtForMaskedLM)
+        ldt.model.load(place, LdtForMaskedLM)
 
 
 def test_an_encoder_does_not_write(folder):

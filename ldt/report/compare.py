@@ -1,0 +1,285 @@
+"""Runs or answers side by side: what differs in how they were made, how they score the same
+documents, by a paired bootstrap, and which documents changed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ldt.errors import DataError, plural
+from ldt.metrics.result import BLOCK, LEVEL, RESAMPLES, SEED, Figures, Item, Result, draws, some
+from ldt.report.model import Document
+
+if TYPE_CHECKING:
+    from ldt.report.subject import Subject
+
+ROUNDING = 1e-9  # as far apart equal metrics may be that were added up in different orders
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A metric of the first answers and of others, on the same documents.
+
+    Args:
+        first, value: of either; None where it is not defined of those documents.
+        difference: of the others from the first.
+        interval: of the difference, by the paired bootstrap; None of a metric that has none.
+        above: share of the resamples in which the difference is above 0.
+    """
+
+    metric: str
+    first: float | None
+    value: float | None
+    difference: float | None
+    interval: tuple[float, float] | None = None
+    above: float | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """A document that scores differently.
+
+    Args:
+        change: "right to wrong", "wrong to right", or "score" where that is a matter of degree.
+        metric: the score that changed most, "right" where documents have none.
+        difference: of that score, from -1 to 1.
+        before, after: answers of the first and of the others.
+    """
+
+    id: str
+    where: str
+    change: str
+    metric: str
+    difference: float
+    gold: str | None
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Others beside the first: metrics, and the documents that changed, most changed first."""
+
+    name: str
+    differences: Sequence[Difference]
+    changes: Sequence[Change]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything side by side.
+
+    Args:
+        names: of all, the first one first.
+        facts: those that differ: of each name, a value in each.
+        documents: how many are compared; ``noun`` is what one is called, ``units`` what is
+            resampled.
+        others: all but the first.
+        warnings: what is odd about them.
+    """
+
+    names: Sequence[str]
+    facts: dict[str, list[str]]
+    documents: int
+    noun: str
+    units: str
+    others: Sequence[Beside]
+    warnings: Sequence[str] = field(default_factory=list)
+
+
+def compare(subjects: Sequence[Subject]) -> Comparison:
+    """Compare answers for the same documents; of others the common ones count alone.
+
+    Args:
+        subjects: two or more, each with a result.
+
+    Raises:
+        DataError: they have no document in common.
+    """
+    results = [each.result for each in subjects if each.result]
+    first = results[0]
+    ids, warnings = _common(subjects, results)
+    units = {item.id: item.unit for item in first.items if item.id in ids}
+    measured = paired(results, units)
+    others = []
+    for subject, other in zip(subjects[1:], measured[1:], strict=True):
+        differences = _differences(measured[0], other)
+        changes = _changes(subjects[0].documents, subject.documents, ids)
+        others.append(Beside(subject.name, differences, changes))
+    facts = [each.facts() for each in subjects]
+    keys = dict.fromkeys(key for each in facts for key in each)
+    table = {key: [each.get(key, "") for each in facts] for key in keys}
+    different = {key: row for key, row in table.items() if len(set(row)) > 1}
+    names = [each.name for each in subjects]
+    return Comparison(names, different, len(ids), first.noun, first.units, others, warnings)
+
+
+def _common(subjects: Sequence[Subject], results: Sequence[Result]) -> tuple[set[str], list[str]]:
+    """Ids that all have, and warnings of those that not all have."""
+    asked = [{item.id for item in result.items} for result in results]
+    common = set.intersection(*asked)
+    if not common:
+        there = "; ".join(
+            f"{each.name}: {some([item.id for item in result.items])}"
+            for each, result in zip(subjects, results, strict=True)
+        )
+        raise DataError(f"no document in common, so there is nothing to compare: {there}")
+    warnings = []
+    for each, ids in zip(subjects, asked, strict=True):
+        if len(ids) > len(common):
+            count = plural(len(ids) - len(common), results[0].noun)
+            warnings.append(f"{each.name}: {count} that not all were asked, left out")
+    return common, warnings
+
+
+def paired(
+    results: Sequence[Result], units: Mapping[str, Hashable]
+) -> list[tuple[dict[str, float], dict[str, np.ndarray]]]:
+    """Return of each result its metrics and those of each resample, of the same documents.
+
+    All results are computed anew on each of `RESAMPLES` resamples, which are the same for all: as
+    many units as there are, drawn with replacement, each with all of its questions (Efron and
+    Tibshirani 1993, chapter 8; Koehn 2004, https://aclanthology.org/W04-3250). So what makes a
+    document hard for both is no part of the interval of a difference.
+
+    Args:
+        units: of the ids that count; all results have them.
+
+    Returns:
+        Metrics by name, from 0 to 100 where they are shares; and arrays [`RESAMPLES`] of those that
+        have an interval, empty for a single unit.
+    """
+    places = {unit: place for place, unit in enumerate(dict.fromkeys(units.values()))}
+    place_of = {id: places[unit] for id, unit in units.items()}
+    parts: list[list[dict[str, np.ndarray]]] = [[] for _ in results]
+    size = max(len(result.items) for result in results)
+    if len(places) > 1:
+        for counts in _counts(len(places), max(1, BLOCK // size)):
+            for result, part in zip(results, parts, strict=True):
+                part.append(_figures(result, place_of, counts))
+    measured = []
+    for result, part in zip(results, parts, strict=True):
+        values = dict(result.metrics)
+        if len(result.items) > len(units):
+            once = _figures(result, place_of, np.ones((1, len(places))))
+            values = {name: float(value[0]) for name, value in once.items()}
+        names = part[0] if part else ()
+        drawn = {name: np.concatenate([each[name] for each in part]) for name in names}
+        measured.append(({name: v for name, v in values.items() if not np.isnan(v)}, drawn))
+    return measured
+
+
+def _counts(units: int, at_once: int) -> Iterator[np.ndarray]:
+    """How often each unit is drawn, [rows, units], in all `RESAMPLES` rows together."""
+    for drawn in draws(units, at_once):
+        rows = np.arange(len(drawn))[:, None] * units
+        yield np.bincount((drawn + rows).ravel(), minlength=drawn.size).reshape(-1, units)
+
+
+def _figures(
+    result: Result, place_of: Mapping[str, int], counts: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The metrics of a result in each row of counts [rows, units], those of its parts too."""
+    figures = result.figures or _means(result.items, result.derive)
+    found = figures(_weights(result.items, place_of, counts))
+    for prefix, items in result.parts.items():
+        part = _means(items, dict)(_weights(items, place_of, counts))
+        found |= {prefix + name: values for name, values in part.items()}
+    return found
+
+
+def _weights(items: Sequence[Item], place_of: Mapping[str, int], counts: np.ndarray) -> np.ndarray:
+    """How often each item counts, [rows, items]: as its unit does, one without a place never."""
+    with_none = np.column_stack([counts, np.zeros(len(counts), counts.dtype)])
+    return with_none[:, np.array([place_of.get(item.id, -1) for item in items])]
+
+
+def _means(items: Sequence[Item], derive) -> Figures:
+    """The figures of items whose metrics are made of the means of their scores."""
+    names = list(items[0].scores)
+    scores = np.array([[item.scores[name] for name in names] for item in items], np.float64)
+
+    def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = 100 * (weights @ scores) / weights.sum(1, keepdims=True)
+        return derive(dict(zip(names, means.T, strict=True)))
+
+    return figures
+
+
+def _differences(first, other) -> list[Difference]:
+    """Of all metrics that either has, in the order of the first."""
+    (values, drawn), (others, drawn_too) = first, other
+    found = []
+    for name in dict.fromkeys([*values, *others]):
+        if name not in values or name not in others:
+            found.append(Difference(name, values.get(name), others.get(name), None))
+            continue
+        apart = float(_unrounded(np.array(others[name] - values[name])))
+        known = np.empty(0)
+        if name in drawn and name in drawn_too:
+            known = _unrounded(drawn_too[name] - drawn[name])
+            known = known[~np.isnan(known)]
+        interval = above = None
+        if len(known):
+            low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
+            interval, above = (low, high), float((known > 0).mean())
+        found.append(Difference(name, values[name], others[name], apart, interval, above))
+    return found
+
+
+def _unrounded(differences: np.ndarray) -> np.ndarray:
+    """The differences, 0 where there is none but that of rounding."""
+    return np.where(np.abs(differences) < ROUNDING, 0.0, differences)
+
+
+def _changes(before: Sequence[Document], after: Sequence[Document], ids: set[str]) -> list[Change]:
+    """The documents whose score or rightness changed, those that changed most first."""
+    now = {each.id: each for each in after if each.id in ids}
+    found = []
+    for old in before:
+        new = now.get(old.id)
+        if new is None:
+            continue
+        metric, scores = _score(old, new)
+        apart = scores[1] - scores[0]
+        if old.right == new.right and abs(apart) < ROUNDING:
+            continue
+        change = Change(
+            old.id, old.where, _named(old, new), metric, apart, old.gold, old.answer, new.answer
+        )
+        found.append((abs(apart), abs(_belief(new) - _belief(old)), change))
+    found.sort(key=lambda each: each[:2], reverse=True)
+    return [change for *_, change in found]
+
+
+def _score(old: Document, new: Document) -> tuple[str, tuple[float, float]]:
+    """The score of both that differs most, of equal ones the first; else whether each is right."""
+    both = [name for name in old.scores if name in new.scores]
+    if not both:
+        return "right", (float(old.right or 0), float(new.right or 0))
+    name = max(both, key=lambda name: abs(new.scores[name] - old.scores[name]))
+    return name, (old.scores[name], new.scores[name])
+
+
+def _belief(document: Document) -> float:
+    """How sure a right answer is, or below 0 how sure a wrong one is."""
+    sure = document.confidence or 0.0
+    return sure if document.right else -sure
+
+
+def _named(old: Document, new: Document) -> str:
+    """What changed, in words."""
+    if old.right is None or new.right is None or old.right == new.right:
+        return "score"
+    return "wrong to right" if new.right else "right to wrong"
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """Everything, at full precision."""
+    found = asdict(comparison)
+    interval = {"level": LEVEL, "resamples": RESAMPLES, "resampled": comparison.units}
+    return found | {"interval": interval | {"seed": SEED}}

@@ -1,0 +1,241 @@
+"""What a report is about: answers, or a run folder, whose model answers its evaluation set."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ldt.data.sources import Names, digest, each, named
+from ldt.errors import ModelError, UserError, listed
+from ldt.metrics.result import Result
+from ldt.recipe import recipe as recipes
+from ldt.recipe.recipe import RECIPE, Recipe
+from ldt.report.model import Document
+
+log = logging.getLogger("ldt")
+
+PASSAGES = 2  # that the answers of a run's model name, where the task has some
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder.
+
+    Args:
+        identity: the keys that decide what was trained, as run.json has them.
+        results: metrics.json; empty of a run that is not finished.
+        log: the lines of metrics.jsonl.
+    """
+
+    folder: Path
+    recipe: Recipe
+    identity: dict[str, Any]
+    results: dict[str, Any]
+    log: Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Answers, with what is known of them.
+
+    Args:
+        name: as it was asked for.
+        run: None of a file of answers.
+        result: None without gold.
+        gold: the file, or what its name stands for.
+        missing: why there are no documents; "" where there are.
+        evaluated: whether the documents are those that metrics.json of the run is about.
+        warnings: what is odd about them.
+    """
+
+    name: str
+    run: Run | None = None
+    result: Result | None = None
+    documents: Sequence[Document] = ()
+    gold: str = ""
+    missing: str = ""
+    evaluated: bool = False
+    warnings: Sequence[str] = field(default_factory=tuple)
+
+    def facts(self) -> dict[str, str]:
+        """What decided the run and what it took, by name; empty of a file of answers."""
+        if self.run is None:
+            return {}
+        took = {"steps": "steps", "training time (s)": "seconds", "parameters": "parameters"}
+        results = self.run.results
+        facts = {key: _shown(value) for key, value in self.run.identity.items()}
+        facts |= {key: _shown(results[name]) for key, name in took.items() if name in results}
+        return facts | {key: str(value) for key, value in results.get("versions", {}).items()}
+
+
+def subject(
+    name: str,
+    *,
+    gold: Names = (),
+    documents: str | None = None,
+    format: str | None = None,
+    recipe: str | None = None,
+    answers: str | None = None,
+    overrides: Iterable[str] = (),
+    passages: int = 0,
+) -> Subject:
+    """Read answers, or a run folder; the model of a run answers if nobody has yet.
+
+    Args:
+        name: a run folder, or answers of `ldt predict` as JSON lines.
+        gold: labelled documents; none for the evaluation set of a run, and for answers alone.
+        documents: what the answers are for, where the gold file has no text.
+        format, recipe, overrides: how the gold file is read, as of `ldt evaluate`; a run has a
+            recipe of its own.
+        answers: of a run's model, which then answers nothing.
+        passages: that the model names beside each answer, where its task has some.
+
+    Raises:
+        UserError: a path that is not there, options that do not go together.
+        DataError, ModelError: what cannot be read, or does not fit.
+    """
+    from ldt.report.documents import gather
+
+    if not os.path.isdir(name):
+        _refuse_options_of_runs(name, answers)
+        more: dict[str, Any] = {"documents": documents, "format": format, "recipe": recipe}
+        result, listed_ = gather(name, gold=gold or None, overrides=overrides, **more)
+        shown = named(each(gold)) if gold else ""
+        return Subject(name, None, result, listed_, shown)
+    if recipe is not None:
+        raise UserError(f"--recipe {recipe}: {name} is a run, which has a recipe of its own")
+    run = read(Path(name), overrides)
+    files, missing, warnings = evaluation_set(run, gold)
+    if missing:
+        return Subject(name, run, missing=missing)
+    more = {"documents": documents, "format": format, "recipe": name, "overrides": overrides}
+    with _answered(run, files, answers, passages) as given:
+        result, listed_ = gather(given, gold=files, **more)
+    evaluated = not gold and not warnings
+    return Subject(name, run, result, listed_, named(files), "", evaluated, warnings)
+
+
+def read(folder: Path, overrides: Iterable[str] = ()) -> Run:
+    """Read a run folder, of a run that is finished or not.
+
+    Args:
+        overrides: keys of its recipe to change, as those that say how the gold file is read.
+
+    Raises:
+        ModelError: it is none, or its files cannot be read.
+    """
+    from ldt.training import run_folder
+    from ldt.training.log_file import METRICS, rows
+
+    if not (folder / RECIPE).is_file():
+        raise ModelError(
+            f"{folder}: no {RECIPE}, so this is no folder of a run; ldt finetune RECIPE makes one"
+        )
+    recipe = recipes.load(folder / RECIPE, overrides)
+    record = run_folder.read_run(folder) or {}
+    identity = record.get("identity") or run_folder.identity(recipe, recipe.training, {})
+    results: dict[str, Any] = {}
+    if (folder / run_folder.RESULTS).is_file():
+        try:
+            results = run_folder.read_results(folder)
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{folder / run_folder.RESULTS}: cannot be read: {error}") from None
+    return Run(folder, recipe, identity, results, rows(folder / METRICS))
+
+
+def evaluation_set(run: Run, gold: Names = ()) -> tuple[list[str], str, list[str]]:
+    """The files that a run is reported on, or why there are none; and what is odd about them.
+
+    Args:
+        gold: other files than those of its evaluation.
+
+    Raises:
+        UserError: a pattern of them that no file matches.
+    """
+    task, data = run.recipe.task, run.recipe.data
+    if task.kind != "examples":
+        return [], f"models of {task.name} have no answers that gold files hold", []
+    if not run.results:
+        return [], "the run is not finished, so that its model does not answer yet", []
+    if gold:
+        return each(gold), "", []
+    if not data.eval:
+        fraction = getattr(data, "eval_fraction", None)
+        why = "there is no evaluation set"
+        if fraction:
+            why = f"the evaluation set is a part of data.train ({fraction:g}), no file of its own"
+        return [], f"{why}; --gold names one", []
+    try:
+        files = each(data.eval)
+    except UserError as error:
+        return [], f"data.eval: {error}; --gold names another", []
+    lost = [file for file in files if not file.startswith("hf:") and not os.path.exists(file)]
+    if lost:
+        return [], f"data.eval: {listed(lost)} is not there any more; --gold names another", []
+    then = run.results.get("data", {}).get("eval", {}).get("sha256")
+    if then and digest(files) != then:
+        return files, "", [f"{named(files)}: has changed since the training was evaluated on it"]
+    return files, "", []
+
+
+@contextmanager
+def _answered(run: Run, gold: Sequence[str], answers: str | None, passages: int) -> Iterator[str]:
+    """The file of the answers for a gold file; without one the model of the run answers."""
+    if answers is not None:
+        yield answers
+        return
+    from ldt.inference.predict import predict
+
+    data, task = run.recipe.data, run.recipe.task
+    log.info("%s: answering %s", run.folder, named(list(gold)))
+    with TemporaryDirectory(prefix="ldt-") as folder, _unnamed(folder):
+        file = os.path.join(folder, "answers.jsonl")
+        code = predict(
+            list(gold),
+            model=str(run.folder),
+            output=file,
+            format=data.format,
+            evidence=data.evidence,
+            text=data.text,
+            id=data.id,
+            encoding=data.encoding,
+            passages=passages if getattr(task, "rests_on", None) == "logits" else 0,
+        )
+        if code:  # of a signal
+            log.info("%s: no answer is kept", run.folder)
+            raise SystemExit(code)
+        yield file
+
+
+@contextmanager
+def _unnamed(folder: str) -> Iterator[None]:
+    """Leave out lines of the log that name a folder, which is gone before they are read."""
+
+    def names_no_such_file(record: logging.LogRecord) -> bool:
+        return folder not in record.getMessage()
+
+    log.addFilter(names_no_such_file)
+    try:
+        yield
+    finally:
+        log.removeFilter(names_no_such_file)
+
+
+def _refuse_options_of_runs(name: str, answers: str | None) -> None:
+    if answers is not None:
+        raise UserError(f"--answers {answers}: of a run folder's model, but {name} is a file")
+    if not os.path.exists(name):
+        raise UserError(f"{name}: no such file or folder; a run folder or answers of ldt predict")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,162 @@
+"""The base of tasks whose answer a model with a decoder writes."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import PrivateAttr
+
+from ldt.data.chunking import ends
+from ldt.data.features import Feature
+from ldt.data.options import Count, Length
+from ldt.data.tokenization import special_id, tokenize
+from ldt.errors import RecipeError
+from ldt.tasks.base import WRITTEN, Outputs, Task
+from ldt.tasks.generation import Generation, greedy
+
+BLOCK = 8  # documents in a row that an evaluation takes, so that whole batches are answered
+START = 1  # tokens that the decoder starts with
+GIVEN = ("input_ids", "attention_mask", "global_attention_mask", "encoder_outputs")
+
+
+class WritingTask(Task):
+    """A text that is written for a document, which is one input.
+
+    It is learnt as <s> text </s>, as in LED (Beltagy et al. 2020, arXiv:2004.05150). While a model
+    trains, some of the documents are answered, the likeliest token at each place is taken; when it
+    is trained, all are, as `ldt predict` does.
+
+    Args:
+        max_question: tokens of the question that are read; none reads all.
+        max_target_tokens: tokens of a text that are learnt, special ones included; none is as many
+            as the decoder has positions.
+        evaluated: documents that are answered in each evaluation while a model trains, at most.
+        generation: settings of the search, by their names in transformers' GenerationConfig; they
+            are stored with the model.
+    """
+
+    extras: ClassVar[tuple[str, ...]] = ("target",)
+    outputs: ClassVar[tuple[str, ...]] = (WRITTEN,)
+    overflows: ClassVar[tuple[str, ...]] = ("truncate", "error")
+    generates: ClassVar[bool] = True
+    written: ClassVar[str]  # what the texts are called in messages
+
+    max_question: Length | None = None
+    max_target_tokens: Length | None = None
+    evaluated: Count = 200
+    generation: Generation = Generation()
+
+    _tokenizer: Any = PrivateAttr(None)  # of the inputs, by which answers become text
+
+    def head(self) -> type:
+        from ldt.model import LdtForConditionalGeneration
+
+        return LdtForConditionalGeneration
+
+    def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
+        """Return a line with the lengths of the texts, and how many are cut off."""
+        targets, cut, limit = [], 0, 0
+        for feature in features:
+            targets.append(feature["target"])
+            cut += feature["target"] > len(feature["labels"])
+            limit = max(limit, len(feature["labels"]))
+        median, p95 = (round(q) for q in np.percentile(targets, [50, 95]))
+        return [
+            f"{self.written}: {median:,} tokens in the median, {p95:,} at the 95th percentile, "
+            f"{max(targets):,} in the longest; {cut:,} of {len(targets):,} cut"
+            + (f" after {limit:,} tokens" if cut else "")
+        ]
+
+    def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
+        """Return the settings of the search as ``generation``, and a line with them.
+
+        Raises:
+            RecipeError: a text may become longer than the decoder has positions.
+        """
+        positions = self.positions(config)
+        longest = self.generation.longest
+        if longest is not None and longest > positions:
+            name = "max_new_tokens" if self.generation.max_length is None else "max_length"
+            value = getattr(self.generation, name)
+            raise RecipeError(
+                f"task.generation.{name}: {value:,} tokens, the decoder of the model has "
+                f"{positions:,} positions, the first of them for the token that it starts with"
+            )
+        sizes = [len(features[number]["labels"]) for number in range(len(features))]
+        usual = START + round(float(np.percentile(sizes, 95)))
+        shortest = max(self.generation.min_length, (self.generation.min_new_tokens or 0) + START)
+        settings = self.generation.settings(min(max(usual, shortest), positions))
+        if shortest > positions:
+            raise RecipeError(
+                f"task.generation: {self.written} of {shortest:,} tokens at least, the decoder of "
+                f"the model has {positions:,} positions"
+            )
+        plain = Generation().settings(0)
+        shown = {k: v for k, v in settings.items() if k == "num_beams" or v != plain.get(k)}
+        words = ", ".join(f"{name} {value}" for name, value in shown.items())
+        return {"generation": settings}, [f"generation: {words}"]
+
+    def run(self, model, inputs: Mapping[str, Any], *, quick: bool = False) -> Mapping[str, Any]:
+        """Return ``sequences`` [rows, tokens] int64, texts with their special tokens.
+
+        Where there are ``encoder_outputs`` among the inputs, the encoder does not run again.
+        """
+        given = {name: inputs[name] for name in GIVEN if name in inputs}
+        config = greedy(model.generation_config) if quick else model.generation_config
+        return {WRITTEN: model.generate(**given, generation_config=config)}
+
+    def sampled(self, documents: int) -> Collection[int]:
+        """Return those of blocks that are spread evenly over the set."""
+        every = -(-documents // self.evaluated)
+        return {number for number in range(documents) if number // BLOCK % every == 0}
+
+    def positions(self, config) -> int:
+        """Positions of the decoder.
+
+        Raises:
+            RecipeError: there is none, or the recipe wants more.
+        """
+        positions = getattr(config, "max_decoder_position_embeddings", None)
+        if positions is None:
+            raise RecipeError(
+                f"model.path: a {config.model_type} model has no decoder that writes "
+                f"{self.written}; ldt convert facebook/bart-base makes one that has"
+            )
+        if self.max_target_tokens is not None and self.max_target_tokens > positions:
+            raise RecipeError(
+                f"task.max_target_tokens: {self.max_target_tokens:,} tokens, the decoder of the "
+                f"model has {positions:,} positions"
+            )
+        return positions
+
+    def learnt(self, text: str, tokenizer, config) -> Feature:
+        """Return ``labels`` [tokens] int32 of a text, and ``target``, how many it would have
+        without a limit.
+
+        Raises:
+            RecipeError: as `positions`.
+        """
+        cls, sep = ends(tokenizer)
+        words, positions = tokenize(tokenizer, text), self.positions(config)
+        limit = min(self.max_target_tokens or positions, positions)
+        labels = [*cls.ids, *words[: max(limit - 2, 0)], *sep.ids]
+        return {"labels": np.array(labels, np.int32), "target": len(words) + 2}
+
+    def cut(self, question: list[int]) -> tuple[list[int], dict[str, Any]]:
+        """Return as many tokens of a question as are read, and flags of the answer."""
+        if self.max_question is None or len(question) <= self.max_question:
+            return question, {}
+        return question[: self.max_question], {"question_cut": True}
+
+    def read_off(self, name: str, output: Outputs) -> dict[str, Any]:
+        """Return what an output says: the text by a name, the number of its tokens without special
+        ones, and ``unfinished`` where it had become too long before its end came."""
+        tokenizer = self._tokenizer
+        ids = [int(token) for token in output[WRITTEN] if token >= 0]
+        special = set(tokenizer.all_special_ids)
+        words = [token for token in ids if token not in special]
+        text = tokenizer.decode(words, clean_up_tokenization_spaces=False).strip()
+        answer: dict[str, Any] = {name: text, f"{name}_tokens": len(words)}
+        if special_id(tokenizer, "sep") not in ids[START:]:
+            answer["unfinished"] = True
+        return answer
