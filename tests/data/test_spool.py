@@ -184,9 +184,12 @@ def test_damaged_data_end_the_writing_with_their_place(tmp_path):
 
 
 WRITER = """
-import itertools, sys
+import itertools, signal
 from ldt.data.records import Example
 from ldt.data.spool import Examples
+
+# Also where the tests run in the background of a shell, which ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def endless():
     for number in itertools.count():
