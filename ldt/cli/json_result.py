@@ -14,11 +14,11 @@ from ldt.errors import escaped
 log = logging.getLogger("ldt")
 
 
-def tell(facts: Callable[[], dict[str, Any]], target: str | None, show: Callable[[], None]) -> None:
+def tell(facts: Callable[[], Any], target: str | None, show: Callable[[], None]) -> None:
     """Show a result and write it into a file, or print it as JSON in place of that.
 
     Args:
-        facts: makes all there is to say of the result.
+        facts: makes all there is to say of the result, as JSON has it.
         target: the file; "-" for JSON on standard output, None for neither.
         show: prints the result for people.
 

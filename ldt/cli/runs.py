@@ -1,19 +1,16 @@
 """ldt runs: the runs of a folder side by side."""
 
-import json as json_text
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ldt.cli import json_result
 from ldt.cli.console import say, stdout
-from ldt.errors import escaped, plain
+from ldt.errors import plain
 
 if TYPE_CHECKING:
     from ldt.report.runs import Run
-
-log = logging.getLogger("ldt")
 
 # Columns from left to right, and those that a narrow terminal has no room for, the first ones
 # first. Names longer than `NAME` go on a line of their own before one goes.
@@ -55,24 +52,16 @@ def runs(
 
     if json and json != "-":
         result_file.check(Path(json), "--json")
-    found = listed(folders or ["runs"], sort)
-    if json:
-        facts = [run.facts() for run in found]
-        text = json_text.dumps(facts, ensure_ascii=False, indent=2)
-        if json == "-":
-            typer.echo(escaped(text) if stdout.is_terminal else text)
-            return
-    if found:
-        _show(found)
-    else:
-        say(f"no runs in {', '.join(folders or ['runs'])}; ldt finetune RECIPE makes one")
-    if json:
-        result_file.write(Path(json), f"{text}\n")
-        log.info("%s: written", json)
+    places = folders or ["runs"]
+    found = listed(places, sort)
+    json_result.tell(lambda: [run.facts() for run in found], json, lambda: _show(found, places))
 
 
-def _show(found: "list[Run]") -> None:
+def _show(found: "list[Run]", places: list[str]) -> None:
     """A line a run on standard output; what there is to say about one on standard error."""
+    if not found:
+        say(f"no runs in {', '.join(places)}; ldt finetune RECIPE makes one")
+        return
     rows = [_cells(run) for run in found]
     widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in COLUMNS}
     shown = list(COLUMNS)
