@@ -16,7 +16,7 @@ from ldt.metrics.baseline import is_better
 from ldt.recipe.recipe import RECIPE
 from ldt.tasks import TASKS
 from ldt.training import checkpoints, run_folder
-from ldt.training.log_file import METRICS, evaluated, is_metric, rows
+from ldt.training.log_file import METRICS, evaluated, is_metric, number, rows
 
 DEPTH = 3  # folders below one that is looked through
 FINISHED, RUNNING, STOPPED, DAMAGED = "finished", "running", "stopped", "damaged"
@@ -139,7 +139,7 @@ def read(folder: Path) -> Run:
     run["date"] = _changed(folder / METRICS) or _changed(folder / run_folder.RUN)
     if holder := files.holder(folder):
         last = log[-1] if log else {"step": 0}
-        epoch = f", epoch {last['epoch']:.2f}" if _number(last.get("epoch")) is not None else ""
+        epoch = f", epoch {last['epoch']:.2f}" if number(last.get("epoch")) is not None else ""
         who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
         return Run(**run, state=RUNNING, note=f"{who}: step {last['step']:,}{epoch}")
     steps = list(checkpoints.checkpoints(folder))
@@ -159,10 +159,10 @@ def _finished(folder: Path, record: dict[str, Any], run: dict[str, Any]) -> Run:
         run["date"] = datetime.fromisoformat(results["finished"]).astimezone()
         run["model"] = _text(results.get("base_model")) or run["model"]
         run["length"] = _whole(results.get("max_length")) or run["length"]
-        run["time"] = _number(results["seconds"])
+        run["time"] = number(results["seconds"])
         metric = (results["metric"] or "train_loss").removeprefix("eval_")
         names = [evaluated(metric), metric]
-        run["value"] = next((_number(metrics[name]) for name in names if name in metrics), None)
+        run["value"] = next((number(metrics[name]) for name in names if name in metrics), None)
         run["metric"] = metric
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return Run(**run, note=f"{run_folder.RESULTS} cannot be read")
@@ -177,9 +177,9 @@ def _logged(log: list[dict[str, Any]], metric: Any) -> dict[str, Any]:
         if names:
             others = [name for name in names if name != "eval_loss"]
             name = wanted if wanted in names else (others or names)[0]
-            return {"metric": name.removeprefix("eval_"), "value": _number(row[name])}
+            return {"metric": name.removeprefix("eval_"), "value": number(row[name])}
     losses = [row["loss"] for row in log if "loss" in row]
-    return {"metric": "train_loss", "value": _number(losses[-1])} if losses else {}
+    return {"metric": "train_loss", "value": number(losses[-1])} if losses else {}
 
 
 def _resuming(folder: Path, task: str | None) -> str:
@@ -226,9 +226,3 @@ def _text(value: Any) -> str | None:
 
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: Any) -> float | None:
-    """A finite number, else None."""
-    is_number = isinstance(value, int | float) and math.isfinite(value)
-    return float(value) if is_number else None

@@ -28,10 +28,14 @@ def values(log: Iterable[Mapping[str, Any]], key: str) -> list[tuple[int, float 
     found: list[tuple[int, float | None]] = []
     for row in log:
         if key in row:
-            value = row[key]
-            is_finite = isinstance(value, int | float) and math.isfinite(value)
-            found.append((row["step"], float(value) if is_finite else None))
+            found.append((row["step"], number(row[key])))
     return found
+
+
+def number(value: Any) -> float | None:
+    """A value of a log as a finite number, None of anything else."""
+    is_finite = isinstance(value, int | float) and math.isfinite(value)
+    return float(value) if is_finite else None
 
 
 def cut_log(path: Path, step: int) -> None:
