@@ -142,6 +142,7 @@ def test_real_documents_have_the_figures_of_scikit_learn(dev, digits):
         assert result.metrics[name] == pytest.approx(mean, abs=1e-9), name
     low, high = result.intervals["span.map"]
     assert low < result.metrics["span.map"] < high
+    assert len({item.unit for item in result.items}) == len(dev["documents"])
 
 
 def test_a_resample_has_the_figures_of_a_file_with_those_documents(dev):

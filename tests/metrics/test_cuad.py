@@ -141,6 +141,8 @@ def test_of_equal_texts_the_last_probability_counts():
     ("answer", "prediction", "same"),
     [
         ("May 1, 2020", "may 1 2020.", True),  # case and signs
+        ("MAY", "may", True),
+        ("a.b,c;d:e", "abcde", True),  # four signs are dropped and part nothing
         ("and/or", "and or", True),  # a slash is a blank
         ("a b", "a b c d", True),  # half is enough
         ("a b", "a b c d e", False),
@@ -195,6 +197,15 @@ def test_a_recall_that_is_not_reached_has_precision_0_and_no_area():
     assert figures["aupr"] == pytest.approx(75)  # nothing is added up to recall 1
 
 
+@pytest.mark.parametrize(
+    ("found", "at_80", "at_90"), [(15, 0, 0), (16, 100, 0), (17, 100, 0), (18, 100, 100)]
+)
+def test_a_recall_that_is_just_met_is_reached(found, at_80, at_90):
+    counts = np.full(len(cuad.THRESHOLDS), found)
+    figures = cuad.curve_figures(counts, np.zeros_like(counts), 20)
+    assert (figures["prec_at_80_recall"], figures["prec_at_90_recall"]) == (at_80, at_90)
+
+
 def test_a_recall_that_only_threshold_0_reaches_is_not_looked_at():
     found, wrong = curve(("a b", 0.0005))
     figures = cuad.curve_figures(found, wrong, 1)
@@ -229,6 +240,12 @@ def test_intervals_and_groups_are_of_contracts_scored_anew():
     assert result.intervals["aupr"] == (0, 100)
     counts = result.figures(np.array([[2, 0], [0, 2], [1, 1]]))
     assert counts["aupr"].tolist() == [100, 0, 50]
+    # Questions on one contract are drawn together.
+    result = evaluate(
+        [contract({"Date": ["May 1"], "Cap": ["x"]})],
+        {f"{TITLE}__Date": [("May 1", 0.995)], f"{TITLE}__Cap": []},
+    )
+    assert len({item.unit for item in result.items}) == 1
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,21 @@ def test_absent_answers_are_null_and_yes_is_read_in_any_case(score):
     assert score(gold, [bare | {"yes_no_answer": "Yes"}]).metrics["short-answer-recall"] == 100
 
 
+@pytest.mark.parametrize("name", ["long_answer_score", "short_answers_score"])
+def test_a_score_may_not_be_absent_even_of_a_null_answer(score, name):
+    bare = predicted(0)
+    del bare[name]
+    with pytest.raises(DataError, match=f"0: {name} is null, expected a number"):
+        score([[(None,)] * 5], [bare])
+
+
+def test_the_baseline_is_the_first_paragraph_and_not_the_first_candidate(tmp_path):
+    page = "<Table> a </Table> <P> b </P>".split()
+    gold = write(tmp_path / "gold.jsonl", nq(0, page, [(0, 3), (3, 6)], [(1,)] * 5))
+    found = evaluate(gold, write(tmp_path / "p.json", {"predictions": [predicted(0)]}), format="nq")
+    assert found.baselines["long-answer-f1"] == ("always the first paragraph", 100)
+
+
 def test_gold_of_one_annotation_is_told_to_have_no_answers(score):
     found = score([[(0,)]], [predicted(0, tokens(0, 4))])
     assert found.metrics["long-best-threshold-f1"] == 0
@@ -201,8 +216,9 @@ def test_intervals_choose_the_threshold_anew_and_pages_stay_whole(score):
     gold = [[(0,)] * 5] * 6 + [[(None,)] * 5] * 6
     answers = [predicted(n, tokens(0, 4), float(n % 5)) for n in range(12)]
     found = score(gold, answers)
-    low, high = found.intervals["long-best-threshold-f1"]
-    assert low < found.metrics["long-best-threshold-f1"] < high
+    for name in ("long-best-threshold-f1", "long-answer-f1"):
+        low, high = found.intervals[name]
+        assert low < found.metrics[name] < high
     assert "long-best-threshold" not in found.intervals
     assert found.units == "pages"
     assert {item.unit for item in found.items} == {f"page of {n}" for n in range(12)}

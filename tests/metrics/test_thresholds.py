@@ -86,6 +86,15 @@ def test_recall_at_a_precision_is_the_largest_one_and_0_where_none_reaches_it():
     assert {float(value[0]) for value in wrong.values()} == {0.0}
 
 
+def test_figures_of_all_answers_count_parts_and_leave_silence_out():
+    # Half a right answer of 2 and of 2 to give; then the first one twice: 1 of 3 and of 3.
+    answers = [answer(True, True, 0.5, 1.0), answer(False, True, 0.0, 1.0)]
+    answers.append(answer(True, False, 0.0, 1.0))
+    found = Curve(answers).whole(np.array([[1, 1, 1], [2, 1, 1]]), "")
+    for name in ("f1", "precision", "recall"):
+        assert found[name] == pytest.approx([25, 100 / 3])
+
+
 def test_nothing_answered_and_nothing_to_answer_are_0():
     for answers in ([answer(True, False, 0.0, 1.0)], [answer(False, True, 0.0, 1.0)]):
         assert {float(value[0]) for value in figures(answers).values()} == {0.0}

@@ -144,9 +144,10 @@ def test_english_has_no_part_in_the_means_and_alone_they_are_0(score):
 def test_a_missing_prediction_is_a_wrong_answer_of_score_0_where_gold_has_none(score):
     # Of two missing ones that without gold is answered, at score 0: above -1 it costs precision.
     questions = [("finnish", RIGHT), ("finnish", NOBODY), ("finnish", RIGHT)]
-    found = score(questions, [predicted(0, index=0, score=-1.0)])
-    assert found.metrics["avg_passage_precision"] == 50
-    assert found.metrics["avg_passage_recall"] == 50
+    found = score(questions, [predicted(0, index=0, score=-1.0, span=(10, 20))])
+    for part in ("passage", "minimal"):
+        assert found.metrics[f"avg_{part}_precision"] == 50
+        assert found.metrics[f"avg_{part}_recall"] == 50
     assert any("2 questions without a prediction" in line for line in found.warnings)
     assert found.missing == ["1", "2"]
 
@@ -193,6 +194,19 @@ def test_a_line_without_minimal_answer_is_refused_and_does_not_reuse_the_one_bef
     del bare["minimal_answer"]
     with pytest.raises(DataError, match=r"pred.jsonl:2: no field 'minimal_answer'"):
         score([("finnish", RIGHT)] * 2, [predicted(0), bare])
+
+
+def test_a_prediction_that_stands_twice_is_refused(score):
+    with pytest.raises(DataError, match=r"pred.jsonl:2: the id '0' stands twice"):
+        score([("finnish", RIGHT)], [predicted(0), predicted(0)])
+
+
+def test_questions_on_one_page_are_drawn_together(tmp_path):
+    lines = [tydi(n, TEXT, [(0, 50)], RIGHT, document_url="https://a") for n in range(2)]
+    gold = write(tmp_path / "gold.jsonl", *lines, tydi(2, TEXT, [(0, 50)], RIGHT))
+    pred = write(tmp_path / "pred.jsonl", *(predicted(n, index=0) for n in range(3)))
+    first, second, other = evaluate(gold, pred, format="tydiqa").items
+    assert first.unit == second.unit != other.unit
 
 
 def test_resamples_and_groups_leave_out_a_language_of_which_no_question_counts(score):

@@ -57,6 +57,7 @@ def test_a_test_set_has_no_labels():
             "f: 7: the hypothesis 'z' is none of the labels",
         ),
         ({"annotation_sets": []}, "f: 7: 0 annotation_sets, expected one"),
+        ({"annotation_sets": [{}, {}]}, "f: 7: 2 annotation_sets, expected one"),
         (
             {"annotation_sets": [{"annotations": {"x": {"choice": "No", "spans": []}}}]},
             "f: 7/x: choice 'No', expected one of NotMentioned, Entailment, Contradiction",

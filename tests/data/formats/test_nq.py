@@ -3,7 +3,7 @@
 import gzip
 
 import pytest
-from passages_made import changed, nq, simplified, write
+from passages_made import NULL, changed, nq, simplified, write
 
 from ldt.data.formats import nq as layout
 from ldt.data.formats import read
@@ -66,6 +66,12 @@ def test_tags_with_attributes_are_tags_in_both_layouts(tmp_path):
         assert one(tmp_path / "nq.jsonl", line).fields["context"] == "a <Tb>"
 
 
+def test_a_nested_candidate_is_told(tmp_path):
+    made = changed(LINE, "long_answer_candidates.2.top_level", False)
+    candidates = one(tmp_path / "nq.jsonl", made).fields["candidates"]
+    assert [each["top_level"] for each in candidates] == [True, True, False, True, True]
+
+
 def test_the_original_layout_says_itself_which_tokens_are_tags(tmp_path):
     made = nq(1, ["<P>", "<P>", "b", "</P>"], [(0, 4)])
     made["document_tokens"][1]["html_token"] = False
@@ -86,6 +92,9 @@ def test_characters_go_to_bytes_and_tokens_and_back_exactly(tmp_path):
     # A part of a word is the word: of e and its mark, the mark.
     (place,) = layout.offsets(fields, None, (10, 11))["short_answers"]
     assert (place["start_token"], place["end_token"]) == (11, 12)
+    # The blanks around a word are of no other word.
+    (place,) = layout.offsets(fields, None, (2, 7))["short_answers"]
+    assert (place["start_token"], place["end_token"]) == (2, 3)
     bare = one(tmp_path / "nq.jsonl", simplified(LINE)).fields
     (place,) = layout.offsets(bare, None, (3, 8))["short_answers"]
     assert place == {"start_byte": -1, "end_byte": -1, "start_token": 2, "end_token": 7}
@@ -136,6 +145,14 @@ def test_both_layouts_of_the_sample_give_the_same_examples(shared_data):
         (
             changed(LINE, "annotations.0.long_answer.start_token", -1),
             "annotation 0: start_token -1, end_token 4; both are -1, or neither",
+        ),
+        (
+            changed(LINE, "long_answer_candidates.1", NULL),
+            "candidate 1: start_token is -1, expected a token",
+        ),
+        (
+            changed(LINE, "annotations.0.short_answers.0", {"start_byte": 10, "end_byte": 16}),
+            "annotation 0: bytes without tokens, expected both",
         ),
         (
             changed(LINE, "annotations.0.yes_no_answer", "MAYBE"),

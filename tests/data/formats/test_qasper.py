@@ -74,6 +74,13 @@ def test_parallel_lists_are_the_same_paper():
     ]
 
 
+def test_evidence_that_stands_twice_is_the_first_of_its_paragraphs():
+    paper = by_rows()
+    paper["full_text"]["paragraphs"] = [["one", "two"], ["two", ""]]
+    (example,) = qasper.read(JsonFile("f", [paper]), None)
+    assert example.fields["answers"][0]["paragraphs"] == [1]
+
+
 @pytest.mark.parametrize(
     ("more", "reference"),
     [

@@ -74,6 +74,16 @@ def test_the_real_samples_hold_spans_of_whole_characters_in_all_languages(shared
             "candidate 0: plaintext_start_byte 8 is not below plaintext_end_byte 8",
         ),
         (
+            "passage_answer_candidates.0",
+            places(None),
+            "candidate 0: plaintext_start_byte is -1, expected a byte",
+        ),
+        (
+            "annotations.0.minimal_answer",
+            {"plaintext_start_byte": 3, "plaintext_end_byte": -1},
+            "annotation 0: plaintext_start_byte 3, plaintext_end_byte -1; both are -1, or neither",
+        ),
+        (
             "annotations.1.minimal_answer",
             places((1, 5)),
             "annotation 1: plaintext_end_byte 5 is inside of a character of the UTF-8",
