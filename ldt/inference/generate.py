@@ -45,7 +45,7 @@ class CharacterPredictor:
         self.tokenizer = read_tokenizer(folder)
         self.alphabet = Alphabet.of_tokenizer(self.tokenizer, folder)
         model = recipe.task.head().from_pretrained(
-            folder, dtype="float32", attention_backend=recipe.model.attention
+            folder, mapped=True, dtype="float32", attention_backend=recipe.model.attention
         )
         self.model = model.to(find_device(device)).eval()
 

@@ -113,7 +113,7 @@ def is_character_model(folder: str) -> bool:
 
 def _of_masked_words(folder, names, lengths, text, seed, device):
     """Masked tokens of a text, the same at every length, scored in inputs of each length."""
-    model = load(folder, LdtForMaskedLM)
+    model = load(folder, LdtForMaskedLM, mapped=True)
     if model.new_weights:
         raise ModelError(
             f"{folder}: no masked LM: there are no weights for {', '.join(model.new_weights)}; "
@@ -165,7 +165,8 @@ def _of_characters(folder, names, part, lengths, step, device):
         ids = parts[part]
     if len(ids) < 2:
         raise DataError(f"{', '.join(names)}: {len(ids)} {alphabet.unit}s, 2 are needed")
-    model = LdtForCausalLM.from_pretrained(folder, dtype="float32").to(find_device(device)).eval()
+    model = LdtForCausalLM.from_pretrained(folder, dtype="float32", mapped=True)
+    model = model.to(find_device(device)).eval()
     rows = []
     for length in lengths or [DEFAULT_LENGTH if data is None else data.max_length]:
         stride = length // 2 if step is None else step

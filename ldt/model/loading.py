@@ -3,37 +3,33 @@
 import dataclasses
 import logging
 import os
-import pickle
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from transformers import AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from ldt.errors import ModelError, ShapeError, first_line, listed, plural
 from ldt.model import adapters
 from ldt.model.config import LdtConfig, OwnConfig, usable_length
-from ldt.model.config_file import make_config, read_json, read_table, read_values
-from ldt.model.encoders import ENCODERS, SEQ2SEQ, encoder_class
+from ldt.model.config_file import make_config, read_table, read_values
+from ldt.model.encoders import ENCODERS, encoder_class
 from ldt.model.hub import (
     HUB_OPTIONS,
     TOKENIZER_TABLES,
     TOKENIZERS,
-    WEIGHTS,
     download,
     is_hub_id,
 )
 from ldt.model.seq2seq.config import LdtSeq2SeqConfig, is_seq2seq
 from ldt.model.seq2seq.generation import read_generation_config
 from ldt.model.skeleton import check_finite, check_shapes
+from ldt.model.weights import read_weights, weight_files
 
 log = logging.getLogger("ldt")
 
-_AUTHORS_PREFIXES = ("roberta.", "model.")  # of the base in the files of Longformer's authors
-_OLD_BUFFER = "embeddings.position_ids"
 _FILES = {  # what a file is that is named in place of a model
     **dict.fromkeys((".yaml", ".yml"), "is a recipe"),
     **dict.fromkeys((".csv", ".tsv", ".jsonl", ".parquet", ".txt"), "is a file of data"),
@@ -42,12 +38,13 @@ _FILES = {  # what a file is that is named in place of a model
 _names = partial(listed, most=4, show=str)
 
 
-def load(path, cls, **config_changes):
+def load(path, cls, *, mapped=False, **config_changes):
     """A model of class ``cls`` in float32 and evaluation mode.
 
     Args:
         path: folder, or hub id when there is no such folder.
         cls: one of ldt's model classes.
+        mapped: as in `ldt.model.weights.read_weights`.
         config_changes: values that replace those of config.json. Other labels make a new head.
             ``dtype`` is the type of the weights.
 
@@ -58,13 +55,14 @@ def load(path, cls, **config_changes):
     folder = find_folder(path)
     config = read_config(folder, **config_changes)
     new = "head" if {"num_labels", "id2label"} & config_changes.keys() else "nothing"
-    return _load(cls, folder, config, (), {"dtype": dtype}, new)[0]
+    return _load(cls, folder, config, (), {"dtype": dtype}, new, mapped)[0]
 
 
 def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **kwargs):
     """`PreTrainedModel.from_pretrained` of ldt's classes; see `LdtPreTrainedModel`.
 
-    Only tensors are read, and no code: ``trust_remote_code`` and its like change nothing.
+    Only tensors are read, and no code: ``trust_remote_code`` and its like change nothing. The
+    weights are never mapped.
     """
     if path is None:  # a config and a state_dict of the caller
         kwargs |= {"config": config, "output_loading_info": output_loading_info}
@@ -82,7 +80,7 @@ def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **
         config, kwargs = _from_dict(adapters.values(folder), folder, **kwargs)
     elif not isinstance(config, cls.config_classes()):
         config = cls.config_class.from_dict(config.to_dict())
-    model, info = _load(cls, folder, config, args, kwargs | dtype, new)
+    model, info = _load(cls, folder, config, args, kwargs | dtype, new, mapped=False)
     return (model, info) if output_loading_info else model
 
 
@@ -215,80 +213,15 @@ def read_config(folder, **changes):
     return config
 
 
-def weight_files(folder):
-    """The weight files of a folder: one, or the shards that its index names.
-
-    Raises:
-        ModelError: there is none, or the index names a file that is missing or outside the folder.
-    """
-    for name in WEIGHTS:
-        file = folder / name
-        if file.is_file():
-            break
-    else:
-        raise ModelError(
-            f"{folder}: no weights (model.safetensors or pytorch_model.bin); "
-            f"ldt convert SOURCE {folder} makes a model there"
-        )
-    if not name.endswith(".index.json"):
-        return [file]
-    try:
-        shards = sorted(set(read_json(file)["weight_map"].values()))
-    except (KeyError, AttributeError, TypeError):
-        raise ModelError(f"{file}: no weight_map of names to files") from None
-    for shard in shards:
-        if not isinstance(shard, str) or Path(shard).name != shard or "\\" in shard:
-            raise ModelError(f"{file}: {shard!r} is not a file of this folder and is not read")
-        if not (folder / shard).is_file():
-            raise ModelError(f"{folder}: {shard} is missing, which {name} names")
-    return [folder / shard for shard in shards]
-
-
-def read_weights(folder):
-    """{name: tensor} of a folder, the names without the encoder's prefix.
-
-    Raises:
-        ModelError: the weights are missing, damaged, or hold anything but tensors.
-    """
-    prefixes = [f"{encoder_class(name).base_model_prefix}." for name in ENCODERS | SEQ2SEQ]
-    weights = {}
-    for file in weight_files(folder):
-        for name, tensor in _read(file).items():
-            for prefix in (*prefixes, *_AUTHORS_PREFIXES):
-                name = name.removeprefix(prefix)
-            if name != _OLD_BUFFER:
-                weights[name] = tensor
-    return weights
-
-
-def _read(file):
-    try:
-        if file.suffix == ".safetensors":
-            # Copies: the file may be written to while the model lives.
-            return {name: tensor.clone() for name, tensor in load_file(file).items()}
-        tensors = torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ModelError(
-            f"{file}: holds more than tensors, or is damaged, and is not read; "
-            "a safetensors file cannot hold code"
-        ) from error
-    except MemoryError:
-        raise
-    except Exception as error:  # of a damaged file any
-        raise ModelError(f"{file}: damaged or cut off: {first_line(error)}") from error
-    if not isinstance(tensors, dict) or not all(map(torch.is_tensor, tensors.values())):
-        raise ModelError(f"{file}: not a table of names and tensors")
-    return tensors
-
-
-def _load(cls, folder, config, args, kwargs, new):
+def _load(cls, folder, config, args, kwargs, new, mapped):
     """A model and transformers' loading info, after the check that nothing of it is amiss.
 
     Args:
         new: what may have other shapes than in the file, and is made anew then: ``nothing``, the
             ``head``, ``anything``.
+        mapped: as in `ldt.model.weights.read_weights`.
     """
-    model, info = _build(cls, folder, config, args, kwargs, new)
+    model, info = _build(cls, folder, config, args, kwargs, mapped, new)
     model._weight_conversions = None  # save under today's names, whatever the file's were
     model.name_or_path = model.config.name_or_path = str(folder)
     if config.is_encoder_decoder and model.can_generate():
@@ -308,14 +241,15 @@ def _load(cls, folder, config, args, kwargs, new):
     return model, info
 
 
-def _build(cls, folder, config, args, kwargs, new="head"):
+def _build(cls, folder, config, args, kwargs, mapped, new="head"):
     """`_load` without a word about what is new or not used."""
     _check(config, folder, cls)
     if adapters.is_adapter(folder):
-        return adapters.load(folder, config, partial(_build, cls, args=args, kwargs=kwargs))
+        build = partial(_build, cls, args=args, kwargs=kwargs, mapped=mapped)
+        return adapters.load(folder, config, build)
     if new == "nothing" and _kind(cls.__name__) not in map(_kind, config.architectures or ()):
         new = "head"  # for another task than the file's
-    state_dict = cls.fit_weights(read_weights(folder), config)
+    state_dict = cls.fit_weights(read_weights(folder, mapped=mapped), config)
     if new != "anything":
         check_shapes(folder, cls, config, args, state_dict, new == "head")
     # transformers lets weights that are missing or misshapen pass; `_check_keys` does not.

@@ -62,5 +62,6 @@ def check_shapes(folder, cls, config, args, state_dict, new_head):
 def check_finite(folder, model):
     """Raise ModelError for weights that are not finite: the answers would not be either."""
     for name, weight in model.named_parameters():
-        if not torch.isfinite(weight.detach().sum(dtype=torch.float64)):
+        # The ends and not the sum, which would be taken of a copy in float64.
+        if weight.numel() and not all(map(torch.isfinite, weight.detach().aminmax())):
             raise ModelError(f"{folder}: {name} holds numbers that are not finite")

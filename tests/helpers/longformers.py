@@ -130,6 +130,19 @@ def to_shards(folder):
     assert len(list(folder.glob("*.safetensors"))) > 2
 
 
+def to_bin_shards(folder):
+    """Turn the weights of ``folder`` into several .bin files and an index."""
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(weights)
+    where = {}
+    for shard, part in (("a.bin", names[::2]), ("b.bin", names[1::2])):
+        torch.save({name: weights[name] for name in part}, folder / shard)
+        where |= dict.fromkeys(part, shard)
+    index = {"metadata": {}, "weight_map": where}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+
+
 def reconfigured(folder, **changes):
     """``folder`` after changes to its config.json."""
     file = folder / "config.json"

@@ -3,7 +3,16 @@ import json
 import pytest
 import torch
 import transformers
-from longformers import HEADS, batch, ldt_model, longformer, reconfigured, to_bin, to_shards
+from longformers import (
+    HEADS,
+    batch,
+    ldt_model,
+    longformer,
+    reconfigured,
+    to_bin,
+    to_bin_shards,
+    to_shards,
+)
 from safetensors.torch import load_file, save_file
 
 import ldt.model
@@ -40,18 +49,6 @@ def to_prefix(folder, prefix):
         weights[prefix + "embeddings.position_ids"] = torch.arange(66)[None]
 
     rewritten(folder, change)
-
-
-def to_bin_shards(folder):
-    weights = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    names = sorted(weights)
-    where = {}
-    for shard, part in (("a.bin", names[::2]), ("b.bin", names[1::2])):
-        torch.save({name: weights[name] for name in part}, folder / shard)
-        where |= dict.fromkeys(part, shard)
-    index = {"metadata": {}, "weight_map": where}
-    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
 
 
 @pytest.mark.parametrize(

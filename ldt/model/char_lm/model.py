@@ -25,9 +25,10 @@ from ldt.model.char_lm.config import (
 from ldt.model.char_lm.recurrence import Recurrence
 from ldt.model.config import layer_dilations, layer_windows
 from ldt.model.heads.losses import cross_entropy
-from ldt.model.loading import find_folder, quiet, read_weights
+from ldt.model.loading import find_folder, quiet
 from ldt.model.packing import pack
 from ldt.model.skeleton import check_finite, check_shapes
+from ldt.model.weights import read_weights
 
 
 def sinusoids(distances, width):
@@ -215,8 +216,11 @@ class LdtForCausalLM(PreTrainedModel):
         self.post_init()
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, mapped=False, **kwargs):
         """As in transformers, but strict.
+
+        Args:
+            mapped: as in `ldt.model.weights.read_weights`.
 
         Raises:
             ModelError: there is no such model, or its weights are not those of its config.
@@ -232,7 +236,7 @@ class LdtForCausalLM(PreTrainedModel):
             check_causal(config)
         except ValueError as error:
             raise ModelError(f"{folder}: {error}") from error
-        weights = read_weights(folder)
+        weights = read_weights(folder, mapped=mapped)
         check_shapes(folder, cls, config, args, weights, new_head=False)
         with quiet():
             model, info = super().from_pretrained(

@@ -1,0 +1,111 @@
+"""Tensors of a model's folder: read into memory, or left in the files, which are mapped then."""
+
+import os
+import pickle
+from math import prod
+from pathlib import Path
+from zipfile import is_zipfile
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from ldt.errors import ModelError, first_line
+from ldt.model.config_file import read_json
+from ldt.model.encoders import ENCODERS, SEQ2SEQ, encoder_class
+from ldt.model.hub import WEIGHTS
+
+_AUTHORS_PREFIXES = ("roberta.", "model.")  # of the base in the files of Longformer's authors
+_OLD_BUFFER = "embeddings.position_ids"
+
+
+def weight_files(folder):
+    """The weight files of a folder: one, or the shards that its index names.
+
+    Raises:
+        ModelError: there is none, or the index names a file that is missing or outside the folder.
+    """
+    for name in WEIGHTS:
+        file = folder / name
+        if file.is_file():
+            break
+    else:
+        raise ModelError(
+            f"{folder}: no weights (model.safetensors or pytorch_model.bin); "
+            f"ldt convert SOURCE {folder} makes a model there"
+        )
+    if not name.endswith(".index.json"):
+        return [file]
+    try:
+        shards = sorted(set(read_json(file)["weight_map"].values()))
+    except (KeyError, AttributeError, TypeError):
+        raise ModelError(f"{file}: no weight_map of names to files") from None
+    for shard in shards:
+        if not isinstance(shard, str) or Path(shard).name != shard or "\\" in shard:
+            raise ModelError(f"{file}: {shard!r} is not a file of this folder and is not read")
+        if not (folder / shard).is_file():
+            raise ModelError(f"{folder}: {shard} is missing, which {name} names")
+    return [folder / shard for shard in shards]
+
+
+def read_weights(folder, *, mapped=False):
+    """{name: tensor} of a folder, the names without the encoder's prefix.
+
+    Args:
+        mapped: leave the tensors in the file, whose pages are read when they are needed, shared
+            between processes, and copied where something writes to them. For models that answer,
+            and files that are replaced by rename, as ldt does: where a file is written in place,
+            its weights change under the model, and where it is cut off, the process is killed.
+            False reads every tensor into memory of its own.
+
+    Raises:
+        ModelError: the weights are missing, damaged, or hold anything but tensors.
+    """
+    prefixes = [f"{encoder_class(name).base_model_prefix}." for name in ENCODERS | SEQ2SEQ]
+    weights = {}
+    for file in weight_files(folder):
+        for name, tensor in _read(file, mapped).items():
+            for prefix in (*prefixes, *_AUTHORS_PREFIXES):
+                name = name.removeprefix(prefix)
+            if name != _OLD_BUFFER:
+                weights[name] = tensor
+    return weights
+
+
+def _copies(file):
+    """Tensors of a safetensors file, which begin where torch lets its own tensors begin.
+
+    Of others, as safetensors reads them, the last bits of a product depend on the place in memory,
+    which is another in each process.
+    """
+    with safe_open(file, framework="pt", backend="pread") as opened:
+
+        def size(name):
+            return prod(opened.get_slice(name).get_shape())
+
+        # The largest first: what was read and its copy are in memory beside the copies before.
+        names = sorted(opened.keys(), key=size, reverse=True)
+        return {name: opened.get_tensor(name).clone() for name in names}
+
+
+def _read(file, mapped):
+    mapped = mapped and os.name != "nt"  # Windows replaces no file that is mapped
+    try:
+        if file.suffix == ".safetensors":
+            if mapped:
+                return load_file(file)
+            return _copies(file)
+        mapped = mapped and is_zipfile(file)  # not of torch before 1.6
+        tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+    except pickle.UnpicklingError as error:
+        raise ModelError(
+            f"{file}: holds more than tensors, or is damaged, and is not read; "
+            "a safetensors file cannot hold code"
+        ) from error
+    except MemoryError:
+        raise
+    except Exception as error:  # of a damaged file any
+        raise ModelError(f"{file}: damaged or cut off: {first_line(error)}") from error
+    if not isinstance(tensors, dict) or not all(map(torch.is_tensor, tensors.values())):
+        raise ModelError(f"{file}: not a table of names and tensors")
+    return tensors
