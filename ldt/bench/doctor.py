@@ -39,7 +39,13 @@ INSTRUCTIONS = {  # as torch calls them -> as people do
     "sve": "SVE",
     "bf16": "bf16",
 }
-SWITCHES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "LDT_ONEDNN", "CUDA_VISIBLE_DEVICES")
+SWITCHES = (
+    "LDT_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "LDT_ONEDNN",
+    "CUDA_VISIBLE_DEVICES",
+)
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -119,15 +125,18 @@ def processor() -> dict[str, Any]:
 
 
 def threads() -> dict[str, Any]:
-    """Processors that are there, that may be used, and that are."""
+    """Processors that are there and may be used, and the threads of commands, which torch takes."""
     import torch
 
-    quota = limits.cpu_quota()
+    quota, (number, why) = limits.cpu_quota(), limits.threads()
+    if number is not None:
+        torch.set_num_threads(number)
     found = {
         "processors": os.cpu_count(),
         "usable": limits.usable_cores(),
         "quota": None if quota is None else round(quota, 2),
         "torch": torch.get_num_threads(),
+        "limited by": why or None,
     }
     with suppress(OSError, AttributeError):
         found["busy"] = round(os.getloadavg()[0], 1)

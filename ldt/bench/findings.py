@@ -1,6 +1,7 @@
 """What of a machine is slow or missing, by the facts of `ldt.bench.doctor`, and what would do."""
 
 from collections.abc import Iterator
+from math import ceil
 from typing import Any, NamedTuple
 
 from ldt.errors import plural
@@ -46,10 +47,10 @@ def _of_threads(facts: dict[str, Any]) -> Iterator[Finding]:
     usable, quota, taken = facts["usable"], facts["quota"], facts["torch"]
     granted = usable if quota is None else min(usable, quota)
     why = f"a quota of {quota:g}" if quota is not None and quota < usable else f"{usable} usable"
-    if taken > max(1, int(granted)):
+    if taken > ceil(granted):
         yield Finding(
             f"{taken} threads share {granted:g} of {facts['processors']} processors ({why})",
-            f"OMP_NUM_THREADS={max(1, int(granted))}",
+            f"OMP_NUM_THREADS={ceil(granted)}",
         )
     elif taken < int(granted) and "OMP_NUM_THREADS" in facts:
         yield Finding(

@@ -13,6 +13,7 @@ from ldt import __version__, errors
 from ldt.cli.console import say, settle
 from ldt.cli.failures import explain
 from ldt.cli.signals import Signals
+from ldt.cli.threads import settled
 
 # Before torch or transformers are imported; a user's own settings win.
 ENVIRONMENT = {
@@ -20,6 +21,9 @@ ENVIRONMENT = {
     # Sizes of batches for which torch and oneDNN keep code: 1,024 of them take hundreds of MB.
     "LRU_CACHE_CAPACITY": "64",
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
+    # Weights are in memory, or mapped, when transformers places them: threads gain nothing, take
+    # memory for their stacks, and where one fails as it starts, Python waits for it for ever.
+    "HF_DEACTIVATE_ASYNC_LOAD": "1",
     "TOKENIZERS_PARALLELISM": "false",  # threads do not survive the fork of a data worker
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -50,6 +54,18 @@ COMMANDS = {
     "doctor": "ldt.cli.doctor:doctor",
 }
 
+# Those that compute with torch.
+COMPUTING = (
+    "convert",
+    "check",
+    "finetune",
+    "pretrain",
+    "thresholds",
+    "predict",
+    "perplexity",
+    "bench",
+)
+
 app = typer.Typer(
     rich_markup_mode=None,  # help that a narrow terminal and a pipe can show
     pretty_exceptions_enable=False,
@@ -75,7 +91,7 @@ for _name, _place in COMMANDS.items():
     if isinstance(_command, typer.Typer):
         app.add_typer(_command, name=_name)
     else:
-        app.command(_name)(_command)
+        app.command(_name)(settled(_command) if _name in COMPUTING else _command)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -97,7 +97,7 @@ def _write(
     from ldt.tasks import TASKS
 
     found = _answer(file, "Data: a file, or for pretraining a folder of text", None, yes, survey)
-    for line in found.lines(task if task in TASKS else found.task):
+    for line in found.lines(task if task and task in TASKS else found.task):
         say(line)
 
     def task_of(name: str) -> str:

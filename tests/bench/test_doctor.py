@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from groups import tree
 
 from ldt import cli
 from ldt.bench import doctor, findings, limits
@@ -56,7 +57,7 @@ def test_of_a_good_machine_nothing_is_said():
             {"quota": 1.5},
             "8 threads share 1.5 of 8 processors (a quota of 1.5)",
         ),
-        ("threads", THREADS, {"quota": 1.5}, ": OMP_NUM_THREADS=1"),
+        ("threads", THREADS, {"quota": 1.5}, ": OMP_NUM_THREADS=2"),
         ("threads", THREADS, {"usable": 4}, "(4 usable): OMP_NUM_THREADS=4"),
         ("threads", THREADS, {"quota": 0.5, "torch": 1}, "a quota of 0.5, less than a processor"),
         ("threads", THREADS, {"torch": 16}, "16 threads share 8"),
@@ -92,18 +93,26 @@ def quick(monkeypatch):
 
 def test_a_quota_and_a_missing_hub_are_reported(quick, monkeypatch, tmp_path):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    (tmp_path / "cpu.max").write_text("50000 100000\n")
-    (tmp_path / "own").write_text("0::/\n")
-    quota = functools.partial(limits.cpu_quota, tmp_path, tmp_path / "own")
+    quota = functools.partial(limits.cpu_quota, tree(tmp_path, "0::/", {"cpu.max": "50000 100000"}))
     monkeypatch.setattr(limits, "cpu_quota", quota)
     lines = list(doctor.examine().lines())
     assert any(line.split() == ["quota", "0.5"] for line in lines)
+    assert any(line.split() == ["limited", "by", "OMP_NUM_THREADS"] for line in lines)
     slow = " ".join(lines[lines.index("slow or missing here:") :])
     assert "2 threads share 0.5 of" in slow
     assert "OMP_NUM_THREADS=1" in slow
     assert "the hub does not answer (Name or service not known)" in slow
     assert any(line.endswith(" TFLOP/s") for line in lines)
     assert any("tokens a second" in line for line in lines)
+
+
+def test_torch_takes_the_threads_of_the_commands(monkeypatch):
+    taken = []
+    monkeypatch.setattr(torch, "set_num_threads", taken.append)
+    monkeypatch.setenv("LDT_THREADS", "3")
+    assert doctor.threads()["limited by"] == "LDT_THREADS"
+    assert doctor.threads()["LDT_THREADS"] == "3"
+    assert taken == [3, 3]
 
 
 def test_the_report_has_no_secret_and_no_name_of_a_user(quick, monkeypatch, capsys):

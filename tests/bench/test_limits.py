@@ -1,23 +1,18 @@
 """Processors and memory that control groups grant, of both versions, in and out of containers."""
 
+import logging
+import os
+import subprocess
+import sys
+
 import pytest
+import torch
+from groups import tree
 
+from ldt import cli
 from ldt.bench import limits
-
-
-@pytest.fixture
-def groups(tmp_path):
-    """Makes the files of control groups: (where they are mounted, the file that names ours)."""
-
-    def make(own, files):
-        root = tmp_path / "cgroup"
-        for name, text in files.items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text + "\n")
-        (tmp_path / "own").write_text(own + "\n")
-        return root, tmp_path / "own"
-
-    return make
+from ldt.cli import threads
+from ldt.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -41,8 +36,8 @@ def groups(tmp_path):
         ("3:memory:/", {"cpu/cpu.cfs_quota_us": "1000"}, None),
     ],
 )
-def test_a_quota_is_the_least_of_the_group_and_those_around_it(own, files, quota, groups):
-    assert limits.cpu_quota(*groups(own, files)) == quota
+def test_a_quota_is_the_least_of_the_group_and_those_around_it(own, files, quota, tmp_path):
+    assert limits.cpu_quota(tree(tmp_path, own, files)) == quota
 
 
 @pytest.mark.parametrize(
@@ -55,13 +50,38 @@ def test_a_quota_is_the_least_of_the_group_and_those_around_it(own, files, quota
         ("4:memory:/", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
     ],
 )
-def test_a_limit_of_memory_is_read(own, files, limit, groups):
-    assert limits.memory_limit(*groups(own, files)) == limit
+def test_a_limit_of_memory_is_read(own, files, limit, tmp_path):
+    assert limits.memory_limit(tree(tmp_path, own, files)) == limit
 
 
 def test_without_control_groups_there_is_no_limit(tmp_path):
-    assert limits.cpu_quota(tmp_path, tmp_path / "none") is None
-    assert limits.memory_limit(tmp_path, tmp_path / "none") is None
+    assert limits.cpu_quota(tmp_path) is None
+    assert limits.memory_limit(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("root", "own", "folder"),
+    [
+        ("/", "/a/b", "a/b"),
+        ("/docker/1", "/docker/1", ""),  # a container that sees the names outside
+        ("/docker/1", "/docker/1/sub/x", "sub/x"),
+        ("/docker/1", "/docker/1/sub/x", "sub"),
+        ("/docker/1", "/docker/10", ""),  # not below what is mounted
+        ("/", "/../other", ""),  # outside of the container's names
+    ],
+)
+def test_a_group_is_found_below_what_is_mounted_of_it(root, own, folder, tmp_path):
+    files = {os.path.join(folder, "cpu.max"): "30000 20000"}
+    assert limits.cpu_quota(tree(tmp_path, f"0::{own}", files, root)) == 1.5
+
+
+def test_a_place_of_mounting_may_have_a_blank(tmp_path):
+    tree(tmp_path, "0::/", {})
+    mounts = "31 24 0:28 / /my\\040groups rw - cgroup2 none rw\n"
+    (tmp_path / "proc/self/mountinfo").write_text(mounts)
+    (tmp_path / "my groups").mkdir()
+    (tmp_path / "my groups/cpu.max").write_text("100000 100000\n")
+    assert limits.cpu_quota(tmp_path) == 1.0
 
 
 def test_processors_are_those_that_the_process_may_use(monkeypatch):
@@ -70,3 +90,105 @@ def test_processors_are_those_that_the_process_may_use(monkeypatch):
     monkeypatch.delattr(limits.os, "sched_getaffinity")
     monkeypatch.setattr(limits.os, "cpu_count", lambda: 7)
     assert limits.usable_cores() == 7
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """Makes a machine of so many processors, all of which may be used, with a quota."""
+
+    def make(processors, quota=None, siblings=()):
+        usable = set(range(processors))
+        monkeypatch.setattr(limits.os, "sched_getaffinity", lambda _: usable, raising=False)
+        monkeypatch.setattr(limits.os, "cpu_count", lambda: processors)
+        files = {} if quota is None else {"cpu.max": f"{int(quota * 100_000)} 100000"}
+        root = tree(tmp_path, "0::/", files, siblings=siblings)
+        monkeypatch.setattr(limits.threads, "__defaults__", (limits.os.environ, root))
+        for name in ("LDT_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_DYNAMIC"):
+            monkeypatch.setenv(name, "")  # so that it is put back
+            monkeypatch.delenv(name)
+        return root
+
+    return make
+
+
+PAIRS = ("0,4", "1,5", "2,6", "3,7", "0,4", "1,5", "2,6", "3,7")
+
+
+@pytest.mark.parametrize(
+    ("quota", "siblings", "number"),
+    [
+        (1.5, (), 2),
+        (1.0, (), 1),
+        (0.2, (), 1),
+        (6.5, (), 7),
+        (7.5, (), None),  # as many threads as torch takes
+        (None, (), None),
+        (3.0, PAIRS, 3),
+        (6.0, PAIRS, None),  # torch takes four, one a core
+    ],
+)
+def test_threads_are_those_that_a_quota_keeps_busy(quota, siblings, number, machine):
+    root = machine(8, quota, siblings)
+    found = limits.threads({}, root)
+    assert found == (number, number and f"a CPU quota of {quota:g} of 8 processors" or "")
+
+
+def test_fewer_processors_that_may_be_used_are_named(machine, monkeypatch):
+    root = machine(8)
+    monkeypatch.setattr(limits.os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
+    assert limits.threads({}, root) == (None, "an affinity to 2 of 8 processors")
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
+def test_a_number_that_the_user_gave_is_left(name, machine):
+    root = machine(8, 1.5)
+    assert limits.threads({name: "4"}, root) == (None, name)
+    assert limits.threads({name: "4", "LDT_THREADS": "3"}, root) == (3, "LDT_THREADS")
+
+
+@pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "two", "2 ", "\u0663", "9999999999"])
+def test_ldt_threads_is_a_whole_number(value, machine):
+    with pytest.raises(UserError, match=f"^LDT_THREADS={value}: expected a whole number of thr"):
+        limits.threads({"LDT_THREADS": value}, machine(8))
+
+
+def test_a_command_takes_the_threads_of_its_quota_and_says_so(machine, monkeypatch, caplog):
+    taken = []
+    machine(64, 1.5)
+    monkeypatch.setattr(torch, "set_num_threads", taken.append)
+    caplog.set_level(logging.INFO, "ldt")
+    assert threads.settled(lambda x: x + 1)(1) == 2
+    assert [os.environ[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")] == ["2", "2"]
+    assert taken == [2]
+    said = "2 threads: a CPU quota of 1.5 of 64 processors; LDT_THREADS takes another number"
+    assert caplog.messages == [said]
+
+
+def test_without_a_quota_nothing_is_set_or_said(machine, monkeypatch, caplog):
+    machine(64)
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: pytest.fail("set"))
+    caplog.set_level(logging.INFO, "ldt")
+    threads.settle()
+    assert "OMP_NUM_THREADS" not in os.environ
+    assert caplog.messages == []
+
+
+def test_commands_that_compute_settle_their_threads(monkeypatch, capsys):
+    monkeypatch.setenv("LDT_THREADS", "many")
+    arguments = {"bench": [], "predict": [], "convert": ["x", "y"]}
+    arguments["perplexity"] = ["--model", "x"]
+    for name in cli.COMPUTING:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([name, *arguments.get(name, ["x"])])
+        assert ended.value.code == 2
+        assert "error: LDT_THREADS=many: expected a whole" in capsys.readouterr().err, name
+
+
+def test_torch_computes_with_the_threads_that_were_settled():
+    code = (
+        "from ldt.cli import threads; threads.settle(); import sys; assert 'torch' not in "
+        "sys.modules; import torch; print(torch.get_num_threads())"
+    )
+    env = os.environ | {"LDT_THREADS": "3", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout == "3\n", done.stderr

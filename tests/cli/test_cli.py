@@ -268,6 +268,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
         **{"batch_tokens": 16384, "max_line_bytes": 256 << 20, "id": None, "device": "auto"},
         **{"precision": "auto", "format": None, "evidence": None, "n_best": None, "encoding": None},
         **{"overwrite": False, "keep": (), "raw_scores": False, "label_sets": None},
+        "int8_bound": 0.01,
         **{"passages": 0, "passages_by": "gradient", "passages_of": None},
         **{"passages_unit": "sentence", "passages_test": False, "chunks": False},
     }
@@ -283,6 +284,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
             "encoding": "cp1252",
         },
         **{"overwrite": True, "keep": ["a", "b"], "raw_scores": True, "label_sets": 0.9},
+        "int8_bound": 0.01,
         **{"passages": 2, "passages_by": "occlusion", "passages_of": ["x"]},
         **{"passages_unit": "paragraph", "passages_test": False, "chunks": True},
     }

@@ -1,0 +1,45 @@
+"""The threads of commands that compute, settled before they import torch."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from ldt.bench import limits
+from ldt.errors import plural
+
+log = logging.getLogger("ldt")
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def settled(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """The command, which settles its threads first."""
+
+    @wraps(command)
+    def run(*args: _Parameters.args, **options: _Parameters.kwargs) -> _Result:
+        settle()
+        return command(*args, **options)
+
+    return run
+
+
+def settle() -> None:
+    """Let torch and numpy take the threads of `ldt.bench.limits.threads`, and say a quota.
+
+    Raises:
+        UserError: LDT_THREADS is no whole number from 1 on.
+    """
+    number, why = limits.threads()
+    if number is None:
+        return
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(number)
+    os.environ["MKL_DYNAMIC"] = "FALSE"  # else MKL takes fewer, as torch.set_num_threads knows
+    if torch := sys.modules.get("torch"):  # it has read them already
+        torch.set_num_threads(number)
+    if why != "LDT_THREADS":
+        log.info(f"{plural(number, 'thread')}: {why}; LDT_THREADS takes another number")
