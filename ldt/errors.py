@@ -21,6 +21,7 @@ EXIT_MODEL = 5
 EXIT_RESOURCES = 6
 EXIT_REJECTS = 7
 EXIT_DIVERGED = 8
+EXIT_PRECISION = 9
 EXIT_SIGINT = 130
 EXIT_SIGTERM = 143
 
@@ -63,6 +64,12 @@ class TrainingDiverged(UserError):
     """A loss or gradient that is not finite."""
 
     exit_code = EXIT_DIVERGED
+
+
+class PrecisionError(UserError):
+    """Answers that a less precise arithmetic would change more than is allowed."""
+
+    exit_code = EXIT_PRECISION
 
 
 class Stopped(KeyboardInterrupt):

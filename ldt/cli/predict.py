@@ -1,5 +1,6 @@
 """ldt predict: a fine-tuned model answers for every document of a file."""
 
+import gc
 from typing import Annotated, Literal
 
 import typer
@@ -127,10 +128,20 @@ def predict(
         Literal["auto", "fp32", "bf16", "int8"],
         typer.Option(
             help="Number format to compute in; bf16 and int8 (CPU only) are faster and less exact, "
-            "and the first batch shows by how much. By default bf16 on a GPU that has it, else "
+            "and the first documents show by how much. By default bf16 on a GPU that has it, else "
             "fp32."
         ),
     ] = "auto",
+    int8_bound: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="SHARE",
+            help="Share of the first 200 answers that int8 may change against fp32 without being "
+            "refused; 1 goes on all the same.",
+        ),
+    ] = 0.01,
     raw_scores: Annotated[
         bool,
         typer.Option(
@@ -206,6 +217,7 @@ def predict(
         raise errors.UserError(
             f"FILE {file[0]!r} and --input {source[0]!r} both name the documents; give one of them"
         )
+    gc.set_threshold(50_000)  # what is made until the first answer are modules, which stay
     from ldt.inference.predict import predict
 
     return predict(
@@ -227,6 +239,7 @@ def predict(
         n_best=n_best,
         device=device,
         precision=precision,
+        int8_bound=int8_bound,
         raw_scores=raw_scores,
         label_sets=label_sets,
         passages=passages,

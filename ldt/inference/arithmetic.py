@@ -3,7 +3,9 @@
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
+from ldt.inference.agreement import Agreement
 from ldt.inference.answer_file import AnswerFile, AnswerStream
 
 log = logging.getLogger("ldt")
@@ -27,6 +29,22 @@ def settled(precision: str, automatic: Callable[[], str], sink: AnswerFile | Ans
             why = "as the answers that are there already"
         log.info("%s: %s", precision, why)
     return precision
+
+
+def compared(exact: Any, bound: float, sink: AnswerFile | AnswerStream) -> Agreement | None:
+    """What compares answers in int8; None where the run that began the file has gone on with it.
+
+    Args:
+        exact: the `ldt.inference.stream.Predictor` in fp32.
+        bound: share of the first answers that may change.
+        sink: of the answers.
+    """
+    if not sink.count:
+        return Agreement(exact, bound, lambda found: sink.remember("int8", lambda: found))
+    before = sink.remember("int8", dict)  # nothing where that run did not come so far
+    found = "; of the first {documents:,}, {changed:,} changed against fp32" if before else ""
+    log.info(f"int8: as the answers that are there already{found.format(**before)}")
+    return None
 
 
 def same_products(sink: AnswerFile, stack: ExitStack) -> None:

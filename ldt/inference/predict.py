@@ -26,6 +26,8 @@ from ldt.errors import (
     plural,
 )
 from ldt.inference import PREDICTORS, arithmetic, kept
+from ldt.inference.agreement import Agreement
+from ldt.inference.ahead import ahead
 from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects
 from ldt.inference.answer_table import layout_of, published_layout
 from ldt.inference.ending import Ending
@@ -39,7 +41,7 @@ from ldt.inference.inputs import (
 from ldt.inference.passages import By, Explaining, Wanted
 from ldt.inference.progress import progress
 from ldt.inference.run_folder import classes_of, find_model, fingerprint, read_recipe
-from ldt.inference.stream import Beside, Counts, Documents, Predictor, ahead, answer_all
+from ldt.inference.stream import Beside, Counts, Documents, Predictor, answer_all
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import AnyTask
 from ldt.tasks.generation import wordless
@@ -67,6 +69,7 @@ def predict(
     n_best: int | None = None,
     device: str = "auto",
     precision: str = "auto",
+    int8_bound: float = 0.01,
     raw_scores: bool = False,
     label_sets: float | None = None,
     passages: int = 0,
@@ -105,6 +108,8 @@ def predict(
         device: a torch device; "auto" is the GPU if there is one.
         precision: a name in `ldt.model.precision.PRECISIONS`, or "auto": that of the answers that
             are there, else bf16 on a GPU that has it and fp32 elsewhere.
+        int8_bound: share of the first `ldt.inference.agreement.DOCUMENTS` answers that may be
+            others in int8 than in fp32; 1 for all.
         raw_scores: whether the scores of a classification are logits, as the model gives them.
         label_sets: probability with which a key ``label_set`` holds all the right classes.
         passages: passages of the document that each answer names as what it rests on, best first.
@@ -122,7 +127,7 @@ def predict(
         UserError: with its exit code, when a path, a record, the model or the memory is to blame.
         BrokenPipeError: nobody reads the output any more.
     """
-    _check_options(on_error, batch_tokens, format, encoding)
+    _check_options(on_error, batch_tokens, format, encoding, int8_bound)
     inputs = each(input)
     rejects = Rejects(rejects_path(inputs[0], output))
     for source in inputs:
@@ -159,10 +164,15 @@ def predict(
             waits = any(map(pauses, inputs))
             if not (waits or inputs[0].startswith("hf:") or format in PUBLISHED):
                 _read_first(documents, on_error, beside)
-            predictor = _load(folder, recipe, device, precision, shown, sink, stack, wanted)
+            rounding = precision, int8_bound
+            predictor, agreement = _load(
+                folder, recipe, device, rounding, shown, sink, stack, wanted
+            )
             stack.enter_context(closing(rejects))
             skipped = None if on_error == "stop" else rejects
-            counts = _answer(documents, waits, predictor, sink, batch_tokens, skipped, beside)
+            counts = _answer(
+                documents, waits, predictor, sink, batch_tokens, skipped, beside, agreement
+            )
         _log_summary(counts, rejects, predictor.max_length)
         ending.code = EXIT_REJECTS if rejects.count else EXIT_OK
     return ending.code
@@ -222,20 +232,28 @@ def _load(
     folder: Path,
     recipe: Recipe,
     device: str,
-    precision: str,
+    rounding: tuple[str, float],
     shown: dict[str, Any],
     sink: AnswerFile | AnswerStream,
     stack: ExitStack,
     wanted: Wanted,
-) -> Predictor:
-    """The model; it computes as the run did that began the file."""
+) -> tuple[Predictor, Agreement | None]:
+    """The model; it computes as the run did that began the file. In int8, what compares answers.
+
+    Args:
+        rounding: the precision, and the share of answers that int8 may change.
+    """
     shown = {name: value for name, value in shown.items() if value}
     make = resolve_name(PREDICTORS[recipe.task.kind])
-    precision = arithmetic.settled(precision, partial(make.automatic, device), sink)
+    precision = arithmetic.settled(rounding[0], partial(make.automatic, device), sink)
     predictor = make(folder, recipe, device, precision, **shown)
     if isinstance(sink, AnswerFile):
         arithmetic.same_products(sink, stack)
-    return Explaining(predictor, wanted) if wanted.keys() else predictor
+    agreement = None
+    if precision == "int8":
+        agreement = arithmetic.compared(predictor.exact, rounding[1], sink)
+        predictor.exact = None  # whose weights the agreement lets go of
+    return Explaining(predictor, wanted) if wanted.keys() else predictor, agreement
 
 
 def _answer(
@@ -246,6 +264,7 @@ def _answer(
     batch_tokens: int,
     rejects: Rejects | None,
     beside: Beside | None,
+    agreement: Agreement | None,
 ) -> Counts:
     """Write the answer of every record; with ``rejects`` broken records go there, else raise."""
     broken = refuse = None
@@ -263,6 +282,7 @@ def _answer(
             refuse=refuse,
             beside=beside,
             progress=tell,
+            agreement=agreement,
         )
     sink.finish(documents=documents.sha256(), rejects=rejects.count if rejects else 0)
     return counts
@@ -347,12 +367,18 @@ def _ignore(error: DataError, raw: bytes) -> None:
 
 
 def _check_options(
-    on_error: str, batch_tokens: int, format: str | None, encoding: str | None
+    on_error: str,
+    batch_tokens: int,
+    format: str | None,
+    encoding: str | None,
+    int8_bound: float,
 ) -> None:
     if on_error not in ("stop", "skip"):
         raise ValueError(f"on_error must be stop or skip, got {on_error!r}")
     if batch_tokens < 1:
         raise UserError(f"--batch-tokens must be at least 1, got {batch_tokens}")
+    if not 0 <= int8_bound <= 1:
+        raise UserError(f"--int8-bound {int8_bound:g}: expected a share from 0 to 1")
     if format is not None and format not in FORMATS:
         raise UserError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}")
     if encoding is not None:

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ class EncoderPredictor:
         raw_scores: whether scores are logits, before any calibration.
         label_sets: probability with which a further key ``label_set`` is to hold all right labels.
 
+    Attributes:
+        exact: of one in int8, the same in fp32, which keeps the weights in fp32 in memory.
+
     Raises:
         ModelError: the folder cannot be used, or its weights are not those of the recipe's task.
         UserError: there is no such device, or it does not have the precision.
@@ -52,6 +56,7 @@ class EncoderPredictor:
         from ldt.attention.matmul import has_bfloat16
         from ldt.model import load, load_tokenizer, usable_length
         from ldt.model.graphs import use_graphs
+        from ldt.model.precision import lowered
 
         self.task, self.data = recipe.task, recipe.data
         self.raw_scores, self.label_sets = raw_scores, label_sets
@@ -68,8 +73,10 @@ class EncoderPredictor:
                 "in fp32; int8 is faster"
             )
         self._longest = 0  # tokens of an input that the memory held
-        self._lower_to = precision  # after the first batch, which is run in fp32 as well
-        self.model = load(folder, self.task.head())
+        # What to lower to after the first batch, which is run in fp32 as well.
+        self._lower_to = precision if precision == "bf16" else "fp32"
+        self.exact: EncoderPredictor | None = None
+        self.model = load(folder, self.task.head(), mapped=True)
         if self.model.new_weights:
             raise ModelError(
                 f"{folder}: not fine-tuned for {self.task.name}: there are no weights for "
@@ -87,6 +94,9 @@ class EncoderPredictor:
             )
         self.model.to(self.device)
         use_graphs(self.model)
+        if precision == "int8":
+            self.exact = copy(self)
+            self.model = lowered(self.model, precision)
         if words := in_words(getattr(self.config, "decisions", {})):
             log.info("%s: decides by %s", folder, words)
 

@@ -10,14 +10,11 @@ batches and writes the same bytes.
 import hashlib
 import json
 import logging
-import queue
-import threading
 import time
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,19 +22,18 @@ import numpy as np
 
 from ldt.data.records import Example, OnError
 from ldt.errors import DataError, ModelError, ResourceError, UserError, plural
+from ldt.inference.agreement import Agreement
+from ldt.inference.ahead import Records
 from ldt.inference.answer_file import AnswerFile, AnswerStream, rounded
 
 log = logging.getLogger("ldt")
 
 LOOKAHEAD_BATCHES = 4
 LOOKAHEAD_DOCUMENTS = 256
-PATIENCE = 0.05  # seconds that a pipe may pause before what waits is answered
-QUEUED = 4  # records that a thread reads ahead of a pipe's reader
 
 Feature = dict[str, Any]
 Refuse = Callable[[DataError, Example], None]
 Beside = Callable[[Example], dict[str, Any]]
-Records = Callable[..., Iterator[Example]]  # makes them anew; its argument is ``on_error``
 _NOTHING = object()
 
 
@@ -130,6 +126,7 @@ def answer_all(
     refuse: Refuse | None = None,
     beside: Beside | None = None,
     progress: Callable[[Counts], None] = lambda counts: None,
+    agreement: Agreement | None = None,
 ) -> Counts:
     """Write the answer of every record to ``sink``.
 
@@ -139,13 +136,15 @@ def answer_all(
         refuse: is called with a record that cannot be used, and why; None raises.
         beside: makes what an answer has of its record; a DataError where the record lacks it.
         progress: is called after every batch.
+        agreement: with another predictor, whose answers for the first documents are to be the same.
 
     Raises:
         DataError: a record cannot be used. The answers before it are written.
+        PrecisionError: too many answers are not those of the other predictor; none is written.
         UserError: the answers that ``sink`` has already are not those of these records.
         ModelError: the model's numbers are not finite.
     """
-    group = _Group(model, sink, batch_tokens, progress)
+    group = _Group(model, sink, batch_tokens, progress, agreement)
     seen = SeenIds()
     done = sink.done()
     expected = next(done, _NOTHING)
@@ -153,6 +152,8 @@ def answer_all(
         for example in records:
             if example is None:
                 group.flush()
+                if agreement:
+                    agreement.pause()
                 continue
             try:
                 if not seen.add(example.id):
@@ -172,9 +173,9 @@ def answer_all(
                 raise UserError(_other_input(sink, expected, f"{example.id!r} ({example.where})"))
             group.add(example, features, copied)
     except DataError:
-        group.flush()
+        group.end()
         raise
-    group.flush()
+    group.end()
     if expected is not _NOTHING:
         raise UserError(_other_input(sink, expected, "its end"))
     return group.counts
@@ -216,6 +217,9 @@ class Documents:
         return self._total.hexdigest()
 
 
+_Document = tuple[Example, list[Feature], dict[str, Any]]  # with what its answer has of it
+
+
 class _Group:
     """Documents that wait for their answers."""
 
@@ -225,14 +229,16 @@ class _Group:
         sink: AnswerFile | AnswerStream,
         batch_tokens: int,
         progress: Callable[[Counts], None],
+        agreement: Agreement | None,
     ) -> None:
         self.model = model
         self.sink = sink
         self.batch_tokens = batch_tokens
         self.fitting = batch_tokens  # of them, what the memory holds
         self.progress = progress
+        self.agreement = agreement
         self.counts = Counts()
-        self.documents: list[tuple[Example, list[Feature], dict[str, Any]]] = []
+        self.documents: list[_Document] = []
         self.tokens = 0
 
     def add(self, example: Example, features: list[Feature], copied: dict[str, Any]) -> None:
@@ -242,44 +248,73 @@ class _Group:
         if full or len(self.documents) >= LOOKAHEAD_DOCUMENTS:
             self.flush()
 
+    def end(self) -> None:
+        """Answer the documents that wait; write these answers and those held back."""
+        self.flush()
+        if self.agreement:
+            self._write([], end=True)
+
     def flush(self) -> None:
         """Answer the documents that wait, and write the answers as one group."""
         if not self.documents:
             return
-        rows = iter(self._outputs([f for _, features, _ in self.documents for f in features]))
+        exact: list[dict[str, Any]] = []
+        if self.agreement and (first := self.agreement.first(self.documents)):
+            exact = self._answers(self.agreement.exact, first, Counts())
+        answers = self._answers(self.model, self.documents, self.counts)
+        if self.agreement:
+            self.agreement.compare(exact, answers)
+        group = []
+        for answer, (example, features, copied) in zip(answers, self.documents, strict=True):
+            group.append({"id": example.id, **answer})
+            group[-1].setdefault("windows", len(features))
+            if both := group[-1].keys() & copied.keys():
+                raise ValueError(f"keys of an answer that its task does not name: {both}")
+            group[-1] |= copied
+        self._write(group)
+        for answer, (_, features, _) in zip(group, self.documents, strict=True):
+            self.counts.add(answer, features)
+        self.documents, self.tokens = [], 0
+
+    def _write(self, group: list[dict[str, Any]], end: bool = False) -> None:
+        for each in self.agreement.release(group, end) if self.agreement else [group]:
+            self.sink.write(each)
+
+    def _answers(
+        self, model: Predictor, documents: Sequence[_Document], counts: Counts
+    ) -> list[dict[str, Any]]:
+        """The answers of a model, which are counted as far as they go."""
+        features = [feature for _, features, _ in documents for feature in features]
+        rows = iter(self._outputs(model, features, counts))
         answers = []
-        for example, features, copied in self.documents:
+        for example, features, _ in documents:
             outputs = [next(rows) for _ in features]
             if not all(np.isfinite(values).all() for row in outputs for values in row.values()):
                 raise ModelError(
                     f"{example.where}: the model answers with numbers that are not finite; its "
                     "weights are damaged or its training diverged"
                 )
-            answer = rounded(self.model.decode(outputs, example, features))
-            answers.append({"id": example.id, **answer})
-            answers[-1].setdefault("windows", len(features))
-            if both := answers[-1].keys() & copied.keys():
-                raise ValueError(f"keys of an answer that its task does not name: {both}")
-            answers[-1] |= copied
-        self.sink.write(answers)
-        for answer, (_, features, _) in zip(answers, self.documents, strict=True):
-            self.counts.add(answer, features)
-        self.documents, self.tokens = [], 0
+            answers.append(rounded(model.decode(outputs, example, features)))
+        return answers
 
-    def _outputs(self, features: list[Feature]) -> list[dict[str, np.ndarray]]:
+    def _outputs(
+        self, model: Predictor, features: list[Feature], counts: Counts
+    ) -> list[dict[str, np.ndarray]]:
         """Arrays of each input, in the order of the inputs, which are run the longest first."""
         lengths = [len(feature["input_ids"]) for feature in features]
         rows: list[Any] = [None] * len(features)
         for batch in batches(lengths, self.batch_tokens):
-            for part, outputs in self._fitting(batch, features, lengths):
+            for part, outputs in self._fitting(model, batch, features, lengths):
                 for index, row in zip(part, outputs, strict=True):
                     rows[index] = row
-                self.counts.windows += len(part)
-                self.counts.tokens += sum(lengths[i] for i in part)
+                counts.windows += len(part)
+                counts.tokens += sum(lengths[i] for i in part)
                 self.progress(self.counts)
         return rows
 
-    def _fitting(self, batch: list[int], features: list[Feature], lengths: list[int]):
+    def _fitting(
+        self, model: Predictor, batch: list[int], features: list[Feature], lengths: list[int]
+    ):
         """Yield the inputs of a batch and their arrays, in parts that the memory holds.
 
         A batch that is too large is parted, and all after it: the memory will not grow. Groups stay
@@ -289,7 +324,7 @@ class _Group:
             most = max(1, self.fitting // lengths[batch[0]])
             part = batch[:most]
             try:
-                outputs = self.model.outputs([features[i] for i in part])
+                outputs = model.outputs([features[i] for i in part])
             except ResourceError:
                 if len(part) == 1:
                     raise
@@ -382,64 +417,3 @@ def _holds(values: np.ndarray, value: int) -> bool:
     wanted = np.uint64(value)
     place = values.searchsorted(wanted)
     return bool(place < len(values) and values[place] == wanted)
-
-
-def ahead(
-    records: Records, on_error: OnError | None, patience: float = PATIENCE
-) -> Iterator[Example | None]:
-    """The records of a pipe, read by a thread, and None where the next is not there in time.
-
-    Args:
-        on_error: is called here, in the reader's thread, in the order of the records.
-        patience: seconds to wait before a None.
-
-    Raises:
-        Exception: what ``records`` raises.
-    """
-    waiting: queue.Queue = queue.Queue(QUEUED)
-    stopped = threading.Event()
-
-    def put(*item):
-        while not stopped.is_set():
-            try:
-                return waiting.put(item, timeout=1)
-            except queue.Full:
-                pass
-        raise _StoppedError
-
-    def work():
-        bad = None if on_error is None else lambda error, raw: put("bad", error, raw)
-        with suppress(_StoppedError):
-            try:
-                for record in records(on_error=bad):
-                    put("record", record)
-                put("end")
-            except Exception as error:
-                put("error", error)
-
-    threading.Thread(target=work, daemon=True, name="input").start()
-    paused = True  # and a None has been given for it
-    try:
-        while True:
-            try:
-                kind, *item = waiting.get(timeout=None if paused else patience)
-            except queue.Empty:
-                paused = True
-                yield None
-                continue
-            if kind == "end":
-                return
-            if kind == "error":
-                raise item[0]
-            if kind == "bad":
-                assert on_error is not None  # without it the records raise
-                on_error(*item)
-            else:
-                paused = False
-                yield item[0]
-    finally:
-        stopped.set()
-
-
-class _StoppedError(BaseException):
-    """Nobody wants more records."""

@@ -8,7 +8,8 @@ import pytest
 from ldt.data.records import Example
 from ldt.errors import DataError, ModelError, UserError
 from ldt.inference import stream as answering
-from ldt.inference.stream import Counts, SeenIds, ahead, answer_all, batches
+from ldt.inference.ahead import ahead
+from ldt.inference.stream import Counts, SeenIds, answer_all, batches
 
 
 class Lengths:

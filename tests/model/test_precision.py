@@ -10,7 +10,7 @@ from longformers import batch, ldt_config, ldt_model
 from ldt.attention.matmul import largest_int8
 from ldt.model import precision
 from ldt.model.layers import Linear
-from ldt.model.precision import Int8Linear, lower
+from ldt.model.precision import Int8Linear, lower, lowered
 
 
 def rounded(linear, x):
@@ -106,6 +106,32 @@ def test_int8_leaves_the_rest_in_what_the_cpu_is_fast_in(monkeypatch, native, re
     scale = layer.output.dense.scale
     assert torch.equal(scale, weight.abs().amax(1) / largest_int8())  # of the exact weights
     assert model(**batch(30, "mixed", "some")).logits.dtype == rest
+
+
+@torch.inference_mode()
+def test_a_lowered_copy_leaves_the_model_as_it_is_and_shares_what_stays(monkeypatch):
+    monkeypatch.setattr(precision, "has_bfloat16", lambda: False)
+    model, inputs = ldt_model("ForMaskedLM"), batch(30, "mixed", "some")
+    exact, there = model(**inputs).logits, {p.data_ptr() for p in model.state_dict().values()}
+    copy = lowered(model, "int8")
+    assert torch.equal(model(**inputs).logits, exact)
+    found = copy(**inputs).logits
+    lower(model, "int8")
+    assert torch.equal(model(**inputs).logits, found)
+    own = [n for n, p in copy.state_dict().items() if p.data_ptr() not in there]
+    assert {name.rpartition(".")[0] for name in own} == {
+        name for name, module in copy.named_modules() if isinstance(module, Int8Linear)
+    }
+    assert copy.get_output_embeddings().weight is copy.get_input_embeddings().weight
+
+
+@torch.inference_mode()
+def test_a_lowered_copy_has_its_own_weights_where_the_rest_is_bf16(monkeypatch):
+    monkeypatch.setattr(precision, "has_bfloat16", lambda: True)
+    model, inputs = ldt_model("ForSequenceClassification"), batch(30, "mixed", "some")
+    exact = model(**inputs).logits
+    assert lowered(model, "int8")(**inputs).logits.dtype == torch.bfloat16
+    assert torch.equal(model(**inputs).logits, exact)
 
 
 def test_an_unknown_precision_is_refused():

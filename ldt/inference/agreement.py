@@ -1,0 +1,129 @@
+"""How many answers int8 changes: the first documents are answered in fp32 as well.
+
+Until that is known no answer is let out, so that a refusal leaves nothing behind.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from math import isclose
+from typing import Any, TypeVar
+
+from ldt.errors import PrecisionError, plural
+
+log = logging.getLogger("ldt")
+
+DOCUMENTS = 200  # at most, that are answered in both
+NUMBERS = 0.01  # of a number, the share by which another one is still the same answer
+# Keys that only say how sure an answer is, what else it could be and what it rests on.
+_BESIDE = frozenset(
+    ("score", "n_best", "best", "best_passage", "null", "why", "passages", "chunks", "faithfulness")
+)
+_PLACE = frozenset(("start", "end", "offsets"))  # without an answer, of what it would be
+_Answer = dict[str, Any]
+_Document = TypeVar("_Document")
+
+
+class Agreement:
+    """The comparison of a run's first answers with those in fp32, and the answers it holds back.
+
+    Args:
+        exact: the `ldt.inference.stream.Predictor` in fp32; it is let go of once it is decided.
+        bound: share of the answers that may change; from 1 on no answer is held back.
+        note: is called with the numbers of ``documents`` compared and of answers ``changed``, where
+            the run goes on.
+    """
+
+    def __init__(
+        self,
+        exact: Any,
+        bound: float = 0.01,
+        note: Callable[[dict[str, int]], object] = lambda found: None,
+    ):
+        self.exact, self.bound, self.note = exact, bound, note
+        self.documents = self.changed = 0
+        self._held: list[list[_Answer]] = []
+        self._told = False
+
+    def first(self, documents: Sequence[_Document]) -> Sequence[_Document]:
+        """Those of the documents to come that are answered in fp32 as well."""
+        return documents[: DOCUMENTS - self.documents]
+
+    def compare(self, exact: Sequence[_Answer], answers: Sequence[_Answer]) -> None:
+        """Count the answers that are not those in fp32; ``exact`` may be fewer."""
+        self.documents += len(exact)
+        self.changed += sum(not same(*pair) for pair in zip(exact, answers, strict=False))
+
+    def release(self, group: list[_Answer], end: bool = False) -> list[list[_Answer]]:
+        """The groups of answers that may go out now; others are held back.
+
+        Args:
+            group: that is there now; may be empty.
+            end: whether the input has ended.
+
+        Raises:
+            PrecisionError: more answers have changed than the bound allows.
+        """
+        if group:
+            self._held.append(group)
+        if self.exact is not None and (end or self.documents >= DOCUMENTS):
+            self._decide()
+        if self.exact is not None and self.bound < 1:
+            return []
+        groups, self._held = self._held, []
+        return groups
+
+    def pause(self) -> None:
+        """Say once, where the input pauses, that answers wait for more of it."""
+        if self._held and not self._told:
+            self._told = True
+            log.info(
+                f"int8: answers wait until {DOCUMENTS} documents are compared with fp32, or the "
+                "input ends; with --int8-bound 1 they do not"
+            )
+
+    def _decide(self) -> None:
+        self.exact = None
+        if not self.documents:
+            return
+        share = Fraction(self.changed, self.documents)
+        log.info(
+            f"int8 against fp32 on the first {plural(self.documents, 'document')}: "
+            f"{plural(self.changed, 'answer')} changed ({float(share):.1%})"
+        )
+        if share > Fraction(str(self.bound)):  # in decimals, so that 29 of 100 are 0.29
+            raise PrecisionError(
+                f"--precision int8 changes {self.changed:,} of {plural(self.documents, 'answer')}, "
+                f"more than --int8-bound {self.bound:g} allows; nothing was written; --precision "
+                "fp32 keeps the answers, --int8-bound 1 goes on all the same"
+            )
+        self.note({"documents": self.documents, "changed": self.changed})
+
+
+def same(one: _Answer, other: _Answer) -> bool:
+    """True where two answers decide the same: label, text and place, entities, evidence …
+
+    How sure they are does not count, nor what else they name, such as further candidates. Numbers
+    that are the answer themselves may be `NUMBERS` apart.
+    """
+    labels = one.get("label"), other.get("label")
+    numbers = [label for label in labels if isinstance(label, float)]
+    if len(numbers) == 2 and not isclose(numbers[0], numbers[1], rel_tol=NUMBERS):
+        return False
+    return _decided(one) == _decided(other)
+
+
+def _decided(answer: _Answer) -> _Answer:
+    left_out = _BESIDE
+    if answer.get("answer", True) in ("", None):
+        left_out |= _PLACE
+    return {key: _exact(value) for key, value in answer.items() if key not in left_out}
+
+
+def _exact(value: Any) -> Any:
+    """The value without the measures in it, which are floats."""
+    if isinstance(value, dict):
+        return {key: _exact(item) for key, item in value.items() if not isinstance(item, float)}
+    if isinstance(value, list | tuple):
+        return [_exact(item) for item in value if not isinstance(item, float)]
+    return float if isinstance(value, float) else value
