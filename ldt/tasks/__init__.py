@@ -1,34 +1,55 @@
-"""Tasks, by what a recipe calls them in ``task.name``."""
+"""Tasks, by what a recipe calls them in ``task.name``; each is imported when it is asked for."""
+
+from collections.abc import Iterator, Mapping
+from pkgutil import resolve_name
 
 from ldt.tasks.base import AnyTask
-from ldt.tasks.char_lm import CharacterLM
-from ldt.tasks.classification import Classification
-from ldt.tasks.evidence_classification import EvidenceClassification
-from ldt.tasks.hotpotqa import HotpotQA
-from ldt.tasks.masked_lm import MaskedLM
-from ldt.tasks.multiple_choice import MultipleChoice
-from ldt.tasks.passage_qa import PassageQA
-from ldt.tasks.qasper import Qasper
-from ldt.tasks.qasper_generation import QasperGeneration
-from ldt.tasks.squad import Squad
-from ldt.tasks.summarization import Summarization
-from ldt.tasks.token_classification import TokenClassification
-from ldt.tasks.triviaqa import TriviaQA
-from ldt.tasks.wikihop import WikiHop
 
-TASKS: dict[str, type[AnyTask]] = {
-    "charlm": CharacterLM,
-    "classification": Classification,
-    "evidence_classification": EvidenceClassification,
-    "hotpotqa": HotpotQA,
-    "mlm": MaskedLM,
-    "multiple_choice": MultipleChoice,
-    "passage_qa": PassageQA,
-    "qasper": Qasper,
-    "qasper_generation": QasperGeneration,
-    "squad": Squad,
-    "summarization": Summarization,
-    "token_classification": TokenClassification,
-    "triviaqa": TriviaQA,
-    "wikihop": WikiHop,
+_CLASSES = {
+    "charlm": "char_lm:CharacterLM",
+    "classification": "classification:Classification",
+    "evidence_classification": "evidence_classification:EvidenceClassification",
+    "hotpotqa": "hotpotqa:HotpotQA",
+    "mlm": "masked_lm:MaskedLM",
+    "multiple_choice": "multiple_choice:MultipleChoice",
+    "passage_qa": "passage_qa:PassageQA",
+    "qasper": "qasper:Qasper",
+    "qasper_generation": "qasper_generation:QasperGeneration",
+    "squad": "squad:Squad",
+    "summarization": "summarization:Summarization",
+    "token_classification": "token_classification:TokenClassification",
+    "triviaqa": "triviaqa:TriviaQA",
+    "wikihop": "wikihop:WikiHop",
 }
+
+
+class _Tasks(Mapping[str, type[AnyTask]]):
+    """The classes of `_CLASSES`, so that a recipe of one task need not import all of them."""
+
+    def __getitem__(self, name: str) -> type[AnyTask]:
+        return _found(_CLASSES[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in _CLASSES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_CLASSES)
+
+    def __len__(self) -> int:
+        return len(_CLASSES)
+
+
+TASKS = _Tasks()
+
+
+def _found(place: str) -> type[AnyTask]:
+    found: type[AnyTask] = resolve_name(f"{__name__}.{place}")
+    return found
+
+
+def __getattr__(name: str) -> type[AnyTask]:
+    """The class of a task: ``ldt.tasks.Squad``."""
+    for place in _CLASSES.values():
+        if place.endswith(f":{name}"):
+            return _found(place)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

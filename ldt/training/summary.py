@@ -215,8 +215,8 @@ def labelled_data(
     table.add_row("cut off", *[f"{report.truncated:,}" for report in reports.values()])
     lines = [f"{name}: {line}" for name, report in reports.items() for line in report.lines]
     notices = [Notice("\n".join(lines), table)]
-    for report in reports.values():
-        notices += warnings(report.warnings)
+    for name, report in reports.items():
+        notices += warnings(f"{name}: {line}" for line in report.warnings)
     notices += [Notice(f"train: {remark}") for remark in remarks]
     for name, counts in labels.items():
         if counts:

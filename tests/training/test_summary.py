@@ -179,6 +179,8 @@ def test_the_report_warns_of_many_global_tokens_with_their_cost():
 def test_the_report_warns_of_inputs_without_global_tokens():
     report = length_report([feature(9), feature(9, 1, marked=0)], max_length=16, window=8)
     assert report.warnings[0].startswith("1 of 2 inputs have no global token")
+    told = [notice.text for notice in labelled_data({"train": report, "eval": report}, {}, [])]
+    assert told[1:] == [f"{name}: {report.warnings[0]}" for name in ("train", "eval")]
 
 
 def printed(text, width=10_000):
