@@ -6,49 +6,20 @@ scratch memory that every block uses again. The backward pass computes the proba
 nothing but q, k and v is kept for it. Blocks of half precision are computed in float32.
 """
 
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from ldt.attention import parallel
+from ldt.attention.block import Block, Reach, Works, queries_at_once, wide
 from ldt.attention.derivatives import first_order, is_unread
-from ldt.attention.dropout import Dropout, dropout_mask, kept
+from ldt.attention.dropout import Dropout, dropout_mask
 from ldt.attention.layout import Layout, per_head
-from ldt.attention.matmul import fast_matmul, linear, wide
+from ldt.attention.matmul import fast_matmul, linear
 
-BLOCK = 128  # queries at a time; 96 to 192 are equally fast, below that the loop shows
 ALIGN = 16  # global keys in front of a slab are padded to this many: unaligned rows are slow
 ROW_ELEMENTS = 1 << 22  # scores of one block of global rows, which meet the whole document
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Queries ``rows`` of q meet the key tokens ``extra`` followed by ``keys``."""
-
-    rows: slice
-    keys: slice
-    extra: torch.Tensor | None = None  # [x] global tokens that every query sees, then fillers
-    real: int = 0  # of them are global tokens; the fillers keep rows of scores aligned
-    hidden: torch.Tensor | None = None  # columns of keys that no query sees
-    muted: torch.Tensor | None = None  # rows of the block whose output is zero
-    cut: int | None = None  # columns of the first window that the keys lack; None: no band
-    edges: tuple = ()  # pairs: a column of keys, and [queries, columns] to add to scores from there
-
-    @property
-    def shape(self):
-        """(queries, keys)."""
-        return _length(self.rows), _length(self.keys) + (
-            0 if self.extra is None else len(self.extra)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """The tokens in a query's window: ``before`` and ``after`` of them, itself not counted."""
-
-    before: int
-    after: int
 
 
 def sliding_window_attention(
@@ -201,8 +172,9 @@ def _band_blocks(layout, reach, dilation):
             extra = torch.cat([extra, extra[:1].expand(-real % ALIGN)])
         for origin in range(borders[d], min(borders[d] + dilation, borders[d + 1])):
             tokens = range(origin, borders[d + 1], dilation)
-            for start in range(0, len(tokens), BLOCK):
-                stop = min(start + BLOCK, len(tokens))
+            size = queries_at_once(reach, len(tokens))
+            for start in range(0, len(tokens), size):
+                stop = min(start + size, len(tokens))
                 first = max(0, start - reach.before)
                 queries = _slice(tokens[start:stop])
                 keys = _slice(tokens[first : stop + reach.after])
@@ -220,30 +192,10 @@ def _slice(tokens):
     return slice(tokens[0], tokens[-1] + 1, tokens.step)
 
 
-def _length(part):
-    return len(range(part.start, part.stop, part.step or 1))
-
-
 def true_places(mask):
     """Indices of True, None where there is none."""
     index = mask.nonzero().squeeze(1)
     return index if len(index) else None
-
-
-@lru_cache(maxsize=8)
-def _corners(dtype, device):
-    """[BLOCK, BLOCK] each: what is added to scores left and right of the band's edges."""
-    low = torch.full((BLOCK, BLOCK), torch.finfo(dtype).min / 4, dtype=dtype, device=device)
-    return low.tril(-1), low.triu(1)
-
-
-def _skewed(shape, like):
-    """Zeros [heads, b, b + offsets - 1], keys from the first query's first offset on; and their
-    view [heads, b, offsets], in which every query begins with its own."""
-    heads, b, offsets = shape
-    slab = like.new_zeros(heads, b, b + offsets - 1)
-    wide = slab.shape[2]
-    return slab, slab.as_strided(shape, (b * wide, wide + 1, 1))
 
 
 class Blocked(torch.autograd.Function):
@@ -256,16 +208,16 @@ class Blocked(torch.autograd.Function):
         if is_unread():
             return q.new_empty(q.shape)
         out = q.new_zeros(q.shape)
-        work = _Work(q, k, v, *ctx.rest, query, table)
+        works = Works(q, k, v, *ctx.rest, query, table, forward=True)
+
+        def attend(work, block):
+            rows = out[block.rows]
+            rows.copy_(work.attend(block))
+            if block.muted is not None:
+                rows.index_fill_(0, block.muted, 0)
+
         with fast_matmul(q):
-            for block in blocks:
-                probs = work.probs(block)
-                if drop:
-                    probs.mul_(work.kept(block, probs))
-                rows = out[block.rows]
-                rows.copy_(torch.bmm(probs, work.values(block)).transpose(0, 1))
-                if block.muted is not None:
-                    rows.index_fill_(0, block.muted, 0)
+            works.run(attend, blocks)
         return out.div_(1 - drop.probability) if drop else out
 
     @staticmethod
@@ -273,38 +225,50 @@ class Blocked(torch.autograd.Function):
     def backward(ctx, grad):
         q, k, v, query, table = ctx.saved_tensors
         blocks, _, drop = ctx.rest
-        work = _Work(q, k, v, *ctx.rest, query, table)
+        works = Works(q, k, v, *ctx.rest, query, table)
         dq, dk, dv = q.new_zeros(q.shape), _Sum(k), _Sum(v)
         dquery = None if query is None else query.new_zeros(query.shape)
-        dtable = None if table is None else torch.zeros_like(work.table)
-        with fast_matmul(q):
-            for block in blocks:
-                probs = work.probs(block)  # [heads, b, keys]
-                up = grad[block.rows]
-                if block.muted is not None:
-                    up = up.index_fill(0, block.muted, 0)
-                up = wide(up.transpose(0, 1))  # [heads, b, dim]
-                if drop:
-                    up = up / (1 - drop.probability)
-                part = torch.bmm(up, work.values(block).transpose(1, 2), out=work.second(probs))
-                dropped = probs
-                if drop:
-                    mask = work.kept(block, probs)
-                    part.mul_(mask)
-                    dropped = mask.mul_(probs)
-                dv.add(block, torch.bmm(dropped.transpose(1, 2), up))
-                torch._softmax_backward_data(part, probs, -1, probs.dtype, grad_input=part)
-                queries = wide(q[block.rows].transpose(0, 1)) * work.scale
-                dk.add(block, torch.bmm(part.transpose(1, 2), queries))
-                rows = torch.bmm(part, work.keys(block)).mul_(work.scale)
-                dq[block.rows] = rows.transpose(0, 1)
-                if table is not None:
-                    far = work.by_offset(part, block).mul_(work.scale)  # [heads, b, offsets]
-                    dquery[block.rows] = torch.bmm(far, work.table).transpose(0, 1)
-                    queries = wide(query[block.rows].transpose(0, 1))
-                    dtable += torch.bmm(far.transpose(1, 2), queries)
+        dtable = None if table is None else torch.zeros_like(wide(table))
+        in_order = parallel.InOrder()  # or the sums of keys would depend on who is done first
+
+        def pull(work, place, block):
+            queries, seen = work.queries(block), work.keys(block)
+            probs = work.probs(block, queries, seen)  # [heads, b, keys]
+            up = grad[block.rows]
+            if block.muted is not None:
+                up = up.index_fill(0, block.muted, 0)
+            up = wide(up.transpose(0, 1))  # [heads, b, dim]
+            if drop:
+                up = up / (1 - drop.probability)
+            part = torch.bmm(up, work.values(block).transpose(1, 2), out=work.second(probs))
+            dropped = probs
+            if drop:
+                mask = work.kept(block, probs)
+                part.mul_(mask)
+                dropped = mask.mul_(probs)
+            values = torch.bmm(dropped.transpose(1, 2), up)
+            torch._softmax_backward_data(part, probs, -1, probs.dtype, grad_input=part)
+            keys = torch.bmm(part.transpose(1, 2), queries.mul_(work.scale))
+            rows = torch.bmm(part, seen, out=queries).mul_(work.scale)
+            dq[block.rows] = rows.transpose(0, 1)
+            offsets = None
             if table is not None:
-                dtable = dtable.to(table.dtype)
+                far = work.by_offset(part, block).mul_(work.scale)  # [heads, b, offsets]
+                dquery[block.rows] = torch.bmm(far, work.table).transpose(0, 1)
+                offsets = torch.bmm(far.transpose(1, 2), wide(query[block.rows].transpose(0, 1)))
+
+            def add():
+                dv.add(block, values)
+                dk.add(block, keys)
+                if offsets is not None:
+                    dtable.add_(offsets)
+
+            in_order(place, add)
+
+        with fast_matmul(q):
+            works.run(lambda work, each: pull(work, *each), enumerate(blocks))
+        if table is not None:
+            dtable = dtable.to(table.dtype)
         return dq, dk.total(), dv.total(), None, None, None, dquery, dtable
 
 
@@ -334,96 +298,3 @@ class _Sum:
             tokens, sums = map(torch.cat, zip(*self._extra.values(), strict=True))
             self._keys.index_add_(0, tokens, sums)
         return self._keys.to(self._dtype)
-
-
-class _Work:
-    """Scratch memory of one pass, and what both passes compute of a block."""
-
-    def __init__(self, q, k, v, blocks, reach, drop, query=None, table=None):
-        self.q, self.k, self.v, self.reach, self.drop = q, k, v, reach, drop
-        self.query, self.table = query, None if table is None else wide(table)
-        self.scale = q.shape[-1] ** -0.5
-        largest = max((b * n for b, n in (block.shape for block in blocks)), default=0)
-        dtype = torch.promote_types(q.dtype, torch.float32)
-        self.scratch = q.new_empty(2, q.shape[1] * largest, dtype=dtype)
-        self.low = torch.finfo(dtype).min
-        if drop:
-            self.codes = torch.empty_like(self.scratch, dtype=torch.int32)
-            self.mask = torch.empty_like(self.scratch[0])
-            self.query_codes, self.key_codes = drop.codes()
-
-    def gather(self, x, block):
-        """[heads, keys, dim] of the block's keys."""
-        slab = x[block.keys].transpose(0, 1)
-        if block.extra is None:
-            return wide(slab).contiguous()
-        return torch.cat([wide(x[block.extra].transpose(0, 1)), wide(slab)], 1)
-
-    def keys(self, block):
-        return self.gather(self.k, block)
-
-    def values(self, block):
-        return self.gather(self.v, block)
-
-    def second(self, probs):
-        """Scratch of the shape of probs."""
-        return self.scratch[1, : probs.numel()].view(probs.shape)
-
-    def probs(self, block):
-        """[heads, b, keys] softmax of the block's scores, in scratch memory."""
-        queries = wide(self.q[block.rows].transpose(0, 1)).contiguous()
-        keys = self.keys(block)
-        heads, (b, n) = queries.shape[0], block.shape
-        scores = self.scratch[0, : heads * b * n].view(heads, b, n)
-        torch.baddbmm(scores, queries, keys.transpose(1, 2), beta=0, alpha=self.scale, out=scores)
-        x = 0 if block.extra is None else len(block.extra)
-        scores[:, :, block.real : x] = self.low
-        band = scores[:, :, x:]
-        if self.table is not None:
-            band += self.by_key(block, n - x)
-        if block.cut is not None:
-            self.mask_corners(band, block.cut)
-        for column, bias in block.edges:
-            band[:, :, column : column + bias.shape[1]] += bias
-        if block.hidden is not None:
-            band.index_fill_(2, block.hidden, self.low)
-        return torch.softmax(scores, -1, out=scores)
-
-    def by_key(self, block, keys):
-        """[heads, b, keys], what the distances add to the scores of a block."""
-        queries = wide(self.query[block.rows].transpose(0, 1))
-        far = torch.bmm(queries, self.table.transpose(1, 2)).mul_(self.scale)
-        slab, view = _skewed(far.shape, far)
-        view.copy_(far)
-        return slab[:, :, block.cut : block.cut + keys]
-
-    def by_offset(self, part, block):
-        """[heads, b, offsets] of part [heads, b, keys], a block's; zero where there is no key."""
-        part = part[:, :, 0 if block.extra is None else len(block.extra) :]
-        heads, b, keys = part.shape
-        slab, view = _skewed((heads, b, self.table.shape[1]), part)
-        slab[:, :, block.cut : block.cut + keys] = part
-        return view.contiguous()
-
-    def mask_corners(self, band, cut):
-        """Lowers the scores outside the band: query i sees columns i to i + before + after of the
-        slab that begins with its first window, of which ``cut`` columns are missing."""
-        b, n = band.shape[1:]
-        left, right = _corners(band.dtype, band.device)
-        if cut < b:
-            width = min(b - cut, n)
-            band[:, :, :width] += left[:b, cut : cut + width]
-        wide = self.reach.before + self.reach.after
-        edge = max(wide - cut, 0)
-        if edge < n:
-            place = edge + cut - wide
-            band[:, :, edge:] += right[:b, place : place + n - edge]
-
-    def kept(self, block, probs):
-        """[heads, b, keys] in scratch memory: 0 where dropout takes a probability away, else 1."""
-        queries = self.query_codes[:, block.rows]
-        keys = self.key_codes[:, block.keys]
-        if block.extra is not None:
-            keys = torch.cat([self.key_codes[:, block.extra], keys], 1)
-        out = self.mask[: probs.numel()].view(probs.shape)
-        return kept(queries, keys, self.drop.probability, self.codes, out)

@@ -20,10 +20,11 @@ from typing import NamedTuple
 
 import torch
 
+from ldt.attention.block import wide
 from ldt.attention.blocked import Reach
 from ldt.attention.derivatives import first_order, once
 from ldt.attention.layout import Layout, per_head
-from ldt.attention.matmul import fast_matmul, wide
+from ldt.attention.matmul import fast_matmul
 
 DTYPES = (torch.bfloat16, torch.float16)  # that FlashAttention takes
 LARGEST = 192  # dims of a head; the backward pass of wider ones is not there on all GPUs

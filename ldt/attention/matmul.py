@@ -2,6 +2,7 @@
 
 import os
 import platform
+import threading
 import time
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -18,6 +19,8 @@ from ldt.attention.derivatives import transformed
 SPEEDUP = 1.3  # that oneDNN must reach: more than noise makes of equal speeds
 EXACT = 4.0  # largest error of oneDNN, in errors of the default library
 
+_switch = threading.Lock()
+_open: list[str] = []  # for each context that is open in any thread, what was set before
 _chosen: dict[str, bool] = {}  # kind of product -> True for oneDNN, without a probe
 
 
@@ -41,12 +44,6 @@ def fast_matmul(x):
     pays = x.dtype == torch.bfloat16 or (x.dtype != torch.float64 and _pays("bmm"))
     with autocast, onednn() if on_cpu and pays else nullcontext():
         yield
-
-
-def wide(x):
-    """``x`` in float32 at least, contiguous where it is cast."""
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    return x if x.dtype == dtype else x.to(dtype, memory_format=torch.contiguous_format)
 
 
 def linear(x, weight, bias):
@@ -120,6 +117,20 @@ def _joins(weight):
     does above all. The CPU keeps the products that it had, and the bits of their sums.
     """
     return weight.device.type == "cuda"
+
+
+def divisible(module, x):
+    """True where a module may be given rows of x apart, and in threads of their own.
+
+    On a CPU, where nothing is kept for a backward pass, and outside of training, whose dropout is
+    drawn in an order that a recomputation has to meet. A hook may count its calls, or not bear two
+    at a time.
+    """
+    if x.device.type != "cpu" or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+        return False
+    if torch.compiler.is_compiling() or transformed():
+        return False
+    return not any(part.training or hooked(part) for part in module.modules())
 
 
 def hooked(module):
@@ -204,16 +215,21 @@ def _applies(x):
 
 @contextmanager
 def onednn():
-    """Context in which float32 matrix products run on oneDNN."""
+    """Context in which float32 matrix products run on oneDNN, in all threads."""
     settings = torch.backends.mkldnn.matmul
-    before = settings.fp32_precision
-    # torch sends float32 products to oneDNN under this setting only. A CPU without AMX computes
-    # them in float32 even so; `_pays` refuses one that rounds.
-    settings.fp32_precision = "bf16"
+    with _switch:
+        # Who comes first keeps what was set, who goes last sets it again.
+        _open.append(_open[0] if _open else settings.fp32_precision)
+        # torch sends float32 products to oneDNN under this setting only. A CPU without AMX computes
+        # them in float32 even so; `_pays` refuses one that rounds.
+        settings.fp32_precision = "bf16"
     try:
         yield
     finally:
-        settings.fp32_precision = before
+        with _switch:
+            before = _open.pop()
+            if not _open:
+                settings.fp32_precision = before
 
 
 @cache

@@ -2,7 +2,8 @@
 
 import torch
 from torch import nn
-from transformers.activations import ACT2FN
+from torch.nn import functional as F
+from transformers.activations import ACT2FN, GELUActivation
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ldt.attention import (
@@ -10,10 +11,11 @@ from ldt.attention import (
     fill_global_rows,
     global_attention,
     global_probabilities,
+    parallel,
     sliding_window_attention,
 )
 from ldt.attention.derivatives import transformed
-from ldt.attention.matmul import Linear, foldable, project_each
+from ldt.attention.matmul import Linear, divisible, foldable, project_each
 from ldt.model.config import layer_dilations, layer_windows
 from ldt.model.pooling import SecondLevel
 from ldt.model.recompute import cast_once, layer_norm, recomputed
@@ -207,9 +209,12 @@ class Intermediate(nn.Module):
         self.activation = ACT2FN[config.hidden_act]
         self.known = type(self.activation)  # gives the same numbers each time; others may not
 
-    def forward(self, x):
-        """[total, width] -> [total, wide width]."""
-        return activated(self.activation, self.dense(cast_once(x, self.dense)()), self.known)
+    def forward(self, x, in_place=False):
+        """[total, width] -> [total, wide width]; ``in_place`` where no graph needs its input."""
+        wide = self.dense(cast_once(x, self.dense)())
+        if in_place and type(self.activation) is GELUActivation and self.activation.act is F.gelu:
+            return torch.ops.aten.gelu_(wide)
+        return activated(self.activation, wide, self.known)
 
 
 def activated(activation, wide, known):
@@ -239,11 +244,17 @@ class LdtLayer(GradientCheckpointingLayer):
 
         ``globals_only`` gives [globals, width], the rows of the global tokens alone.
         """
+        if not globals_only and divisible(self, x):
+            out, *probs = self.attention.self(x, layout, output_attentions)
+            return parallel.by_rows(self._after_attention, out, x, size=self.chunk), *probs
         x, *probs = self.attention(x, layout, output_attentions, globals_only)
         return in_chunks(self._feed_forward, x, self.chunk), *probs
 
-    def _feed_forward(self, x):
-        return self.output(self.intermediate(x), x)
+    def _after_attention(self, out, x):
+        return self._feed_forward(self.attention.output(out, x), in_place=True)
+
+    def _feed_forward(self, x, in_place=False):
+        return self.output(self.intermediate(x, in_place), x)
 
 
 def in_chunks(feed_forward, x, chunk=0):

@@ -1,5 +1,7 @@
 """The blocked backend against the dense definition, in float64 where both are exact."""
 
+import inspect
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,7 +11,7 @@ from patterns import as_close, band, batches, dropouts, patterns, rows, same
 from properties import cases
 
 from ldt import attention
-from ldt.attention import Layout, blocked, loop, reference
+from ldt.attention import Layout, block, blocked, loop, reference
 
 
 @pytest.mark.parametrize("module", [blocked, loop])
@@ -96,14 +98,43 @@ def test_low_precision_is_about_as_close_as_the_dense_definition(dtype, module):
     assert as_close(module, layout, dtype, dim=16, window=64, dilation=(1, 2)) == []
 
 
+@pytest.mark.parametrize("is_global", [None, torch.arange(500) % 170 == 0])
+@pytest.mark.parametrize("pattern", [{}, {"dilation": (1, 3)}, {"causal": True}])
+def test_the_kernel_for_tiles_is_about_as_close_as_the_dense_definition(
+    is_global, pattern, monkeypatch
+):
+    monkeypatch.setattr(block, "has_tiles", lambda: True)
+    if pattern.get("causal"):
+        is_global = None
+    real = torch.arange(500) % 11 > 0
+    for keep in (None, real if is_global is None else real | is_global):
+        layout = Layout(torch.tensor([0, 400, 500]), keep, is_global)
+        assert (
+            as_close(blocked, layout, torch.bfloat16, dim=16, window=64, factor=3, **pattern) == []
+        )
+
+
 def test_what_many_blocks_give_a_global_key_is_summed_exactly_in_half_precision():
     """Small steps onto a large sum, which bfloat16 does not take."""
-    block = blocked.Block(slice(0, 1), slice(0, 1), extra=torch.tensor([2, 2]), real=1)
+    one = block.Block(slice(0, 1), slice(0, 1), extra=torch.tensor([2, 2]), real=1)
     part = torch.tensor([1.0, 0.0, 0.5]).view(1, 3, 1)
     gradient = blocked._Sum(torch.zeros(3, 1, 1, dtype=torch.bfloat16))
     for _ in range(1024):
-        gradient.add(block, part)
+        gradient.add(one, part)
     assert gradient.total()[:, 0, 0].tolist() == [512, 0, 1024]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "window", "expected"),
+    [(512, 512, [128] * 4), (520, 512, [96] * 5 + [40]), (1024, 512, [96] * 10 + [64])]
+    + [(4096, 256, [128] * 32), (300, 8, [128, 128, 44])],
+)
+def test_blocks_have_as_many_queries_as_their_scores_allow(tokens, window, expected):
+    layout = Layout(torch.tensor([0, tokens]), None, torch.zeros(tokens, dtype=torch.bool))
+    reach = block.Reach(window // 2, window // 2)
+    shapes = [each.shape for each in blocked._band_blocks(layout, reach, 1)]
+    assert [queries for queries, _ in shapes] == expected
+    assert all(queries * keys <= 1 << 16 for queries, keys in shapes)
 
 
 def test_a_row_whose_window_is_all_padding_stays_finite():
@@ -158,13 +189,22 @@ FAULTS = {
     ),
     "a distance is counted from the wrong end": ("(b * wide, wide + 1, 1)", "(b * wide, wide, 1)"),
     "distances are not scaled": ("self.table.transpose(1, 2)).mul_(self.scale)", "self.table.mT)"),
-    "the gradient of the table is that of the last block": ("dtable += ", "dtable[:] = "),
+    "the gradient of the table is that of the last block": ("dtable.add_(", "dtable.copy_("),
 }
+
+
+def faulty(old, new):
+    """`blocked` with a fault in it, or in what it takes of `block`."""
+    if old in inspect.getsource(blocked):
+        return mutant(blocked, old, new)
+    module = mutant(blocked, "", "")
+    module.Works = mutant(block, old, new).Works
+    return module
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_seeded_fault_is_caught(fault):
-    module = mutant(blocked, *FAULTS[fault])
+    module = faulty(*FAULTS[fault])
     is_global = torch.zeros(500, dtype=torch.bool)
     is_global[[0, 7, 150, 320]] = True
     borders = torch.tensor([0, 300, 500])

@@ -22,7 +22,7 @@ def batches(draw, globals=True, longest=700):
     Returns:
         `Layout` and the torch generator to draw their numbers from.
     """
-    short, border = st.integers(1, 40), st.sampled_from([127, 128, 129])
+    short, border = st.integers(1, 40), st.sampled_from([95, 96, 97, 127, 128, 129])
     lengths = draw(st.lists(st.one_of(short, border, st.integers(100, 300)), max_size=3))
     lengths.append(draw(st.one_of(short, border, st.integers(100, longest))))
     total = sum(lengths)

@@ -7,7 +7,7 @@ import torch
 from device import PLAIN, there
 from longformers import HEADS, batch, ldt_model
 
-from ldt.attention import Layout, blocked, layout, sliding_window_attention
+from ldt.attention import Layout, block, blocked, layout, sliding_window_attention
 from ldt.attention.triton import attention, pattern
 from ldt.model.packing import pack
 
@@ -106,13 +106,18 @@ def test_autocast_is_that_of_eager(dtype):
     inputs = batch(21, "mixed", "some") | LABELS["ForSequenceClassification"]
     parameters = list(model.parameters())
 
-    def run(model):
-        with torch.autocast("cpu", dtype):
+    def run(model, enabled=True):
+        with torch.autocast("cpu", dtype, enabled):
             output = model(**inputs)
         gradients = torch.autograd.grad(output.loss, parameters, allow_unused=True)
         return output.logits, *(g for g in gradients if g is not None and g.any())
 
-    torch.testing.assert_close(run(compiled(model)), run(model), rtol=1e-5, atol=1e-6)
+    # Where a CPU has instructions for the type, each of the two rounds at other places.
+    runs = run(compiled(model)), run(model), run(model, enabled=False)
+    for ours, eager, exact in zip(*runs, strict=True):
+        off = (eager - exact).abs().max()
+        assert off > 0
+        assert (ours - exact).abs().max() <= 3 * off
 
 
 def test_a_causal_encoder_compiles_and_exports():
@@ -130,9 +135,9 @@ def test_a_causal_encoder_compiles_and_exports():
 
 @pytest.mark.parametrize("changes", [{}, {"pooling_layers": [0, 1], "pooling_window": 16}])
 def test_the_backward_pass_repeats_no_attention(changes, monkeypatch):
-    passes, real = [], blocked._Work.__init__
+    passes, real = [], block.Works.__init__
     monkeypatch.setattr(
-        blocked._Work, "__init__", lambda *arguments: passes.append(1) or real(*arguments)
+        block.Works, "__init__", lambda *a, **options: passes.append(1) or real(*a, **options)
     )
     model = ldt_model("Model", attention_window=8, **changes)
     levels = 4 if changes else 2  # in two layers

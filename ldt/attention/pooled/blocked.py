@@ -5,10 +5,10 @@ from functools import lru_cache
 import torch
 from torch.nn import functional as F
 
-from ldt.attention.blocked import BLOCK, Block, Blocked, true_places
+from ldt.attention.block import BLOCK, Block, wide
+from ldt.attention.blocked import Blocked, true_places
 from ldt.attention.derivatives import first_order
 from ldt.attention.dropout import Dropout
-from ldt.attention.matmul import wide
 from ldt.attention.pooled.cells import Cells
 from ldt.attention.pooled.poolings import POOLINGS
 

@@ -1,0 +1,263 @@
+"""What both passes of attention in blocks compute of one block, on scratch memory."""
+
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from ldt.attention import parallel
+from ldt.attention.dropout import kept
+
+BLOCK = 96  # queries at a time: of fewer, products are slow; scores of more overflow a core's cache
+SHORT = 128  # of a short document, which has less keys: two threads share 512 tokens evenly
+SCORES = 1 << 16  # of a head, in as large a block
+
+
+def wide(x):
+    """``x`` in float32 at least, contiguous where it is cast."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    return x if x.dtype == dtype else x.to(dtype, memory_format=torch.contiguous_format)
+
+
+@cache
+def has_tiles():
+    """True if this CPU has the instructions by which torch's kernel multiplies bfloat16 (AMX)."""
+    return bool(getattr(torch.cpu, "get_capabilities", dict)().get("amx_bf16"))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Queries ``rows`` of q meet the key tokens ``extra`` followed by ``keys``."""
+
+    rows: slice
+    keys: slice
+    extra: torch.Tensor | None = None  # [x] global tokens that every query sees, then fillers
+    real: int = 0  # of them are global tokens; the fillers keep rows of scores aligned
+    hidden: torch.Tensor | None = None  # columns of keys that no query sees
+    muted: torch.Tensor | None = None  # rows of the block whose output is zero
+    cut: int | None = None  # columns of the first window that the keys lack; None: no band
+    edges: tuple = ()  # pairs: a column of keys, and [queries, columns] to add to scores from there
+
+    @property
+    def shape(self):
+        """(queries, keys)."""
+        return _length(self.rows), self.in_front + _length(self.keys)
+
+    @property
+    def in_front(self):
+        """Keys before ``keys``: the length of ``extra``."""
+        return 0 if self.extra is None else len(self.extra)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The tokens in a query's window: ``before`` and ``after`` of them, itself not counted."""
+
+    before: int
+    after: int
+
+
+def queries_at_once(reach, tokens):
+    """Queries of a block in a document of ``tokens`` tokens."""
+    keys = min(SHORT + reach.before + reach.after, tokens)
+    return SHORT if SHORT * keys <= SCORES else BLOCK
+
+
+def _length(part):
+    return len(range(part.start, part.stop, part.step or 1))
+
+
+@lru_cache(maxsize=8)
+def _corners(dtype, device):
+    """[SHORT, SHORT] each: what is added to scores left and right of the band's edges."""
+    low = torch.full((SHORT, SHORT), torch.finfo(dtype).min / 4, dtype=dtype, device=device)
+    return low.tril(-1), low.triu(1)
+
+
+def _skewed(shape, like):
+    """Zeros [heads, b, b + offsets - 1], keys from the first query's first offset on; and their
+    view [heads, b, offsets], in which every query begins with its own."""
+    heads, b, offsets = shape
+    slab = like.new_zeros(heads, b, b + offsets - 1)
+    wide = slab.shape[2]
+    return slab, slab.as_strided(shape, (b * wide, wide + 1, 1))
+
+
+class Works:
+    """The `Work` of each thread of a pass.
+
+    Args:
+        forward: whether it is a forward pass, which needs no probabilities where a kernel attends.
+    """
+
+    def __init__(self, q, k, v, blocks, reach, drop, query=None, table=None, *, forward=False):
+        codes = drop.codes() if drop else None
+        table = None if table is None else wide(table)
+        shapes = [block.shape for block in blocks] or [(0, 0)]
+        sizes = max(b for b, _ in shapes), max(n for _, n in shapes), max(b * n for b, n in shapes)
+        # Torch's own kernel for a CPU with tiles, whose sums are float32. Elsewhere products of
+        # bfloat16 are as slow in it as those of float32.
+        self._apart = q.device.type == "cpu"
+        plain = self._apart and q.dtype == torch.bfloat16 and not drop and table is None
+        fused, arrays = forward and plain and has_tiles(), 1 if forward else 2
+        # Made here, not by the threads: what a thread gives back serves no other.
+        number = parallel.threads(len(blocks)) if self._apart else 1
+        new = partial(Work, q, k, v, (arrays, *sizes), reach, drop, query, table, codes, fused)
+        self._free = [new() for _ in range(number)]
+
+    def run(self, act, each):
+        """Call ``act(work, one)`` for one after the other of ``each``, in threads on a CPU."""
+
+        def take(one):
+            work = self._free.pop()
+            act(work, one)
+            self._free.append(work)
+
+        if self._apart:
+            parallel.run(take, each)
+            return
+        for one in each:
+            take(one)
+
+
+class Work:
+    """Scratch memory of one thread in a pass, and what both passes compute of a block.
+
+    Whatever is as large as a block is computed there.
+
+    Args:
+        sizes: arrays for scores; of the largest block the queries, keys, and scores of a head.
+        fused: whether torch's own kernel attends.
+    """
+
+    def __init__(self, q, k, v, sizes, reach, drop, query, table, codes, fused):
+        self.q, self.k, self.v, self.reach, self.drop = q, k, v, reach, drop
+        self.query, self.table = query, table
+        self.fused = fused
+        self.scale = q.shape[-1] ** -0.5
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        arrays, most_queries, most_keys, largest = sizes
+        heads, dim = q.shape[1:]
+        self.scratch = q.new_empty(arrays, heads * largest, dtype=dtype)
+        slabs = q.dtype if fused else dtype
+        self.slabs = q.new_empty(2, heads * most_keys * dim, dtype=slabs)
+        self.rows = q.new_empty(heads * most_queries * dim, dtype=slabs)
+        self.low = torch.finfo(dtype).min
+        self.biases: dict[tuple, torch.Tensor] = {}
+        if drop:
+            self.codes = q.new_empty(2, heads * largest, dtype=torch.int32)
+            self.mask = torch.empty_like(self.scratch[0])
+            self.query_codes, self.key_codes = codes
+
+    def queries(self, block):
+        """[heads, b, dim] of the block, in scratch memory."""
+        heads, dim = self.q.shape[1:]
+        b = block.shape[0]
+        out = self.rows[: heads * b * dim].view(heads, b, dim)
+        return out.copy_(self.q[block.rows].transpose(0, 1))
+
+    def keys(self, block):
+        """[heads, keys, dim] of the block, in scratch memory."""
+        return self._gather(self.k, block, self.slabs[0])
+
+    def values(self, block):
+        """As `keys`."""
+        return self._gather(self.v, block, self.slabs[1])
+
+    def _gather(self, x, block, slab):
+        heads, dim = x.shape[1:]
+        n, front = block.shape[1], block.in_front
+        out = slab[: heads * n * dim].view(heads, n, dim)
+        if front:
+            out[:, :front] = x[block.extra].transpose(0, 1)
+        out[:, front:] = x[block.keys].transpose(0, 1)
+        return out
+
+    def attend(self, block):
+        """[b, heads, dim], the values that a block's queries attend to."""
+        q, k, v = self.queries(block), self.keys(block), self.values(block)
+        if self.fused:
+            bias = self.bias(block)
+            return scaled_dot_product_attention(q[None], k[None], v[None], bias)[0].transpose(0, 1)
+        probs = self.probs(block, q, k)
+        if self.drop:
+            probs.mul_(self.kept(block, probs))
+        return torch.bmm(probs, v, out=q).transpose(0, 1)
+
+    def bias(self, block):
+        """[1, 1, b, keys], what is added to scores; the same for all blocks in the midst."""
+        kind = block.shape, block.cut, block.real
+        common = block.hidden is None and not block.edges
+        if common and kind in self.biases:
+            return self.biases[kind]
+        bias = self.lowered(self.scratch.new_zeros(1, *block.shape), block)[None].to(self.q.dtype)
+        if common:
+            self.biases[kind] = bias
+        return bias
+
+    def second(self, probs):
+        """Scratch of the shape of probs, in a backward pass."""
+        return self.scratch[1, : probs.numel()].view(probs.shape)
+
+    def probs(self, block, queries, keys):
+        """[heads, b, keys] softmax of the block's scores, in scratch memory."""
+        heads, (b, n) = queries.shape[0], block.shape
+        scores = self.scratch[0, : heads * b * n].view(heads, b, n)
+        torch.baddbmm(scores, queries, keys.transpose(1, 2), beta=0, alpha=self.scale, out=scores)
+        if self.table is not None:
+            x = block.in_front
+            scores[:, :, x:] += self.by_key(block, n - x)
+        return torch.softmax(self.lowered(scores, block), -1, out=scores)
+
+    def lowered(self, scores, block):
+        """``scores`` [heads, b, keys] of a block, in place lowered where a query sees no key."""
+        x = block.in_front
+        scores[:, :, block.real : x] = self.low
+        band = scores[:, :, x:]
+        if block.cut is not None:
+            self.mask_corners(band, block.cut)
+        for column, bias in block.edges:
+            band[:, :, column : column + bias.shape[1]] += bias
+        if block.hidden is not None:
+            band.index_fill_(2, block.hidden, self.low)
+        return scores
+
+    def by_key(self, block, keys):
+        """[heads, b, keys], what the distances add to the scores of a block."""
+        queries = wide(self.query[block.rows].transpose(0, 1))
+        far = torch.bmm(queries, self.table.transpose(1, 2)).mul_(self.scale)
+        slab, view = _skewed(far.shape, far)
+        view.copy_(far)
+        return slab[:, :, block.cut : block.cut + keys]
+
+    def by_offset(self, part, block):
+        """[heads, b, offsets] of part [heads, b, keys], a block's; zero where there is no key."""
+        part = part[:, :, block.in_front :]
+        heads, b, keys = part.shape
+        slab, view = _skewed((heads, b, self.table.shape[1]), part)
+        slab[:, :, block.cut : block.cut + keys] = part
+        return view.contiguous()
+
+    def mask_corners(self, band, cut):
+        """Lowers the scores outside the band: query i sees columns i to i + before + after of the
+        slab that begins with its first window, of which ``cut`` columns are missing."""
+        b, n = band.shape[1:]
+        left, right = _corners(band.dtype, band.device)
+        if cut < b:
+            width = min(b - cut, n)
+            band[:, :, :width] += left[:b, cut : cut + width]
+        wide = self.reach.before + self.reach.after
+        edge = max(wide - cut, 0)
+        if edge < n:
+            place = edge + cut - wide
+            band[:, :, edge:] += right[:b, place : place + n - edge]
+
+    def kept(self, block, probs):
+        """[heads, b, keys] in scratch memory: 0 where dropout takes a probability away, else 1."""
+        queries = self.query_codes[:, block.rows]
+        keys = self.key_codes[:, block.keys]
+        if block.extra is not None:
+            keys = torch.cat([self.key_codes[:, block.extra], keys], 1)
+        out = self.mask[: probs.numel()].view(probs.shape)
+        return kept(queries, keys, self.drop.probability, self.codes, out)
