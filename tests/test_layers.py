@@ -100,10 +100,24 @@ def test_commands_are_parsed_and_recipes_read_without_torch():
     code = (
         "import sys, ldt.cli, ldt.recipe.recipe, ldt.data.records, ldt.tasks, ldt.metrics\n"
         "import ldt.inference.predict\n"
+        "assert len([*ldt.tasks.TASKS.values()]) > 10\n"
         "print([m for m in ('torch', 'transformers', 'datasets') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+def test_a_recipe_imports_the_task_that_it_names_and_no_other(tmp_path):
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("task: {name: squad}\nmodel: {path: m}\ndata: {train: t.json}\n")
+    code = (
+        "import sys, ldt.recipe.recipe, ldt.inference.predict\n"
+        f"ldt.recipe.recipe.load({str(recipe)!r}, search=False)\n"
+        "print(sorted({'ldt.tasks.' + name for name in ('squad', 'qasper', 'wikihop', 'char_lm')}"
+        " & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "['ldt.tasks.squad']"
 
 
 def test_no_file_is_longer_than_it_can_be_read():

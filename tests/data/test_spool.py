@@ -170,7 +170,10 @@ def test_a_disk_that_fails_is_an_error_of_a_line(monkeypatch):
         found[1]
 
 
-def test_damaged_data_end_the_writing_with_their_place(tmp_path):
+def test_damaged_data_end_the_writing_with_their_place(tmp_path, request):
+    limit = sys.getrecursionlimit()  # which torch's compiler raises for good
+    request.addfinalizer(lambda: sys.setrecursionlimit(limit))
+    sys.setrecursionlimit(1000)
     path, before = tmp_path / "t.jsonl", open_files()
     path.write_text('{"text": "one"}\n{"text": "two"\n')
     with pytest.raises(DataError, match="t.jsonl:2: not JSON"):
