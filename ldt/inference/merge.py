@@ -104,13 +104,13 @@ def _parts(target: str) -> list[Path]:
     if len(counts) > 1:
         of = " and ".join(f"{count:,}" for count in counts)
         raise UserError(f"{target}: parts of {of} shards; move away those that are not meant")
-    shards = [Shard(index, counts[0]) for index in range(1, counts[0] + 1)]
+    shards = [Shard(number, counts[0]) for number in range(1, counts[0] + 1)]
     whole = {int(each[1]) for each in found if not each[3]}
     begun = {int(each[1]) for each in found if each[3]} - whole
     if begun:
-        some = listed([shard.part(target) for shard in shards if shard.index in begun], 4, str)
+        some = listed([shard.part(target) for shard in shards if shard.number in begun], 4, str)
         raise UserError(f"{some}: not finished; ldt predict with its --shard and --resume goes on")
-    missing = [shard.part(target) for shard in shards if shard.index not in whole]
+    missing = [shard.part(target) for shard in shards if shard.number not in whole]
     if missing:
         raise UserError(f"{listed(missing, 4, str)}: missing; ldt predict with --shard makes it")
     return [Path(shard.part(str(path))) for shard in shards]

@@ -7,15 +7,15 @@ from ldt.errors import UserError
 
 
 class Shard(NamedTuple):
-    """Every ``count``-th record of an input, from the one with the number ``index`` on.
+    """Every ``of``-th record of an input, from the one with that ``number`` on.
 
     Args:
-        index: from 1 to count.
-        count: number of shards.
+        number: from 1 to ``of``.
+        of: how many shards there are.
     """
 
-    index: int
-    count: int
+    number: int
+    of: int
 
     @classmethod
     def parse(cls, text: str) -> "Shard":
@@ -32,12 +32,12 @@ class Shard(NamedTuple):
         return cls(int(found[1]), int(found[2]))
 
     def __str__(self) -> str:
-        return f"{self.index}/{self.count}"
+        return f"{self.number}/{self.of}"
 
     def has(self, record: int) -> bool:
         """Whether the record of a number, from 1, is one of the shard."""
-        return (record - self.index) % self.count == 0
+        return (record - self.number) % self.of == 0
 
     def part(self, target: str) -> str:
         """The file with the answers of the shard: "answers.jsonl.2-of-7"."""
-        return f"{target}.{self.index}-of-{self.count}"
+        return f"{target}.{self.number}-of-{self.of}"

@@ -281,9 +281,7 @@ def test_an_id_in_two_parts_is_refused_and_so_are_rejects_that_are_lost(ask, tmp
     assert in_shards(ask, source, 2, "b.jsonl", on_error="skip") == [7, 0]
     rejects = tmp_path / "b.jsonl.1-of-2.rejects.jsonl"
     rejects.rename(tmp_path / "kept")
-    with pytest.raises(
-        UserError, match="0 rejected records, but b.jsonl.1-of-2 was"
-    ):
+    with pytest.raises(UserError, match="0 rejected records, but b.jsonl.1-of-2 was"):
         merge(str(tmp_path / "b.jsonl"))
     (tmp_path / "kept").rename(rejects)
     assert merge(str(tmp_path / "b.jsonl")) == 7
