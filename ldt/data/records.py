@@ -37,12 +37,14 @@ class Example:
     ``where`` ("train.jsonl:17") opens every message about it; ``id`` is the number of its line (of
     its row in Parquet and, below the header, in CSV; of the item in a JSON array) where the record
     has none. ``folder`` is that of the file, none for a stream: what a record names is there.
+    ``record`` is its number in the whole input, from 1, where that input is answered in shards.
     """
 
     fields: dict[str, Any]
     id: str | int
     where: str
     folder: str | None = dataclasses.field(default=None, compare=False)
+    record: int | None = dataclasses.field(default=None, compare=False)
 
 
 def read(

@@ -15,6 +15,7 @@ from typing import Any
 
 from ldt.data.formats import FORMATS, LINES, PUBLISHED, read
 from ldt.data.options import check_encoding
+from ldt.data.records import Example
 from ldt.data.sentences import Unit
 from ldt.data.sources import Names, each
 from ldt.errors import (
@@ -41,6 +42,7 @@ from ldt.inference.inputs import (
 from ldt.inference.passages import By, Explaining, Wanted
 from ldt.inference.progress import progress
 from ldt.inference.run_folder import classes_of, find_model, fingerprint, read_recipe
+from ldt.inference.shards import Shard
 from ldt.inference.stream import Beside, Counts, Documents, Predictor, answer_all
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import AnyTask
@@ -78,6 +80,7 @@ def predict(
     passages_unit: Unit = "sentence",
     passages_test: bool = False,
     chunks: bool = False,
+    shard: str | None = None,
 ) -> int:
     """Answer every document of ``input``, one JSON line each, in the order of the input.
 
@@ -119,6 +122,8 @@ def predict(
         passages_test: whether the model answers again with the passages hidden one after the other,
             and by them alone, for the key ``faithfulness``.
         chunks: whether answers list the chunks of their document, with the scores of each.
+        shard: "2/7": answer the second of each seven records alone, as lines of a file whose name
+            goes on with ".2-of-7"; `ldt.inference.merge` makes ``output`` of all seven.
 
     Returns:
         The exit code: 0; 7 when records were skipped; 130 and 143 after SIGINT and SIGTERM.
@@ -129,9 +134,13 @@ def predict(
     """
     _check_options(on_error, batch_tokens, format, encoding, int8_bound)
     inputs = each(input)
-    rejects = Rejects(rejects_path(inputs[0], output))
+    share = Shard.parse(shard) if shard is not None else None
+    if share and (output is None or is_stream(output)):
+        raise UserError(f"--shard {share} needs --output FILE, of which it makes a part")
+    written = share.part(str(output)) if share else output
+    rejects = Rejects(rejects_path(inputs[0], written))
     for source in inputs:
-        check_paths(source, output, rejects.path, resume)
+        check_paths(source, written, rejects.path, resume)
     with Ending() as ending, ExitStack() as stack:
         folder = find_model(model)
         trained = read_recipe(folder)
@@ -140,7 +149,10 @@ def predict(
         wanted.check(trained.task, precision)
         _check_shown(trained.task, raw_scores, label_sets)
         more = ["label_set"] if label_sets is not None else []
+        more += ["record"] if share else []
         beside = kept.copier(keep, trained.task, [*wanted.keys(), *more])
+        if share:
+            beside = partial(_numbered, beside=beside)
         # What is wrong with input and output is found before the model is loaded.
         format = format or layout_of_training(inputs, trained.data.format)
         layout = published_layout(layout, output, trained.task, (format, trained.data.format))
@@ -154,9 +166,10 @@ def predict(
             f"--{name.replace('_', '-')}": str(value) for name, value in shown.items() if value
         }
         made_by |= {"--layout": layout or ""}
+        made_by |= {"--shard": str(share), "task": recipe.task.name} if share else {}
         sink = ending.sink = _open_sink(output, recipe, made_by, resume, overwrite, stack)
         options = {"document": recipe.task.document, "max_line_bytes": max_line_bytes}
-        documents = Documents(partial(read, inputs, recipe.data, **options))
+        documents = Documents(partial(read, inputs, recipe.data, **options), share)
         with _layout_named(format, trained.data.format):
             if isinstance(sink, AnswerFile) and sink.finished is not None:
                 ending.code = _nothing_left(sink, documents, on_error)
@@ -284,8 +297,14 @@ def _answer(
             progress=tell,
             agreement=agreement,
         )
-    sink.finish(documents=documents.sha256(), rejects=rejects.count if rejects else 0)
+    facts = {"records": documents.count} if documents.shard else {}
+    sink.finish(documents=documents.sha256(), rejects=rejects.count if rejects else 0, **facts)
     return counts
+
+
+def _numbered(example: Example, beside: Beside | None) -> dict[str, Any]:
+    """What an answer of a shard has of its record: its number, and what ``beside`` makes."""
+    return {"record": example.record, **(beside(example) if beside else {})}
 
 
 def _made_by(
@@ -324,6 +343,8 @@ def _open_sink(
             ".jsonl, .csv or .parquet, without --layout"
         )
     layout = layout_of(target, layouts.get(made_by["--layout"]))
+    if "--shard" in made_by:
+        target, layout = Path(Shard.parse(made_by["--shard"]).part(output)), None
     file = AnswerFile(target, made_by=made_by, resume=resume, overwrite=overwrite, layout=layout)
     return stack.enter_context(closing(file))
 
