@@ -1,8 +1,8 @@
 """Files, pipes and hub data sets to examples, one at a time and in constant memory.
 
 What is read: JSONL and JSON arrays, CSV, TSV and Parquet, each detected by content or suffix; gzip,
-bz2 and xz by content whatever the suffix. JSON is read strictly (``ldt.data.strict_json``). Raw
-control characters, NUL and U+2028 inside strings are kept.
+bz2, xz and zstd by content whatever the suffix. JSON is read strictly (``ldt.data.strict_json``).
+Raw control characters, NUL and U+2028 inside strings are kept.
 
 Ids are not compared here, which would take memory per record: see ``ldt.training.finetune.unique``.
 """
@@ -375,7 +375,7 @@ def _numbered(rows: Iterator[dict], source: str, what: str) -> Iterator[tuple[in
 def suffix(name: str) -> str:
     """The suffix under a compression's, without its point: "csv" for "a.csv.gz"."""
     stem, end = os.path.splitext(name.lower())
-    if end in (".gz", ".bz2", ".xz"):
+    if end in (".gz", ".bz2", ".xz", ".zst"):
         end = os.path.splitext(stem)[1]
     return end.removeprefix(".")
 

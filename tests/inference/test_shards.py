@@ -7,6 +7,7 @@ import lzma
 import os
 import shutil
 import sys
+from functools import partial
 from io import BytesIO, TextIOWrapper
 
 import pyarrow
@@ -21,6 +22,7 @@ from ldt.inference.merge import merge
 from ldt.inference.predict import predict
 from ldt.inference.shards import Shard
 
+zstd = partial(pyarrow.compress, codec="zstd", asbytes=True)
 COLUMNS = {"text": "text", "id": "name"}
 
 
@@ -146,7 +148,7 @@ def test_tables_are_parted_by_their_rows(ask, tmp_path, name, make):
     assert (tmp_path / "answers.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, zstd])
 def test_files_that_are_compressed_and_several_are_one_input(ask, tmp_path, pack):
     lines = lines_of(11)
     for number, part in enumerate((lines[:4], lines[4:5], lines[5:])):
