@@ -89,7 +89,7 @@ def read(source: Names, format: str, module: ModuleType) -> JsonFile | None:
     try:
         found = _converted(iter(lines), module, name)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        what = f"{type(error).__name__}: {error}"
+        what = f"no key {error}" if isinstance(error, KeyError) else f"{error}"
         raise DataError(
             f"{lines.where}: not as ldt predict writes it for {format} ({what})"
         ) from None

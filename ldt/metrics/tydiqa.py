@@ -269,6 +269,8 @@ def _warnings(
     """Where the published rules surprise."""
     there = {language for language, _ in keys}
     lines = []
+    if predicted == {LEFT_OUT}:
+        lines.append(f"{name}: predictions in {LEFT_OUT} alone, left out of the means, which are 0")
     if silent := sorted(there - predicted):
         lines.append(f"{name}: no prediction in {listed(silent, show=str)}, left out of the means")
     if strange := sorted(predicted - there):

@@ -135,8 +135,9 @@ def test_a_language_without_gold_counts_0_and_is_told(score):
     assert any("no gold in thai, which counts 0" in line for line in found.warnings)
 
 
-def test_english_has_no_part_in_the_means_and_alone_they_are_0(score):
+def test_english_has_no_part_in_the_means_and_alone_they_are_0_which_is_told(score):
     found = score([("english", RIGHT)], [predicted(0, "english", index=0)])
+    assert any("in english alone, left out of the means, which are 0" in x for x in found.warnings)
     assert found.metrics["avg_passage_f1"] == 0
     assert found.subsets["english"]["passage-best-threshold-f1"] == 100
 
