@@ -199,6 +199,14 @@ def predict(
         bool,
         typer.Option("--chunks", help="List the chunks of each document, with the scores of each."),
     ] = False,
+    workers: Annotated[
+        str,
+        typer.Option(
+            metavar="NUMBER",
+            help="Number of processes that answer, each with its share of the processors, or a GPU "
+            "each; auto is one for each GPU, or for every four cores.",
+        ),
+    ] = "1",
 ) -> int:
     """Answer for every document of a file.
 
@@ -218,6 +226,7 @@ def predict(
             f"FILE {file[0]!r} and --input {source[0]!r} both name the documents; give one of them"
         )
     gc.set_threshold(50_000)  # what is made until the first answer are modules, which stay
+    from ldt.cli.workers import seats
     from ldt.inference.predict import predict
 
     return predict(
@@ -248,4 +257,5 @@ def predict(
         passages_unit=passages_unit,
         passages_test=passages_test,
         chunks=chunks,
+        workers=seats(workers, device),
     )

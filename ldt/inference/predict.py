@@ -10,7 +10,6 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 from ldt.data.formats import FORMATS, LINES, PUBLISHED, read
@@ -25,12 +24,13 @@ from ldt.errors import (
     counted,
     plural,
 )
-from ldt.inference import PREDICTORS, arithmetic, kept
+from ldt.inference import arithmetic, kept
 from ldt.inference.agreement import Agreement
-from ldt.inference.ahead import ahead
+from ldt.inference.ahead import ahead, never
 from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects
 from ldt.inference.answer_table import layout_of, published_layout
 from ldt.inference.ending import Ending
+from ldt.inference.group import Encoder, Predictor
 from ldt.inference.inputs import (
     check_paths,
     is_stream,
@@ -38,15 +38,19 @@ from ldt.inference.inputs import (
     pauses,
     rejects_path,
 )
-from ldt.inference.passages import By, Explaining, Wanted
+from ldt.inference.passages import By, Wanted
 from ldt.inference.progress import progress
 from ldt.inference.run_folder import classes_of, find_model, fingerprint, read_recipe
-from ldt.inference.stream import Beside, Counts, Documents, Predictor, answer_all
+from ldt.inference.run_model import RunModel
+from ldt.inference.stream import Beside, Counts, Documents, answer_all
+from ldt.inference.workers import Seat, Workers
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import AnyTask
 from ldt.tasks.generation import wordless
 
 log = logging.getLogger("ldt")
+
+_THREADS = "number of threads a worker"  # a setting that decides the last digits of answers
 
 
 def predict(
@@ -78,6 +82,7 @@ def predict(
     passages_unit: Unit = "sentence",
     passages_test: bool = False,
     chunks: bool = False,
+    workers: Sequence[Seat] = (),
 ) -> int:
     """Answer every document of ``input``, one JSON line each, in the order of the input.
 
@@ -119,6 +124,8 @@ def predict(
         passages_test: whether the model answers again with the passages hidden one after the other,
             and by them alone, for the key ``faithfulness``.
         chunks: whether answers list the chunks of their document, with the scores of each.
+        workers: places of processes that answer in place of this one, `ldt.inference.workers`; all
+            on the CPU with the same number of threads, or on GPUs.
 
     Returns:
         The exit code: 0; 7 when records were skipped; 130 and 143 after SIGINT and SIGTERM.
@@ -153,7 +160,9 @@ def predict(
         made_by = _made_by(folder, recipe, precision, keep, wanted) | {
             f"--{name.replace('_', '-')}": str(value) for name, value in shown.items() if value
         }
-        made_by |= {"--layout": layout or ""}
+        # Threads of a GPU's worker change no answer.
+        on_cpu = [str(seat.threads) for seat in workers[:1] if seat.device == "cpu"]
+        made_by |= {"--layout": layout or "", _THREADS: "".join(on_cpu)}
         sink = ending.sink = _open_sink(output, recipe, made_by, resume, overwrite, stack)
         options = {"document": recipe.task.document, "max_line_bytes": max_line_bytes}
         documents = Documents(partial(read, inputs, recipe.data, **options))
@@ -164,14 +173,16 @@ def predict(
             waits = any(map(pauses, inputs))
             if not (waits or inputs[0].startswith("hf:") or format in PUBLISHED):
                 _read_first(documents, on_error, beside)
-            rounding = precision, int8_bound
-            predictor, agreement = _load(
-                folder, recipe, device, rounding, shown, sink, stack, wanted
-            )
+            run = RunModel(folder, recipe, device, shown, wanted, batch_tokens)
+            rounding, hands = (precision, int8_bound), None
+            if workers:
+                predictor, agreement, hands = _employ(workers, run, rounding, sink, stack)
+            else:
+                predictor, agreement = _load(run, rounding, sink, stack)
             stack.enter_context(closing(rejects))
             skipped = None if on_error == "stop" else rejects
             counts = _answer(
-                documents, waits, predictor, sink, batch_tokens, skipped, beside, agreement
+                documents, waits, predictor, hands, sink, batch_tokens, skipped, beside, agreement
             )
         _log_summary(counts, rejects, predictor.max_length)
         ending.code = EXIT_REJECTS if rejects.count else EXIT_OK
@@ -229,37 +240,53 @@ def _check_shown(task: AnyTask, raw_scores: bool, label_sets: float | None) -> N
 
 
 def _load(
-    folder: Path,
-    recipe: Recipe,
-    device: str,
+    model: RunModel,
     rounding: tuple[str, float],
-    shown: dict[str, Any],
     sink: AnswerFile | AnswerStream,
     stack: ExitStack,
-    wanted: Wanted,
 ) -> tuple[Predictor, Agreement | None]:
     """The model; it computes as the run did that began the file. In int8, what compares answers.
 
     Args:
         rounding: the precision, and the share of answers that int8 may change.
     """
-    shown = {name: value for name, value in shown.items() if value}
-    make = resolve_name(PREDICTORS[recipe.task.kind])
-    precision = arithmetic.settled(rounding[0], partial(make.automatic, device), sink)
-    predictor = make(folder, recipe, device, precision, **shown)
+    precision = arithmetic.settled(rounding[0], model.automatic, sink)
+    predictor, exact = model.predictor(precision)
     if isinstance(sink, AnswerFile):
         arithmetic.same_products(sink, stack)
-    agreement = None
-    if precision == "int8":
-        agreement = arithmetic.compared(predictor.exact, rounding[1], sink)
-        predictor.exact = None  # whose weights the agreement lets go of
-    return Explaining(predictor, wanted) if wanted.keys() else predictor, agreement
+    if precision != "int8":
+        return predictor, None
+    return predictor, arithmetic.compared(exact, rounding[1], sink)
+
+
+def _employ(
+    seats: Sequence[Seat],
+    model: RunModel,
+    rounding: tuple[str, float],
+    sink: AnswerFile | AnswerStream,
+    stack: ExitStack,
+) -> tuple[Encoder, Agreement | None, Workers]:
+    """What `_load` does, of processes with the model; here are only the inputs made."""
+    makers = [replace(model, device=seat.device) for seat in seats]
+    workers = stack.enter_context(Workers(makers, seats))
+    workers.start()
+    inputs = model.inputs()
+    found = workers.settings()
+    precision = arithmetic.settled(rounding[0], lambda: found["precision"], sink)
+    products = sink.remember("arithmetic", lambda: found["arithmetic"])
+    workers.load({"precision": precision, "arithmetic": products})
+    each = plural(seats[0].threads, "thread")
+    log.info(f"{len(seats):,} worker processes, {each} each")
+    if precision != "int8":
+        return inputs, None, workers
+    return inputs, arithmetic.compared(None, rounding[1], sink), workers
 
 
 def _answer(
     documents: Documents,
     pauses: bool,
-    predictor: Predictor,
+    predictor: Encoder,
+    workers: Workers | None,
     sink: AnswerFile | AnswerStream,
     batch_tokens: int,
     rejects: Rejects | None,
@@ -272,13 +299,15 @@ def _answer(
         rejects.forget()
         broken, refuse = rejects.write, rejects.refuse
     # A pipe is read by a thread, so that what waits is answered while it pauses.
-    examples = ahead(documents, broken) if pauses else documents(on_error=broken)
+    busy = workers.busy if workers else never
+    examples = ahead(documents, broken, busy=busy) if pauses else documents(on_error=broken)
     with progress(shown=isinstance(sink, AnswerFile)) as tell:
         counts = answer_all(
             examples,
             predictor,
             sink,
             batch_tokens=batch_tokens,
+            hands=workers,
             refuse=refuse,
             beside=beside,
             progress=tell,
