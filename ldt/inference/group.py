@@ -19,7 +19,7 @@ Feature = dict[str, Any]
 Answer = dict[str, Any]
 Outputs = dict[str, np.ndarray]
 Document = tuple[Example, list[Feature]]  # with its inputs
-Tell = Callable[[int, int], object]  # is called with the windows and tokens of every batch
+Tell = Callable[[int, int], object]  # is called with windows and tokens that have been run
 
 
 class Encoder(Protocol):
@@ -77,7 +77,8 @@ class Answering:
 
         Args:
             compared: number of its first documents that are answered by ``exact`` as well.
-            tell: is called after every batch; with zeros after one of ``exact``.
+            tell: is called after every batch, with zeros after one of ``exact``, and with zeros
+                after every document.
 
         Raises:
             ModelError: the model's numbers are not finite.
@@ -103,6 +104,7 @@ class Answering:
                     "weights are damaged or its training diverged"
                 )
             answers.append(rounded(model.decode(outputs, example, features)))
+            tell(0, 0)
         return answers
 
     def _outputs(self, model: Predictor, features: list[Feature], tell: Tell) -> list[Outputs]:
@@ -149,7 +151,8 @@ class Hands(Protocol):
     Groups come back in the order in which they were given, each once.
 
     Attributes:
-        tell: is called with the windows and tokens of what was answered.
+        tell: is called with windows and tokens that have been run; with less than none where they
+            have to be run again.
     """
 
     tell: Tell

@@ -268,7 +268,9 @@ def _employ(
 ) -> tuple[Encoder, Agreement | None, Workers]:
     """What `_load` does, of processes with the model; here are only the inputs made."""
     makers = [replace(model, device=seat.device) for seat in seats]
-    workers = stack.enter_context(Workers(makers, seats))
+    # Of such passages a document may take an hour.
+    endless = model.wanted.by == "occlusion" or model.wanted.test
+    workers = stack.enter_context(Workers(makers, seats, endless))
     workers.start()
     inputs = model.inputs()
     found = workers.settings()

@@ -22,6 +22,7 @@ from typing import IO, Any, NamedTuple, Protocol
 
 from ldt.inference.group import Answered, Document, Tell
 
+BEAT = 1.0  # seconds
 _SIZE = 8  # bytes of the length of a message
 
 Settings = dict[str, Any]
@@ -43,16 +44,16 @@ class Reply(NamedTuple):
 
     Args:
         value: of the message, or the exception that it ended in.
-        seconds: that it took.
-        windows, tokens: that were run.
-        said: levels and lines of the log.
+        windows, tokens: that were run since the reply before.
+        said: levels and lines of the log since then.
+        last: whether this is all; else it says that the work goes on.
     """
 
     value: Any
-    seconds: float = 0.0
     windows: int = 0
     tokens: int = 0
     said: Sequence[tuple[int, str]] = ()
+    last: bool = True
 
 
 def main() -> None:
@@ -73,29 +74,14 @@ def main() -> None:
     log = logging.getLogger("ldt")
     log.addHandler(said)
     log.setLevel(logging.INFO)
-    work = _Work()
+    work, told = _Work(), _Told(replies, said)
     while True:
-        message, begin = inbox.get(), time.monotonic()
-        windows = tokens = 0
-
-        def tell(more_windows: int, more_tokens: int) -> None:
-            nonlocal windows, tokens
-            windows += more_windows
-            tokens += more_tokens
-
+        message = inbox.get()
         try:
-            value = work(pickle.loads(message), tell)
+            value = work(pickle.loads(message), told)
         except Exception as error:
             value = _portable(error)
-        reply = Reply(value, time.monotonic() - begin, windows, tokens, said.taken())
-        try:
-            data = pickle.dumps(reply)
-        except Exception as error:  # an answer that cannot be sent
-            data = pickle.dumps(reply._replace(value=_portable(error)))
-        try:
-            send(replies, data)
-        except OSError:
-            os._exit(0)
+        told.reply(value)
 
 
 def send(file: IO[bytes], data: bytes) -> None:
@@ -147,6 +133,34 @@ class _Work:
         assert self.answers is not None
         documents, compared = content
         return self.answers(documents, compared, tell)
+
+
+class _Told:
+    """Replies to the other process; one a `BEAT` while a message takes longer."""
+
+    def __init__(self, replies: IO[bytes], said: "_Said"):
+        self.replies, self.said = replies, said
+        self.windows = self.tokens = 0
+        self.sent = time.monotonic()
+
+    def __call__(self, windows: int, tokens: int) -> None:
+        self.windows += windows
+        self.tokens += tokens
+        if time.monotonic() - self.sent >= BEAT:
+            self.reply(None, last=False)
+
+    def reply(self, value: Any, last: bool = True) -> None:
+        reply = Reply(value, self.windows, self.tokens, self.said.taken(), last)
+        try:
+            data = pickle.dumps(reply)
+        except Exception as error:  # of an answer that cannot be sent
+            data = pickle.dumps(reply._replace(value=_portable(error)))
+        try:
+            send(self.replies, data)
+        except OSError:
+            os._exit(0)
+        self.windows = self.tokens = 0
+        self.sent = time.monotonic()
 
 
 class _Said(logging.Handler):

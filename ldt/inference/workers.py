@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from math import inf
 from typing import Any, NamedTuple
 
 from ldt.errors import ResourceError, plural
@@ -25,8 +26,8 @@ from ldt.inference.worker import Maker, Reply, Settings, receive, send
 
 log = logging.getLogger("ldt")
 
-PATIENCE = 600.0  # seconds without an answer after which a worker is taken for dead, or
-SLOWEST = 10  # times the seconds of the slowest group so far, if that is more
+PATIENCE = 600.0  # seconds without a sign of life after which a worker is taken for dead, or
+LONGEST = 10  # times the longest such while so far, if that is more
 _TICK = 1.0  # seconds between two looks at the workers
 
 
@@ -47,19 +48,22 @@ class Seat(NamedTuple):
 class Workers:
     """Processes that answer groups: `ldt.inference.group.Hands`, and a context that ends them.
 
-    A group whose worker dies is given to a fresh one, once. A worker that gives no answer for
-    `PATIENCE` or for `SLOWEST` times the slowest group, whichever is longer, is killed; time in
-    which this process is stopped does not count.
+    A group whose worker dies is given to a fresh one, once. A worker that has not got on by a batch
+    or a document for `PATIENCE`, or `LONGEST` times the longest such while that came to an end, is
+    killed; time in which this process is stopped does not count.
 
     Args:
         makers: what makes the model of each worker.
         seats: the place of each.
+        endless: whether a document may take any time, so that no worker is killed.
 
     Attributes:
-        tell: is called with the windows and tokens of each group.
+        tell: is called with windows and tokens that have been run; with less than none where they
+            have to be run again.
     """
 
-    def __init__(self, makers: Sequence[Maker], seats: Sequence[Seat]):
+    def __init__(self, makers: Sequence[Maker], seats: Sequence[Seat], endless: bool = False):
+        self.endless = endless
         self.tell: Tell = untold
         self._places = list(zip(makers, seats, strict=True))
         self._workers: list[_Worker] = []
@@ -67,7 +71,7 @@ class Workers:
         self._groups: deque[_Group] = deque()  # given and not taken back, in order
         self._proposed: Settings | None = None
         self._settings: Settings | None = None
-        self._slowest = 0.0
+        self._longest = 0.0
         self._looked = time.monotonic()
         self._told: set[str] = set()
 
@@ -171,14 +175,20 @@ class Workers:
         return True
 
     def _take(self, worker: "_Worker", reply: Reply) -> None:
-        kind, group = worker.done()
         for level, line in reply.said:
             if (worker.talks or level >= logging.WARNING) and line not in self._told:
                 self._told.add(line)
                 log.log(level, "%s", line)
-        if group is not None:
-            self._slowest = max(self._slowest, reply.seconds)
+        if worker.group is not None:
+            self._longest = max(self._longest, worker.waited)
+            worker.group.windows += reply.windows
+            worker.group.tokens += reply.tokens
             self.tell(reply.windows, reply.tokens)
+        worker.waited = 0.0
+        if not reply.last:
+            return
+        kind, group = worker.done()
+        if group is not None:
             group.answered = reply.value
         elif isinstance(reply.value, BaseException):
             raise reply.value
@@ -201,16 +211,20 @@ class Workers:
         end = worker.end()
         self._workers.remove(worker)
         group = worker.first if worker.group is None else worker.group
-        if worker.group is not None and worker.group.given > 1:
-            worker.group.answered = ResourceError(_lost(worker.group.documents, end))
-            return
+        if worker.group is not None:
+            self.tell(-worker.group.windows, -worker.group.tokens)
+            worker.group.windows = worker.group.tokens = 0
+            if worker.group.given > 1:
+                worker.group.answered = ResourceError(_lost(worker.group.documents, end))
+                return
         if not worker.loaded and worker.tries:
             raise ResourceError(
                 "two worker processes, one after the other, have died before they had the model; "
                 f"the last one {end}; where the memory is too small, fewer --workers take less"
             )
-        again = f"; {_named(worker.group.documents)}: answered again" if worker.group else ""
-        log.warning(f"a worker process {end}; another one takes its place{again}")
+        place = f"{worker.group.documents[0][0].where}: " if worker.group else ""
+        again = f" and its {_named(worker.group.documents)}" if worker.group else ""
+        log.warning(f"{place}a worker process {end}; another one takes its place{again}")
         fresh = self._start(worker.number, talks=False)
         fresh.first, fresh.tries = group, worker.tries + (not worker.loaded)
 
@@ -219,11 +233,11 @@ class Workers:
         now = time.monotonic()
         # No more than that, so that a while in which this process was stopped does not count.
         gone, self._looked = min(now - self._looked, 2 * _TICK), now
-        limit = max(PATIENCE, SLOWEST * self._slowest)
+        limit = inf if self.endless else max(PATIENCE, LONGEST * self._longest)
         for worker in self._workers:
             worker.waited += gone
             if worker.message and worker.waited > limit and not worker.hung:
-                worker.hung = f"gave no answer for {limit:,.0f} s and was ended"
+                worker.hung = f"did not get on for {limit:,.0f} s and was ended"
                 worker.process.kill()
 
     def _start(self, number: int, talks: bool = True) -> "_Worker":
@@ -241,6 +255,7 @@ class _Group:
     def __init__(self, documents: Sequence[Document], compared: int):
         self.documents, self.compared = documents, compared
         self.given = 0  # times
+        self.windows = self.tokens = 0  # that were told
         self.answered: Answered | BaseException | None = None
 
 
@@ -252,7 +267,7 @@ class _Worker:
         group: of that message.
         first: group that it is to answer before others.
         tries: processes before it that died in its place without having a model.
-        waited: seconds since its message.
+        waited: seconds since its message, or since its last sign of life.
         hung: what was wrong with one that had to be killed.
     """
 
@@ -302,7 +317,8 @@ class _Worker:
             while (message := self._inbox.get()) is not None:
                 try:
                     send(process.stdin, pickle.dumps(message))
-                    reply = pickle.loads(receive(process.stdout))
+                    while not (reply := pickle.loads(receive(process.stdout))).last:
+                        replies.put((self, reply))
                 except (OSError, EOFError):
                     replies.put((self, None))
                     break
@@ -350,13 +366,13 @@ def _how(code: int) -> str:
 
 
 def _named(documents: Sequence[Document]) -> str:
-    """``12 documents from 'doc-3' (docs.jsonl:4) on``."""
-    first = documents[0][0]
-    return f"{plural(len(documents), 'document')} from {first.id!r} ({first.where}) on"
+    """``12 documents from id 'doc-3' on``."""
+    return f"{plural(len(documents), 'document')} from id {documents[0][0].id!r} on"
 
 
 def _lost(documents: Sequence[Document], end: str) -> str:
     return (
-        f"{documents[0][0].where}: a worker process {end} with {_named(documents)}, twice; where "
-        "the memory is too small, a smaller --batch-tokens or fewer --workers take less"
+        f"{documents[0][0].where}: two worker processes, one after the other, have died with the "
+        f"{_named(documents)}; the last one {end}; where the memory is too small, a smaller "
+        "--batch-tokens or fewer --workers take less"
     )
