@@ -2,9 +2,11 @@
 
 It reads messages from standard input and writes replies to standard output, each as its length and
 a pickle. Whatever happens to the other process, its end of the pipe is closed then, and with it
-this process ends at once, also in the middle of a computation. No torch here.
+this process ends, also in the middle of a computation; on Linux the system ends it as well, also
+where it is stopped or a library lets no other thread run. No torch here.
 """
 
+import ctypes
 import gc
 import logging
 import os
@@ -23,6 +25,7 @@ from typing import IO, Any, NamedTuple, Protocol
 from ldt.inference.group import Answered, Document, Tell
 
 BEAT = 1.0  # seconds
+_PDEATHSIG = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 _SIZE = 8  # bytes of the length of a message
 
 Settings = dict[str, Any]
@@ -64,6 +67,7 @@ def main() -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    _end_with_parent()
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
     gc.set_threshold(50_000)
@@ -177,6 +181,13 @@ class _Said(logging.Handler):
         """The lines since the last time."""
         lines, self.lines = self.lines, []
         return lines
+
+
+def _end_with_parent() -> None:
+    """Let the system kill this process as the thread ends that started it."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
 
 
 def _pipes() -> tuple[IO[bytes], IO[bytes]]:

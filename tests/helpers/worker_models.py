@@ -95,7 +95,7 @@ def act(what, folder, name):
     elif what == "sleep":
         time.sleep(60)
     elif what == "count":
-        sum(range(10**10))  # which lets no other thread run
+        sum(range(10**10))  # which lets no other thread run for minutes
     elif what == "odd":
         return lambda: None  # which is no answer that can be sent
     return None

@@ -245,13 +245,15 @@ PARENT = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from worker_models import Lengths, documents
+from ldt.inference.answer_file import AnswerStream
 from ldt.inference.stream import answer_all
 from ldt.inference.workers import Seat, Workers
 with Workers([Lengths(sys.argv[2])] * 2, [Seat("cpu", 1)] * 2) as workers:
     workers.start()
     workers.load(workers.settings())
     records = documents(40, **{f"n{n}": sys.argv[3] for n in range(1, 41)})
-    answer_all(records, Lengths("."), None, batch_tokens=8, hands=workers)
+    sink = AnswerStream(sys.stdout.buffer)
+    answer_all(records, Lengths("."), sink, batch_tokens=8, hands=workers)
 """
 
 
@@ -290,7 +292,7 @@ def one_library(monkeypatch):
     ],
 )
 def test_a_model_that_was_sent_answers_as_the_one_here(fine_tuned, precision, wanted):
-    shown = {"raw_scores": False, "label_sets": 0.9}
+    shown = {"raw_scores": True, "label_sets": None}
     run = RunModel(fine_tuned, read_recipe(fine_tuned), "cpu", shown, wanted, 256)
     lines = enumerate(map(json.loads, lines_of(12)), 1)
     examples = [Example(line, line["name"], f"docs.jsonl:{n}") for n, line in lines]
@@ -338,7 +340,7 @@ def test_a_killed_run_goes_on_to_the_bytes_of_one_process(fine_tuned, tmp_path, 
         predict(source, output=str(target), resume=True, **options)
     assert predict(source, output=str(target), resume=True, workers=TWO, **options) == 7
     assert target.read_bytes() == whole.read_bytes()
-    rejects = [tmp_path / f"{name}.rejects.jsonl" for name in ("answers", "whole")]
+    rejects = [Path(f"{path}.rejects.jsonl") for path in (target, whole)]
     assert rejects[0].read_bytes() == rejects[1].read_bytes()
     assert len(read(rejects[0])) == 3
     assert not list(tmp_path.glob("*.partial"))
