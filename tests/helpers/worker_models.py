@@ -94,6 +94,11 @@ def act(what, folder, name):
         raise ZeroDivisionError(f"document {name}")
     elif what == "sleep":
         time.sleep(60)
+    elif what == "await":  # until document 20 is answered, by another process
+        deadline = time.monotonic() + 60
+        while not Path(folder, "act-20").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
     elif what == "count":
         sum(range(10**10))  # which lets no other thread run for minutes
     elif what == "odd":

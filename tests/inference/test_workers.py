@@ -101,7 +101,7 @@ def alive(pid):
 
 
 def test_several_processes_give_the_groups_of_one_in_their_order(answered, sink, tmp_path):
-    counts = answered(documents(300))
+    counts = answered(documents(300, n1="await", n20="mark"))  # 20 is of the third group
     groups, expected = alone(documents(300))
     assert (sink.groups, told(counts)) == (groups, told(expected))
     assert len(begun(tmp_path)) == 2
@@ -261,7 +261,14 @@ with Workers([Lengths(sys.argv[2])] * 2, [Seat("cpu", 1)] * 2) as workers:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_no_worker_outlives_its_parent_whatever_it_is_doing(tmp_path, number, what):
     command = [sys.executable, "-c", PARENT, HELPERS, str(tmp_path), what]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as parent:
+    parent = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A job in the background ignores SIGINT, and so would all that it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
         deadline = time.monotonic() + 60
         while len(list(tmp_path.glob("act-*"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -269,8 +276,10 @@ def test_no_worker_outlives_its_parent_whatever_it_is_doing(tmp_path, number, wh
         assert [alive(pid) for pid in workers] == [True] * 2
         for pid in (*workers, parent.pid):  # as a terminal sends it to all
             os.kill(pid if number == signal.SIGINT else parent.pid, number)
-        parent.wait(60)
-        assert "worker process" not in parent.stderr.read()
+        _, said = parent.communicate(timeout=60)
+    finally:
+        parent.kill()
+    assert "worker process" not in said
     assert gone(workers)
 
 
