@@ -49,7 +49,9 @@ class Lengths:
         ends = signal.SIGINT, signal.SIGTERM
         return {
             "threads": [os.environ[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL")],
-            "processors": sorted(os.sched_getaffinity(0)),
+            "processors": sorted(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else [],
             "heard": [n for n in ends if signal.getsignal(n) != signal.SIG_IGN],
             "torch": "torch" in sys.modules,
         }

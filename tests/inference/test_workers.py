@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -16,8 +16,10 @@ import torch
 from classified import lines_of, make_run, read, write
 from worker_models import Lengths, Other, documents
 
+from ldt.attention import matmul
 from ldt.data.records import Example
 from ldt.errors import DataError, ResourceError, UserError
+from ldt.inference import run_model
 from ldt.inference import workers as module
 from ldt.inference.agreement import Agreement
 from ldt.inference.ahead import ahead
@@ -300,7 +302,7 @@ def one_library(monkeypatch):
         ("int8", Wanted()),
     ],
 )
-def test_a_model_that_was_sent_answers_as_the_one_here(fine_tuned, precision, wanted):
+def test_a_model_that_was_sent_answers_as_the_one_here(fine_tuned, precision, wanted, monkeypatch):
     shown = {"raw_scores": True, "label_sets": None}
     run = RunModel(fine_tuned, read_recipe(fine_tuned), "cpu", shown, wanted, 256)
     lines = enumerate(map(json.loads, lines_of(12)), 1)
@@ -311,8 +313,16 @@ def test_a_model_that_was_sent_answers_as_the_one_here(fine_tuned, precision, wa
     model, exact = run.predictor(precision)
     (here,) = Here(Answering(model, 256, exact)).put(group, compared)
     sent, documents_sent = pickle.loads(pickle.dumps((run, group)))
-    answers = sent.load(sent.settings() | {"precision": precision})
-    assert answers(documents_sent, compared) == here
+    products = {kind: not taken for kind, taken in matmul.choices().items()}
+    with ExitStack() as stack:
+        monkeypatch.setattr(run_model, "_stack", stack)
+        assert sent.settings() == {"precision": "fp32", "arithmetic": matmul.choices()}
+        sent.load({"precision": precision, "arithmetic": products})
+        assert matmul._chosen == products
+    with ExitStack() as stack:
+        monkeypatch.setattr(run_model, "_stack", stack)
+        answers = sent.load(sent.settings() | {"precision": precision})
+        assert answers(documents_sent, compared) == here
     assert len(here.exact) == compared
     assert inputs.max_length == model.max_length
 
