@@ -39,9 +39,14 @@ class RecipeError(UserError):
 
 
 class DataError(UserError):
-    """Input data that cannot be read or used."""
+    """Input data that cannot be read or used.
+
+    Attributes:
+        record: number of the record in the whole input, from 1; None where it is not known.
+    """
 
     exit_code = EXIT_DATA
+    record: int | None = None
 
 
 class ModelError(UserError):

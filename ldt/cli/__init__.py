@@ -42,6 +42,7 @@ COMMANDS = {
     "pretrain": "ldt.cli.pretrain:pretrain",
     "thresholds": "ldt.cli.thresholds:thresholds",
     "predict": "ldt.cli.predict:predict",
+    "merge": "ldt.cli.merge:merge",
     "evaluate": "ldt.cli.evaluate:evaluate",
     "report": "ldt.cli.report:report",
     "compare": "ldt.cli.compare:compare",

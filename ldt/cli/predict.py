@@ -199,6 +199,14 @@ def predict(
         bool,
         typer.Option("--chunks", help="List the chunks of each document, with the scores of each."),
     ] = False,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="Share of the records to answer, as 1/4 to 4/4 on four machines; each makes a "
+            "part of the output, and ldt merge the output of all parts.",
+        ),
+    ] = None,
     workers: Annotated[
         str,
         typer.Option(
@@ -257,5 +265,6 @@ def predict(
         passages_unit=passages_unit,
         passages_test=passages_test,
         chunks=chunks,
+        shard=shard,
         workers=seats(workers, device),
     )

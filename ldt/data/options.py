@@ -214,8 +214,8 @@ class CharacterSection(DataOptions):
     """Text of a character model: raw bytes, laid end to end.
 
     Args:
-        train: a file such as the original text8 or enwik8, or a list of files; gzip, bz2 and xz are
-            decompressed.
+        train: a file such as the original text8 or enwik8, or a list of files; gzip, bz2, xz and
+            zstd are decompressed.
         eval: text to evaluate on, named like `train`.
         test: text for ``ldt perplexity --part test``, named like `train`.
         eval_fraction: share of the text of `train` to evaluate on, where there is no `eval`; the

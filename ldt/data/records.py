@@ -1,8 +1,8 @@
 """Files, pipes and hub data sets to examples, one at a time and in constant memory.
 
 What is read: JSONL and JSON arrays, CSV, TSV and Parquet, each detected by content or suffix; gzip,
-bz2 and xz by content whatever the suffix. JSON is read strictly (``ldt.data.strict_json``). Raw
-control characters, NUL and U+2028 inside strings are kept.
+bz2, xz and zstd by content whatever the suffix. JSON is read strictly (``ldt.data.strict_json``).
+Raw control characters, NUL and U+2028 inside strings are kept.
 
 Ids are not compared here, which would take memory per record: see ``ldt.training.finetune.unique``.
 """
@@ -37,12 +37,14 @@ class Example:
     ``where`` ("train.jsonl:17") opens every message about it; ``id`` is the number of its line (of
     its row in Parquet and, below the header, in CSV; of the item in a JSON array) where the record
     has none. ``folder`` is that of the file, none for a stream: what a record names is there.
+    ``record`` is its number in the whole input, from 1, where that input is answered in shards.
     """
 
     fields: dict[str, Any]
     id: str | int
     where: str
     folder: str | None = dataclasses.field(default=None, compare=False)
+    record: int | None = dataclasses.field(default=None, compare=False)
 
 
 def read(
@@ -373,7 +375,7 @@ def _numbered(rows: Iterator[dict], source: str, what: str) -> Iterator[tuple[in
 def suffix(name: str) -> str:
     """The suffix under a compression's, without its point: "csv" for "a.csv.gz"."""
     stem, end = os.path.splitext(name.lower())
-    if end in (".gz", ".bz2", ".xz"):
+    if end in (".gz", ".bz2", ".xz", ".zst"):
         end = os.path.splitext(stem)[1]
     return end.removeprefix(".")
 

@@ -14,17 +14,26 @@ from typing import NamedTuple, cast
 
 from ldt.errors import DataError, UserError
 
-_COMPRESSIONS = (
+
+def _zstd(stream: io.BufferedIOBase) -> io.BufferedIOBase:
+    """The decompressed bytes of a stream, by pyarrow, which reads Parquet as well."""
+    import pyarrow
+
+    found = pyarrow.CompressedInputStream(pyarrow.PythonFile(stream, "r"), "zstd")
+    return io.BufferedReader(found, 1 << 16)
+
+
+_COMPRESSIONS: tuple[tuple[bytes, str, Callable[..., io.BufferedIOBase]], ...] = (
     (b"\x1f\x8b", "gzip", gzip.open),
     (b"BZh", "bz2", bz2.open),
     (b"\xfd7zXZ\x00", "xz", lzma.open),
+    (b"\x28\xb5\x2f\xfd", "zstd", _zstd),
 )
 _CSV = "save it as CSV UTF-8 there, or run soffice --headless --convert-to csv FILE"
 _TEXT = 'soffice --headless --convert-to "txt:Text (encoded):UTF8" FILE makes text'
 _ZIP = b"PK\x03\x04"
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1"  # of Office before 2007
 _FOREIGN = (  # by the first bytes and, where those of several kinds are alike, the suffix
-    (b"\x28\xb5\x2f\xfd", (), "zstd data; pipe it in: zstd -dc FILE | ldt … -"),
     (b"%PDF-", (), "a PDF; pdftotext FILE makes text, ocrmypdf first where it is a scan"),
     (b"{\\rtf", (), f"an RTF document; {_TEXT}"),
     (_ZIP, (".xlsx", ".xlsm", ".xlsb", ".ods"), f"a spreadsheet; {_CSV}"),
@@ -42,7 +51,7 @@ DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)
 
 class Opened(NamedTuple):
     """``name`` for messages, ``stream`` of decompressed bytes; ``compression`` is "gzip", "bz2",
-    "xz" or None; "parquet" is only recognised.
+    "xz", "zstd" or None; "parquet" is only recognised.
     """
 
     name: str
@@ -70,7 +79,7 @@ def opened(source: str) -> Iterator[Opened]:
 
     Raises:
         UserError: there is no such file, it is a folder, or standard input is a terminal.
-        DataError: what cannot be read here (zstd, zip, spreadsheets, Word, PDF).
+        DataError: what cannot be read here (zip, spreadsheets, Word, PDF).
     """
     if begun := _BEGUN.pop(_key(source), None):
         file, stack = begun

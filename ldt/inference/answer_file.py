@@ -294,6 +294,8 @@ class AnswerStream:
 class Rejects:
     """Rejected records, as JSON lines with ``where``, ``error`` and the record's line.
 
+    Those of a shard begin with ``record``, its number in the whole input.
+
     The line is ``line`` where it is UTF-8, else ``line_base64``; a record that was read well but
     cannot be used is written anew. The file is made by the first of them.
     """
@@ -330,7 +332,8 @@ class Rejects:
             ResourceError: no room, or the file cannot be made.
         """
         message = str(error)
-        record: dict[str, Any] = {"where": where or _place(message), "error": message}
+        record: dict[str, Any] = {} if error.record is None else {"record": error.record}
+        record |= {"where": where or _place(message), "error": message}
         try:
             record["line"] = line.decode().rstrip("\r\n")
         except UnicodeDecodeError:
@@ -349,6 +352,7 @@ class Rejects:
 
     def refuse(self, error: DataError, example: Example) -> None:
         """Add a record that was read but cannot be used, and why; raises as `write` does."""
+        error.record = example.record
         line = json.dumps(example.fields, ensure_ascii=False, default=str)
         self.write(error, line.encode(errors="replace"), example.where)
 

@@ -27,21 +27,28 @@ def settings_of(target: Path, made_by: dict[str, str]) -> Settings:
     Raises:
         UserError: it was not made by these settings, or is not as it was made.
     """
-    try:
-        if not _beside(target).is_file():  # a pipe in its place would be waited for
-            raise FileNotFoundError
-        settings = json.loads(_beside(target).read_text(encoding="utf-8"))
-        answers = settings["answers"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    settings = noted(target)
+    if settings is None:
         raise UserError(
             f"{target}: exists already, and nothing beside it says what made it; --overwrite "
             "replaces it"
-        ) from None
+        )
     if other := different(settings, made_by):
         raise UserError(f"{target}: finished, with another {other}; --overwrite replaces it")
-    if answers != digest(target):
+    if settings["answers"] != digest(target):
         raise UserError(f"{target}: was changed after it was finished; --overwrite replaces it")
     return settings
+
+
+def noted(target: Path) -> Settings | None:
+    """What `note` wrote down of a file; None where there is no such note."""
+    try:
+        if not _beside(target).is_file():  # a pipe in its place would be waited for
+            return None
+        settings = json.loads(_beside(target).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return settings if isinstance(settings, dict) and "answers" in settings else None
 
 
 def different(settings: Settings, made_by: dict[str, str]) -> str:

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ldt.data.formats import FORMATS, LINES, PUBLISHED, read
-from ldt.data.options import check_encoding
+from ldt.data.formats import LINES, PUBLISHED, read
+from ldt.data.records import Example
 from ldt.data.sentences import Unit
 from ldt.data.sources import Names, each
 from ldt.errors import (
@@ -24,7 +24,7 @@ from ldt.errors import (
     counted,
     plural,
 )
-from ldt.inference import arithmetic, kept
+from ldt.inference import arithmetic, kept, options
 from ldt.inference.agreement import Agreement
 from ldt.inference.ahead import ahead, never
 from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects
@@ -42,15 +42,13 @@ from ldt.inference.passages import By, Wanted
 from ldt.inference.progress import progress
 from ldt.inference.run_folder import classes_of, find_model, fingerprint, read_recipe
 from ldt.inference.run_model import RunModel
+from ldt.inference.shards import Shard
 from ldt.inference.stream import Beside, Counts, Documents, answer_all
-from ldt.inference.workers import Seat, Workers
+from ldt.inference.workers import THREADS, Seat, Workers
 from ldt.recipe.recipe import Recipe
-from ldt.tasks.base import AnyTask
 from ldt.tasks.generation import wordless
 
 log = logging.getLogger("ldt")
-
-_THREADS = "number of threads a worker"  # a setting that decides the last digits of answers
 
 
 def predict(
@@ -82,6 +80,7 @@ def predict(
     passages_unit: Unit = "sentence",
     passages_test: bool = False,
     chunks: bool = False,
+    shard: str | None = None,
     workers: Sequence[Seat] = (),
 ) -> int:
     """Answer every document of ``input``, one JSON line each, in the order of the input.
@@ -124,6 +123,8 @@ def predict(
         passages_test: whether the model answers again with the passages hidden one after the other,
             and by them alone, for the key ``faithfulness``.
         chunks: whether answers list the chunks of their document, with the scores of each.
+        shard: "2/7": answer the second of each seven records alone, as lines of a file whose name
+            goes on with ".2-of-7"; `ldt.inference.merge` makes ``output`` of all seven.
         workers: places of processes that answer in place of this one, `ldt.inference.workers`; all
             on the CPU with the same number of threads, or on GPUs.
 
@@ -134,38 +135,48 @@ def predict(
         UserError: with its exit code, when a path, a record, the model or the memory is to blame.
         BrokenPipeError: nobody reads the output any more.
     """
-    _check_options(on_error, batch_tokens, format, encoding, int8_bound)
+    options.check(on_error, batch_tokens, format, encoding, int8_bound)
     inputs = each(input)
-    rejects = Rejects(rejects_path(inputs[0], output))
+    share = Shard.parse(shard) if shard is not None else None
+    if share and (output is None or is_stream(output)):
+        raise UserError(f"--shard {share} needs --output FILE, of which it makes a part")
+    written = share.part(str(output)) if share else output
+    rejects = Rejects(rejects_path(inputs[0], written))
     for source in inputs:
-        check_paths(source, output, rejects.path, resume)
+        check_paths(source, written, rejects.path, resume)
     with Ending() as ending, ExitStack() as stack:
         folder = find_model(model)
         trained = read_recipe(folder)
         about = passages, passages_by, tuple(passages_of or ()), chunks, passages_test
         wanted = Wanted(*about, batch_tokens, passages_unit)
         wanted.check(trained.task, precision)
-        _check_shown(trained.task, raw_scores, label_sets)
+        options.check_shown(trained.task, raw_scores, label_sets)
         more = ["label_set"] if label_sets is not None else []
+        more += ["record"] if share else []
         beside = kept.copier(keep, trained.task, [*wanted.keys(), *more])
+        if share:
+            beside = partial(_numbered, beside=beside)
         # What is wrong with input and output is found before the model is loaded.
         format = format or layout_of_training(inputs, trained.data.format)
         layout = published_layout(layout, output, trained.task, (format, trained.data.format))
         if layout and (classes := classes_of(folder)) is not None:
             trained.task.check_layout(layout, classes)
         asked = {"n_best": n_best, "raw_scores": raw_scores, "label_sets": label_sets}
-        shown = _with_options_of(layout, trained.task, asked)
+        shown = options.with_options_of(layout, trained.task, asked)
         n_best = shown.pop("n_best")
-        recipe = _changed(trained, n_best, format, encoding, evidence=evidence, text=text, id=id)
+        recipe = options.changed(
+            trained, n_best, format, encoding, evidence=evidence, text=text, id=id
+        )
         made_by = _made_by(folder, recipe, precision, keep, wanted) | {
             f"--{name.replace('_', '-')}": str(value) for name, value in shown.items() if value
         }
         # Threads of a GPU's worker change no answer.
         on_cpu = [str(seat.threads) for seat in workers[:1] if seat.device == "cpu"]
-        made_by |= {"--layout": layout or "", _THREADS: "".join(on_cpu)}
+        made_by |= {"--layout": layout or "", THREADS: "".join(on_cpu)}
+        made_by |= {"--shard": str(share), "task": recipe.task.name} if share else {}
         sink = ending.sink = _open_sink(output, recipe, made_by, resume, overwrite, stack)
-        options = {"document": recipe.task.document, "max_line_bytes": max_line_bytes}
-        documents = Documents(partial(read, inputs, recipe.data, **options))
+        reading = {"document": recipe.task.document, "max_line_bytes": max_line_bytes}
+        documents = Documents(partial(read, inputs, recipe.data, **reading), share)
         with _layout_named(format, trained.data.format):
             if isinstance(sink, AnswerFile) and sink.finished is not None:
                 ending.code = _nothing_left(sink, documents, on_error)
@@ -187,56 +198,6 @@ def predict(
         _log_summary(counts, rejects, predictor.max_length)
         ending.code = EXIT_REJECTS if rejects.count else EXIT_OK
     return ending.code
-
-
-def _changed(
-    recipe: Recipe,
-    n_best: int | None,
-    format: str | None,
-    encoding: str | None,
-    **fields: str | None,
-) -> Recipe:
-    """A copy of a recipe with what differs at prediction.
-
-    Args:
-        n_best: of the task; None keeps that of the recipe, as it does for
-        fields: of the data section.
-        format: of the documents; None is that of lines, whatever the training read, as
-        encoding: None is UTF-8.
-
-    Raises:
-        UserError: the task has one answer only.
-    """
-    changes: dict[str, Any] = {key: value for key, value in fields.items() if value is not None}
-    changes |= {"format": format, "encoding": encoding or "utf-8"}
-    data = recipe.data.model_copy(update=changes)
-    task = recipe.task
-    if n_best is not None:
-        if "n_best" not in type(task).model_fields:
-            raise UserError(f"--n-best: {task.name} has one answer a document")
-        task = task.model_copy(update={"n_best": n_best})
-    return replace(recipe, task=task, data=data)
-
-
-def _with_options_of(layout: str | None, task: AnyTask, asked: dict[str, Any]) -> dict[str, Any]:
-    """Options of what answers hold, at least those that a published layout wants."""
-    wanted = task.layout_options.get(layout, {}) if layout else {}
-    return asked | {name: max(asked[name] or 0, least) for name, least in wanted.items()}
-
-
-def _check_shown(task: AnyTask, raw_scores: bool, label_sets: float | None) -> None:
-    """Refuse options for classes.
-
-    Raises:
-        UserError: the answers of the task have none, or the share is none.
-    """
-    name = "--raw-scores" if raw_scores else "--label-sets"
-    if (raw_scores or label_sets is not None) and task.name != "classification":
-        raise UserError(f"{name}: answers of {task.name} have no scores by class")
-    if label_sets is not None and getattr(task, "problem", None) == "regression":
-        raise UserError("--label-sets: a regression has no classes")
-    if label_sets is not None and not 0 < label_sets < 1:
-        raise UserError(f"--label-sets {label_sets:g}: expected a share between 0 and 1")
 
 
 def _load(
@@ -315,8 +276,14 @@ def _answer(
             progress=tell,
             agreement=agreement,
         )
-    sink.finish(documents=documents.sha256(), rejects=rejects.count if rejects else 0)
+    facts = {"records": documents.count} if documents.shard else {}
+    sink.finish(documents=documents.sha256(), rejects=rejects.count if rejects else 0, **facts)
     return counts
+
+
+def _numbered(example: Example, beside: Beside | None) -> dict[str, Any]:
+    """What an answer of a shard has of its record: its number, and what ``beside`` makes."""
+    return {"record": example.record, **(beside(example) if beside else {})}
 
 
 def _made_by(
@@ -355,6 +322,8 @@ def _open_sink(
             ".jsonl, .csv or .parquet, without --layout"
         )
     layout = layout_of(target, layouts.get(made_by["--layout"]))
+    if "--shard" in made_by:
+        target, layout = Path(Shard.parse(made_by["--shard"]).part(output)), None
     file = AnswerFile(target, made_by=made_by, resume=resume, overwrite=overwrite, layout=layout)
     return stack.enter_context(closing(file))
 
@@ -395,28 +364,6 @@ def _read_first(documents: Documents, on_error: str, beside: Beside | None) -> N
 
 def _ignore(error: DataError, raw: bytes) -> None:
     """Leave out a record that cannot be read."""
-
-
-def _check_options(
-    on_error: str,
-    batch_tokens: int,
-    format: str | None,
-    encoding: str | None,
-    int8_bound: float,
-) -> None:
-    if on_error not in ("stop", "skip"):
-        raise ValueError(f"on_error must be stop or skip, got {on_error!r}")
-    if batch_tokens < 1:
-        raise UserError(f"--batch-tokens must be at least 1, got {batch_tokens}")
-    if not 0 <= int8_bound <= 1:
-        raise UserError(f"--int8-bound {int8_bound:g}: expected a share from 0 to 1")
-    if format is not None and format not in FORMATS:
-        raise UserError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}")
-    if encoding is not None:
-        try:
-            check_encoding(encoding)
-        except ValueError as error:
-            raise UserError(f"--encoding: {error}") from None
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from ldt.inference.group import (
     Here,
     Predictor,
 )
+from ldt.inference.shards import Shard
 
 LOOKAHEAD_BATCHES = 4
 LOOKAHEAD_DOCUMENTS = 256
@@ -189,28 +190,48 @@ def _other_input(sink, expected, got):
 
 
 class Documents:
-    """`Records`, of which a hash is taken while they are read."""
+    """`Records`, which are counted and of which a hash is taken while they are read.
 
-    def __init__(self, records: Records):
-        self.records = records
+    Args:
+        shard: whose records are given alone; hash and count are of all.
+
+    Attributes:
+        count: number of records that were read, the broken ones among them.
+    """
+
+    def __init__(self, records: Records, shard: Shard | None = None):
+        self.records, self.shard = records, shard
+        self.count = 0
         self._total = hashlib.sha256()
 
     def __call__(self, *, on_error: OnError | None) -> Generator[Example, None, None]:
         """Yield the records; a broken one goes to ``on_error``, or is raised where that is None."""
-        self._total = hashlib.sha256()
+        self.count, self._total = 0, hashlib.sha256()
 
         def broken(error, raw):
-            assert on_error is not None
-            self._total.update(raw)
+            if not self._counted(raw):
+                return
+            if self.shard:
+                error.record = self.count
+            if on_error is None:
+                raise error
             on_error(error, raw)
 
-        return self._hashed(self.records(on_error=broken if on_error else None))
+        return self._hashed(self.records(on_error=broken if on_error or self.shard else None))
 
     def _hashed(self, examples: Iterator[Example]) -> Generator[Example, None, None]:
         for example in examples:
             value = [example.id, example.fields]
-            self._total.update(json.dumps(value, default=str).encode())
-            yield example
+            if self._counted(json.dumps(value, default=str).encode()):
+                if self.shard:
+                    example.record = self.count
+                yield example
+
+    def _counted(self, raw: bytes) -> bool:
+        """Count a record; whether it is to be given."""
+        self.count += 1
+        self._total.update(raw)
+        return self.shard is None or self.shard.has(self.count)
 
     def sha256(self) -> str:
         """The hash of what was read last, once it was read to its end."""

@@ -28,6 +28,7 @@ log = logging.getLogger("ldt")
 
 PATIENCE = 600.0  # seconds without a sign of life after which a worker is taken for dead, or
 LONGEST = 10  # times the longest such while so far, if that is more
+THREADS = "number of threads a worker"  # a setting, which decides the last digits of answers
 _TICK = 1.0  # seconds between two looks at the workers
 
 

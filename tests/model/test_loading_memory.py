@@ -51,7 +51,7 @@ def measured(way):
     return peak, private() - before
 
 if __name__ == "__main__":
-    with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+    with get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         print(json.dumps(dict(zip(WAYS, pool.map(measured, WAYS, chunksize=1)))))
 """
 WIDE = {

@@ -1,0 +1,222 @@
+"""The answers of all shards of an input as the one file that they are the parts of.
+
+Each line of a part, and of its rejects, has the number of its ``record`` in the whole input, by
+which they are put in order and which the merged lines lack. What made a part stands beside it
+(`ldt.inference.finished`), so that parts of two models or of two inputs are told apart.
+"""
+
+import heapq
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from hashlib import sha256
+from itertools import islice
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from ldt.data.strict_json import json_line
+from ldt.errors import EXIT_OK, EXIT_REJECTS, DataError, UserError, listed, plural, refusal
+from ldt.files import digest, flush, remove, remove_abandoned, temporary
+from ldt.inference import finished
+from ldt.inference.answer_file import AnswerFile
+from ldt.inference.answer_table import layout_of
+from ldt.inference.inputs import rejects_path
+from ldt.inference.result_file import resolved
+from ldt.inference.shards import Shard
+from ldt.inference.stream import SeenIds
+from ldt.inference.workers import THREADS
+from ldt.tasks import TASKS
+
+log = logging.getLogger("ldt")
+
+GROUP = 256  # answers that are written at a time
+_OF_A_PART = ("--shard", "answers", "rejects", "overwrite")  # settings in which parts may differ
+_OF_A_MACHINE = ("arithmetic", "int8", THREADS)
+
+Line = dict[str, Any]
+
+
+def merge(target: str, *, overwrite: bool = False) -> int:
+    """Write the answers of all parts of ``target`` in the order of the input, rejects as well.
+
+    The parts stay. A merge that was ended goes on where it was.
+
+    Args:
+        target: file, as ``--output`` named it; its ending decides what it is.
+        overwrite: replace a file that is there already, at the end.
+
+    Returns:
+        The exit code: 0; 7 where records of the parts were skipped.
+
+    Raises:
+        UserError: a part is missing, unfinished, changed, or was not made as the others were; the
+            file exists or cannot be written.
+        DataError: an id is in two parts.
+    """
+    parts = _parts(target)
+    about = _about(parts)
+    rejects = sum(each["rejects"] for each in about)
+    shown = {name: about[0][name] for name in sorted(_common(about[0]))}
+    made_by = {name: value for name, value in shown.items() if name not in ("documents", "records")}
+    hashes = "".join(each["answers"] for each in about)
+    made_by["parts"] = sha256(hashes.encode()).hexdigest()
+    path = Path(target)
+    layout = layout_of(path, TASKS[made_by["task"]].layouts.get(made_by["--layout"]))
+    sink = AnswerFile(path, made_by=made_by, resume=True, overwrite=overwrite, layout=layout)
+    with closing(sink):
+        if sink.finished is not None:
+            log.info("%s: merged already; nothing to do", target)
+            return EXIT_REJECTS if rejects else EXIT_OK
+        left = islice(_answers(parts), sink.count, None)  # those before are there
+        while group := list(islice(left, GROUP)):
+            sink.write(group)
+        answers = sink.count
+        _write_rejects(target, parts, about)
+        sink.finish(documents=shown["documents"], rejects=rejects)
+    without = f", without {plural(rejects, 'rejected record')}" if rejects else ""
+    log.info(
+        "%s: %s of %s%s", target, plural(answers, "answer"), plural(len(parts), "part"), without
+    )
+    return EXIT_REJECTS if rejects else EXIT_OK
+
+
+def _parts(target: str) -> list[Path]:
+    """The finished parts of a file, in their order.
+
+    Raises:
+        UserError: there is none, one is missing, or there are those of two numbers of shards.
+    """
+    path = resolved(Path(target))
+    name = re.compile(re.escape(path.name) + r"\.([1-9]\d*)-of-([1-9]\d*)(\.partial)?")
+    try:
+        found = [each for entry in os.listdir(path.parent) if (each := name.fullmatch(entry))]
+    except OSError as error:
+        raise refusal(error, path.parent) from None
+    counts = sorted({int(each[2]) for each in found})
+    if not counts:
+        raise UserError(
+            f"{target}: no part of it is there, such as {Shard(1, 4).part(target)}; "
+            f"ldt predict --shard 1/4 --output {target} makes that one"
+        )
+    if len(counts) > 1:
+        of = " and ".join(f"{count:,}" for count in counts)
+        raise UserError(f"{target}: parts of {of} shards; move away those that are not meant")
+    shards = [Shard(number, counts[0]) for number in range(1, counts[0] + 1)]
+    whole = {int(each[1]) for each in found if not each[3]}
+    begun = {int(each[1]) for each in found if each[3]} - whole
+    if begun:
+        some = listed([shard.part(target) for shard in shards if shard.number in begun], 4, str)
+        raise UserError(f"{some}: not finished; ldt predict with its --shard and --resume goes on")
+    missing = [shard.part(target) for shard in shards if shard.number not in whole]
+    if missing:
+        raise UserError(f"{listed(missing, 4, str)}: missing; ldt predict with --shard makes it")
+    return [Path(shard.part(str(path))) for shard in shards]
+
+
+def _about(parts: list[Path]) -> list[finished.Settings]:
+    """What made each part.
+
+    Raises:
+        UserError: nothing says so, the part is not as it was made, or not made as the first was.
+    """
+    about = []
+    for part in parts:
+        settings = finished.noted(part)
+        if settings is None or "--shard" not in settings:
+            raise UserError(
+                f"{part}: nothing beside it says what made it; ldt predict with --shard makes it "
+                "again"
+            )
+        if settings["answers"] != digest(part):
+            raise UserError(
+                f"{part}: was changed after it was finished; ldt predict with its --shard and "
+                "--overwrite makes it again"
+            )
+        about.append(settings)
+        names = _common(about[0]) | _common(settings)
+        other = sorted(name for name in names if about[0].get(name) != settings.get(name))
+        if other:
+            raise UserError(
+                f"{part}: made with another {' and another '.join(map(_words, other))} than "
+                f"{parts[0].name}"
+            )
+    return about
+
+
+def _common(settings: finished.Settings) -> set[str]:
+    return settings.keys() - {*_OF_A_PART, *_OF_A_MACHINE}
+
+
+def _words(name: str) -> str:
+    """What a setting is in a message."""
+    return {"documents": "input", "records": "number of records"}.get(name, name)
+
+
+def _answers(parts: list[Path]) -> Iterator[Line]:
+    """The answers of all parts in the order of their records.
+
+    Raises:
+        DataError: an id is in two of them.
+    """
+    seen = SeenIds()
+    for answer in _in_order(parts):
+        if not seen.add(answer["id"]):
+            raise DataError(
+                f"{parts[0].parent}: id {answer['id']!r} is in two parts; an input in which every "
+                "record has an id of its own can be merged"
+            )
+        yield answer
+
+
+def _in_order(files: list[Path]) -> Iterator[Line]:
+    """The lines of all files in the order of their records, whose numbers they lose."""
+    for line in heapq.merge(*map(_lines, files), key=itemgetter("record")):
+        del line["record"]
+        yield line
+
+
+def _lines(file: Path) -> Iterator[Line]:
+    try:
+        with file.open("rb") as lines:
+            yield from map(json.loads, lines)
+    except OSError as error:
+        raise refusal(error, file) from None
+
+
+def _write_rejects(target: str, parts: list[Path], about: list[finished.Settings]) -> None:
+    """Write the rejects of all parts, if they have any, in the order of their records.
+
+    Raises:
+        UserError: those of a part are not there, or not as many as it had.
+    """
+    files = []
+    for part, settings in zip(parts, about, strict=True):
+        if not settings["rejects"]:
+            continue
+        files.append(rejects_path("", str(part)))
+        found = sum(1 for _ in _lines(files[-1])) if files[-1].is_file() else 0
+        if found != settings["rejects"]:
+            raise UserError(
+                f"{files[-1]}: {plural(found, 'rejected record')}, but {part.name} was made "
+                f"without {settings['rejects']:,}; ldt predict with its --shard and --overwrite "
+                "makes both again"
+            )
+    whole = rejects_path("", target)
+    unfinished = temporary(whole)
+    remove_abandoned(whole)
+    try:
+        if files:
+            with unfinished.open("xb") as file:
+                file.writelines(map(json_line, _in_order(files)))
+            flush(unfinished)
+            unfinished.replace(whole)
+        else:
+            whole.unlink(missing_ok=True)
+    except OSError as error:
+        raise refusal(error, whole) from None
+    finally:
+        remove(unfinished)
