@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from ldt.data.formats import FORMATS
-from ldt.data.text_files import check_encoding
+from ldt.data.options import check_encoding
 from ldt.errors import UserError
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import AnyTask
