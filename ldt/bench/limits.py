@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from math import ceil
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -52,6 +53,38 @@ def threads(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> Threa
         return Threads(ceil(quota), f"a CPU quota of {quota:.3g} of {there} processors")
     affinity = f"an affinity to {usable} of {there} processors"
     return Threads(None, affinity if usable < there else "")
+
+
+def shared(
+    count: int, environ: Mapping[str, str] = os.environ, root: Path = ROOT
+) -> tuple[int, list[frozenset[int]]]:
+    """Threads of each of some processes, and numbers of the processors of each.
+
+    They share what one command would compute with, as `threads` has it or the user's own variables.
+    A core whole goes to one of them, with its neighbours; where there are fewer cores than
+    processes, all may run on all of them.
+
+    Args:
+        environ: variables of the process.
+        root: of the file tree in which its quota is looked up.
+
+    Raises:
+        UserError: LDT_THREADS is no whole number from 1 on.
+    """
+    cores = _cores(root)
+    first = [i * len(cores) // count for i in range(count + 1)]
+    parts = [frozenset().union(*cores[a:b]) for a, b in pairwise(first)]
+    if len(cores) < count:
+        parts = [frozenset()] * count
+    return max(1, granted(environ, root) // count), parts
+
+
+def granted(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> int:
+    """Threads that a command computes with, in all; arguments and errors as of `threads`."""
+    number, why = threads(environ, root)
+    if number is None and re.fullmatch("[1-9][0-9]{0,5}(,.*)?", set_ := environ.get(why, "")):
+        number = int(set_.partition(",")[0])  # one a level of nested loops, of which there is one
+    return number or len(_cores(root))
 
 
 def usable_cores() -> int:
@@ -114,12 +147,17 @@ def _usable() -> set[int]:
 def _physical_cores(root: Path) -> int:
     """Cores that the process may run on, each of which may be several processors; as many threads
     torch takes by itself."""
+    return len(_cores(root))
+
+
+def _cores(root: Path) -> list[frozenset[int]]:
+    """Numbers of the processors of each core, in order, that the process may run on."""
     topology = root / "sys/devices/system/cpu"
-    cores = {
-        _words(topology / f"cpu{number}/topology/thread_siblings_list") or (str(number),)
-        for number in _usable()
-    }
-    return len(cores)
+    cores: dict[tuple[str, ...], set[int]] = {}
+    for number in sorted(_usable()):
+        file = topology / f"cpu{number}/topology/thread_siblings_list"
+        cores.setdefault(_words(file) or (str(number),), set()).add(number)
+    return [frozenset(core) for core in cores.values()]
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:

@@ -207,6 +207,14 @@ def predict(
             "part of the output, and ldt merge the output of all parts.",
         ),
     ] = None,
+    workers: Annotated[
+        str,
+        typer.Option(
+            metavar="NUMBER",
+            help="Number of processes that answer, each with its share of the processors, or a GPU "
+            "each; auto is one for each GPU, or for every four cores.",
+        ),
+    ] = "1",
 ) -> int:
     """Answer for every document of a file.
 
@@ -226,6 +234,7 @@ def predict(
             f"FILE {file[0]!r} and --input {source[0]!r} both name the documents; give one of them"
         )
     gc.set_threshold(50_000)  # what is made until the first answer are modules, which stay
+    from ldt.cli.workers import seats
     from ldt.inference.predict import predict
 
     return predict(
@@ -257,4 +266,5 @@ def predict(
         passages_test=passages_test,
         chunks=chunks,
         shard=shard,
+        workers=seats(workers, device),
     )

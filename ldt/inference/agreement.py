@@ -28,7 +28,8 @@ class Agreement:
     """The comparison of a run's first answers with those in fp32, and the answers it holds back.
 
     Args:
-        exact: the `ldt.inference.stream.Predictor` in fp32; it is let go of once it is decided.
+        exact: the `ldt.inference.group.Predictor` in fp32; it is let go of once it is decided. None
+            where other processes have theirs.
         bound: share of the answers that may change; from 1 on no answer is held back.
         note: is called with the numbers of ``documents`` compared and of answers ``changed``, where
             the run goes on.
@@ -42,12 +43,16 @@ class Agreement:
     ):
         self.exact, self.bound, self.note = exact, bound, note
         self.documents = self.changed = 0
+        self.decided = False
+        self._asked = 0  # documents, of which some may not be compared yet
         self._held: list[list[_Answer]] = []
         self._told = False
 
     def first(self, documents: Sequence[_Document]) -> Sequence[_Document]:
         """Those of the documents to come that are answered in fp32 as well."""
-        return documents[: DOCUMENTS - self.documents]
+        first = documents[: DOCUMENTS - self._asked]
+        self._asked += len(first)
+        return first
 
     def compare(self, exact: Sequence[_Answer], answers: Sequence[_Answer]) -> None:
         """Count the answers that are not those in fp32; ``exact`` may be fewer."""
@@ -66,9 +71,9 @@ class Agreement:
         """
         if group:
             self._held.append(group)
-        if self.exact is not None and (end or self.documents >= DOCUMENTS):
+        if not self.decided and (end or self.documents >= DOCUMENTS):
             self._decide()
-        if self.exact is not None and self.bound < 1:
+        if not self.decided and self.bound < 1:
             return []
         groups, self._held = self._held, []
         return groups
@@ -83,7 +88,7 @@ class Agreement:
             )
 
     def _decide(self) -> None:
-        self.exact = None
+        self.exact, self.decided = None, True
         if not self.documents:
             return
         share = Fraction(self.changed, self.documents)

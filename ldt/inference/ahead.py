@@ -13,14 +13,25 @@ QUEUED = 4  # records that a thread reads ahead of a pipe's reader
 Records = Callable[..., Iterator[Example]]  # makes them anew; its argument is ``on_error``
 
 
+def never() -> bool:
+    """Nobody works on what the pipe gave before."""
+    return False
+
+
 def ahead(
-    records: Records, on_error: OnError | None, patience: float = PATIENCE
+    records: Records,
+    on_error: OnError | None,
+    patience: float = PATIENCE,
+    busy: Callable[[], bool] = never,
 ) -> Iterator[Example | None]:
     """The records of a pipe, read by a thread, and None where the next is not there in time.
+
+    One None for each pause and, while somebody is busy, one after the other.
 
     Args:
         on_error: is called here, in the reader's thread, in the order of the records.
         patience: seconds to wait before a None.
+        busy: whether somebody works on what came before, and is to be looked after.
 
     Raises:
         Exception: what ``records`` raises.
@@ -51,7 +62,7 @@ def ahead(
     try:
         while True:
             try:
-                kind, *item = waiting.get(timeout=None if paused else patience)
+                kind, *item = waiting.get(timeout=patience if busy() or not paused else None)
             except queue.Empty:
                 paused = True
                 yield None

@@ -35,7 +35,7 @@ def compared(exact: Any, bound: float, sink: AnswerFile | AnswerStream) -> Agree
     """What compares answers in int8; None where the run that began the file has gone on with it.
 
     Args:
-        exact: the `ldt.inference.stream.Predictor` in fp32.
+        exact: the `ldt.inference.group.Predictor` in fp32.
         bound: share of the first answers that may change.
         sink: of the answers.
     """

@@ -23,36 +23,22 @@ from ldt.tasks.base import Outputs
 from ldt.tasks.char_lm import Sampling
 
 
-class CharacterPredictor:
-    """A character model that samples as its recipe says: a `ldt.inference.stream.Predictor`.
+class PromptInputs:
+    """The inputs of a character model, made without its weights: a `ldt.inference.group.Encoder`.
 
     Args:
         folder: folder of the model.
         recipe: recipe of its training.
-        device: a torch device, or "auto".
-        precision: "fp32".
 
     Raises:
-        ModelError: the folder cannot be used.
-        UserError: there is no such device, or it is to compute in another precision.
+        ModelError: the tokenizer cannot be used.
     """
 
-    def __init__(self, folder: Path, recipe: Recipe, device: str = "auto", precision: str = "fp32"):
-        if precision != "fp32":
-            raise UserError(f"--precision {precision}: a character model samples in fp32")
+    def __init__(self, folder: Path, recipe: Recipe):
         self.task, self.data = recipe.task, recipe.data
         self.max_length = recipe.data.max_length  # of training; a prompt may be longer
         self.tokenizer = read_tokenizer(folder)
         self.alphabet = Alphabet.of_tokenizer(self.tokenizer, folder)
-        model = recipe.task.head().from_pretrained(
-            folder, mapped=True, dtype="float32", attention_backend=recipe.model.attention
-        )
-        self.model = model.to(find_device(device)).eval()
-
-    @staticmethod
-    def automatic(device: str) -> str:
-        """The only precision there is."""
-        return "fp32"
 
     def encode(self, example: Example) -> list[Feature]:
         """The prompt as ids, with its sampling options and random numbers.
@@ -89,6 +75,37 @@ class CharacterPredictor:
         except ValidationError as error:
             keys, what = next(iter(explain(error, options)))
             raise DataError(f"{example.where}: {'.'.join(map(str, keys))}: {what}") from None
+
+
+class CharacterPredictor(PromptInputs):
+    """A character model that samples as its recipe says: a `ldt.inference.group.Predictor`.
+
+    Args:
+        folder: folder of the model.
+        recipe: recipe of its training.
+        device: a torch device, or "auto".
+        precision: "fp32".
+
+    Raises:
+        ModelError: the folder cannot be used.
+        UserError: there is no such device, or it is to compute in another precision.
+    """
+
+    inputs = PromptInputs
+
+    def __init__(self, folder: Path, recipe: Recipe, device: str = "auto", precision: str = "fp32"):
+        if precision != "fp32":
+            raise UserError(f"--precision {precision}: a character model samples in fp32")
+        super().__init__(folder, recipe)
+        model = recipe.task.head().from_pretrained(
+            folder, mapped=True, dtype="float32", attention_backend=recipe.model.attention
+        )
+        self.model = model.to(find_device(device)).eval()
+
+    @staticmethod
+    def automatic(device: str) -> str:
+        """The only precision there is."""
+        return "fp32"
 
     def outputs(self, features: list[Feature]) -> list[Outputs]:
         """The ids added to each prompt: {"added": [length]}.

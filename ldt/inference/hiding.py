@@ -7,8 +7,8 @@ import numpy as np
 from ldt.data.collate import by_input
 from ldt.data.features import Feature
 from ldt.errors import out_of_memory
+from ldt.inference.group import batches
 from ldt.inference.predictor import EncoderPredictor, too_large
-from ldt.inference.stream import batches
 from ldt.tasks.base import Outputs
 
 

@@ -28,13 +28,14 @@ from ldt.inference.inputs import rejects_path
 from ldt.inference.result_file import resolved
 from ldt.inference.shards import Shard
 from ldt.inference.stream import SeenIds
+from ldt.inference.workers import THREADS
 from ldt.tasks import TASKS
 
 log = logging.getLogger("ldt")
 
 GROUP = 256  # answers that are written at a time
 _OF_A_PART = ("--shard", "answers", "rejects", "overwrite")  # settings in which parts may differ
-_OF_A_MACHINE = ("arithmetic", "int8")
+_OF_A_MACHINE = ("arithmetic", "int8", THREADS)
 
 Line = dict[str, Any]
 

@@ -17,9 +17,9 @@ from ldt.data.records import Example
 from ldt.data.sentences import Unit
 from ldt.errors import ModelError, UserError, listed, out_of_memory
 from ldt.inference.faithfulness import faithfulness
+from ldt.inference.group import batches
 from ldt.inference.hiding import hiding
 from ldt.inference.predictor import EncoderPredictor, too_large
-from ldt.inference.stream import batches
 from ldt.tasks.base import AnyTask, Outputs, Task
 from ldt.tasks.explained import Reading, Target
 
@@ -95,7 +95,7 @@ class Wanted:
 
 
 class Explaining:
-    """A predictor whose answers say what they rest on: a `ldt.inference.stream.Predictor`.
+    """A predictor whose answers say what they rest on: a `ldt.inference.group.Predictor`.
 
     Raises:
         UserError: a label that the model does not know.

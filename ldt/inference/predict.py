@@ -10,11 +10,9 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
-from ldt.data.formats import FORMATS, LINES, PUBLISHED, read
-from ldt.data.options import check_encoding
+from ldt.data.formats import LINES, PUBLISHED, read
 from ldt.data.records import Example
 from ldt.data.sentences import Unit
 from ldt.data.sources import Names, each
@@ -26,12 +24,13 @@ from ldt.errors import (
     counted,
     plural,
 )
-from ldt.inference import PREDICTORS, arithmetic, kept
+from ldt.inference import arithmetic, kept, options
 from ldt.inference.agreement import Agreement
-from ldt.inference.ahead import ahead
+from ldt.inference.ahead import ahead, never
 from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects
 from ldt.inference.answer_table import layout_of, published_layout
 from ldt.inference.ending import Ending
+from ldt.inference.group import Encoder, Predictor
 from ldt.inference.inputs import (
     check_paths,
     is_stream,
@@ -39,13 +38,14 @@ from ldt.inference.inputs import (
     pauses,
     rejects_path,
 )
-from ldt.inference.passages import By, Explaining, Wanted
+from ldt.inference.passages import By, Wanted
 from ldt.inference.progress import progress
 from ldt.inference.run_folder import classes_of, find_model, fingerprint, read_recipe
+from ldt.inference.run_model import RunModel
 from ldt.inference.shards import Shard
-from ldt.inference.stream import Beside, Counts, Documents, Predictor, answer_all
+from ldt.inference.stream import Beside, Counts, Documents, answer_all
+from ldt.inference.workers import THREADS, Seat, Workers
 from ldt.recipe.recipe import Recipe
-from ldt.tasks.base import AnyTask
 from ldt.tasks.generation import wordless
 
 log = logging.getLogger("ldt")
@@ -81,6 +81,7 @@ def predict(
     passages_test: bool = False,
     chunks: bool = False,
     shard: str | None = None,
+    workers: Sequence[Seat] = (),
 ) -> int:
     """Answer every document of ``input``, one JSON line each, in the order of the input.
 
@@ -124,6 +125,8 @@ def predict(
         chunks: whether answers list the chunks of their document, with the scores of each.
         shard: "2/7": answer the second of each seven records alone, as lines of a file whose name
             goes on with ".2-of-7"; `ldt.inference.merge` makes ``output`` of all seven.
+        workers: places of processes that answer in place of this one, `ldt.inference.workers`; all
+            on the CPU with the same number of threads, or on GPUs.
 
     Returns:
         The exit code: 0; 7 when records were skipped; 130 and 143 after SIGINT and SIGTERM.
@@ -132,7 +135,7 @@ def predict(
         UserError: with its exit code, when a path, a record, the model or the memory is to blame.
         BrokenPipeError: nobody reads the output any more.
     """
-    _check_options(on_error, batch_tokens, format, encoding, int8_bound)
+    options.check(on_error, batch_tokens, format, encoding, int8_bound)
     inputs = each(input)
     share = Shard.parse(shard) if shard is not None else None
     if share and (output is None or is_stream(output)):
@@ -147,7 +150,7 @@ def predict(
         about = passages, passages_by, tuple(passages_of or ()), chunks, passages_test
         wanted = Wanted(*about, batch_tokens, passages_unit)
         wanted.check(trained.task, precision)
-        _check_shown(trained.task, raw_scores, label_sets)
+        options.check_shown(trained.task, raw_scores, label_sets)
         more = ["label_set"] if label_sets is not None else []
         more += ["record"] if share else []
         beside = kept.copier(keep, trained.task, [*wanted.keys(), *more])
@@ -159,17 +162,21 @@ def predict(
         if layout and (classes := classes_of(folder)) is not None:
             trained.task.check_layout(layout, classes)
         asked = {"n_best": n_best, "raw_scores": raw_scores, "label_sets": label_sets}
-        shown = _with_options_of(layout, trained.task, asked)
+        shown = options.with_options_of(layout, trained.task, asked)
         n_best = shown.pop("n_best")
-        recipe = _changed(trained, n_best, format, encoding, evidence=evidence, text=text, id=id)
+        recipe = options.changed(
+            trained, n_best, format, encoding, evidence=evidence, text=text, id=id
+        )
         made_by = _made_by(folder, recipe, precision, keep, wanted) | {
             f"--{name.replace('_', '-')}": str(value) for name, value in shown.items() if value
         }
-        made_by |= {"--layout": layout or ""}
+        # Threads of a GPU's worker change no answer.
+        on_cpu = [str(seat.threads) for seat in workers[:1] if seat.device == "cpu"]
+        made_by |= {"--layout": layout or "", THREADS: "".join(on_cpu)}
         made_by |= {"--shard": str(share), "task": recipe.task.name} if share else {}
         sink = ending.sink = _open_sink(output, recipe, made_by, resume, overwrite, stack)
-        options = {"document": recipe.task.document, "max_line_bytes": max_line_bytes}
-        documents = Documents(partial(read, inputs, recipe.data, **options), share)
+        reading = {"document": recipe.task.document, "max_line_bytes": max_line_bytes}
+        documents = Documents(partial(read, inputs, recipe.data, **reading), share)
         with _layout_named(format, trained.data.format):
             if isinstance(sink, AnswerFile) and sink.finished is not None:
                 ending.code = _nothing_left(sink, documents, on_error)
@@ -177,102 +184,72 @@ def predict(
             waits = any(map(pauses, inputs))
             if not (waits or inputs[0].startswith("hf:") or format in PUBLISHED):
                 _read_first(documents, on_error, beside)
-            rounding = precision, int8_bound
-            predictor, agreement = _load(
-                folder, recipe, device, rounding, shown, sink, stack, wanted
-            )
+            run = RunModel(folder, recipe, device, shown, wanted, batch_tokens)
+            rounding, hands = (precision, int8_bound), None
+            if workers:
+                predictor, agreement, hands = _employ(workers, run, rounding, sink, stack)
+            else:
+                predictor, agreement = _load(run, rounding, sink, stack)
             stack.enter_context(closing(rejects))
             skipped = None if on_error == "stop" else rejects
             counts = _answer(
-                documents, waits, predictor, sink, batch_tokens, skipped, beside, agreement
+                documents, waits, predictor, hands, sink, batch_tokens, skipped, beside, agreement
             )
         _log_summary(counts, rejects, predictor.max_length)
         ending.code = EXIT_REJECTS if rejects.count else EXIT_OK
     return ending.code
 
 
-def _changed(
-    recipe: Recipe,
-    n_best: int | None,
-    format: str | None,
-    encoding: str | None,
-    **fields: str | None,
-) -> Recipe:
-    """A copy of a recipe with what differs at prediction.
-
-    Args:
-        n_best: of the task; None keeps that of the recipe, as it does for
-        fields: of the data section.
-        format: of the documents; None is that of lines, whatever the training read, as
-        encoding: None is UTF-8.
-
-    Raises:
-        UserError: the task has one answer only.
-    """
-    changes: dict[str, Any] = {key: value for key, value in fields.items() if value is not None}
-    changes |= {"format": format, "encoding": encoding or "utf-8"}
-    data = recipe.data.model_copy(update=changes)
-    task = recipe.task
-    if n_best is not None:
-        if "n_best" not in type(task).model_fields:
-            raise UserError(f"--n-best: {task.name} has one answer a document")
-        task = task.model_copy(update={"n_best": n_best})
-    return replace(recipe, task=task, data=data)
-
-
-def _with_options_of(layout: str | None, task: AnyTask, asked: dict[str, Any]) -> dict[str, Any]:
-    """Options of what answers hold, at least those that a published layout wants."""
-    wanted = task.layout_options.get(layout, {}) if layout else {}
-    return asked | {name: max(asked[name] or 0, least) for name, least in wanted.items()}
-
-
-def _check_shown(task: AnyTask, raw_scores: bool, label_sets: float | None) -> None:
-    """Refuse options for classes.
-
-    Raises:
-        UserError: the answers of the task have none, or the share is none.
-    """
-    name = "--raw-scores" if raw_scores else "--label-sets"
-    if (raw_scores or label_sets is not None) and task.name != "classification":
-        raise UserError(f"{name}: answers of {task.name} have no scores by class")
-    if label_sets is not None and getattr(task, "problem", None) == "regression":
-        raise UserError("--label-sets: a regression has no classes")
-    if label_sets is not None and not 0 < label_sets < 1:
-        raise UserError(f"--label-sets {label_sets:g}: expected a share between 0 and 1")
-
-
 def _load(
-    folder: Path,
-    recipe: Recipe,
-    device: str,
+    model: RunModel,
     rounding: tuple[str, float],
-    shown: dict[str, Any],
     sink: AnswerFile | AnswerStream,
     stack: ExitStack,
-    wanted: Wanted,
 ) -> tuple[Predictor, Agreement | None]:
     """The model; it computes as the run did that began the file. In int8, what compares answers.
 
     Args:
         rounding: the precision, and the share of answers that int8 may change.
     """
-    shown = {name: value for name, value in shown.items() if value}
-    make = resolve_name(PREDICTORS[recipe.task.kind])
-    precision = arithmetic.settled(rounding[0], partial(make.automatic, device), sink)
-    predictor = make(folder, recipe, device, precision, **shown)
+    precision = arithmetic.settled(rounding[0], model.automatic, sink)
+    predictor, exact = model.predictor(precision)
     if isinstance(sink, AnswerFile):
         arithmetic.same_products(sink, stack)
-    agreement = None
-    if precision == "int8":
-        agreement = arithmetic.compared(predictor.exact, rounding[1], sink)
-        predictor.exact = None  # whose weights the agreement lets go of
-    return Explaining(predictor, wanted) if wanted.keys() else predictor, agreement
+    if precision != "int8":
+        return predictor, None
+    return predictor, arithmetic.compared(exact, rounding[1], sink)
+
+
+def _employ(
+    seats: Sequence[Seat],
+    model: RunModel,
+    rounding: tuple[str, float],
+    sink: AnswerFile | AnswerStream,
+    stack: ExitStack,
+) -> tuple[Encoder, Agreement | None, Workers]:
+    """What `_load` does, of processes with the model; here are only the inputs made."""
+    makers = [replace(model, device=seat.device) for seat in seats]
+    # Of such passages a document may take an hour.
+    endless = model.wanted.by == "occlusion" or model.wanted.test
+    workers = stack.enter_context(Workers(makers, seats, endless))
+    workers.start()
+    inputs = model.inputs()
+    found = workers.settings()
+    precision = arithmetic.settled(rounding[0], lambda: found["precision"], sink)
+    products = sink.remember("arithmetic", lambda: found["arithmetic"])
+    workers.load({"precision": precision, "arithmetic": products})
+    each = plural(seats[0].threads, "thread")
+    log.info(f"{len(seats):,} worker processes, {each} each")
+    if precision != "int8":
+        return inputs, None, workers
+    return inputs, arithmetic.compared(None, rounding[1], sink), workers
 
 
 def _answer(
     documents: Documents,
     pauses: bool,
-    predictor: Predictor,
+    predictor: Encoder,
+    workers: Workers | None,
     sink: AnswerFile | AnswerStream,
     batch_tokens: int,
     rejects: Rejects | None,
@@ -285,13 +262,15 @@ def _answer(
         rejects.forget()
         broken, refuse = rejects.write, rejects.refuse
     # A pipe is read by a thread, so that what waits is answered while it pauses.
-    examples = ahead(documents, broken) if pauses else documents(on_error=broken)
+    busy = workers.busy if workers else never
+    examples = ahead(documents, broken, busy=busy) if pauses else documents(on_error=broken)
     with progress(shown=isinstance(sink, AnswerFile)) as tell:
         counts = answer_all(
             examples,
             predictor,
             sink,
             batch_tokens=batch_tokens,
+            hands=workers,
             refuse=refuse,
             beside=beside,
             progress=tell,
@@ -385,28 +364,6 @@ def _read_first(documents: Documents, on_error: str, beside: Beside | None) -> N
 
 def _ignore(error: DataError, raw: bytes) -> None:
     """Leave out a record that cannot be read."""
-
-
-def _check_options(
-    on_error: str,
-    batch_tokens: int,
-    format: str | None,
-    encoding: str | None,
-    int8_bound: float,
-) -> None:
-    if on_error not in ("stop", "skip"):
-        raise ValueError(f"on_error must be stop or skip, got {on_error!r}")
-    if batch_tokens < 1:
-        raise UserError(f"--batch-tokens must be at least 1, got {batch_tokens}")
-    if not 0 <= int8_bound <= 1:
-        raise UserError(f"--int8-bound {int8_bound:g}: expected a share from 0 to 1")
-    if format is not None and format not in FORMATS:
-        raise UserError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}")
-    if encoding is not None:
-        try:
-            check_encoding(encoding)
-        except ValueError as error:
-            raise UserError(f"--encoding: {error}") from None
 
 
 @contextmanager

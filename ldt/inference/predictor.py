@@ -25,8 +25,40 @@ _ASKED = re.compile(
 )
 
 
-class EncoderPredictor:
-    """A fine-tuned encoder with its task and tokenizer: a `ldt.inference.stream.Predictor`.
+class EncoderInputs:
+    """The inputs of an encoder, made without its weights: a `ldt.inference.group.Encoder`.
+
+    Args:
+        folder: folder of the model.
+        recipe: recipe of its training.
+        config: of the model; None reads it.
+
+    Raises:
+        ModelError: the config or the tokenizer cannot be used.
+        RecipeError: the recipe asks for more tokens than the model takes.
+    """
+
+    def __init__(self, folder: Path, recipe: Recipe, config: Any = None):
+        from ldt.model import load_tokenizer, usable_length
+        from ldt.model.loading import find_folder, read_config
+
+        self.task, self.data = recipe.task, recipe.data
+        self.config = config or read_config(find_folder(folder))
+        self.tokenizer = load_tokenizer(folder, self.config)
+        self.max_length = self.data.max_length or usable_length(self.config)
+        if self.max_length > usable_length(self.config):
+            raise RecipeError(
+                f"{recipe.where('data', 'max_length')}: {self.max_length:,} tokens, the model "
+                f"takes {usable_length(self.config):,}"
+            )
+
+    def encode(self, example: Example) -> list[Feature]:
+        """Inputs made of a document, one a chunk."""
+        return self.task.encode(example, self.tokenizer, data=self.data, max_length=self.max_length)
+
+
+class EncoderPredictor(EncoderInputs):
+    """A fine-tuned encoder with its task and tokenizer: a `ldt.inference.group.Predictor`.
 
     Args:
         folder: folder of the model.
@@ -37,12 +69,15 @@ class EncoderPredictor:
         label_sets: probability with which a further key ``label_set`` is to hold all right labels.
 
     Attributes:
+        inputs: class of what makes its inputs without the weights, made of (folder, recipe).
         exact: of one in int8, the same in fp32, which keeps the weights in fp32 in memory.
 
     Raises:
         ModelError: the folder cannot be used, or its weights are not those of the recipe's task.
         UserError: there is no such device, or it does not have the precision.
     """
+
+    inputs = EncoderInputs
 
     def __init__(
         self,
@@ -54,18 +89,18 @@ class EncoderPredictor:
         label_sets: float | None = None,
     ):
         from ldt.attention.matmul import has_bfloat16
-        from ldt.model import load, load_tokenizer, usable_length
+        from ldt.model import load
         from ldt.model.graphs import use_graphs
         from ldt.model.precision import lowered
 
-        self.task, self.data = recipe.task, recipe.data
+        task = recipe.task
         self.raw_scores, self.label_sets = raw_scores, label_sets
         self.device = find_device(device)
         if precision == "int8" and self.device.type != "cpu":
             raise UserError(f"--precision int8 runs on the CPU, not on {self.device}; bf16 does")
-        if precision == "int8" and self.task.generates:
+        if precision == "int8" and task.generates:
             raise UserError(
-                f"--precision int8: answers of {self.task.name} are written; --precision bf16 does"
+                f"--precision int8: answers of {task.name} are written; --precision bf16 does"
             )
         if precision == "bf16" and self.device.type == "cpu" and not has_bfloat16():
             log.warning(
@@ -76,22 +111,15 @@ class EncoderPredictor:
         # What to lower to after the first batch, which is run in fp32 as well.
         self._lower_to = precision if precision == "bf16" else "fp32"
         self.exact: EncoderPredictor | None = None
-        self.model = load(folder, self.task.head(), mapped=True)
+        self.model = load(folder, task.head(), mapped=True)
         if self.model.new_weights:
             raise ModelError(
-                f"{folder}: not fine-tuned for {self.task.name}: there are no weights for "
+                f"{folder}: not fine-tuned for {task.name}: there are no weights for "
                 f"{', '.join(self.model.new_weights)}; ldt finetune RECIPE model.path={folder} "
                 "trains them"
             )
-        self.config = self.model.config
-        self.tokenizer = load_tokenizer(folder, self.config)
-        self.collate = Collator(self.config.pad_token_id, self.task.head(), self.task.extras)
-        self.max_length = self.data.max_length or usable_length(self.config)
-        if self.max_length > usable_length(self.config):
-            raise RecipeError(
-                f"{recipe.where('data', 'max_length')}: {self.max_length:,} tokens, the model "
-                f"takes {usable_length(self.config):,}"
-            )
+        super().__init__(folder, recipe, self.model.config)
+        self.collate = Collator(self.config.pad_token_id, task.head(), task.extras)
         self.model.to(self.device)
         use_graphs(self.model)
         if precision == "int8":
@@ -106,10 +134,6 @@ class EncoderPredictor:
         from ldt.model.precision import automatic
 
         return automatic(find_device(device))
-
-    def encode(self, example: Example) -> list[Feature]:
-        """Inputs made of a document, one a chunk."""
-        return self.task.encode(example, self.tokenizer, data=self.data, max_length=self.max_length)
 
     def outputs(self, features: list[Feature]) -> list[Outputs]:
         """Outputs of the head for each input, float32, by the names of `Task.outputs`.

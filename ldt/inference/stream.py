@@ -9,54 +9,40 @@ batches and writes the same bytes.
 
 import hashlib
 import json
-import logging
 import time
 from array import array
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from ldt.data.records import Example, OnError
-from ldt.errors import DataError, ModelError, ResourceError, UserError, plural
+from ldt.errors import DataError, UserError, plural
 from ldt.inference.agreement import Agreement
 from ldt.inference.ahead import Records
-from ldt.inference.answer_file import AnswerFile, AnswerStream, rounded
+from ldt.inference.answer_file import AnswerFile, AnswerStream
+from ldt.inference.group import (
+    Answer,
+    Answered,
+    Answering,
+    Document,
+    Encoder,
+    Feature,
+    Hands,
+    Here,
+    Predictor,
+)
 from ldt.inference.shards import Shard
-
-log = logging.getLogger("ldt")
 
 LOOKAHEAD_BATCHES = 4
 LOOKAHEAD_DOCUMENTS = 256
 
-Feature = dict[str, Any]
 Refuse = Callable[[DataError, Example], None]
 Beside = Callable[[Example], dict[str, Any]]
 _NOTHING = object()
-
-
-class Predictor(Protocol):
-    """A model that answers for documents.
-
-    Attributes:
-        max_length: longest input, in tokens.
-    """
-
-    max_length: int
-
-    def encode(self, example: Example) -> list[Feature]:
-        """Inputs made of a document; DataError when it cannot be used."""
-
-    def outputs(self, features: list[Feature]) -> list[dict[str, np.ndarray]]:
-        """Arrays by name for each input, of any documents, run as one batch."""
-
-    def decode(
-        self, outputs: list[dict[str, np.ndarray]], example: Example, features: list[Feature]
-    ) -> dict[str, Any]:
-        """The answer for a document, flags included, from the arrays of its inputs."""
 
 
 @dataclass
@@ -120,10 +106,11 @@ class Counts:
 
 def answer_all(
     records: Iterable[Example | None],
-    model: Predictor,
+    model: Encoder,
     sink: AnswerFile | AnswerStream,
     *,
     batch_tokens: int,
+    hands: Hands | None = None,
     refuse: Refuse | None = None,
     beside: Beside | None = None,
     progress: Callable[[Counts], None] = lambda counts: None,
@@ -133,7 +120,9 @@ def answer_all(
 
     Args:
         records: examples, and None where the input pauses.
+        model: makes inputs of documents and, without ``hands``, is a `Predictor` that answers.
         batch_tokens: most tokens of a batch, padding included; a longer window is run alone.
+        hands: what answers the groups.
         refuse: is called with a record that cannot be used, and why; None raises.
         beside: makes what an answer has of its record; a DataError where the record lacks it.
         progress: is called after every batch.
@@ -145,7 +134,18 @@ def answer_all(
         UserError: the answers that ``sink`` has already are not those of these records.
         ModelError: the model's numbers are not finite.
     """
-    group = _Group(model, sink, batch_tokens, progress, agreement)
+    answers = hands or Here(
+        Answering(cast(Predictor, model), batch_tokens, agreement.exact if agreement else None)
+    )
+    counts = Counts()
+
+    def tell(windows: int, tokens: int) -> None:
+        counts.windows += windows
+        counts.tokens += tokens
+        progress(counts)
+
+    answers.tell = tell
+    group = _Collected(answers, sink, batch_tokens, agreement, counts)
     seen = SeenIds()
     done = sink.done()
     expected = next(done, _NOTHING)
@@ -160,7 +160,7 @@ def answer_all(
                 if not seen.add(example.id):
                     raise DataError(f"{example.where}: id {example.id!r} came before")
                 if example.id == expected:
-                    group.counts.resumed += 1
+                    counts.resumed += 1
                     expected = next(done, _NOTHING)
                     continue
                 features = model.encode(example)
@@ -179,7 +179,7 @@ def answer_all(
     group.end()
     if expected is not _NOTHING:
         raise UserError(_other_input(sink, expected, "its end"))
-    return group.counts
+    return counts
 
 
 def _other_input(sink, expected, got):
@@ -238,141 +238,77 @@ class Documents:
         return self._total.hexdigest()
 
 
-_Document = tuple[Example, list[Feature], dict[str, Any]]  # with what its answer has of it
+class _Group(NamedTuple):
+    """Documents in the order of the input, with what the answer of each has of its record."""
+
+    documents: list[Document]
+    copied: list[dict[str, Any]]
 
 
-class _Group:
-    """Documents that wait for their answers."""
+class _Collected:
+    """Documents that wait for their answers, the last of them for a full group."""
 
     def __init__(
         self,
-        model: Predictor,
+        hands: Hands,
         sink: AnswerFile | AnswerStream,
         batch_tokens: int,
-        progress: Callable[[Counts], None],
         agreement: Agreement | None,
+        counts: Counts,
     ) -> None:
-        self.model = model
+        self.hands = hands
         self.sink = sink
         self.batch_tokens = batch_tokens
-        self.fitting = batch_tokens  # of them, what the memory holds
-        self.progress = progress
         self.agreement = agreement
-        self.counts = Counts()
-        self.documents: list[_Document] = []
+        self.counts = counts
+        self.given: deque[_Group] = deque()
+        self.group = _Group([], [])
         self.tokens = 0
 
     def add(self, example: Example, features: list[Feature], copied: dict[str, Any]) -> None:
-        self.documents.append((example, features, copied))
+        self.group.documents.append((example, features))
+        self.group.copied.append(copied)
         self.tokens += sum(len(feature["input_ids"]) for feature in features)
         full = self.tokens >= LOOKAHEAD_BATCHES * self.batch_tokens
-        if full or len(self.documents) >= LOOKAHEAD_DOCUMENTS:
+        if full or len(self.group.documents) >= LOOKAHEAD_DOCUMENTS:
             self.flush()
 
     def end(self) -> None:
-        """Answer the documents that wait; write these answers and those held back."""
+        """Wait for all answers; write them and those held back."""
         self.flush()
+        self._take(self.hands.rest())
         if self.agreement:
             self._write([], end=True)
 
     def flush(self) -> None:
-        """Answer the documents that wait, and write the answers as one group."""
-        if not self.documents:
+        """Give the documents that wait as one group, and write what is answered by now."""
+        group, self.group, self.tokens = self.group, _Group([], []), 0
+        if not group.documents:
+            self._take(self.hands.ready())
             return
-        exact: list[dict[str, Any]] = []
-        if self.agreement and (first := self.agreement.first(self.documents)):
-            exact = self._answers(self.agreement.exact, first, Counts())
-        answers = self._answers(self.model, self.documents, self.counts)
-        if self.agreement:
-            self.agreement.compare(exact, answers)
-        group = []
-        for answer, (example, features, copied) in zip(answers, self.documents, strict=True):
-            group.append({"id": example.id, **answer})
-            group[-1].setdefault("windows", len(features))
-            if both := group[-1].keys() & copied.keys():
-                raise ValueError(f"keys of an answer that its task does not name: {both}")
-            group[-1] |= copied
-        self._write(group)
-        for answer, (_, features, _) in zip(group, self.documents, strict=True):
-            self.counts.add(answer, features)
-        self.documents, self.tokens = [], 0
+        compared = len(self.agreement.first(group.documents)) if self.agreement else 0
+        self.given.append(group)
+        self._take(self.hands.put(group.documents, compared))
 
-    def _write(self, group: list[dict[str, Any]], end: bool = False) -> None:
+    def _take(self, answered: Iterable[Answered]) -> None:
+        for answers, exact in answered:
+            group = self.given.popleft()
+            if self.agreement:
+                self.agreement.compare(exact, answers)
+            written = []
+            for answer, (example, features), copied in zip(answers, *group, strict=True):
+                written.append({"id": example.id, **answer})
+                written[-1].setdefault("windows", len(features))
+                if both := written[-1].keys() & copied.keys():
+                    raise ValueError(f"keys of an answer that its task does not name: {both}")
+                written[-1] |= copied
+            self._write(written)
+            for answer, (_, features) in zip(written, group.documents, strict=True):
+                self.counts.add(answer, features)
+
+    def _write(self, group: list[Answer], end: bool = False) -> None:
         for each in self.agreement.release(group, end) if self.agreement else [group]:
             self.sink.write(each)
-
-    def _answers(
-        self, model: Predictor, documents: Sequence[_Document], counts: Counts
-    ) -> list[dict[str, Any]]:
-        """The answers of a model, which are counted as far as they go."""
-        features = [feature for _, features, _ in documents for feature in features]
-        rows = iter(self._outputs(model, features, counts))
-        answers = []
-        for example, features, _ in documents:
-            outputs = [next(rows) for _ in features]
-            if not all(np.isfinite(values).all() for row in outputs for values in row.values()):
-                raise ModelError(
-                    f"{example.where}: the model answers with numbers that are not finite; its "
-                    "weights are damaged or its training diverged"
-                )
-            answers.append(rounded(model.decode(outputs, example, features)))
-        return answers
-
-    def _outputs(
-        self, model: Predictor, features: list[Feature], counts: Counts
-    ) -> list[dict[str, np.ndarray]]:
-        """Arrays of each input, in the order of the inputs, which are run the longest first."""
-        lengths = [len(feature["input_ids"]) for feature in features]
-        rows: list[Any] = [None] * len(features)
-        for batch in batches(lengths, self.batch_tokens):
-            for part, outputs in self._fitting(model, batch, features, lengths):
-                for index, row in zip(part, outputs, strict=True):
-                    rows[index] = row
-                counts.windows += len(part)
-                counts.tokens += sum(lengths[i] for i in part)
-                self.progress(self.counts)
-        return rows
-
-    def _fitting(
-        self, model: Predictor, batch: list[int], features: list[Feature], lengths: list[int]
-    ):
-        """Yield the inputs of a batch and their arrays, in parts that the memory holds.
-
-        A batch that is too large is parted, and all after it: the memory will not grow. Groups stay
-        as they are, so that a run is resumed at the same ones.
-        """
-        while batch:
-            most = max(1, self.fitting // lengths[batch[0]])
-            part = batch[:most]
-            try:
-                outputs = model.outputs([features[i] for i in part])
-            except ResourceError:
-                if len(part) == 1:
-                    raise
-                tried = lengths[part[0]] * len(part)
-                self.fitting = tried // 2
-                log.warning(
-                    f"out of memory with a batch of {tried:,} tokens; going on with at most "
-                    f"{self.fitting:,}, as --batch-tokens {self.fitting} has it"
-                )
-                continue
-            yield part, outputs
-            batch = batch[most:]
-
-
-def batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Indices of ``lengths``, the longest first, in batches of alike ones.
-
-    A batch padded to its longest has at most ``batch_tokens`` tokens, or is a single one.
-    """
-    batch: list[int] = []
-    for index in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
-        if batch and lengths[batch[0]] * (len(batch) + 1) > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
 
 
 class SeenIds:

@@ -133,6 +133,30 @@ def test_threads_are_those_that_a_quota_keeps_busy(quota, siblings, number, mach
     assert found == (number, number and f"a CPU quota of {quota:g} of 8 processors" or "")
 
 
+@pytest.mark.parametrize(
+    ("environ", "quota", "count", "threads"),
+    [
+        ({}, None, 2, 4),
+        ({}, None, 3, 2),
+        ({}, None, 16, 1),
+        ({}, 5.5, 3, 2),
+        ({"LDT_THREADS": "12"}, 2.0, 3, 4),
+        ({"OMP_NUM_THREADS": "6"}, None, 2, 3),
+        ({"MKL_NUM_THREADS": "6,2"}, None, 2, 3),
+        ({"OMP_NUM_THREADS": "many"}, None, 2, 4),
+    ],
+)
+def test_processes_share_the_threads_of_one(environ, quota, count, threads, machine):
+    assert limits.shared(count, environ, machine(8, quota))[0] == threads
+
+
+def test_processes_share_cores_whole_and_all_of_them(machine):
+    root = machine(8, siblings=PAIRS)
+    assert limits.shared(2, {}, root) == (2, [{0, 4, 1, 5}, {2, 6, 3, 7}])
+    assert limits.shared(3, {}, root) == (1, [{0, 4}, {1, 5}, {2, 6, 3, 7}])
+    assert limits.shared(5, {}, root) == (1, [set()] * 5)
+
+
 def test_fewer_processors_that_may_be_used_are_named(machine, monkeypatch):
     root = machine(8)
     monkeypatch.setattr(limits.os, "sched_getaffinity", lambda _: {3, 5}, raising=False)

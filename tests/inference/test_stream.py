@@ -9,7 +9,8 @@ from ldt.data.records import Example
 from ldt.errors import DataError, ModelError, UserError
 from ldt.inference import stream as answering
 from ldt.inference.ahead import ahead
-from ldt.inference.stream import Counts, SeenIds, answer_all, batches
+from ldt.inference.group import batches
+from ldt.inference.stream import Counts, SeenIds, answer_all
 
 
 class Lengths:

@@ -421,9 +421,9 @@ def test_predict_continues_a_file_of_prompts(recipe, capsysbinary):
     command = ["predict", "--input", "p.jsonl", "--model", "runs/r"]
     said = []
     capsysbinary.readouterr()
-    for _ in range(2):
+    for more in ([], ["--workers", "2", "--device", "cpu"]):
         with pytest.raises(SystemExit) as left:
-            main(command)
+            main([*command, *more])
         assert left.value.code == 0
         said.append(capsysbinary.readouterr().out)
     first, second = map(json.loads, said[0].splitlines())

@@ -1,0 +1,54 @@
+"""The places of the processes that answer for ``ldt predict --workers``."""
+
+import re
+
+from ldt.bench import limits
+from ldt.errors import UserError, plural
+from ldt.inference.workers import Seat
+
+CORES = 4  # of a worker on the CPU, where their number is chosen here
+
+
+def seats(workers: str, device: str) -> list[Seat]:
+    """The place of each process; none where the process of the command answers itself.
+
+    "auto" is a process for each GPU. On a CPU it is one for every `CORES` cores: up to a fifth of a
+    forward pass of a short document runs in one thread, so more cores for each gain little, while
+    fewer would take more memory, as each process has libraries and activations of its own.
+
+    Args:
+        workers: their number, or "auto".
+        device: a torch device, or "auto".
+
+    Raises:
+        UserError: it is no such number, or there are not as many GPUs.
+    """
+    if workers != "auto" and not re.fullmatch("0*[1-9][0-9]{0,3}", workers):
+        raise UserError(f"--workers {workers}: expected a whole number from 1 on, or auto")
+    count = None if workers == "auto" else int(workers)
+    if count == 1:
+        return []
+    gpus = _gpus() if device in ("auto", "cuda") else 0
+    if not gpus and device in ("auto", "cpu"):
+        count = count or max(1, limits.granted() // CORES)
+        threads, processors = limits.shared(count)
+        found = [Seat("cpu", threads, part) for part in processors]
+    elif count and device not in ("auto", "cuda"):
+        raise UserError(
+            f"--workers {count}: several processes take all GPUs (--device cuda) or the CPU, not "
+            f"{device}"
+        )
+    elif count and count > gpus:
+        raise UserError(f"--workers {count}: more than {plural(gpus, 'GPU')}, one for each process")
+    else:
+        count = count or gpus
+        threads, _ = limits.shared(max(1, count))  # a GPU may be nearer to other processors
+        found = [Seat(f"cuda:{number}", threads) for number in range(count)]
+    return found if len(found) > 1 else []
+
+
+def _gpus() -> int:
+    """The GPUs that torch finds; no memory of theirs is taken."""
+    import torch
+
+    return torch.cuda.device_count()

@@ -1,0 +1,108 @@
+"""A model for workers that imports no torch: it does to itself what its documents say."""
+
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ldt.data.records import Example
+from ldt.inference.group import Answering
+
+
+def documents(count, **acts):
+    """Documents of one or two windows.
+
+    Args:
+        acts: what happens at the document of a number, ``n7="die"``; with ``" once"`` behind it
+            the first time alone.
+    """
+    return [
+        Example(
+            {"windows": [n % 7 + 1, n % 3 + 1][: 1 + n % 2], "act": acts.get(f"n{n}", "")},
+            n,
+            f"docs.jsonl:{n}",
+        )
+        for n in range(1, count + 1)
+    ]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """A `Maker` and the `Predictor` that it makes: answers with the tokens of a document.
+
+    Args:
+        folder: where a file for each process and for each act is made.
+        begin: what happens where a process begins.
+    """
+
+    folder: str
+    begin: str = ""
+    max_length = 8
+
+    def settings(self):
+        Path(self.folder, f"pid-{os.getpid()}").touch()
+        act(self.begin, self.folder, "begin")
+        ends = signal.SIGINT, signal.SIGTERM
+        return {
+            "threads": [os.environ[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL")],
+            "processors": sorted(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else [],
+            "heard": [n for n in ends if signal.getsignal(n) != signal.SIG_IGN],
+            "torch": "torch" in sys.modules,
+        }
+
+    def load(self, settings):
+        print("a library prints")
+        return Answering(self, 8, Other(self.folder))
+
+    def encode(self, example):
+        return [{"input_ids": [0] * length} for length in example.fields["windows"]]
+
+    def outputs(self, features):
+        return [{"tokens": np.array(len(each["input_ids"]), np.float32)} for each in features]
+
+    def decode(self, outputs, example, features):
+        answer = {"label": str(sum(float(each["tokens"]) for each in outputs))}
+        done = act(example.fields["act"], self.folder, example.id)
+        return answer | ({"answer": done} if done else {})
+
+
+class Other(Lengths):
+    """Another label for every tenth document."""
+
+    def decode(self, outputs, example, features):
+        return super().decode(outputs, example, features) if example.id % 10 else {"label": ""}
+
+
+def act(what, folder, name):
+    """Do it."""
+    what, _, once = what.partition(" ")
+    if not what:
+        return None
+    mark = Path(folder, f"act-{name}")
+    if once and mark.exists():
+        return None
+    mark.touch()
+    if what == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif what == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif what == "fail":
+        raise ZeroDivisionError(f"document {name}")
+    elif what == "sleep":
+        time.sleep(60)
+    elif what == "await":  # until document 20 is answered, by another process
+        deadline = time.monotonic() + 60
+        while not Path(folder, "act-20").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    elif what == "count":
+        sum(range(10**10))  # which lets no other thread run for minutes
+    elif what == "odd":
+        return lambda: None  # which is no answer that can be sent
+    return None

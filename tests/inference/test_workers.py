@@ -1,0 +1,377 @@
+"""Groups answered by several processes; most of them have a model that imports no torch."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from classified import lines_of, make_run, read, write
+from worker_models import Lengths, Other, documents
+
+from ldt.attention import matmul
+from ldt.data.records import Example
+from ldt.errors import DataError, ResourceError, UserError
+from ldt.inference import run_model
+from ldt.inference import workers as module
+from ldt.inference.agreement import Agreement
+from ldt.inference.ahead import ahead
+from ldt.inference.group import Answering, Here
+from ldt.inference.passages import Wanted
+from ldt.inference.predict import predict
+from ldt.inference.run_folder import read_recipe
+from ldt.inference.run_model import RunModel
+from ldt.inference.stream import answer_all
+from ldt.inference.workers import Seat, Workers
+
+TWO = [Seat("cpu", 1)] * 2
+HELPERS = str(Path(__file__).parents[1] / "helpers")
+
+
+class Sink:
+    """A sink in memory, as `AnswerFile`."""
+
+    partial, count = "answers.jsonl.partial", 0
+
+    def __init__(self):
+        self.groups = []
+
+    def done(self):
+        return iter(())
+
+    def write(self, answers):
+        self.groups.append(answers)
+
+    def ids(self):
+        return [answer["id"] for group in self.groups for answer in group]
+
+
+def alone(records, **options):
+    """The groups that one process writes, and what it counts."""
+    sink = Sink()
+    counts = answer_all(records, Lengths("."), sink, batch_tokens=8, **options)
+    return sink.groups, counts
+
+
+def told(counts):
+    return counts.documents, counts.windows, counts.tokens, counts.labels
+
+
+@pytest.fixture
+def sink():
+    return Sink()
+
+
+@pytest.fixture
+def answered(tmp_path, sink):
+    """Answers records by two processes; returns what they count."""
+
+    def answer(records, *, seats=TWO, begin="", **options):
+        with Workers([Lengths(str(tmp_path), begin)] * len(seats), seats) as workers:
+            workers.start()
+            workers.load(workers.settings())
+            return answer_all(records, Lengths("."), sink, batch_tokens=8, hands=workers, **options)
+
+    yield answer
+    assert gone(begun(tmp_path))
+
+
+def begun(folder):
+    """The processes that have begun."""
+    return [int(path.name[4:]) for path in folder.glob("pid-*")]
+
+
+def gone(pids):
+    """True once all of the processes have ended."""
+    deadline = time.monotonic() + 60
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not any(map(alive, pids))
+
+
+def alive(pid):
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def test_several_processes_give_the_groups_of_one_in_their_order(answered, sink, tmp_path):
+    counts = answered(documents(300, n1="await", n20="mark"))  # 20 is of the third group
+    groups, expected = alone(documents(300))
+    assert (sink.groups, told(counts)) == (groups, told(expected))
+    assert len(begun(tmp_path)) == 2
+
+
+def test_a_worker_has_its_threads_and_processors_and_heeds_no_signal_of_the_terminal(tmp_path):
+    (first, *_) = sorted(os.sched_getaffinity(0))
+    with Workers([Lengths(str(tmp_path))], [Seat("cpu", 3, frozenset([first]))]) as workers:
+        workers.start()
+        found = workers.settings()
+    assert found == {"threads": ["3", "3"], "processors": [first], "heard": [], "torch": False}
+
+
+def test_a_group_whose_worker_dies_is_answered_by_a_fresh_one(answered, sink, log):
+    counts = answered(documents(300, n50="die once", n90="die once"))
+    groups, expected = alone(documents(300))
+    assert (sink.groups, told(counts)) == (groups, told(expected))
+    assert [line for line in log.messages if "SIGKILL" in line] == [
+        f"docs.jsonl:{first}: a worker process was ended by SIGKILL; another one takes its place "
+        f"and its 7 documents from id {first} on"
+        for first in (49, 84)
+    ]
+
+
+def test_documents_that_no_worker_survives_are_named_and_the_answers_before_them_kept(
+    answered, sink
+):
+    with pytest.raises(ResourceError) as error:
+        answered(documents(300, n50="die"))
+    assert str(error.value).startswith(
+        "docs.jsonl:49: two worker processes, one after the other, have died with the 7 documents "
+        "from id 49 on; the last one was ended by SIGKILL; "
+    )
+    assert sink.ids() == list(range(1, 49))
+
+
+def test_a_worker_that_hangs_is_noticed(answered, sink, log, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 1.5)
+    monkeypatch.setattr(module, "LONGEST", 0)
+    answered(documents(100, n50="stop once"))
+    assert sink.groups == alone(documents(100))[0]
+    (said,) = [line for line in log.messages if "worker" in line]
+    assert "49: a worker process did not get on for 2 s and was ended; another" in said
+
+
+def test_time_in_which_this_process_was_stopped_makes_no_worker_hang(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 20)
+    with Workers([Lengths(str(tmp_path), "sleep")], TWO[:1]) as workers:
+        workers.start()
+        for hour in range(5):
+            monkeypatch.setattr(workers, "_looked", time.monotonic() - 3600 * (hour + 1))
+            workers._look()
+        assert not workers._workers[0].hung
+
+
+def test_workers_that_die_before_they_have_a_model_end_the_run(answered, sink):
+    with pytest.raises(ResourceError, match="two worker .* have died before they had the model"):
+        answered(documents(10), begin="die")
+    assert sink.groups == []
+
+
+def test_one_that_dies_before_it_has_a_model_is_replaced(answered, sink):
+    answered(documents(100), begin="die once")
+    assert sink.groups == alone(documents(100))[0]
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "words"),
+    [("fail", ZeroDivisionError, "document 50"), ("odd", AttributeError, "pickle")],
+)
+def test_an_error_in_a_worker_is_raised_here_after_the_answers_before_it(
+    answered, sink, what, kind, words
+):
+    with pytest.raises(kind, match=words) as error:
+        answered(documents(100, n50=what))
+    assert "in a worker process:\nTraceback" in error.value.__notes__[0]
+    assert sink.ids() == list(range(1, 49))
+
+
+def test_records_that_cannot_be_used_are_refused_in_their_order(answered, sink):
+    records = documents(60)
+    for number in (10, 40):
+        records[number].id = 1
+    refused = []
+    answered(records, refuse=lambda error, example: refused.append(example.where))
+    assert refused == ["docs.jsonl:11", "docs.jsonl:41"]
+    assert sink.groups == alone(records, refuse=lambda *_: None)[0]
+
+
+def test_a_broken_record_ends_the_run_after_the_answers_before_it(answered, sink):
+    def source():
+        yield from documents(60)
+        raise DataError("docs.jsonl:61: not JSON")
+
+    with pytest.raises(DataError, match="not JSON"):
+        answered(source())
+    assert sink.ids() == list(range(1, 61))
+
+
+def test_no_more_than_two_groups_for_each_worker_wait(answered, sink):
+    ahead_of_answers = []
+
+    def source():
+        for example in documents(400):
+            ahead_of_answers.append(example.id - len(sink.ids()))
+            yield example
+
+    answered(source())
+    largest = max(map(len, sink.groups))
+    assert 2 * largest < max(ahead_of_answers) <= (2 * len(TWO) + 1) * largest
+
+
+def test_a_pipe_that_pauses_gets_the_answers_that_wait(answered, sink, tmp_path):
+    def records(on_error):
+        yield from documents(30)
+        deadline = time.monotonic() + 60
+        while len(sink.ids()) < 30 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        seen.append(len(sink.ids()))
+        yield from documents(60)[30:]
+
+    seen = []
+    with Workers([Lengths(str(tmp_path))] * 2, TWO) as workers:
+        workers.start()
+        workers.load(workers.settings())
+        source = ahead(records, None, busy=workers.busy)
+        answer_all(source, Lengths("."), sink, batch_tokens=8, hands=workers)
+    assert seen == [30]
+    assert sink.ids() == list(range(1, 61))
+
+
+def test_the_first_200_answers_are_compared_where_the_models_are(answered, sink):
+    found, expected = [], []
+    answered(documents(500, n100="die once"), agreement=Agreement(None, 0.1, found.append))
+    exact = Agreement(Other("."), 0.1, expected.append)
+    assert sink.groups == alone(documents(500), agreement=exact)[0]
+    assert found == expected == [{"documents": 200, "changed": 20}]
+
+
+PARENT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from worker_models import Lengths, documents
+from ldt.inference.answer_file import AnswerStream
+from ldt.inference.stream import answer_all
+from ldt.inference.workers import Seat, Workers
+with Workers([Lengths(sys.argv[2])] * 2, [Seat("cpu", 1)] * 2) as workers:
+    workers.start()
+    workers.load(workers.settings())
+    records = documents(40, **{f"n{n}": sys.argv[3] for n in range(1, 41)})
+    sink = AnswerStream(sys.stdout.buffer)
+    answer_all(records, Lengths("."), sink, batch_tokens=8, hands=workers)
+"""
+
+
+@pytest.mark.parametrize("what", ["sleep", "count"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_no_worker_outlives_its_parent_whatever_it_is_doing(tmp_path, number, what):
+    command = [sys.executable, "-c", PARENT, HELPERS, str(tmp_path), what]
+    parent = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A job in the background ignores SIGINT, and so would all that it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("act-*"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        workers = begun(tmp_path)
+        assert [alive(pid) for pid in workers] == [True] * 2
+        for pid in (*workers, parent.pid):  # as a terminal sends it to all
+            os.kill(pid if number == signal.SIGINT else parent.pid, number)
+        _, said = parent.communicate(timeout=60)
+    finally:
+        parent.kill()
+    assert "worker process" not in said
+    assert gone(workers)
+
+
+# -- the models of runs
+
+
+@pytest.fixture
+def one_library(monkeypatch):
+    """For the same answers in each run, whichever library the clock would choose."""
+    monkeypatch.setenv("LDT_ONEDNN", "0")
+
+
+@pytest.mark.parametrize(
+    ("precision", "wanted"),
+    [
+        ("fp32", Wanted(2, "occlusion", chunks=True, batch_tokens=256)),
+        ("bf16", Wanted()),
+        ("int8", Wanted()),
+    ],
+)
+def test_a_model_that_was_sent_answers_as_the_one_here(fine_tuned, precision, wanted, monkeypatch):
+    shown = {"raw_scores": True, "label_sets": None}
+    run = RunModel(fine_tuned, read_recipe(fine_tuned), "cpu", shown, wanted, 256)
+    lines = enumerate(map(json.loads, lines_of(12)), 1)
+    examples = [Example(line, line["name"], f"docs.jsonl:{n}") for n, line in lines]
+    inputs = run.inputs()
+    group = [(example, inputs.encode(example)) for example in examples]
+    compared = 5 if precision == "int8" else 0
+    model, exact = run.predictor(precision)
+    (here,) = Here(Answering(model, 256, exact)).put(group, compared)
+    sent, documents_sent = pickle.loads(pickle.dumps((run, group)))
+    products = {kind: not taken for kind, taken in matmul.choices().items()}
+    with ExitStack() as stack:
+        monkeypatch.setattr(run_model, "_stack", stack)
+        assert sent.settings() == {"precision": "fp32", "arithmetic": matmul.choices()}
+        sent.load({"precision": precision, "arithmetic": products})
+        assert matmul._chosen == products
+    with ExitStack() as stack:
+        monkeypatch.setattr(run_model, "_stack", stack)
+        answers = sent.load(sent.settings() | {"precision": precision})
+        assert answers(documents_sent, compared) == here
+    assert len(here.exact) == compared
+    assert inputs.max_length == model.max_length
+
+
+def test_a_killed_run_goes_on_to_the_bytes_of_one_process(fine_tuned, tmp_path, one_library):
+    lines = lines_of(1500)
+    for place in (3, 400, 1499):
+        lines[place] = '{"name": 7'
+    source, options = write(tmp_path / "docs.jsonl", lines), {"model": str(fine_tuned)}
+    options |= {"on_error": "skip", "batch_tokens": 256, "device": "cpu"}
+    whole, target = tmp_path / "whole.jsonl", tmp_path / "answers.jsonl"
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert predict(source, output=str(whole), **options) == 7
+    finally:
+        torch.set_num_threads(before)
+    command = ["predict", source, "--output", str(target), "--model", str(fine_tuned), "--workers"]
+    command += ["2", "--on-error", "skip", "--batch-tokens", "256", "--device", "cpu"]
+    environment = os.environ | {"LDT_THREADS": "2"}
+    run = [sys.executable, "-m", "ldt", *command]
+    partial = Path(f"{target}.partial")
+    with subprocess.Popen(run, env=environment, stderr=subprocess.PIPE) as parent:
+        deadline = time.monotonic() + 300
+        while not (partial.exists() and partial.stat().st_size) and parent.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        workers = psutil.Process(parent.pid).children()
+        parent.kill()
+    assert len(workers) == 2
+    assert gone([worker.pid for worker in workers])
+    assert 0 < len(read(partial)) < 1497
+    with pytest.raises(UserError, match="made with another number of threads a worker; use"):
+        predict(source, output=str(target), resume=True, **options)
+    assert predict(source, output=str(target), resume=True, workers=TWO, **options) == 7
+    assert target.read_bytes() == whole.read_bytes()
+    rejects = [Path(f"{path}.rejects.jsonl") for path in (target, whole)]
+    assert rejects[0].read_bytes() == rejects[1].read_bytes()
+    assert len(read(rejects[0])) == 3
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_model_that_no_worker_can_load_is_the_error_of_one_process(tmp_path, tiny_longformer):
+    make_run(tiny_longformer, tmp_path / "run")
+    (tmp_path / "run" / "model.safetensors").write_bytes(b"no weights")
+    source = write(tmp_path / "docs.jsonl", lines_of(3))
+    errors = []
+    for seats in ([], TWO[:1]):
+        with pytest.raises(UserError) as error:
+            predict(source, model=str(tmp_path / "run"), device="cpu", workers=seats)
+        errors.append((type(error.value), str(error.value)))
+    assert errors[0] == errors[1]
