@@ -102,6 +102,21 @@ def read(
             yield from reader.records(format)
 
 
+def identified(example: Example, path: str) -> str | int:
+    """The id at a dotted path; where it is missing, null or empty, that which the example has.
+
+    Raises:
+        DataError: it is neither text nor a whole number.
+    """
+    found = _find(example.fields, path)[1]
+    if found is None or found == "":
+        return example.id
+    if isinstance(found, bool) or not isinstance(found, str | int):
+        what = f"field {path!r} is {kind(found)}, expected text or a whole number"
+        raise DataError(f"{example.where}: {what}")
+    return found
+
+
 def lines(source: str, *, on_error: OnError | None = None, max_line_bytes: int) -> Iterator[Line]:
     """Yield the lines of a text file, decompressed, without a byte order mark; arguments and
     errors are those of `read`."""
@@ -197,14 +212,15 @@ class _Reader:
         if not isinstance(value, dict):
             self.reject(where, f'{kind(value)}, expected an object such as {{"text": "…"}}', raw)
             return
-        found = _find(value, self.id_field)[1]
-        if found is None or found == "":
-            found = where if self.placed else number
-        if isinstance(found, bool) or not isinstance(found, (str, int)):
-            what = f"field {self.id_field!r} is {kind(found)}, expected text or a whole number"
-            self.reject(where, what, raw)
-            return
-        yield Example(value, found, where, self.folder)
+        example = Example(value, where if self.placed else number, where, self.folder)
+        try:
+            example.id = identified(example, self.id_field)
+        except DataError as error:
+            if self.on_error is None:
+                raise
+            self.on_error(error, raw)
+        else:
+            yield example
 
     def records(self, format: str | None) -> Iterator[Example]:
         lines = self.lines()

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from ldt.data.records import Example, OnError
 from ldt.errors import DataError, UserError, plural
 from ldt.inference.agreement import Agreement
 from ldt.inference.ahead import Records
-from ldt.inference.answer_file import AnswerFile, AnswerStream
 from ldt.inference.group import (
     Answer,
     Answered,
@@ -43,6 +42,16 @@ LOOKAHEAD_DOCUMENTS = 256
 Refuse = Callable[[DataError, Example], None]
 Beside = Callable[[Example], dict[str, Any]]
 _NOTHING = object()
+
+
+class Sink(Protocol):
+    """Where answers go: `ldt.inference.answer_file.AnswerFile`, or the like."""
+
+    def done(self) -> Iterator[Any]:
+        """The ids that are answered already, in their order."""
+
+    def write(self, answers: list[Answer], /) -> None:
+        """Add a group of answers."""
 
 
 @dataclass
@@ -107,7 +116,7 @@ class Counts:
 def answer_all(
     records: Iterable[Example | None],
     model: Encoder,
-    sink: AnswerFile | AnswerStream,
+    sink: Sink,
     *,
     batch_tokens: int,
     hands: Hands | None = None,
@@ -251,7 +260,7 @@ class _Collected:
     def __init__(
         self,
         hands: Hands,
-        sink: AnswerFile | AnswerStream,
+        sink: Sink,
         batch_tokens: int,
         agreement: Agreement | None,
         counts: Counts,

@@ -1,0 +1,147 @@
+"""A model that is called in Python, beside the lines of ``ldt predict``."""
+
+import json
+import pickle
+import re
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+from classified import answer, lines_of, write
+
+import ldt
+from ldt.errors import DataError, ModelError, UserError
+from ldt.inference.answerer import Answerer
+
+
+@pytest.fixture
+def model(fine_tuned):
+    return ldt.load(str(fine_tuned))
+
+
+RECORDS = [json.loads(line) for line in lines_of(30)]
+TEXT = RECORDS[7]["body"]["text"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"batch_tokens": 100}, {"raw_scores": True}, {"passages": 2}, {"chunks": True}],
+)
+def test_records_have_the_answers_of_ldt_predict(options, fine_tuned, tmp_path):
+    source = write(tmp_path / "docs.jsonl", lines_of(30))
+    _, expected = answer(source, fine_tuned, tmp_path, **options)
+    assert ldt.load(str(fine_tuned), **options)(RECORDS) == expected
+
+
+def test_a_text_or_a_record_has_one_answer_and_a_list_a_list(model):
+    (expected,) = model([RECORDS[7]])
+    assert model(RECORDS[7]) == expected
+    assert model(TEXT) == expected | {"id": 1}
+    assert model([TEXT]) == [expected | {"id": 1}]
+    assert [each["id"] for each in model(iter([TEXT, RECORDS[7], TEXT]))] == [1, "doc-7", 3]
+    assert model([]) == []
+
+
+def test_fields_may_be_others_than_in_training(fine_tuned):
+    model = ldt.load(str(fine_tuned), text="words", id="key")
+    assert model({"words": TEXT, "key": "x"}) == ldt.load(str(fine_tuned))(RECORDS[7]) | {"id": "x"}
+
+
+@pytest.mark.parametrize(
+    ("document", "what"),
+    [
+        (3, "document 2: a number, expected a text or a record"),
+        (None, "document 2: null, expected a text or a record"),
+        ({"name": 2}, "document 2: no field"),
+        ({"name": [2], "body": {"text": ""}}, "document 2: field 'name' is a list, expected te"),
+        (RECORDS[0], "document 2: id 'doc-0' came before"),
+    ],
+)
+def test_a_document_that_cannot_be_used_is_named_or_has_an_error_for_an_answer(
+    document, what, fine_tuned
+):
+    documents = [RECORDS[0], document, RECORDS[2], document, RECORDS[4]]
+    with pytest.raises(DataError) as error:
+        ldt.load(str(fine_tuned))(documents)
+    assert str(error.value).startswith(what)
+    found = ldt.load(str(fine_tuned), on_error="answer")(documents)
+    assert [list(each) == ["id", "error"] for each in found] == [False, True, False, True, False]
+    assert found[1]["error"] == str(error.value)
+    assert [each["id"] for each in found[::2]] == ["doc-0", "doc-2", "doc-4"]
+
+
+def test_a_table_has_a_row_of_text_for_each_of_its_own(model):
+    texts = [record["body"]["text"] for record in RECORDS[5:9]]
+    ids = np.array([5, 6, 7, 8])
+    found = ldt.load(model.folder, text="text").columns({"name": ids, "text": np.array(texts)})
+    assert found["id"] == ["5", "6", "7", "8"]
+    expected = model(RECORDS[5:9])
+    assert list(map(json.loads, found["answer"])) == [
+        each | {"id": number} for each, number in zip(expected, range(5, 9), strict=True)
+    ]
+
+
+def test_nothing_is_imported_before_the_first_question_nor_pickled_after(model):
+    code = (
+        "import sys, pickle, ldt; model = ldt.load('nowhere'); pickle.dumps(model); "
+        "print({'torch', 'numpy', 'transformers'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr
+    expected = model(TEXT)
+    data = pickle.dumps(model)
+    assert len(data) < 1000
+    assert pickle.loads(data) == model
+    assert pickle.loads(data)(TEXT) == expected
+
+
+def test_it_is_loaded_once_whoever_asks_first(model, monkeypatch):
+    from ldt.inference import run_model
+
+    made, predictor = [], run_model.RunModel.predictor
+    monkeypatch.setattr(
+        run_model.RunModel, "predictor", lambda *args: made.append(1) or predictor(*args)
+    )
+    answers = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(model(RECORDS[:4]))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [model(RECORDS[:4])] * 4
+    assert len(made) == 1
+
+
+def test_the_page_of_python_says_how(fine_tuned, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text("utf-8")
+    *_, calls, table = re.findall(r"^```python\n(.*?)^```", page.partition("## Enc")[0], re.S | re.M)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "contracts").symlink_to(fine_tuned)
+    monkeypatch.setattr(ldt, "load", partial(ldt.load, text="text", id="id"))
+    rows = datasets.Dataset.from_dict({"id": ["a", "b"], "text": [TEXT, "the party"]})
+    names = {"rows": rows}
+    exec(calls + table.replace("rows.map", "mapped = rows.map"), names)
+    expected = names["model"](list(rows))
+    assert list(map(json.loads, names["mapped"]["answer"])) == expected
+    assert names["mapped"].column_names == ["id", "answer"]
+
+
+def test_what_cannot_be_asked_is_told(fine_tuned):
+    with pytest.raises(ModelError, match="nowhere: no model there"):
+        ldt.load("nowhere").load()
+    with pytest.raises(UserError, match="--n-best: classification has one answer"):
+        ldt.load(str(fine_tuned), n_best=3)(TEXT)
+    with pytest.raises(UserError, match="--label-sets 2: expected a share"):
+        ldt.load(str(fine_tuned), label_sets=2)(TEXT)
+    with pytest.raises(ValueError, match="on_error must be stop or answer"):
+        Answerer(on_error="skip")
+    with pytest.raises(TypeError, match="bach_tokens"):
+        ldt.load(str(fine_tuned), bach_tokens=3)
