@@ -302,7 +302,7 @@ def test_predict_has_the_parameters_that_the_command_passes():
     function = inspect.signature(predict).parameters
     assert list(command)[:2] == ["file", "source"]
     assert list(function)[1:] == list(command)[2:]
-    for name in set(list(command)[2:]) - {"keep"}:  # which the command parts
+    for name in set(list(command)[2:]) - {"keep", "workers"}:  # of which the command makes others
         assert function[name].default == command[name].default
 
 
