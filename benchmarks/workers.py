@@ -1,7 +1,7 @@
 """What `ldt predict --workers` gives and takes, on a CPU under Linux.
 
-    python benchmarks/workers.py          # 100,000 documents, a base model: an hour of two cores
-    python benchmarks/workers.py --tiny   # that it runs, minutes; the figures mean nothing
+    python benchmarks/workers.py    # 100,000 documents, a base model: an hour of two cores
+    python benchmarks/workers.py --tiny --documents 500    # that it runs; figures mean nothing
 
 Speed: documents of 1 to 120 words, answered by a random Longformer of four layers, 128 wide, and
 300 words, by one process of one thread, by `--workers 2` of one thread each, by one process of two
@@ -137,13 +137,13 @@ def memory(model, documents, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--documents", type=int, default=100_000, help="for the speed")
-    parser.add_argument("--tiny", action="store_true", help="small models, few documents")
+    parser.add_argument("--tiny", action="store_true", help="a small model for the memory")
     parser.add_argument("--json", type=Path, default=RESULT, help="file for the figures")
     options = parser.parse_args()
     from ldt.bench.measure import machine
     from ldt.files import write_whole
 
-    count = 2000 if options.tiny else options.documents
+    count = options.documents
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for name, shape in {"small": SMALL, "large": TINY if options.tiny else BASE}.items():

@@ -320,12 +320,12 @@ class _Worker:
         return kind, group
 
     def has_computed(self) -> bool:
-        """Whether the process has taken a second of a processor since this was asked last."""
+        """Whether the process has computed for a tenth of a second since this was asked last."""
         before = self._spent
         with suppress(psutil.Error):
             times = psutil.Process(self.process.pid).cpu_times()
             self._spent = times.user + times.system
-        return self._spent > before + 1
+        return self._spent > before + 0.1
 
     def end(self) -> str:
         """Kill the process, and say how it ended."""

@@ -152,7 +152,8 @@ def test_a_worker_that_hangs_is_noticed(answered, sink, log, monkeypatch):
 def test_one_that_computes_may_take_any_time_and_one_that_stands_still_may_not(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(module, "PATIENCE", 1.0)
+    monkeypatch.setattr(module, "PATIENCE", 1.5)
+    monkeypatch.setattr(module, "_TICK", 0.2)
     workers = Workers([Lengths(str(tmp_path), "count")], TWO[:1], endless=True)
     with workers:
         workers.start()
