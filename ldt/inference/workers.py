@@ -70,7 +70,7 @@ class Workers:
 
     def __init__(self, makers: Sequence[Maker], seats: Sequence[Seat], endless: bool = False):
         self.endless = endless
-        self.memory = None
+        self.memory: int | None = None
         if sys.platform == "linux":
             self.memory = os.memfd_create("ldt", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.tell: Tell = untold
