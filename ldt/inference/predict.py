@@ -229,7 +229,7 @@ def _employ(
 ) -> tuple[Encoder, Agreement | None, Workers]:
     """What `_load` does, of processes with the model; here are only the inputs made."""
     makers = [replace(model, device=seat.device) for seat in seats]
-    # Of such passages a document may take an hour.
+    # Of such passages a document may take an hour without a sign of life.
     endless = model.wanted.by == "occlusion" or model.wanted.test
     workers = stack.enter_context(Workers(makers, seats, endless))
     workers.start()
@@ -237,7 +237,7 @@ def _employ(
     found = workers.settings()
     precision = arithmetic.settled(rounding[0], lambda: found["precision"], sink)
     products = sink.remember("arithmetic", lambda: found["arithmetic"])
-    workers.load({"precision": precision, "arithmetic": products})
+    workers.load({"precision": precision, "arithmetic": products, "memory": workers.memory})
     each = plural(seats[0].threads, "thread")
     log.info(f"{len(seats):,} worker processes, {each} each")
     if precision != "int8":

@@ -67,6 +67,7 @@ class EncoderPredictor(EncoderInputs):
         precision: a name in `ldt.model.precision.PRECISIONS`.
         raw_scores: whether scores are logits, before any calibration.
         label_sets: probability with which a further key ``label_set`` is to hold all right labels.
+        memory: of lowered weights that processes share, for `ldt.model.shared.lowered_in`.
 
     Attributes:
         inputs: class of what makes its inputs without the weights, made of (folder, recipe).
@@ -87,11 +88,11 @@ class EncoderPredictor(EncoderInputs):
         precision: str = "fp32",
         raw_scores: bool = False,
         label_sets: float | None = None,
+        memory: int | None = None,
     ):
         from ldt.attention.matmul import has_bfloat16
         from ldt.model import load
         from ldt.model.graphs import use_graphs
-        from ldt.model.precision import lowered
 
         task = recipe.task
         self.raw_scores, self.label_sets = raw_scores, label_sets
@@ -107,6 +108,7 @@ class EncoderPredictor(EncoderInputs):
                 "--precision bf16: this CPU has no instructions for bfloat16 and takes longer than "
                 "in fp32; int8 is faster"
             )
+        self._memory = memory
         self._longest = 0  # tokens of an input that the memory held
         # What to lower to after the first batch, which is run in fp32 as well.
         self._lower_to = precision if precision == "bf16" else "fp32"
@@ -124,7 +126,7 @@ class EncoderPredictor(EncoderInputs):
         use_graphs(self.model)
         if precision == "int8":
             self.exact = copy(self)
-            self.model = lowered(self.model, precision)
+            self._lower(precision)
         if words := in_words(getattr(self.config, "decisions", {})):
             log.info("%s: decides by %s", folder, words)
 
@@ -163,10 +165,8 @@ class EncoderPredictor(EncoderInputs):
 
     def _lowered(self, inputs, exact: Outputs) -> Outputs:
         """Lower the model's precision for good, log how far its outputs are off; return them."""
-        from ldt.model.precision import lower
-
         precision, self._lower_to = self._lower_to, "fp32"  # also where there is no memory now
-        lower(self.model, precision)
+        self._lower(precision)
         lowered = self._run(inputs)
         for name, values in exact.items():
             if values.dtype.kind == "i":
@@ -187,6 +187,19 @@ class EncoderPredictor(EncoderInputs):
                 f"{values[real].min():.2g} to {values[real].max():.2g}"
             )
         return lowered
+
+    def _lower(self, precision: str) -> None:
+        """Lower the model's precision; that of ``exact`` stays as it is."""
+        from ldt.model.precision import lower, lowered
+
+        if self._memory is not None and self.device.type == "cpu":
+            from ldt.model.shared import lowered_in  # which Windows cannot import
+
+            self.model = lowered_in(self.model, precision, self._memory)
+        elif self.exact:
+            self.model = lowered(self.model, precision)
+        else:
+            lower(self.model, precision)
 
     def decode(
         self, outputs: list[Outputs], example: Example, features: list[Feature]

@@ -43,9 +43,17 @@ class RunModel:
         """What makes inputs of documents, without the weights."""
         return self._class().inputs(self.folder, self.recipe)
 
-    def predictor(self, precision: str) -> tuple[Predictor, Predictor | None]:
-        """What answers and, of int8, the same in fp32."""
+    def predictor(
+        self, precision: str, memory: int | None = None
+    ) -> tuple[Predictor, Predictor | None]:
+        """What answers and, of int8, the same in fp32.
+
+        Args:
+            memory: of lowered weights that processes share, for `ldt.model.shared.lowered_in`.
+        """
         shown = {name: value for name, value in self.shown.items() if value}
+        if precision != "fp32" and memory is not None:
+            shown["memory"] = memory
         predictor = self._class()(self.folder, self.recipe, self.device, precision, **shown)
         exact = None
         if precision == "int8":
@@ -62,7 +70,7 @@ class RunModel:
         """The model as ``settings`` have it, for the rest of a worker's life."""
         from ldt.attention import matmul
 
-        model, exact = self.predictor(settings["precision"])
+        model, exact = self.predictor(settings["precision"], settings.get("memory"))
         _stack.enter_context(matmul.chosen(settings["arithmetic"]))
         return Answering(model, self.batch_tokens, exact)
 

@@ -1,8 +1,9 @@
 """Groups of documents answered by several processes, in order and each group by one process.
 
 This process keeps the documents; a worker has the model, a part of the processors, and a pipe to
-here, by whose end it ends. Nothing else is shared, so nothing stays behind. Weights are mapped from
-their files, which processes share; those that are lowered to bf16 or int8 each has of its own.
+here, by whose end it ends. Weights are mapped from their files, which processes share; what they
+make of them in bf16 or int8 is in memory without a name, which is gone with them (on Linux;
+elsewhere each has its own). So nothing stays behind.
 """
 
 import logging
@@ -17,8 +18,9 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from math import inf
 from typing import Any, NamedTuple
+
+import psutil
 
 from ldt.errors import ResourceError, plural
 from ldt.inference.group import Answered, Document, Tell, untold
@@ -56,15 +58,21 @@ class Workers:
     Args:
         makers: what makes the model of each worker.
         seats: the place of each.
-        endless: whether a document may take any time, so that no worker is killed.
+        endless: whether a document may take any time, so that only a worker is killed that has
+            not computed either.
 
     Attributes:
+        memory: descriptor of an empty file in memory that all processes have under this number, for
+            `ldt.model.shared.lowered_in`; None where the system has none.
         tell: is called with windows and tokens that have been run; with less than none where they
             have to be run again.
     """
 
     def __init__(self, makers: Sequence[Maker], seats: Sequence[Seat], endless: bool = False):
         self.endless = endless
+        self.memory: int | None = None
+        if sys.platform == "linux":
+            self.memory = os.memfd_create("ldt", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.tell: Tell = untold
         self._places = list(zip(makers, seats, strict=True))
         self._workers: list[_Worker] = []
@@ -82,6 +90,8 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
             worker.end()
+        if self.memory is not None:
+            os.close(self.memory)
 
     def start(self) -> None:
         """Start the processes, and wait for none of them."""
@@ -234,16 +244,20 @@ class Workers:
         now = time.monotonic()
         # No more than that, so that a while in which this process was stopped does not count.
         gone, self._looked = min(now - self._looked, 2 * _TICK), now
-        limit = inf if self.endless else max(PATIENCE, LONGEST * self._longest)
+        limit = max(PATIENCE, LONGEST * self._longest)
         for worker in self._workers:
             worker.waited += gone
-            if worker.message and worker.waited > limit and not worker.hung:
+            if not worker.message or worker.waited <= limit or worker.hung:
+                continue
+            if self.endless and worker.has_computed():
+                worker.waited = 0.0
+            else:
                 worker.hung = f"did not get on for {limit:,.0f} s and was ended"
                 worker.process.kill()
 
     def _start(self, number: int, talks: bool = True) -> "_Worker":
         maker, seat = self._places[number]
-        worker = _Worker(number, seat, talks and not number)
+        worker = _Worker(number, seat, talks and not number, self.memory)
         self._workers.append(worker)
         worker.listen(self._replies)
         worker.give("begin", seat.processors, maker)
@@ -272,15 +286,15 @@ class _Worker:
         hung: what was wrong with one that had to be killed.
     """
 
-    def __init__(self, number: int, seat: Seat, talks: bool):
+    def __init__(self, number: int, seat: Seat, talks: bool, memory: int | None):
         self.number, self.talks = number, talks
         self.message, self.hung = "", ""
         self.group: _Group | None = None
         self.first: _Group | None = None
         self.begun = self.loaded = False
-        self.tries, self.waited = 0, 0.0
+        self.tries, self.waited, self._spent = 0, 0.0, 0.0
         self._inbox: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
-        self.process = _process(seat.threads)
+        self.process = _process(seat.threads, memory)
 
     def listen(self, replies: queue.SimpleQueue) -> None:
         """Put replies there, and None for the end of the process."""
@@ -305,6 +319,14 @@ class _Worker:
         self.message, self.group = "", None
         return kind, group
 
+    def has_computed(self) -> bool:
+        """Whether the process has computed for a tenth of a second since this was asked last."""
+        before = self._spent
+        with suppress(psutil.Error):
+            times = psutil.Process(self.process.pid).cpu_times()
+            self._spent = times.user + times.system
+        return self._spent > before + 0.1
+
     def end(self) -> str:
         """Kill the process, and say how it ended."""
         self._inbox.put(None)
@@ -328,7 +350,7 @@ class _Worker:
                 replies.put((self, reply))
 
 
-def _process(threads: int) -> subprocess.Popen[bytes]:
+def _process(threads: int, memory: int | None) -> subprocess.Popen[bytes]:
     """A process that runs `ldt.inference.worker.main` with the modules of this one.
 
     torch and MKL read the number of threads when they are imported.
@@ -341,6 +363,7 @@ def _process(threads: int) -> subprocess.Popen[bytes]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | counts | {"MKL_DYNAMIC": "FALSE"},
+            pass_fds=() if memory is None else (memory,),
         )
 
 

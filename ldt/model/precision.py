@@ -73,7 +73,7 @@ def lower(model, precision):
     if precision == "bf16":
         model.to(torch.bfloat16)
     elif precision == "int8":
-        if model.device.type != "cpu":
+        if model.device.type not in ("cpu", "meta"):
             raise ValueError(
                 f"int8 runs on the CPU, the model is on {model.device}; bf16 runs there"
             )

@@ -249,7 +249,8 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
     module = ModuleType("ldt.inference.predict")
     module.predict = lambda *arguments, **options: seen.append((arguments, options)) or 7
     monkeypatch.setitem(sys.modules, "ldt.inference.predict", module)
-    given = ["--model", "m", "--output", "o", "--on-error", "skip", "--resume", "--text", "t"]
+    monkeypatch.setattr("ldt.cli.workers.seats", lambda *given: given)
+    given = ["--model", "m", "--output", "o", "--workers", "3", "--on-error", "skip", "--resume", "--text", "t"]
     given += ["--format", "squad", "--evidence", "e", "--n-best", "3", "--encoding", "cp1252"]
     given += ["--overwrite", "--keep", "a,b", "--raw-scores", "--label-sets", "0.9"]
     given += ["--passages", "2", "--passages-by", "occlusion", "--passages-of", "x", "--chunks"]
@@ -271,6 +272,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
         "int8_bound": 0.01,
         **{"passages": 0, "passages_by": "gradient", "passages_of": None},
         **{"passages_unit": "sentence", "passages_test": False, "chunks": False},
+        "workers": ("1", "auto"),
     }
     assert options == {
         **{"model": "m", "output": "o", "on_error": "skip", "resume": True, "text": "t"},
@@ -287,6 +289,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
         "int8_bound": 0.01,
         **{"passages": 2, "passages_by": "occlusion", "passages_of": ["x"]},
         **{"passages_unit": "paragraph", "passages_test": False, "chunks": True},
+        "workers": ("3", "cpu"),
     }
 
 
@@ -299,7 +302,7 @@ def test_predict_has_the_parameters_that_the_command_passes():
     function = inspect.signature(predict).parameters
     assert list(command)[:2] == ["file", "source"]
     assert list(function)[1:] == list(command)[2:]
-    for name in set(list(command)[2:]) - {"keep"}:  # which the command parts
+    for name in set(list(command)[2:]) - {"keep", "workers"}:  # of which the command makes others
         assert function[name].default == command[name].default
 
 

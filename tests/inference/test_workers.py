@@ -149,6 +149,28 @@ def test_a_worker_that_hangs_is_noticed(answered, sink, log, monkeypatch):
     assert "49: a worker process did not get on for 2 s and was ended; another" in said
 
 
+def test_one_that_computes_may_take_any_time_and_one_that_stands_still_may_not(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(module, "PATIENCE", 1.5)
+    monkeypatch.setattr(module, "_TICK", 0.2)
+    workers = Workers([Lengths(str(tmp_path), "count")], TWO[:1], endless=True)
+    with workers:
+        workers.start()
+        (worker,) = workers._workers
+        process = psutil.Process(worker.process.pid)
+        for stopped in (False, True):
+            if stopped:
+                process.suspend()
+            deadline = time.monotonic() + 60
+            before = sum(process.cpu_times()[:2])
+            while not worker.hung and time.monotonic() < deadline:
+                workers._step()
+                if sum(process.cpu_times()[:2]) > before + 4:
+                    break
+            assert bool(worker.hung) == stopped
+
+
 def test_time_in_which_this_process_was_stopped_makes_no_worker_hang(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "PATIENCE", 20)
     with Workers([Lengths(str(tmp_path), "sleep")], TWO[:1]) as workers:

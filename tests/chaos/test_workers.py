@@ -1,0 +1,89 @@
+"""Kills at any moment of a run by several processes, which then goes on to the same bytes."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from faults import SEED, sample
+
+WHO = ("a worker", "the parent", "all", "a worker is stopped")
+CASES = [(who, number) for number in range(10) for who in WHO]
+DOCUMENTS = 1500
+
+
+@pytest.fixture(scope="session")
+def unbroken(made, tmp_path_factory):
+    """Documents, and their answers by one run of two workers."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    rows = [json.loads(line) for line in (made / "new.jsonl").read_text().splitlines()]
+    texts = [row["text"].split() for row in rows]
+    rng = random.Random(SEED)
+    with open(folder / "docs.jsonl", "w") as file:
+        for number in range(DOCUMENTS):
+            words = rng.choice(texts)[: rng.randint(1, 60)]
+            file.write(json.dumps({"id": f"d{number}", "text": " ".join(words)}) + "\n")
+    begun = time.monotonic()
+    with started(made, folder) as run:
+        _, said = run.communicate()
+    assert run.returncode == 0, said
+    return folder, (folder / "a.jsonl").read_bytes(), time.monotonic() - begun
+
+
+def started(made, folder, *options):
+    """A run of two workers, all of whose processes are a group of their own."""
+    command = ["predict", str(folder / "docs.jsonl"), "--output", "a.jsonl", "--workers", "2"]
+    command += ["--model", str(made / "runs" / "done"), "--device", "cpu", "--batch-tokens", "256"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "ldt", *command, *options],
+        cwd=folder,
+        env=os.environ
+        | {"PYTHONPATH": str(Path(__file__).parents[2]), "LDT_THREADS": "2", "LDT_ONEDNN": "0"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize(("who", "number"), sample(CASES, 4))
+def test_a_run_that_was_killed_goes_on_to_the_same_bytes(made, unbroken, tmp_path, who, number):
+    source, answers, seconds = unbroken
+    (tmp_path / "docs.jsonl").symlink_to(source / "docs.jsonl")
+    rng = random.Random(f"{SEED} {who} {number}")
+    shared = set(os.listdir("/dev/shm"))
+    with started(made, tmp_path) as run:
+        time.sleep(rng.uniform(0, seconds))
+        workers = []
+        with suppress(psutil.NoSuchProcess):
+            workers = psutil.Process(run.pid).children()
+        with suppress(ProcessLookupError, IndexError):
+            if who == "all":
+                os.killpg(run.pid, signal.SIGKILL)
+            elif who == "the parent":
+                run.kill()
+            else:
+                sign = signal.SIGSTOP if "stopped" in who else signal.SIGKILL
+                os.kill(rng.choice(workers).pid, sign)
+        if "stopped" in who:  # it would be killed after ten minutes; the run ends before that
+            time.sleep(0.5)
+            run.terminate()
+        _, said = run.communicate(timeout=600)
+    assert not psutil.wait_procs(workers, timeout=60)[1]
+    if who == "a worker":
+        assert run.returncode == 0, said
+    elif not (tmp_path / "a.jsonl").exists():
+        with started(made, tmp_path, "--resume") as run:
+            _, said = run.communicate(timeout=600)
+        assert run.returncode == 0, said
+    assert (tmp_path / "a.jsonl").read_bytes() == answers
+    left = {path.name for path in tmp_path.iterdir()} - {"docs.jsonl"}
+    assert all(name.startswith("a.jsonl") and "partial" not in name for name in left), left
+    assert set(os.listdir("/dev/shm")) <= shared
