@@ -6,7 +6,7 @@ Torch is imported, and the folder read, when it is first asked.
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from ldt.data.records import Example, identified
 from ldt.data.strict_json import json_line
@@ -82,12 +82,14 @@ class Answerer:
         """The answers for texts and records, in their order; see `__call__`."""
         from ldt.inference.stream import answer_all
 
-        loaded, kept, refused = self.load()._loaded, _Kept(), []
+        loaded, kept = self._loaded(), _Kept()
+        refused: list[tuple[int, dict[str, Any]]] = []
 
         def refuse(error: DataError, example: Example) -> None:
             if self.on_error == "stop":
                 raise error
-            refused.append((example.record, {"id": example.id, "error": str(error)}))
+            number = cast(int, example.record)
+            refused.append((number, {"id": example.id, "error": str(error)}))
 
         examples = loaded.examples(documents, refuse)
         with loaded.lock:
@@ -121,10 +123,14 @@ class Answerer:
         Raises:
             UserError: the folder or an option cannot be used.
         """
-        with _LOADING:
-            if "_loaded" not in self.__dict__:
-                self.__dict__["_loaded"] = _Loaded(self)
+        self._loaded()
         return self
+
+    def _loaded(self) -> "_Loaded":
+        with _LOADING:
+            if "_model" not in self.__dict__:
+                self.__dict__["_model"] = _Loaded(self)
+            return self.__dict__["_model"]
 
 
 class _Loaded:

@@ -6,6 +6,7 @@ import pytest
 from ldt.bench.memory import STATUS
 
 
+@pytest.mark.nightly  # minutes: it starts a dozen commands
 @pytest.mark.skipif(not STATUS.exists(), reason="memory is told by Linux alone")
 def test_workers_are_measured_beside_one_process(script, tmp_path, monkeypatch):
     file = tmp_path / "result.json"

@@ -250,7 +250,8 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
     module.predict = lambda *arguments, **options: seen.append((arguments, options)) or 7
     monkeypatch.setitem(sys.modules, "ldt.inference.predict", module)
     monkeypatch.setattr("ldt.cli.workers.seats", lambda *given: given)
-    given = ["--model", "m", "--output", "o", "--workers", "3", "--on-error", "skip", "--resume", "--text", "t"]
+    given = ["--model", "m", "--output", "o", "--workers", "3", "--on-error", "skip", "--resume"]
+    given += ["--text", "t"]
     given += ["--format", "squad", "--evidence", "e", "--n-best", "3", "--encoding", "cp1252"]
     given += ["--overwrite", "--keep", "a,b", "--raw-scores", "--label-sets", "0.9"]
     given += ["--passages", "2", "--passages-by", "occlusion", "--passages-of", "x", "--chunks"]

@@ -121,7 +121,8 @@ def test_it_is_loaded_once_whoever_asks_first(model, monkeypatch):
 
 def test_the_page_of_python_says_how(fine_tuned, tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "python.md").read_text("utf-8")
-    *_, calls, table = re.findall(r"^```python\n(.*?)^```", page.partition("## Enc")[0], re.S | re.M)
+    part = page.partition("## Answers")[2].partition("## Encoder")[0]
+    calls, table = re.findall(r"^```python\n(.*?)^```", part, re.S | re.M)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "contracts").symlink_to(fine_tuned)

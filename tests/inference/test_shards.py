@@ -54,7 +54,7 @@ class Constant:
 @pytest.fixture
 def quick(monkeypatch):
     """Answers without a model, and groups of 3 documents."""
-    monkeypatch.setattr("ldt.inference.predict.PREDICTORS", {"examples": f"{__name__}:Constant"})
+    monkeypatch.setattr("ldt.inference.run_model.PREDICTORS", {"examples": f"{__name__}:Constant"})
     monkeypatch.setattr(stream, "LOOKAHEAD_DOCUMENTS", 3)
 
 
