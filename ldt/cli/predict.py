@@ -7,6 +7,7 @@ import typer
 
 from ldt import errors
 from ldt.cli.options import Device
+from ldt.data.remote import is_remote
 
 
 def predict(
@@ -34,7 +35,8 @@ def predict(
         typer.Option(
             metavar="FILE",
             help="File for the answers, which appears when it is complete: .jsonl, .csv, .tsv, "
-            ".parquet or .json; by default JSON lines on standard output.",
+            ".parquet, .arrow or .json, here or in a store such as s3://; by default JSON lines on "
+            "standard output.",
         ),
     ] = None,
     layout: Annotated[
@@ -236,35 +238,39 @@ def predict(
     gc.set_threshold(50_000)  # what is made until the first answer are modules, which stay
     from ldt.cli.workers import seats
     from ldt.inference.predict import predict
+    from ldt.inference.sending import sending
 
-    return predict(
-        documents,
-        model=model,
-        output=output,
-        layout=layout,
-        on_error=on_error,
-        resume=resume,
-        overwrite=overwrite,
-        keep=keep.split(",") if keep is not None else (),
-        batch_tokens=batch_tokens,
-        max_line_bytes=max_line_bytes,
-        format=format,
-        evidence=evidence,
-        text=text,
-        id=id,
-        encoding=encoding,
-        n_best=n_best,
-        device=device,
-        precision=precision,
-        int8_bound=int8_bound,
-        raw_scores=raw_scores,
-        label_sets=label_sets,
-        passages=passages,
-        passages_by=passages_by,
-        passages_of=passages_of,
-        passages_unit=passages_unit,
-        passages_test=passages_test,
-        chunks=chunks,
-        shard=shard,
-        workers=seats(workers, device),
-    )
+    if shard and output and is_remote(output):
+        raise errors.UserError(f"--shard {shard}: parts are merged here; name a local --output")
+    with sending(output, overwrite=overwrite, resume=resume) as target:
+        return predict(
+            documents,
+            model=model,
+            output=target,
+            layout=layout,
+            on_error=on_error,
+            resume=resume,
+            overwrite=overwrite,
+            keep=keep.split(",") if keep is not None else (),
+            batch_tokens=batch_tokens,
+            max_line_bytes=max_line_bytes,
+            format=format,
+            evidence=evidence,
+            text=text,
+            id=id,
+            encoding=encoding,
+            n_best=n_best,
+            device=device,
+            precision=precision,
+            int8_bound=int8_bound,
+            raw_scores=raw_scores,
+            label_sets=label_sets,
+            passages=passages,
+            passages_by=passages_by,
+            passages_of=passages_of,
+            passages_unit=passages_unit,
+            passages_test=passages_test,
+            chunks=chunks,
+            shard=shard,
+            workers=seats(workers, device),
+        )

@@ -81,13 +81,14 @@ def _recipe(folder: Path, data: str | None) -> "Recipe":
     """The recipe of a run, evaluated on other documents if there are some."""
     from dataclasses import replace
 
+    from ldt.data.remote import is_hub_set
     from ldt.data.streams import opened
     from ldt.inference.run_folder import read_recipe
 
     recipe = read_recipe(folder)
     if data is None:
         return recipe
-    if not data.startswith("hf:"):
+    if not is_hub_set(data):
         with opened(data):
             pass
     documents = recipe.data.model_copy(update={"eval": data, "eval_fraction": None})

@@ -1,8 +1,8 @@
 """Files, pipes and hub data sets to examples, one at a time and in constant memory.
 
-What is read: JSONL and JSON arrays, CSV, TSV and Parquet, each detected by content or suffix; gzip,
-bz2, xz and zstd by content whatever the suffix. JSON is read strictly (``ldt.data.strict_json``).
-Raw control characters, NUL and U+2028 inside strings are kept.
+What is read: JSONL and JSON arrays, CSV, TSV, Parquet and Arrow, each detected by content or
+suffix; gzip, bz2, xz and zstd by content whatever the suffix. JSON is read strictly
+(``ldt.data.strict_json``). Raw control characters, NUL and U+2028 inside strings are kept.
 
 Ids are not compared here, which would take memory per record: see ``ldt.training.finetune.unique``.
 """
@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ldt.data import delimited, streams
+from ldt.data import delimited, remote, streams, tables
 from ldt.data.streams import Line
 from ldt.data.strict_json import Decoder, JsonError
 from ldt.errors import DataError, first_line, kind
@@ -84,7 +84,7 @@ def read(
     if format not in (None, "jsonl", *delimited.DELIMITERS):
         raise ValueError(f"format must be jsonl, csv or tsv, got {format!r}")
     source = os.fspath(source)
-    if source.startswith("hf:"):
+    if remote.is_hub_set(source):
         if fault := hub_fault():
             raise DataError(f"{source}: {fault}")
         nothing = streams.Opened(source, io.BytesIO(), None)
@@ -92,12 +92,15 @@ def read(
         yield from reader.table(_hub_rows(source), "cannot be read (offline, or no such set?)")
         return
     with streams.opened(source) as file:
-        folder = None if source == "-" else os.path.dirname(os.path.abspath(source))
+        away = source == "-" or remote.is_remote(source)
+        folder = None if away else os.path.dirname(os.path.abspath(source))
         reader = _Reader(file, id_field, on_error, max_line_bytes, encoding, folder, placed)
-        if file.compression == "parquet" and source == "-":
-            raise DataError("stdin: Parquet is read from its end; save it to a file first")
-        elif file.compression == "parquet":
-            yield from reader.table(_parquet_rows(source), "damaged Parquet")
+        if file.compression in ("parquet", "arrow") and source == "-":
+            what = file.compression.capitalize()
+            raise DataError(f"stdin: {what} is read from its end; save it to a file first")
+        elif file.is_table:
+            what = str(file.compression).capitalize()
+            yield from reader.table(tables.rows(source, file), f"damaged {what}")
         else:
             yield from reader.records(format)
 
@@ -355,14 +358,6 @@ class _Reader:
                 self.reject(where, row.fault, row.raw)
             else:
                 yield from self.example(row.fields, number, where, row.raw)
-
-
-def _parquet_rows(path: str) -> Iterator[dict]:
-    import pyarrow.parquet
-
-    with pyarrow.parquet.ParquetFile(path, memory_map=True) as file:
-        for batch in file.iter_batches(batch_size=64):
-            yield from batch.to_pylist()
 
 
 def _hub_rows(source: str) -> Iterator[dict]:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ldt import files
+from ldt.data import remote
+from ldt.data.remote import is_hub_set
 from ldt.errors import UserError
 
 Names = str | Sequence[str]
@@ -18,9 +20,12 @@ def matches(name: str) -> list[str]:
     Raises:
         UserError: no file matches the pattern.
     """
-    if name == "-" or name.startswith("hf:") or os.path.exists(name) or not glob.has_magic(name):
+    if name == "-" or is_hub_set(name) or os.path.exists(name) or not glob.has_magic(name):
         return [name]
-    found = sorted(file for file in glob.glob(name, recursive=True) if os.path.isfile(file))
+    if remote.is_remote(name):
+        found = remote.matches(name)
+    else:
+        found = sorted(file for file in glob.glob(name, recursive=True) if os.path.isfile(file))
     if not found:
         raise UserError(f"{name}: no file has such a name")
     return found
@@ -61,7 +66,7 @@ def named(names: Names) -> str:
 def digest(names: Names) -> str | None:
     """sha256 of a file, or of the hexadecimal ones of several, in their order.
 
-    None where one is not a file, as a set of the hub, which has none.
+    None where one is not a file here, as a set of the hub.
     """
     paths = [Path(name) for name in each(names)]
     if not all(path.is_file() for path in paths):

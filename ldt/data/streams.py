@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, cast
 
+from ldt.data import remote
 from ldt.errors import DataError, UserError
 
 
@@ -29,6 +30,7 @@ _COMPRESSIONS: tuple[tuple[bytes, str, Callable[..., io.BufferedIOBase]], ...] =
     (b"\xfd7zXZ\x00", "xz", lzma.open),
     (b"\x28\xb5\x2f\xfd", "zstd", _zstd),
 )
+_TABLES = ((b"PAR1", "parquet"), (b"ARROW1", "arrow"), (b"\xff\xff\xff\xff", "arrow stream"))
 _CSV = "save it as CSV UTF-8 there, or run soffice --headless --convert-to csv FILE"
 _TEXT = 'soffice --headless --convert-to "txt:Text (encoded):UTF8" FILE makes text'
 _ZIP = b"PK\x03\x04"
@@ -51,12 +53,17 @@ DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)
 
 class Opened(NamedTuple):
     """``name`` for messages, ``stream`` of decompressed bytes; ``compression`` is "gzip", "bz2",
-    "xz", "zstd" or None; "parquet" is only recognised.
+    "xz", "zstd" or None; "parquet", "arrow" (a file) and "arrow stream" are only recognised.
     """
 
     name: str
     stream: io.BufferedIOBase
     compression: str | None
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a binary table, of which the stream has no lines."""
+        return self.compression in {what for _, what in _TABLES}
 
     def damaged(self, error: Exception) -> str:
         """The words of a message about one of `DAMAGE`."""
@@ -101,8 +108,9 @@ def opened(source: str) -> Iterator[Opened]:
         whole = io.BufferedReader(_Rejoined(head, raw), 1 << 16)
         stream: io.BufferedIOBase = whole
         compression = None
-        if head.startswith(b"PAR1"):
-            compression = "parquet"
+        for magic, what in _TABLES:
+            if head.startswith(magic):
+                compression = what
         for magic, what, decompress in _COMPRESSIONS:
             if head.startswith(magic):
                 stream, compression = decompress(whole), what
@@ -113,7 +121,7 @@ def opened(source: str) -> Iterator[Opened]:
 
 
 def beginning(source: str, most: int, enough: Callable[[bytes], bool]) -> bytes:
-    """The first bytes of a source, decompressed; none of Parquet.
+    """The first bytes of a source, decompressed; none of Parquet and Arrow.
 
     A pipe stays open, and the next that opens it gets these bytes again.
 
@@ -127,13 +135,13 @@ def beginning(source: str, most: int, enough: Callable[[bytes], bool]) -> bytes:
     head = b""
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(opened(source))
-        if file.compression != "parquet":
+        if not file.is_table:
             with contextlib.suppress(*DAMAGE):  # who reads on says where
                 while len(head) < most and not enough(head):
                     if not (block := file.stream.read1(most)):
                         break
                     head += block
-        if not os.path.isfile(source):
+        if not (os.path.isfile(source) or remote.is_remote(source)):
             again = io.BufferedReader(_Rejoined(head, file.stream), 1 << 16)
             _BEGUN[_key(source)] = file._replace(stream=again), stack.pop_all()
     return head
@@ -200,6 +208,8 @@ def _stdin() -> io.BufferedIOBase:
 
 
 def _open(path: str) -> io.BufferedIOBase:
+    if remote.is_remote(path):
+        return remote.opened(path)
     try:
         return open(path, "rb")
     except FileNotFoundError:

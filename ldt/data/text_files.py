@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from ldt.data import records, streams
+from ldt.data import records, remote, streams
 from ldt.data.records import Example, OnError
 from ldt.errors import DataError, UserError, listed, plural
 
@@ -23,11 +23,12 @@ JSON = re.compile(rb"\s*(\{\s*([\"'}]|$)|\[\s*([{\]]|$))")
 
 def is_text(source: str) -> bool:
     """True for a folder, and for a file with the suffix of text unless it begins as JSON does."""
-    if source == "-" or source.startswith("hf:"):
+    if source == "-" or remote.is_hub_set(source):
         return False
     if os.path.isdir(source):
         return True
-    if records.suffix(source) not in SUFFIXES or not os.path.isfile(source):
+    there = remote.is_remote(source) or os.path.isfile(source)
+    if records.suffix(source) not in SUFFIXES or not there:
         return False
     with streams.opened(source) as file:
         try:

@@ -9,9 +9,10 @@ read twice, some at a time.
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ldt.errors import UserError, listed
 from ldt.inference.inputs import is_stream
@@ -21,7 +22,8 @@ from ldt.tasks.base import AnyTask, Writer
 Layout = Callable[[Path, Path], None]  # writes the answers of a file of lines to a new file
 Answer = dict[str, Any]
 
-ROW_GROUP = 8 << 20  # bytes of lines that become one row group of Parquet
+_COLUMNS = (".parquet", ".arrow", ".feather")  # endings of tables with types
+ROW_GROUP = 8 << 20  # bytes of lines that become one row group of Parquet or batch of Arrow
 _NOT_WRITTEN = {
     **dict.fromkeys(
         (".xlsx", ".xls", ".ods"), "a spreadsheet is not written; name it .csv, which one opens"
@@ -87,11 +89,13 @@ def layout_of(output: Path, published: Writer | None) -> Layout | None:
     tables: dict[str, Layout] = {
         ".csv": partial(write_csv, ","),
         ".tsv": partial(write_csv, "\t"),
-        ".parquet": write_parquet,
+        ".parquet": partial(write_columns, _parquet),
+        ".arrow": partial(write_columns, _arrow),
+        ".feather": partial(write_columns, _arrow),
     }
     if published is None:
         return tables.get(ending)
-    if ending == ".parquet" or (ending in tables and not isinstance(published(iter(())), str)):
+    if ending in _COLUMNS or (ending in tables and not isinstance(published(iter(())), str)):
         raise UserError(f"{output}: --layout makes no such table; name it .json")
     return partial(write_published, published)
 
@@ -116,20 +120,36 @@ def write_csv(delimiter: str, answers: Path, target: Path) -> None:
             writer.writerow([_text(row.get(name)) for name in columns])
 
 
-def write_parquet(answers: Path, target: Path) -> None:
+def write_columns(
+    writer: Callable[[BinaryIO, Any], AbstractContextManager[Any]], answers: Path, target: Path
+) -> None:
     """Write columns with the types of their values, some rows at a time.
 
     A column whose values have no common type is text: JSON, or the text itself.
+
+    Args:
+        writer: of pyarrow, made of the new file and the schema.
     """
     import pyarrow
-    from pyarrow import parquet
 
     types = _types(answers) or {"id": pyarrow.string()}
     schema = pyarrow.schema(types.items())
-    with open(target, "xb") as file, parquet.ParquetWriter(file, schema) as writer:
+    with open(target, "xb") as file, writer(file, schema) as rows_out:
         for rows in _groups(answers):
             typed = [{name: _cast(row.get(name), types[name]) for name in types} for row in rows]
-            writer.write_table(pyarrow.Table.from_pylist(typed, schema))
+            rows_out.write_table(pyarrow.Table.from_pylist(typed, schema))
+
+
+def _parquet(file: BinaryIO, schema: Any) -> AbstractContextManager[Any]:
+    from pyarrow import parquet
+
+    return parquet.ParquetWriter(file, schema)
+
+
+def _arrow(file: BinaryIO, schema: Any) -> AbstractContextManager[Any]:
+    import pyarrow
+
+    return pyarrow.ipc.new_file(file, schema)
 
 
 def row_of(answer: Answer) -> Answer:
@@ -187,8 +207,21 @@ def _types(answers: Path) -> dict[str, Any]:
                 types[name] = _common(types.get(name, pyarrow.null()), _type(value))
             except _MixedError:
                 types[name] = pyarrow.string()
-    text = pyarrow.string()
-    return {name: text if kind == pyarrow.null() else kind for name, kind in types.items()}
+    return {name: _filled(kind) for name, kind in types.items()}
+
+
+def _filled(kind: Any) -> Any:
+    """The type with text in the place of what no value had a type for."""
+    import pyarrow
+    from pyarrow.types import is_list, is_null, is_struct
+
+    if is_null(kind):
+        return pyarrow.string()
+    if is_list(kind):
+        return pyarrow.list_(_filled(kind.value_type))
+    if is_struct(kind):
+        return pyarrow.struct([(field.name, _filled(field.type)) for field in kind])
+    return kind
 
 
 def _type(value: Any) -> Any:

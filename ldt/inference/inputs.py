@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ldt.data.formats import LINES
 from ldt.data.formats.recognition import recognised
+from ldt.data.remote import is_hub_set, is_remote
 from ldt.data.streams import opened
 from ldt.errors import DataError, UserError
 
@@ -37,7 +38,7 @@ def check_paths(input: str, output: str | None, rejects: Path, resume: bool) -> 
     """
     if resume and is_stream(output):
         raise UserError("--resume needs --output FILE; what went into a pipe is not kept")
-    if input.startswith("hf:"):
+    if is_hub_set(input):
         return
     if input == "-":
         if sys.stdin is None or sys.stdin.isatty():
@@ -54,6 +55,8 @@ def check_paths(input: str, output: str | None, rejects: Path, resume: bool) -> 
         with opened(input):
             pass
     for file in (rejects, *((output, f"{output}.partial") if output else ())):
+        if is_remote(input):
+            continue
         if os.path.isfile(file) and os.path.samefile(0 if input == "-" else input, file):
             raise UserError(f"{file}: this is the input; name another file for the answers")
     if _is_loop(0 if input == "-" else input, output):
@@ -80,7 +83,7 @@ def is_stream(output: str | None) -> bool:
 
 def pauses(source: str) -> bool:
     """True for a pipe or the like, whose next line may be long in coming."""
-    if source.startswith("hf:"):
+    if source.startswith("hf:") or is_remote(source):
         return False
     mode = os.stat(0 if source == "-" else source).st_mode
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
@@ -95,7 +98,7 @@ def layout_of_training(inputs: Sequence[str], trained: str | None) -> str | None
     if trained is None or trained in LINES:
         return None
     like = [
-        not input.startswith("hf:") and not os.path.isdir(input) and recognised(input, trained)
+        not is_hub_set(input) and not os.path.isdir(input) and recognised(input, trained)
         for input in inputs
     ]
     if not like[0]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ldt.data.formats import LINES, PUBLISHED, read
 from ldt.data.records import Example
+from ldt.data.remote import is_hub_set
 from ldt.data.sentences import Unit
 from ldt.data.sources import Names, each
 from ldt.errors import (
@@ -182,7 +183,7 @@ def predict(
                 ending.code = _nothing_left(sink, documents, on_error)
                 return ending.code
             waits = any(map(pauses, inputs))
-            if not (waits or inputs[0].startswith("hf:") or format in PUBLISHED):
+            if not (waits or is_hub_set(inputs[0]) or format in PUBLISHED):
                 _read_first(documents, on_error, beside)
             run = RunModel(folder, recipe, device, shown, wanted, batch_tokens)
             rounding, hands = (precision, int8_bound), None

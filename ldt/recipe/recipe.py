@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from ldt.data.formats import FORMATS
 from ldt.data.options import OPTIONS, DataOptions, DataSection, Section
 from ldt.data.records import suffix
+from ldt.data.remote import is_remote
 from ldt.errors import UserError, did_you_mean
 from ldt.recipe import yaml
 from ldt.recipe.model import MODELS, ModelSection
@@ -415,7 +416,7 @@ def _with_paths(section: _Section, name: str, path: Path, search: bool = True) -
 
 def _path(name, folder, search):
     """The path as the current directory has it, else beside the recipe if it is there."""
-    if name == "-" or name.startswith("hf:"):
+    if name == "-" or name.startswith("hf:") or is_remote(name):
         return name
     name = os.path.expanduser(name)
     beside = os.path.join(folder, name)

@@ -194,7 +194,7 @@ def _plain_texts(source: str) -> list[str]:
 def _layout(source: str) -> str | None:
     """The published layout of a file, None for lines and tables."""
     with streams.opened(source) as file:
-        if file.compression == "parquet":
+        if file.is_table:
             return None
         lines = (line for line in file.stream if line.strip())
         first, second = next(lines, b""), next(lines, b"")

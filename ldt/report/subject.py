@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ldt.data.remote import is_remote
 from ldt.data.sources import Names, digest, each, named
 from ldt.errors import ModelError, UserError, listed
 from ldt.metrics.result import Result
@@ -176,7 +177,8 @@ def evaluation_set(run: Run, gold: Names = ()) -> tuple[list[str], str, list[str
         files = each(data.eval)
     except UserError as error:
         return [], f"data.eval: {error}; --gold names another", []
-    lost = [file for file in files if not file.startswith("hf:") and not os.path.exists(file)]
+    here = [file for file in files if not (file.startswith("hf:") or is_remote(file))]
+    lost = [file for file in here if not os.path.exists(file)]
     if lost:
         return [], f"data.eval: {listed(lost)} is not there any more; --gold names another", []
     then = run.results.get("data", {}).get("eval", {}).get("sha256")

@@ -9,6 +9,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from ldt.data.remote import is_hub_set
 from ldt.metrics.numbers import is_share, metric_text
 from ldt.tasks.base import AnyTask, Task
 from ldt.tasks.classification import REGRESSION
@@ -138,7 +139,7 @@ def _metadata(task: AnyTask, results: dict[str, Any], name: str) -> ModelCardDat
     evaluations = []
     if "eval" in results["data"]:
         source = results["data"]["eval"]["source"]
-        hub_id = source.removeprefix("hf:").partition(":")[0] if source.startswith("hf:") else None
+        hub_id = source.removeprefix("hf:").partition(":")[0] if is_hub_set(source) else None
         for key, value in results["metrics"].items():
             if key.startswith("eval_") and math.isfinite(value):
                 metric = key.removeprefix("eval_")

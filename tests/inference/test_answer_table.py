@@ -4,6 +4,7 @@ import json
 import pyarrow.parquet
 import pytest
 
+from ldt.data import records
 from ldt.errors import UserError
 from ldt.inference import answer_table
 from ldt.inference.answer_file import AnswerFile, json_line
@@ -86,6 +87,12 @@ def test_parquet_has_types_and_row_groups(tmp_path, monkeypatch):
         ([1 << 70], "string", [str(1 << 70)]),
         ([None, None], "string", [None, None]),
         ([["x"], []], "list<element: string>", [["x"], []]),
+        ([[], []], "list<element: string>", [[], []]),
+        (
+            [{"a": [], "b": None}],
+            "struct<a: list<element: string>, b: string>",
+            [{"a": [], "b": None}],
+        ),
         ([[1], [0.5]], "list<element: double>", [[1.0], [0.5]]),
         ([["title", 3]], "string", ['["title", 3]']),
         ([{}, {"a": 1}], "string", ["{}", '{"a": 1}']),
@@ -102,6 +109,48 @@ def test_a_column_of_parquet_has_the_type_of_its_values(tmp_path, values, kind, 
     table = pyarrow.parquet.read_table(written(answers, tmp_path / "a.parquet"))
     column = table.column("kept")
     assert (str(column.type), column.to_pylist()) == (kind, read)
+
+
+NESTED = [
+    {"id": "a", "answer": "x", "n_best": [{"answer": "x", "score": 0.5, "start": 3}], "windows": 1},
+    {"id": "b", "answer": "", "n_best": [], "windows": 2, "truncated": True},
+]
+
+
+def with_pandas(path):
+    pandas = pytest.importorskip("pandas")
+    read = pandas.read_parquet if path.suffix == ".parquet" else pandas.read_feather
+    return read(path)["n_best"].map(list).tolist()
+
+
+def with_polars(path):
+    polars = pytest.importorskip("polars")
+    read = polars.read_parquet if path.suffix == ".parquet" else polars.read_ipc
+    return read(path)["n_best"].to_list()
+
+
+def with_duckdb(path):
+    duckdb = pytest.importorskip("duckdb")
+    if path.suffix != ".parquet":
+        pytest.skip("DuckDB reads Arrow by an extension")
+    found = duckdb.sql(f"select n_best[1].start + 1, len(n_best) from '{path}' order by id")
+    assert found.fetchall() == [(4, 1), (None, 0)]
+    return [row[0] for row in duckdb.sql(f"select n_best from '{path}' order by id").fetchall()]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".feather"])
+@pytest.mark.parametrize("read", [with_pandas, with_polars, with_duckdb])
+def test_nested_answers_are_read_with_their_types(read, suffix, tmp_path):
+    path = written(NESTED, tmp_path / f"a{suffix}")
+    assert read(path) == [answer["n_best"] for answer in NESTED]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_answers_are_documents_again(suffix, tmp_path, monkeypatch):
+    monkeypatch.setattr(answer_table, "ROW_GROUP", 1)
+    path = written(NESTED, tmp_path / f"a{suffix}")
+    found = [example.fields for example in records.read(path)]
+    assert found == [{"truncated": None} | answer for answer in NESTED]
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
