@@ -1,6 +1,7 @@
 """Files of remote stores, ``s3://…``, ``gs://…``, ``hf://…`` and the like, by fsspec."""
 
 import io
+import os
 import posixpath
 import re
 from collections.abc import Callable
@@ -16,9 +17,9 @@ _WHOLE = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "
 _Result = TypeVar("_Result")
 
 
-def is_remote(name: str) -> bool:
+def is_remote(name: str | os.PathLike[str]) -> bool:
     """Whether a name is that of a file in a store."""
-    return bool(_REMOTE.match(name))
+    return bool(_REMOTE.match(os.fspath(name)))
 
 
 def is_hub_set(name: str) -> bool:

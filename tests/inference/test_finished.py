@@ -4,7 +4,7 @@ import pytest
 from classified import lines_of, read, write
 
 from ldt.errors import DataError, UserError
-from ldt.inference import predict as module
+from ldt.inference import run_model
 from ldt.inference.answer_file import AnswerFile
 from ldt.inference.predict import predict
 
@@ -20,7 +20,7 @@ def finished(fine_tuned, tmp_path, monkeypatch):
         "output": str(tmp_path / "answers.csv"),
     }
     assert predict(**options) == 0
-    monkeypatch.setattr(module, "PREDICTORS", {"examples": "not:loaded"})
+    monkeypatch.setattr(run_model, "PREDICTORS", {"examples": "not:loaded"})
     return options
 
 

@@ -12,6 +12,7 @@ from classified import RECIPE, answer, lines_of, write
 
 from ldt.errors import DataError, ModelError, UserError
 from ldt.inference import predict as module
+from ldt.inference import run_model
 from ldt.inference.predict import predict
 
 
@@ -115,7 +116,7 @@ def test_what_cannot_work_is_told_before_the_model_is_loaded(
     options, what, fine_tuned, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module, "PREDICTORS", {"examples": "not:loaded"})
+    monkeypatch.setattr(run_model, "PREDICTORS", {"examples": "not:loaded"})
     write(Path("docs.jsonl"), lines_of(1))
     os.link("docs.jsonl", "link.jsonl")
     for name in ("recipe.yaml", "old.csv", "papers/a.pdf"):
@@ -140,7 +141,7 @@ def test_the_first_record_is_read_before_the_model_is_loaded(
     name, data, what, fine_tuned, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module, "PREDICTORS", {"examples": "not:loaded"})
+    monkeypatch.setattr(run_model, "PREDICTORS", {"examples": "not:loaded"})
     Path(name).write_bytes(data)
     with pytest.raises(DataError, match=what):
         predict(name, model=str(fine_tuned), output="answers.jsonl")
