@@ -33,7 +33,7 @@ FULL = [
     for warps in (4, 8)
     for stages in (2, 3, 4)
 ]
-TINY = [Tile(16, 16, 4, 1), Tile(32, 16, 4, 1)]
+TINY = [Tile(32, 16, 4, 1)]
 LONGEST = 16384  # tokens; beyond that a tile is as good as at this length
 DROPOUTS = (0.0, 0.1)
 TABLE = "table"  # the name of its tile among the others
