@@ -108,10 +108,8 @@ class Answerer:
             ``id`` and ``answer`` of each row, texts: the answer is JSON, as in a line of
             ``ldt predict``.
         """
-        values = [each.tolist() if hasattr(each, "tolist") else each for each in batch.values()]
-        answers = self.answers(
-            dict(zip(batch, row, strict=True)) for row in zip(*values, strict=True)
-        )
+        rows = zip(*map(_plain, batch.values()), strict=True)
+        answers = self.answers(dict(zip(batch, row, strict=True)) for row in rows)
         return {
             "id": [str(answer["id"]) for answer in answers],
             "answer": [json_line(answer).decode().rstrip() for answer in answers],
@@ -156,7 +154,7 @@ class _Loaded:
         self.model, _ = run.predictor(precision)
         self.text = recipe.data.text or recipe.task.document
         self.id = recipe.data.id
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # documents may come from a generator that asks as well
 
     def examples(self, documents: Iterable[Any], refuse: Refuse) -> Iterator[Example]:
         """Yield the documents as records of a file."""
@@ -175,6 +173,17 @@ class _Loaded:
                 refuse(error, example)
                 continue
             yield example
+
+
+def _plain(value: Any) -> Any:
+    """The value with lists and numbers of Python in the place of numpy's."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()  # of objects, these stay as they are
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
 
 
 class _Kept(list[dict[str, Any]]):

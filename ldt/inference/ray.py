@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ldt.errors import DataError, listed
 from ldt.inference.answerer import Answerer
 
 
@@ -29,6 +30,14 @@ class Predictor:
         self.model = Answerer(folder, id=ids, **{"on_error": "answer"} | options).load()
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The answers for a batch: {column: [rows]} both times."""
+        """The answers for a batch: {column: [rows]} both times.
+
+        Raises:
+            DataError: there is no column of ids, or a row has none.
+        """
+        if self.ids not in batch:
+            raise DataError(f"no column {self.ids!r} of ids; there are {listed(list(batch))}")
+        if any(id is None or id == "" or id != id for id in batch[self.ids]):  # NaN is not itself
+            raise DataError(f"column {self.ids!r}: a row has no id; each needs one of its own")
         answers = self.model.columns(batch)["answer"]
         return {self.ids: batch[self.ids], "answer": np.array(answers, dtype=object)}

@@ -86,6 +86,21 @@ def test_a_table_has_a_row_of_text_for_each_of_its_own(model):
     ]
 
 
+def test_values_of_a_table_may_be_arrays_of_arrays(model, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Answerer, "answers", lambda self, rows: seen.extend(rows) or [])
+    parts = np.empty(2, object)
+    parts[:] = [np.array(["a", "b"], dtype=object), {"x": np.array([1, 2])}]
+    model.columns({"text": parts, "n": np.array([1, 2])})
+    assert seen == [{"text": ["a", "b"], "n": 1}, {"text": {"x": [1, 2]}, "n": 2}]
+    assert type(seen[0]["n"]) is int
+
+
+def test_documents_may_come_from_a_generator_that_asks(model):
+    (first,) = model([TEXT])
+    assert model(text for text in [TEXT] if model(TEXT)) == [first]
+
+
 def test_nothing_is_imported_before_the_first_question_nor_pickled_after(model):
     code = (
         "import sys, pickle, ldt; model = ldt.load('nowhere'); pickle.dumps(model); "

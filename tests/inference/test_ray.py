@@ -10,6 +10,7 @@ import pytest
 from classified import lines_of
 
 import ldt
+from ldt.errors import DataError
 from ldt.inference.ray import Predictor
 
 RECORDS = [json.loads(line) for line in lines_of(600)]
@@ -33,6 +34,16 @@ def test_a_row_that_cannot_be_used_has_an_error_for_an_answer(fine_tuned):
         "id": "a",
         "error": "document 2: id 'a' came before",
     }
+
+
+def test_rows_without_ids_are_refused(fine_tuned):
+    predictor = Predictor(str(fine_tuned), ids="name", text="text")
+    with pytest.raises(DataError, match="no column 'name' of ids; there are 'text', 'id'"):
+        predictor({"text": np.array(["a"]), "id": np.array([1])})
+    for missing in (None, "", float("nan")):
+        ids = np.array(["a", missing], dtype=object)
+        with pytest.raises(DataError, match="column 'name': a row has no id"):
+            predictor({"text": np.array(["a", "b"]), "name": ids})
 
 
 @pytest.mark.nightly
