@@ -18,7 +18,7 @@ demo: $(READY) $(WEIGHTS) ## Long documents at 512 tokens and at full length, ab
 	@$(BIN)/python examples/demo/demo.py
 
 test: $(READY) $(WEIGHTS) ## All tests, no GPU and no network needed; ARGS="-k predict" selects
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 nightly: $(READY) ## Property tests on fresh cases, ten times as many, and larger sizes; half an hour
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m nightly $(ARGS)

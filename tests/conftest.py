@@ -75,15 +75,6 @@ def pytest_collection():
         gc.enable()
 
 
-# Folders of the files that take longest, which are begun first (`make test`): else one process
-# still runs such a file for minutes when the others have nothing left to do.
-LONG = ("benchmarks", "bench", "training", "triton", "chaos")
-
-
-def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: item.path.parent.name not in LONG)
-
-
 @pytest.fixture(autouse=True, scope="module")
 def garbage_is_searched_for_in_what_came_since():
     """Each training searches for garbage, through all modules that are loaded were they not set

@@ -131,12 +131,3 @@ def test_a_case_that_failed_at_night_is_tried_by_day():
 
 def test_the_nightly_tests_are_left_out_of_the_usual_run(pytestconfig):
     assert pytestconfig.getini("addopts")[-2:] == ["-m", "not nightly"]
-
-
-def test_files_that_take_long_are_begun_first(request):
-    plugins = request.config.pluginmanager.get_plugins()
-    (long,) = (plugin.LONG for plugin in plugins if hasattr(plugin, "LONG"))
-    root = request.config.rootpath / "tests"
-    assert all(any(root.rglob(f"{name}/test_*.py")) for name in long)
-    begun = [item.path.parent.name in long for item in request.session.items]
-    assert begun == sorted(begun, reverse=True)

@@ -38,7 +38,7 @@ def sending(output: str | None, *, overwrite: bool, resume: bool) -> Iterator[st
     file = folder / name
     if not overwrite and remote.exists(output):
         raise UserError(f"{output}: exists already; --overwrite replaces it")
-    if file.exists() and not resume:
+    if file.exists() and not (resume or overwrite):
         raise UserError(f"{file}: answers for {output} that were not sent; --resume sends them")
     folder.mkdir(parents=True, exist_ok=True)
     log.info("%s: %s until it is complete", output, file)

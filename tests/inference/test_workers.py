@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 from classified import lines_of, make_run, read, write
 from worker_models import Lengths, Other, documents
 
@@ -356,16 +355,12 @@ def test_a_killed_run_goes_on_to_the_bytes_of_one_process(fine_tuned, tmp_path, 
     source, options = write(tmp_path / "docs.jsonl", lines), {"model": str(fine_tuned)}
     options |= {"on_error": "skip", "batch_tokens": 256, "device": "cpu"}
     whole, target = tmp_path / "whole.jsonl", tmp_path / "answers.jsonl"
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        assert predict(source, output=str(whole), **options) == 7
-    finally:
-        torch.set_num_threads(before)
-    command = ["predict", source, "--output", str(target), "--model", str(fine_tuned), "--workers"]
-    command += ["2", "--on-error", "skip", "--batch-tokens", "256", "--device", "cpu"]
+    command = ["predict", source, "--model", str(fine_tuned), "--device", "cpu", "--on-error"]
+    command += ["skip", "--batch-tokens", "256", "--output"]
+    alone = [sys.executable, "-m", "ldt", *command, str(whole)]
+    assert subprocess.run(alone, env=os.environ | {"LDT_THREADS": "1"}).returncode == 7
     environment = os.environ | {"LDT_THREADS": "2"}
-    run = [sys.executable, "-m", "ldt", *command]
+    run = [sys.executable, "-m", "ldt", *command, str(target), "--workers", "2"]
     partial = Path(f"{target}.partial")
     with subprocess.Popen(run, env=environment, stderr=subprocess.PIPE) as parent:
         deadline = time.monotonic() + 300
