@@ -177,17 +177,6 @@ def has_bfloat16():
     return native and torch.backends.mkldnn.is_available()
 
 
-@cache
-def largest_int8():
-    """The largest weight whose products with int8 rows `torch._int_mm` adds up exactly.
-
-    127, but 64 on a CPU without VNNI instructions, where the library moves the rows to 0 to 255
-    and adds two products at a time in 16 bits: those hold 2 * 255 * 64, and are cut off above.
-    """
-    rows, weight = (torch.full(shape, 127, dtype=torch.int8) for shape in ((32, 64), (64, 32)))
-    return 127 if (torch._int_mm(rows, weight) == 64 * 127**2).all() else 64
-
-
 def choices():
     """The kinds of products, each with True where this process takes oneDNN for them."""
     return {kind: _pays(kind) for kind in ("linear", "bmm")}

@@ -5,7 +5,8 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from ldt.attention.matmul import has_bfloat16, is_plain, largest_int8
+from ldt.attention import int8
+from ldt.attention.matmul import has_bfloat16, is_plain
 from ldt.model.layers import LdtLayer
 
 PRECISIONS = ("fp32", "bf16", "int8")
@@ -15,7 +16,7 @@ class Int8Linear(nn.Module):
     """A linear layer with weights of 8 bits, one scale an output; inputs get one scale a row.
 
     The products are exact sums of integers; only the rounding of both factors differs from the
-    float layer. Where the CPU would cut such sums off (`largest_int8`), weights have 7 bits. No
+    float layer. Where the CPU would cut such sums off (`int8.largest`), weights have 7 bits. No
     gradients.
 
     Args:
@@ -28,18 +29,24 @@ class Int8Linear(nn.Module):
     def __init__(self, linear: nn.Linear):
         super().__init__()
         weight = linear.weight.detach().float()
-        scale = _scale(weight, largest_int8())
+        scale = _scale(weight, int8.largest())
         self.register_buffer("weight", (weight / scale).round().to(torch.int8).T)
         self.register_buffer("scale", scale.squeeze(1))
         self.register_buffer("bias", linear.bias.detach().float())
+        self._layout = None  # of the weight for its products, in this process
 
     def forward(self, x):
         """[..., in] -> [..., out]."""
         rows = x.flatten(0, -2).float()
         scale = _scale(rows, 127)
-        total = torch._int_mm((rows / scale).round_().to(torch.int8), self.weight)
-        out = total.float().mul_(scale).mul_(self.scale).add_(self.bias)
+        if self._layout is None:
+            self._layout = int8.packed(self.weight)
+        total = int8.product((rows / scale).round_().to(torch.int8), self.weight, self._layout)
+        out = total.mul_(scale).mul_(self.scale).add_(self.bias)
         return out.to(x.dtype).unflatten(0, x.shape[:-1])
+
+    def __getstate__(self):
+        return self.__dict__ | {"_layout": None}  # which cannot be copied
 
 
 def _scale(rows, largest):

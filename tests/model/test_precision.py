@@ -7,7 +7,7 @@ import pytest
 import torch
 from longformers import batch, ldt_config, ldt_model
 
-from ldt.attention.matmul import largest_int8
+from ldt.attention import int8
 from ldt.model import precision
 from ldt.model.layers import Linear
 from ldt.model.precision import Int8Linear, lower, lowered
@@ -19,7 +19,7 @@ def rounded(linear, x):
         (rows / (s := rows.abs().amax(-1, keepdim=True) / largest)).round().nan_to_num() * s
         for rows, largest in (
             (x.double(), 127),
-            (linear.weight.detach().double(), largest_int8()),
+            (linear.weight.detach().double(), int8.largest()),
         )
     ]
     return factors[0] @ factors[1].T + linear.bias.detach().double()
@@ -104,7 +104,7 @@ def test_int8_leaves_the_rest_in_what_the_cpu_is_fast_in(monkeypatch, native, re
     assert layer.attention.self.key_global.weight.dtype == rest
     assert layer.output.dense.weight.dtype == torch.int8
     scale = layer.output.dense.scale
-    assert torch.equal(scale, weight.abs().amax(1) / largest_int8())  # of the exact weights
+    assert torch.equal(scale, weight.abs().amax(1) / int8.largest())  # of the exact weights
     assert model(**batch(30, "mixed", "some")).logits.dtype == rest
 
 
