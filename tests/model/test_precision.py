@@ -1,4 +1,5 @@
 import os
+import pickle
 import subprocess
 import sys
 from copy import deepcopy
@@ -137,3 +138,34 @@ def test_a_lowered_copy_has_its_own_weights_where_the_rest_is_bf16(monkeypatch):
 def test_an_unknown_precision_is_refused():
     with pytest.raises(ValueError, match="precision must be fp32, bf16, int8, got 'fp8'"):
         lower(ldt_model("Model"), "fp8")
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (33, 70, 24), (300, 768, 40)])
+def test_products_with_packed_weights_are_the_sums_of_whole_numbers(shape):
+    count, inputs, outputs = shape
+    try:
+        int8._pack(torch.ones(8, 8, dtype=torch.int8))
+    except (AttributeError, RuntimeError):
+        pytest.skip("this torch has no oneDNN")
+    generator = torch.Generator().manual_seed(0)
+    most = int8.largest()
+    if not int8._packing_pays():
+        most = 64  # of what is taken nowhere here, it is not known whether it can more
+    rows = torch.randint(-127, 128, (count, inputs), generator=generator)
+    weight = torch.randint(-most, most + 1, (inputs, outputs), generator=generator)
+    given = rows.to(torch.int8), weight.to(torch.int8)
+    assert torch.equal(int8.product(*given, int8._pack(given[1])).long(), rows @ weight)
+    assert torch.equal(int8.product(*given).long(), rows @ weight)
+
+
+def test_a_layer_is_copied_and_pickled_without_what_it_packed(monkeypatch):
+    layer, x = Int8Linear(Linear(16, 8)), torch.randn(3, 16)
+    with monkeypatch.context() as patch:
+        patch.setattr(int8, "packed", lambda weight: "a layout")
+        patch.setattr(
+            int8, "product", lambda rows, weight, layout: torch._int_mm(rows, weight) * 1.0
+        )
+        wanted = layer(x)
+        assert layer._layout == "a layout"
+    assert deepcopy(layer)._layout is pickle.loads(pickle.dumps(layer))._layout is None
+    assert torch.equal(deepcopy(layer)(x), wanted)
