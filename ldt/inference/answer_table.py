@@ -8,6 +8,7 @@ read twice, some at a time.
 
 import csv
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -23,14 +24,16 @@ Layout = Callable[[Path, Path], None]  # writes the answers of a file of lines t
 Answer = dict[str, Any]
 
 _COLUMNS = (".parquet", ".arrow", ".feather")  # endings of tables with types
+_NOT_LINES = (".csv", ".tsv", ".json", *_COLUMNS)
 ROW_GROUP = 8 << 20  # bytes of lines that become one row group of Parquet or batch of Arrow
+_COMPRESSED = {".gz": "gzip", ".zst": "zstd"}  # of lines, as pyarrow calls it
 _NOT_WRITTEN = {
     **dict.fromkeys(
         (".xlsx", ".xls", ".ods"), "a spreadsheet is not written; name it .csv, which one opens"
     ),
     **dict.fromkeys(
-        (".gz", ".bz2", ".xz", ".zst", ".zip"),
-        "compressed answers are not written; ldt predict … | gzip > FILE writes them",
+        (".bz2", ".xz", ".zip"),
+        "answers are compressed as .jsonl.gz or .jsonl.zst, or are Parquet",
     ),
 }
 
@@ -86,7 +89,10 @@ def layout_of(output: Path, published: Writer | None) -> Layout | None:
     ending = output.suffix.lower()
     if ending in _NOT_WRITTEN:
         raise UserError(f"{output}: {_NOT_WRITTEN[ending]}")
+    if ending in _COMPRESSED and (published or output.stem.lower().endswith(_NOT_LINES)):
+        raise UserError(f"{output}: lines alone are compressed; name it .jsonl{ending}")
     tables: dict[str, Layout] = {
+        **{ending: partial(write_compressed, name) for ending, name in _COMPRESSED.items()},
         ".csv": partial(write_csv, ","),
         ".tsv": partial(write_csv, "\t"),
         ".parquet": partial(write_columns, _parquet),
@@ -104,6 +110,16 @@ def write_published(published: Writer, answers: Path, target: Path) -> None:
     """Write what the writer makes of all answers: text, lines, or one JSON value."""
     with open(answers, "rb") as lines:
         prediction_files.write(published(map(json.loads, lines)), target)
+
+
+def write_compressed(compression: str, answers: Path, target: Path) -> None:
+    """Write the lines themselves, compressed."""
+    import pyarrow
+
+    with open(answers, "rb") as lines, open(target, "xb") as file:
+        out = pyarrow.CompressedOutputStream(pyarrow.PythonFile(file, "w"), compression)
+        shutil.copyfileobj(lines, out, 1 << 20)
+        out.close()  # which closes the file as well
 
 
 def write_csv(delimiter: str, answers: Path, target: Path) -> None:

@@ -153,6 +153,18 @@ def test_answers_are_documents_again(suffix, tmp_path, monkeypatch):
     assert found == [{"truncated": None} | answer for answer in NESTED]
 
 
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst", "a.GZ"])
+def test_compressed_lines_are_documents_again(name, tmp_path):
+    path = written(NESTED, tmp_path / name)
+    assert [example.fields for example in records.read(path)] == NESTED
+    again = written(NESTED, tmp_path / f"again-{name}")
+    assert again.read_bytes() == path.read_bytes()
+    with pytest.raises(UserError, match=r"b\.json\.gz: lines alone are compressed"):
+        answer_table.layout_of(tmp_path / "b.json.gz", None)
+    with pytest.raises(UserError, match="lines alone are compressed"):
+        answer_table.layout_of(path, lambda answers: {})
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
 def test_no_answers_are_a_table_without_rows(tmp_path, name):
     path = written([], tmp_path / name)
