@@ -35,8 +35,8 @@ def predict(
         typer.Option(
             metavar="FILE",
             help="File for the answers, which appears when it is complete: .jsonl, .csv, .tsv, "
-            ".parquet, .arrow or .json, here or in a store such as s3://; by default JSON lines on "
-            "standard output.",
+            ".parquet, .arrow, .json, .jsonl.gz or .jsonl.zst, here or in a store such as s3://; "
+            "by default JSON lines on standard output.",
         ),
     ] = None,
     layout: Annotated[
@@ -217,6 +217,21 @@ def predict(
             "each; auto is one for each GPU, or for every four cores.",
         ),
     ] = "1",
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(
+            help="What reads, answers and writes: this command, or a cluster with Ray Data, which "
+            "reads Parquet, JSON lines and CSV and writes a folder of Parquet files."
+        ),
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address of the Ray cluster, as ray://host:10001; by default RAY_ADDRESS, or this "
+            "machine alone.",
+        ),
+    ] = None,
 ) -> int:
     """Answer for every document of a file.
 
@@ -235,6 +250,29 @@ def predict(
         raise errors.UserError(
             f"FILE {file[0]!r} and --input {source[0]!r} both name the documents; give one of them"
         )
+    options = {
+        "model": model,
+        "text": text,
+        "id": id,
+        "n_best": n_best,
+        "device": device,
+        "precision": precision,
+        "batch_tokens": batch_tokens,
+        "raw_scores": raw_scores,
+        "label_sets": label_sets,
+        "passages": passages,
+        "passages_by": passages_by,
+        "passages_of": passages_of,
+        "passages_unit": passages_unit,
+        "chunks": chunks,
+        "resume": resume,
+        "overwrite": overwrite,
+    }
+    if engine == "ray":
+        from ldt.inference import cluster
+
+        _check_alone(shard=shard, layout=layout, keep=keep, format=format, evidence=evidence)
+        return cluster.predict(documents, output, address=address, **options)
     gc.set_threshold(50_000)  # what is made until the first answer are modules, which stay
     from ldt.cli.workers import seats
     from ldt.inference.predict import predict
@@ -245,32 +283,24 @@ def predict(
     with sending(output, overwrite=overwrite, resume=resume) as target:
         return predict(
             documents,
-            model=model,
             output=target,
             layout=layout,
             on_error=on_error,
-            resume=resume,
-            overwrite=overwrite,
             keep=keep.split(",") if keep is not None else (),
-            batch_tokens=batch_tokens,
             max_line_bytes=max_line_bytes,
             format=format,
             evidence=evidence,
-            text=text,
-            id=id,
             encoding=encoding,
-            n_best=n_best,
-            device=device,
-            precision=precision,
             int8_bound=int8_bound,
-            raw_scores=raw_scores,
-            label_sets=label_sets,
-            passages=passages,
-            passages_by=passages_by,
-            passages_of=passages_of,
-            passages_unit=passages_unit,
             passages_test=passages_test,
-            chunks=chunks,
             shard=shard,
             workers=seats(workers, device),
+            **options,
         )
+
+
+def _check_alone(**given: str | None) -> None:
+    """Raise UserError for an option that a cluster has no use for."""
+    for name, value in given.items():
+        if value is not None:
+            raise errors.UserError(f"--{name} {value}: not with --engine ray, which writes rows")

@@ -294,6 +294,28 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
     }
 
 
+def test_predict_by_a_cluster_gets_its_options(monkeypatch):
+    seen = []
+    module = ModuleType("ldt.inference.cluster")
+    module.predict = lambda *arguments, **options: seen.append((arguments, options)) or 7
+    monkeypatch.setattr("ldt.inference.cluster", module, raising=False)
+    monkeypatch.setitem(sys.modules, "ldt.inference.cluster", module)
+    given = ["--engine", "ray", "--output", "o", "--address", "ray://head:10001", "--id", "i"]
+    assert cli_code("predict", "a", "b", *given, "--resume") == 7
+    ((arguments, options),) = seen
+    assert arguments == (["a", "b"], "o")
+    assert options["address"] == "ray://head:10001"
+    assert (options["id"], options["resume"], options["overwrite"]) == ("i", True, False)
+    assert cli_code("predict", "a", *given, "--shard", "1/2") == 2
+
+
+def cli_code(*arguments):
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*arguments])
+    return ended.value.code
+
+
 def test_predict_has_the_parameters_that_the_command_passes():
     import inspect
 
@@ -302,8 +324,9 @@ def test_predict_has_the_parameters_that_the_command_passes():
     command = inspect.signature(resolve_name(cli.COMMANDS["predict"])).parameters
     function = inspect.signature(predict).parameters
     assert list(command)[:2] == ["file", "source"]
-    assert list(function)[1:] == list(command)[2:]
-    for name in set(list(command)[2:]) - {"keep", "workers"}:  # of which the command makes others
+    assert list(function)[1:] == list(command)[2:-2]
+    assert list(command)[-2:] == ["engine", "address"]
+    for name in set(list(command)[2:-2]) - {"keep", "workers"}:  # of which the command makes others
         assert function[name].default == command[name].default
 
 

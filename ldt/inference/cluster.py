@@ -1,0 +1,177 @@
+"""Answers of ``ldt predict --engine ray``: Ray Data reads, maps and writes on a cluster."""
+
+import json
+import logging
+import os
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ldt import files
+from ldt.data.remote import is_remote
+from ldt.data.sources import each
+from ldt.errors import EXIT_REJECTS, UserError, plural
+from ldt.inference.ray import Predictor
+from ldt.inference.run_folder import find_model, read_recipe
+
+log = logging.getLogger("ldt")
+
+READERS = {  # by the ending of a file
+    ".parquet": "read_parquet",
+    ".jsonl": "read_json",
+    ".json": "read_json",
+    ".csv": "read_csv",
+}
+_THREADS = 4  # processors of an actor without a GPU, where there are as many
+
+
+def predict(
+    input: Sequence[str],
+    output: str | None,
+    *,
+    address: str | None,
+    resume: bool,
+    overwrite: bool,
+    model: str | None,
+    id: str | None,
+    **options: Any,
+) -> int:
+    """Answer for the rows of files, into a folder of Parquet files.
+
+    Rows of the answers have the column of the ids and ``answer``, see `Predictor`. While it goes
+    on, a folder beside ``output`` says which ids are answered for, by Ray's checkpoints.
+
+    Args:
+        input: files or patterns, which all machines have under these names.
+        output: folder, which all machines have.
+        address: of a cluster; None is RAY_ADDRESS, or this machine.
+        resume: whether a run that was killed is gone on with.
+        overwrite: whether a folder that is there is removed.
+        model: folder of a finished run, which all machines have; None is runs/latest.
+        id: column of the ids, each of which is there once; None: as in training.
+        options: of `ldt.load`.
+
+    Returns:
+        The exit code: 0; 7 where a row has an error for an answer.
+
+    Raises:
+        UserError: Ray is not installed or the cluster is not there, or a file or folder cannot be
+            used.
+    """
+    try:
+        import ray
+        from ray import data
+        from ray.data.checkpoint import CheckpointConfig
+    except ImportError:
+        raise UserError("--engine ray needs Ray: pip install 'ldt-toolkit[ray]'") from None
+
+    folder = str(Path(find_model(model)).resolve())
+    ids = id or read_recipe(folder).data.id
+    paths, reader = _documents(input)
+    target = _target(output, resume, overwrite)
+    checkpoint = f"{target}.answered"
+    if not ray.is_initialized():
+        try:
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise UserError(f"--address {address}: no cluster there ({error})") from None
+    context = data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.checkpoint_config = CheckpointConfig(
+        id_column=ids, checkpoint_path=checkpoint, delete_checkpoint_on_success=False
+    )
+    actors, resources = _pool(ray.cluster_resources())
+    log.info("%s, %s: answers go to %s", plural(actors, "actor"), reader, target)
+    answers = getattr(data, reader)(paths).map_batches(
+        Predictor,
+        fn_constructor_kwargs={"folder": folder, "ids": ids, **options},
+        batch_size=256,
+        compute=data.ActorPoolStrategy(size=actors),
+        **resources,
+    )
+    try:
+        answers.write_parquet(target)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, UserError):
+            raise error.cause from None
+        raise
+    context.checkpoint_config = None
+    return _closed(data.read_parquet(target), ids, target, checkpoint)
+
+
+def _documents(input: Sequence[str]) -> tuple[list[str], str]:
+    """The files, and the name of Ray's function that reads them.
+
+    Raises:
+        UserError: Ray does not read them, or they are of several kinds.
+    """
+    paths = [path if is_remote(path) else os.path.abspath(path) for path in each(input)]
+    kinds = {Path(path.removesuffix(".gz")).suffix.lower() for path in paths}
+    known = ", ".join(READERS)
+    for kind in sorted(kinds - READERS.keys()):
+        name = next(path for path in paths if Path(path.removesuffix(".gz")).suffix.lower() == kind)
+        raise UserError(f"{name}: --engine ray reads {known}")
+    readers = sorted({READERS[kind] for kind in kinds})
+    if len(readers) > 1:
+        found = " and ".join(sorted(kinds))
+        raise UserError(f"--engine ray reads files of one kind at a time, got {found}")
+    return paths, readers[0]
+
+
+def _target(output: str | None, resume: bool, overwrite: bool) -> str:
+    """The folder to write into, as far as it may be.
+
+    Raises:
+        UserError: there is none, or it holds something.
+    """
+    if output is None or Path(output).suffix:
+        raise UserError("--engine ray writes a folder of Parquet files: --output answers")
+    if is_remote(output):
+        return output
+    target = Path(output).absolute()
+    begun = Path(f"{target}.answered").exists()
+    if resume and not begun:
+        raise UserError(f"{output}: nothing to resume, no {target.name}.answered beside it")
+    if target.exists() and not resume:
+        if not overwrite:
+            instead = "--resume goes on with it, --overwrite" if begun else "--overwrite"
+            raise UserError(f"{output}: is there already; {instead} replaces it")
+        files.remove(target)
+    if not resume:
+        files.remove(Path(f"{target}.answered"))
+    return str(target)
+
+
+def _pool(cluster: dict[str, float]) -> tuple[int, dict[str, float]]:
+    """How many actors a cluster has room for, and what each of them takes."""
+    if gpus := int(cluster.get("GPU", 0)):
+        return gpus, {"num_gpus": 1}
+    processors = int(cluster.get("CPU", 1))
+    each_takes = min(_THREADS, max(1, processors - 1))
+    # Reading and writing take processors too.
+    return max(1, (processors - 1) // each_takes), {"num_cpus": each_takes}
+
+
+def _closed(answers: Any, ids: str, target: str, checkpoint: str) -> int:
+    """Count what was written; the record of what is answered goes, as all is.
+
+    Raises:
+        UserError: an id is there twice.
+    """
+    hashes, wrong = array("q"), 0
+    for batch in answers.iter_batches(batch_format="numpy"):
+        hashes.extend(map(hash, batch[ids].tolist()))
+        doubtful = (answer for answer in batch["answer"] if '"error"' in answer)
+        wrong += sum("error" in json.loads(answer) for answer in doubtful)
+    count = len(hashes)
+    if twice := count - len(np.unique(np.array(hashes))):
+        raise UserError(f"{target}: {plural(twice, 'row')} with an id that came before")
+    if not is_remote(checkpoint):
+        files.remove(Path(checkpoint))
+    log.info("%s: %s", target, plural(count, "answer"))
+    if wrong:
+        log.warning("%s: an error for an answer", plural(wrong, "row"))
+    return EXIT_REJECTS if wrong else 0
