@@ -12,6 +12,8 @@ _GLOBAL_ATTENTION = (
 OWN_TRAINING = {
     "early_stopping_patience": "evaluations without a gain after which training ends.",
     "lora": "a LoRA adapter that is trained in place of the encoder's weights.",
+    "train_batch_tokens": "tokens, padding included, that a process runs at a time: a step has the "
+    "inputs that it has without, parted by length.",
     "early_stopping_threshold": "least difference of the metric that counts as a gain.",
 }
 

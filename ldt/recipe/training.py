@@ -34,6 +34,7 @@ OWN_TRAINING_KEYS: dict[str, Any] = {
     "lora": Lora | None,
     "early_stopping_patience": Count | None,
     "early_stopping_threshold": Annotated[float, Field(ge=0)],
+    "train_batch_tokens": Count | None,  # of each process at a time, see `MicroBatches`
 }
 
 # What transformers calls two keys from 5.2x on, beside the names that it had and ldt keeps.

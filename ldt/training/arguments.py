@@ -72,6 +72,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     check_reports(recipe)
     _check_automatic(recipe)
     check_compile(recipe)
+    _check_tokens(recipe)
     for key, value in _fixed(recipe).items():
         if recipe.training.get(key, value) != value:
             raise RecipeError(
@@ -120,6 +121,16 @@ def _check_automatic(recipe: Recipe) -> None:
             f"{recipe.where('training', 'per_device_train_batch_size')}: auto is for a single "
             "process, here are several; give a number"
         )
+
+
+def _check_tokens(recipe: Recipe) -> None:
+    """Raise RecipeError where the processes would have to part their batches alike."""
+    for other in ("fsdp", "deepspeed"):
+        if recipe.training.get("train_batch_tokens") and recipe.training.get(other):
+            raise RecipeError(
+                f"{recipe.where('training', 'train_batch_tokens')}: does not go with {other}, of "
+                "which each pass takes all processes; leave one of them out"
+            )
 
 
 def _by_one_name(recipe: Recipe) -> dict[str, Any]:

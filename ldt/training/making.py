@@ -59,6 +59,7 @@ def make_trainer(
         progress=ProgressReport(console if processes.is_first() else None, folder),
     )
     trainer.train_sampler = prepared.sampler
+    trainer.micro_batch_tokens = training.get("train_batch_tokens")
     if isinstance(measure, ByExample) and measure.task.generates:
         trainer.answer = measure.answer
     if measure:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Iterator
+from itertools import accumulate
 
 import torch
 from accelerate.utils import DistributedType  # type: ignore[import-untyped]  # has no hints
 
+from ldt.data.collate import NO_POSITION
+from ldt.data.features import TOKEN_TYPES
 from ldt.errors import ResourceError, out_of_memory
 from ldt.training.whole_steps import WholeSteps
 
 log = logging.getLogger("ldt")
+
+_TOKENS = {*TOKEN_TYPES, "attention_mask"}  # inputs with a number for each token
 
 
 class MicroBatches(WholeSteps):
@@ -26,6 +31,8 @@ class MicroBatches(WholeSteps):
     others: there memory that ends is an error, as it is with a single input at a time.
 
     ``micro_batch``: inputs of a batch that are run at a time; None: all of them.
+    ``micro_batch_tokens``: tokens, with padding, that are run at a time where an input has no more;
+    inputs of like length are run together then. None: any.
     """
 
     model: torch.nn.Module  # never None, as transformers' may be before its training
@@ -33,6 +40,7 @@ class MicroBatches(WholeSteps):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.micro_batch: int | None = None
+        self.micro_batch_tokens: int | None = None
         self._passed: list[tuple[dict, torch.Tensor]] = []  # batches of this step, and their rows
         self._given = torch.zeros(())  # the loss of this step, up to the batch before
         self._random: list[torch.Tensor] = []  # state at the step's beginning
@@ -70,8 +78,13 @@ class MicroBatches(WholeSteps):
         total = torch.zeros((), device=self.args.device)
         try:
             for inputs, rows in batches:
-                for part in micro_batches(inputs, rows, self.micro_batch):
-                    total = total + super().training_step(model, part, items)
+                limits = self.micro_batch, self.micro_batch_tokens
+                parts = list(micro_batches(inputs, rows, *limits))
+                self.passes += len(parts) - 1
+                for part in parts[:-1]:  # other processes have other numbers of them
+                    with self.accelerator.no_sync(model):
+                        total = total + super().training_step(model, part, items)
+                total = total + super().training_step(model, parts[-1], items)
         except Exception as error:
             most = max(len(rows) for _, rows in batches)
             size = min(self.micro_batch or most, most)
@@ -106,21 +119,63 @@ class MicroBatches(WholeSteps):
         )
 
 
-def micro_batches(batch: dict, rows: torch.Tensor, size: int | None) -> Iterator[dict]:
+def micro_batches(
+    batch: dict, rows: torch.Tensor, size: int | None, tokens: int | None = None
+) -> Iterator[dict]:
     """Cut a batch into smaller ones.
 
     Args:
         batch: tensors [rows, ...].
         rows: [inputs] int64, how many rows of the batch each input is.
         size: inputs of a smaller one; None: all.
+        tokens: of a smaller one, with padding, where an input alone has no more; the longest inputs
+            come first then, and rows are cut to the longest of a batch. None: any.
     """
-    if size is None or size >= len(rows):
+    size = size or len(rows)
+    if tokens is not None:
+        yield from _by_length(batch, rows, size, tokens)
+        return
+    if size >= len(rows):
         yield dict(batch)
         return
     ends = [0, *rows.cumsum(0).tolist()]
     for first in range(0, len(rows), size):
         start, end = ends[first], ends[min(first + size, len(rows))]
         yield {name: value[start:end] for name, value in batch.items()}
+
+
+def _by_length(batch: dict, rows: torch.Tensor, size: int, tokens: int) -> Iterator[dict]:
+    mask = batch.get("attention_mask")
+    if mask is None:
+        mask = torch.ones_like(batch["input_ids"])
+    # A row ends with its last token; an input is as long as its longest row.
+    ends = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1).cpu()
+    counts = rows.tolist()
+    of = [range(end - count, end) for end, count in zip(accumulate(counts), counts, strict=True)]
+    lengths = [int(ends[list(own)].max()) for own in of]
+    group: list[int] = []
+    for number in sorted(range(len(of)), key=lambda number: -lengths[number]):
+        longest = lengths[group[0]] if group else 0
+        count = sum(len(of[each]) for each in [*group, number])
+        if group and (len(group) == size or count * longest > tokens):
+            yield _cut(batch, [row for each in group for row in of[each]], longest)
+            group = []
+        group.append(number)
+    yield _cut(batch, [row for each in group for row in of[each]], lengths[group[0]])
+
+
+def _cut(batch: dict, rows: list[int], longest: int) -> dict:
+    """Some rows of a batch, without what only fills them up."""
+    width = batch["input_ids"].shape[1]
+    part = {}
+    for name, value in batch.items():
+        value = value[rows]
+        wide = value.ndim > 1 and value.shape[1] == width
+        # What is no row of tokens may be as wide by chance.
+        if wide and (name in _TOKENS or bool((value[:, longest:] == NO_POSITION).all())):
+            value = value[:, :longest]
+        part[name] = value
+    return part
 
 
 def free_memory(device: torch.device) -> None:

@@ -107,6 +107,9 @@ def largest_difference(one, other):
 def test_two_processes_train_as_one_end_together_and_resume_bit_by_bit(place_of_runs, caplog):
     done = run(2, "training.output_dir=runs/two")
     assert largest_difference("runs/one", "runs/two") < 1e-5
+    sizes = ["per_device_train_batch_size=2", "train_batch_tokens=40"]  # two parts of 32 tokens
+    run(2, "training.output_dir=runs/parts", *(f"training.{size}" for size in sizes))
+    assert largest_difference("runs/one", "runs/parts") < 1e-5
     assert done.stdout.count("bits_per_token") == 1
     assert done.stderr.count("step 8/8") == 1
 

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_steps import OF_ROWS, assert_same, gradients, made_of
+from small_steps import (
+    INPUTS,
+    OF_ROWS,
+    Gradients,
+    assert_same,
+    gradients,
+    made_of,
+    trainer,
+)
 from training_runs import rows, train, weights
 
 from ldt.data.collate import Collator
@@ -93,6 +101,70 @@ def test_a_batch_is_cut_between_inputs(task):
     assert [len(part["example_ids"].unique()) for part in parts] == [2, 2, 1]
     for name, value in whole.items():
         assert torch.equal(torch.cat([part[name] for part in parts]), value)
+
+
+BY_LENGTH = ("classification", "token_classification", "passage_qa", "summarization", "charlm")
+
+
+@pytest.mark.parametrize("task", [*BY_LENGTH, *OF_ROWS])
+def test_parts_by_length_have_the_gradient_of_the_step(tmp_path, monkeypatch, task):
+    wanted, losses = gradients(tmp_path, task, 4, 2)
+    real, shapes = WholeSteps.training_step, []
+
+    def training_step(self, model, inputs, items=None):
+        shapes.append(inputs["input_ids"].shape)
+        return real(self, model, inputs, items)
+
+    monkeypatch.setattr(WholeSteps, "training_step", training_step)
+    parted = Gradients()
+    made = trainer(tmp_path, task, 4, 2, callbacks=[parted])
+    made.micro_batch_tokens = 40
+    made.run()
+    found = parted.steps
+    other_losses = [row["loss"] for row in made.state.log_history if "loss" in row]
+    assert other_losses == pytest.approx(losses, abs=1e-6)
+    assert_same(found, wanted)
+    assert len(shapes) > 4  # batches of up to 4
+    if task not in OF_ROWS:  # of which an input may have more
+        assert max(rows * width for rows, width in shapes) <= 40
+        assert sum(rows for rows, _ in shapes) == INPUTS
+
+
+@pytest.mark.parametrize("task", [*BY_LENGTH, *OF_ROWS])
+def test_parts_by_length_have_every_row_once_the_longest_first(task):
+    model, items = made_of(task)
+    whole = NamingDocuments(Collator(1, type(model)))(items[:7])
+    del whole["document"]
+    count = whole.pop("rows")
+    parts = list(micro_batches(whole, count, None, 60))
+    widths = [part["input_ids"].shape[1] for part in parts]
+    assert widths == sorted(widths, reverse=True)
+    ids = [row for part in parts for row in part["input_ids"].tolist()]
+    assert sorted(strip(row) for row in ids) == sorted(map(strip, whole["input_ids"].tolist()))
+    for part in parts:
+        assert part["attention_mask"][:, -1].any()  # no column fills up all rows
+        for name, value in part.items():
+            assert len(value) == len(part["input_ids"])
+            if name == "labels" and task == "token_classification":
+                assert value.shape == part["input_ids"].shape
+    if task in OF_ROWS:  # the rows of an input stay together
+        seen = [set(part["example_ids"].tolist()) for part in parts]
+        assert sum(map(len, seen)) == len(set.union(*seen)) == 7
+    assert [len(part["input_ids"]) for part in micro_batches(whole, count, 1, 60)] == sorted_rows(
+        whole, count
+    )
+
+
+def strip(row):
+    """Without the padding."""
+    return tuple(number for number in row if number != 1)
+
+
+def sorted_rows(whole, count):
+    """The rows of each input, the longest input first."""
+    lengths = whole["attention_mask"].sum(1)
+    inputs = list(zip(lengths.split(count.tolist()), count.tolist(), strict=True))
+    return [rows for _, rows in sorted(inputs, key=lambda each: -int(each[0].max()))]
 
 
 # -- a run, of batches of 4
