@@ -1,20 +1,17 @@
 """Features on the disk and in batches.
 
-Features are encoded once and kept in an unnamed temporary file, 5 bytes a token (13 with offsets):
-a training set larger than memory works, any feature is read at once in any order, by data-loading
-processes too. (A ``datasets.Dataset`` would do the same through a cache that outlives the run and
-has to guess when it is stale.)
+Features are encoded once and kept in a file, 5 bytes a token (13 with offsets): a training set
+larger than memory works, any feature is read at once in any order, by data-loading processes too.
 """
 
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ldt.data.records import Example
-from ldt.data.spool import Spool
+from ldt.data.spool import Spool, remove_after
 
 Feature = dict[str, Any]
 
@@ -33,23 +30,18 @@ class Features(Spool[Feature]):
     """
 
     noun = "encoded documents"
+    columns = 2
 
-    def __init__(self, features: Iterable[Feature] = ()):
-        """Write the features.
+    @property
+    def lengths(self) -> np.ndarray:
+        return self._index[:, -2]
 
-        Raises:
-            ResourceError: the disk of temporary files is full.
-        """
-        lengths, documents = array("q"), array("q")
+    @property
+    def documents(self) -> np.ndarray:
+        return self._index[:, -1]
 
-        def seen() -> Iterator[Feature]:
-            for feature in features:
-                lengths.append(len(feature["input_ids"]))
-                documents.append(feature["document"])
-                yield feature
-
-        super().__init__(seen())
-        self.lengths, self.documents = np.array(lengths, int), np.array(documents, int)
+    def numbers(self, item):
+        return len(item["input_ids"]), item["document"]
 
     def pack(self, item):
         fields = dict(item)
@@ -66,16 +58,45 @@ class Features(Spool[Feature]):
     def unpack(self, fields, more):
         return fields
 
-    def only(self, rows: Sequence[int] | np.ndarray) -> Self:
-        """Those of some numbers, in this order; they share the file."""
-        part = super().only(rows)
-        part.lengths, part.documents = self.lengths[rows], self.documents[rows]
-        return part
-
-    def by_document(self) -> list[range]:
+    def by_document(self) -> "Documents":
         """The numbers of the features of each document."""
-        starts = np.flatnonzero(np.diff(self.documents, prepend=-1)).tolist()
-        return [range(*pair) for pair in pairwise([*starts, len(self)])]
+        return Documents(self.documents)
+
+
+def documents_there(at: Path) -> int:
+    """How many documents a file of features tells of, `Features` of which were not all written.
+
+    The last one of them may lack some, and is removed.
+    """
+    try:
+        found = Features.opened(at)
+    except (OSError, ValueError):
+        return 0
+    if not len(found):
+        return 0
+    last = int(found.documents[-1])
+    remove_after(at, Features.columns, int(np.searchsorted(found.documents, last)))
+    return last
+
+
+class Documents(Sequence[range]):
+    """The numbers of the features of each document, one behind the other.
+
+    Args:
+        documents: [features] int, the number of each one's document; equal ones stand together.
+    """
+
+    def __init__(self, documents: np.ndarray):
+        self.starts = np.flatnonzero(np.diff(documents, prepend=-1))
+        self.end = len(documents)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> range:  # type: ignore[override]  # no slices
+        number = range(len(self))[index]
+        end = int(self.starts[number + 1]) if number + 1 < len(self) else self.end
+        return range(int(self.starts[number]), end)
 
 
 class Items(Sequence[list[Feature]]):
@@ -86,7 +107,8 @@ class Items(Sequence[list[Feature]]):
 
     def __init__(self, features: Features):
         self.features, self.rows = features, features.by_document()
-        self.lengths = np.array([features.lengths[list(rows)].sum() for rows in self.rows], int)
+        starts = self.rows.starts
+        self.lengths = np.add.reduceat(features.lengths, starts) if len(starts) else starts
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -141,6 +141,8 @@ class DataSection(DataOptions):
             beginning alone (``truncate``), or not at all (``error`` ends the run).
         stride: tokens that two neighbouring chunks share.
         max_windows: chunks of one document that are read at most, the first ones; none reads all.
+        cache: folder of the documents of large sets and their inputs, which later runs use again.
+        workers: processes that encode a large set; none takes one a processor core.
     """
 
     max_length: Length | None = None
@@ -154,6 +156,8 @@ class DataSection(DataOptions):
     overflow: Literal["windows", "truncate", "error"] = "windows"
     stride: int = Field(0, ge=0, le=LONGEST)
     max_windows: Count | None = None
+    cache: PathText = ".ldt/examples"
+    workers: int | None = Field(None, ge=1, le=1024)
 
     @model_validator(mode="after")
     def _stride_fits(self) -> Any:

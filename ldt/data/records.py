@@ -4,7 +4,7 @@ What is read: JSONL and JSON arrays, CSV, TSV, Parquet and Arrow, each detected 
 suffix; gzip, bz2, xz and zstd by content whatever the suffix. JSON is read strictly
 (``ldt.data.strict_json``). Raw control characters, NUL and U+2028 inside strings are kept.
 
-Ids are not compared here, which would take memory per record: see ``ldt.training.finetune.unique``.
+Ids are not compared here, which would take memory per record: see ``ldt.training.labelled.unique``.
 """
 
 import dataclasses

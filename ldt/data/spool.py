@@ -1,21 +1,26 @@
-"""Items that are written into a temporary file once, in order, and read in any order.
+"""Items that are written into a file once, in order, and read in any order.
 
 The documents of a training and their features may be larger than memory; a list of them in a file
-takes 16 bytes of memory an item. The file has no name, so that it is gone with the last process
-that has it open, whatever ends that.
+takes 24 bytes of memory an item and more. The file has no name, so that it is gone with the last
+process that has it open, whatever ends that; or it has one, and later processes open it. What of
+such a file is there when a process is killed need not be written again.
 """
 
 import errno
+import io
 import os
 import pickle
 import tempfile
 import weakref
+import zlib
 from abc import abstractmethod
 from array import array
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
 from copy import copy
 from multiprocessing import reduction
-from typing import Any, Generic, Self, TypeVar
+from pathlib import Path
+from typing import IO, Any, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -23,40 +28,57 @@ from ldt.data.records import Example
 from ldt.errors import DataError, ResourceError, refusal
 
 LONG = 1_000  # characters of a text that is written once where the next item has it too
+SYNCED = 1 << 26  # bytes of a file with a name after which they are on the disk for sure
 _UTF8 = "utf-8", "surrogatepass"
+_PLACE = 3  # numbers of a place
+# What values are made of that is neither built in nor a container: no code of a file's is run.
+_VALUES = {
+    *(("numpy", name) for name in ("_reconstruct", "_frombuffer", "scalar", "ndarray", "dtype")),
+    *(("datetime", name) for name in ("date", "datetime", "time", "timedelta", "timezone")),
+    ("decimal", "Decimal"),
+    ("pandas", "_unpickle_timestamp"),
+    *(("pathlib", name) for name in ("PosixPath", "WindowsPath")),
+    ("uuid", "UUID"),
+    ("zoneinfo", "ZoneInfo._unpickle"),
+}
 
 ItemT = TypeVar("ItemT")
-Place = tuple[int, int]  # in the file: start and end
+Place = tuple[int, int, int]  # in the file: start, end, and the crc32 of what stands there
 
 
 class Spool(Sequence[ItemT], Generic[ItemT]):
-    """Items in a temporary file. What is read equals what was written, and is new each time.
+    """Items in a file. What is read equals what was written, and is new each time.
 
     Processes that are forked or spawned share the file.
+
+    ``columns``: how many numbers of an item are kept in memory with its place (`numbers`).
     """
 
     noun = "items"  # in messages
+    columns = 0
 
-    def __init__(self, items: Iterable[ItemT] = ()):
+    def __init__(self, items: Iterable[ItemT] = (), at: Path | None = None):
         """Write the items.
+
+        Args:
+            at: name of the file, less its suffix; what it has already comes first, as far as it
+                is whole. None for a temporary file.
 
         Raises:
             DataError: an item that is nested too deep.
-            ResourceError: the disk of temporary files is full.
+            ResourceError: the disk is full.
         """
-        places, known, size = array("q"), dict[str, Place](), 0
+        known: dict[str, Place] = {}
+        writer = _Writer(at, _PLACE + self.columns)
         try:
-            with tempfile.TemporaryFile(prefix="ldt-") as file:
-
-                def write(content: bytes) -> Place:
-                    nonlocal size
-                    start, size = size, size + file.write(content)
-                    return start, size
-
+            with writer:
                 for item in items:
                     fields, more = self.pack(item)
                     texts = {k: v for k, v in fields.items() if type(v) is str and len(v) >= LONG}
-                    known = {t: known.get(t) or write(t.encode(*_UTF8)) for t in texts.values()}
+                    known = {
+                        text: known.get(text) or writer.write(text.encode(*_UTF8))
+                        for text in texts.values()
+                    }
                     apart = {key: known[text] for key, text in texts.items()}
                     rest = fields | dict.fromkeys(apart)  # keys keep their order
                     try:
@@ -64,18 +86,34 @@ class Spool(Sequence[ItemT], Generic[ItemT]):
                     except RecursionError:
                         where = getattr(item, "where", self.noun)
                         raise DataError(f"{where}: nested too deep") from None
-                    places.extend(write(row))
-                file.flush()
-                self._file = _File(os.dup(file.fileno()))
+                    writer.enter(writer.write(row), self.numbers(item))
+                self._file, self._index = writer.written()
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
+            place, instead = tempfile.gettempdir(), "TMPDIR can name another folder"
+            if at is not None:
+                place, instead = str(at.parent), "data.cache names another, what is done is kept"
             raise ResourceError(
-                f"{tempfile.gettempdir()}: full after {size:,} bytes of {self.noun}; "
-                "TMPDIR can name another folder"
+                f"{place}: full after {writer.size:,} bytes of {self.noun}; {instead}"
             ) from None
-        self._places = np.array(places, np.int64).reshape(-1, 2)
         self._texts: dict[Place, str] = {}  # those of the item that was read last
+
+    @classmethod
+    def opened(cls, at: Path) -> Self:
+        """The items of a file that is whole.
+
+        Raises:
+            OSError: there is none.
+            ValueError: it is not what it was.
+        """
+        found = cls.__new__(cls)
+        found._index = _read_index(at, _PLACE + cls.columns)
+        found._file = _File(at)
+        if os.fstat(found._file.handle).st_size < _end(found._index):
+            raise ValueError(f"{_rows(at)}: cut off")
+        found._texts = {}
+        return found
 
     @abstractmethod
     def pack(self, item: ItemT) -> tuple[dict[str, Any], Any]:
@@ -85,16 +123,20 @@ class Spool(Sequence[ItemT], Generic[ItemT]):
     def unpack(self, fields: dict[str, Any], more: Any) -> ItemT:
         """The item of what `pack` returned."""
 
+    def numbers(self, item: ItemT) -> tuple[int, ...]:
+        """The ``columns`` of an item."""
+        return ()
+
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._index)
 
     def __getitem__(self, index: int) -> ItemT:  # type: ignore[override]  # no slices
         """Read an item.
 
         Raises:
-            ResourceError: the disk fails.
+            ResourceError: the disk fails, or the file has changed.
         """
-        fields, apart, more = pickle.loads(self._file.read(*self._places[index].tolist()))
+        fields, apart, more = self._file.values(*self._index[index, :_PLACE].tolist())
         before = self._texts
         self._texts = {
             place: before.get(place) or self._file.read(*place).decode(*_UTF8)
@@ -105,12 +147,16 @@ class Spool(Sequence[ItemT], Generic[ItemT]):
     def only(self, rows: Sequence[int] | np.ndarray) -> Self:
         """The items of some numbers, in this order; they share the file."""
         part = copy(self)
-        part._places = self._places[rows]
+        part._index = self._index[rows]
         return part
+
+    def numbers_of(self, part: Self) -> np.ndarray:
+        """The numbers of the items of a part, made by `only` of items in the same file."""
+        return np.searchsorted(self._index[:, 1], part._index[:, 1])
 
 
 class Examples(Spool[Example]):
-    """Documents in a temporary file."""
+    """Documents in a file."""
 
     noun = "documents"
 
@@ -121,30 +167,159 @@ class Examples(Spool[Example]):
         return Example(fields, *more)
 
 
+def values(content: bytes) -> Any:
+    """What a pickle of numbers, texts, dates, arrays and containers of them holds.
+
+    Raises:
+        pickle.UnpicklingError, or what else unpickling raises: it holds anything else.
+    """
+    return _Values(io.BytesIO(content)).load()
+
+
+def remove_after(at: Path, columns: int, count: int) -> None:
+    """Let only so many of the items stay that a file of this name has; see `Spool`."""
+    with suppress(FileNotFoundError):
+        os.truncate(_listed(at), count * (_PLACE + columns) * 8)
+
+
+class _Writer:
+    """A file of rows that grows, and the list of their places.
+
+    Of a file with a name the list never tells of rows that are not on the disk.
+    """
+
+    def __init__(self, at: Path | None, width: int):
+        self.at, self.width, self.size = at, width, 0
+        self.index = array("q")  # of rows that the file of the list does not have
+        self._synced = 0
+        self._open = ExitStack()
+
+    def __enter__(self) -> "_Writer":
+        if self.at is None:
+            self._file: IO[bytes] = self._open.enter_context(tempfile.TemporaryFile(prefix="ldt-"))
+            return self
+        self.at.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._open.enter_context(_rows(self.at).open("ab"))
+        self._list = self._open.enter_context(_listed(self.at).open("ab"))
+        there = _read_index(self.at, self.width)
+        size = os.fstat(self._file.fileno()).st_size
+        whole = int(np.searchsorted(there[:, 1], size, "right"))  # ends come in order
+        self.size = self._synced = _end(there[:whole])
+        self._list.truncate(whole * self.width * 8)
+        self._file.truncate(self.size)
+        return self
+
+    def write(self, content: bytes) -> Place:
+        start, self.size = self.size, self.size + self._file.write(content)
+        return start, self.size, zlib.crc32(content)
+
+    def enter(self, place: Place, numbers: tuple[int, ...]) -> None:
+        self.index.extend((*place, *numbers))
+        if self.at is not None and self.size - self._synced >= SYNCED:
+            self._sync()
+
+    def _sync(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.index.tofile(self._list)
+        self._list.flush()
+        os.fsync(self._list.fileno())
+        self.index, self._synced = array("q"), self.size
+
+    def written(self) -> tuple["_File", np.ndarray]:
+        """The file for reading, and the numbers of all rows [rows, width]."""
+        if self.at is not None:
+            self._sync()
+            return _File(self.at), _read_index(self.at, self.width)
+        self._file.flush()
+        index = np.array(self.index, np.int64).reshape(-1, self.width)
+        return _File(os.dup(self._file.fileno())), index
+
+    def __exit__(self, kind, error, trace) -> None:
+        with suppress(OSError):  # what is done is kept, if the disk takes it
+            if self.at is not None:
+                self._sync()
+        with suppress(OSError):
+            self._open.close()
+
+
 class _File:
-    """A file that is open for reading, and closed when nothing refers to it."""
+    """A file that is open for reading, and closed when nothing refers to it.
 
-    def __init__(self, handle: int):
-        self.handle = handle
-        weakref.finalize(self, os.close, handle)
+    Args:
+        of: the handle of one without a name, or the name of another.
+    """
 
-    def read(self, start: int, end: int) -> bytes:
+    def __init__(self, of: int | Path):
+        self.at = None if isinstance(of, int) else of
+        self.handle = of if isinstance(of, int) else os.open(_rows(of), os.O_RDONLY)
+        weakref.finalize(self, os.close, self.handle)
+
+    def read(self, start: int, end: int, crc: int) -> bytes:
         """The bytes from ``start`` to ``end``, wherever other readers of the file are."""
         try:
             found = os.pread(self.handle, end - start, start)
         except OSError as error:
-            raise refusal(error, tempfile.gettempdir()) from None
-        if len(found) < end - start:
-            raise ResourceError(
-                f"{tempfile.gettempdir()}: a temporary file was cut off; check the disk, or name "
-                "another folder by TMPDIR"
-            )
+            raise refusal(error, str(self.at or tempfile.gettempdir())) from None
+        if zlib.crc32(found) != crc:
+            raise self._changed()
         return found
 
+    def values(self, start: int, end: int, crc: int) -> Any:
+        """What `Spool` has written there."""
+        found = self.read(start, end, crc)
+        if self.at is None:
+            return pickle.loads(found)
+        try:
+            return values(found)
+        except Exception as error:  # of whatever somebody else has put there
+            raise self._changed() from error
+
+    def _changed(self) -> ResourceError:
+        if self.at is None:
+            return ResourceError(
+                f"{tempfile.gettempdir()}: a temporary file was cut off or changed; check the "
+                "disk, or name another folder by TMPDIR"
+            )
+        return ResourceError(
+            f"{_rows(self.at)}: is not what was written; without the folder {self.at.parent} it "
+            "is made again"
+        )
+
     def __reduce__(self):
+        if self.at is not None:
+            return _File, (self.at,)
         return _inherited, (reduction.DupFd(self.handle),)
+
+
+class _Values(pickle.Unpickler):
+    def find_class(self, module, name):
+        if (module.partition(".")[0], name) in _VALUES:
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} is no value")
 
 
 def _inherited(handle: Any) -> _File:
     """The file of a process that spawned this one."""
     return _File(handle.detach())
+
+
+def _rows(at: Path) -> Path:
+    return at.with_name(at.name + ".rows")
+
+
+def _listed(at: Path) -> Path:
+    return at.with_name(at.name + ".index")
+
+
+def _read_index(at: Path, width: int) -> np.ndarray:
+    """[rows, width] int64, mapped: the numbers of the rows that a file lists."""
+    path = _listed(at)
+    rows = path.stat().st_size // (width * 8)
+    if not rows:
+        return np.empty((0, width), np.int64)
+    return np.memmap(path, np.int64, "r", shape=(rows, width))
+
+
+def _end(index: np.ndarray) -> int:
+    return int(index[-1, 1]) if len(index) else 0

@@ -6,7 +6,6 @@ this process ends, also in the middle of a computation; on Linux the system ends
 where it is stopped or a library lets no other thread run. No torch here.
 """
 
-import ctypes
 import gc
 import logging
 import os
@@ -22,10 +21,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Any, NamedTuple, Protocol
 
+from ldt.data.children import end_with_parent
 from ldt.inference.group import Answered, Document, Tell
 
 BEAT = 1.0  # seconds
-_PDEATHSIG = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 _SIZE = 8  # bytes of the length of a message
 
 Settings = dict[str, Any]
@@ -67,7 +66,7 @@ def main() -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    _end_with_parent()
+    end_with_parent()
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
     gc.set_threshold(50_000)
@@ -181,13 +180,6 @@ class _Said(logging.Handler):
         """The lines since the last time."""
         lines, self.lines = self.lines, []
         return lines
-
-
-def _end_with_parent() -> None:
-    """Let the system kill this process as the thread ends that started it."""
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
 
 
 def _pipes() -> tuple[IO[bytes], IO[bytes]]:

@@ -149,6 +149,7 @@ class Task(AnyTask):
     # What names the passages of an answer: the logits that decide it (`targets`), its own places
     # in the text (`places`), or nothing.
     rests_on: ClassVar[Literal["logits", "places"] | None] = None
+    reads_files: ClassVar[bool] = False  # documents may be in files of their own (`data.evidence`)
 
     global_attention: list[str]
 

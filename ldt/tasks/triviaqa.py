@@ -56,6 +56,7 @@ class TriviaQA(SpanTask):
         "verified",
     )
     together: ClassVar[bool] = True
+    reads_files: ClassVar[bool] = True
     answer_keys: ClassVar[tuple[str, ...]] = (*SpanTask.answer_keys, "question_id")
     layouts: ClassVar[Mapping[str, Writer]] = {"triviaqa": triviaqa.published}
 

@@ -25,8 +25,9 @@ from ldt.tasks.decisions import in_words
 from ldt.training import run_folder
 from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample, Measured, MetricsByStep
-from ldt.training.finetune import Finetuning, encode_all, held_out, settle
+from ldt.training.finetune import Finetuning, settle
 from ldt.training.job import Prepared, longest_input
+from ldt.training.labelled import Golds, Ids, encode_all, held_out
 from ldt.training.making import make_trainer
 from ldt.training.model_card import card
 from ldt.training.progress import plain_numbers
@@ -114,7 +115,7 @@ def _prepared(run: Path, recipe: Recipe, model, seed: int) -> Prepared:
     options = {"data": data, "max_length": max_length, "config": config}
     features = encode_all(evaluation, task, tokenizer, **options)
     items = Items(features) if task.together else features
-    golds = [task.gold(example, data, config) for example in evaluation]
+    golds = list(Golds(evaluation, task, data, config))
     return Prepared(
         tokenizer=tokenizer,
         model=model,
@@ -122,7 +123,7 @@ def _prepared(run: Path, recipe: Recipe, model, seed: int) -> Prepared:
         train_items=items,  # a Trainer asks for some; nothing is trained
         eval_items=items,
         collate=Collator(config.pad_token_id, task.head(), task.extras),
-        names=[example.id for example in evaluation],
+        names=Ids(evaluation),
         measure=ByExample(task, config, features, evaluation, golds, decides=True),
         metric=task.default_metric(config),
         facts={},

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,22 +76,22 @@ def length_report(features: Iterable[Feature], *, max_length: int, window: int) 
         max_length: tokens of the longest input.
         window: of the attention, the largest of the layers, for the cost of global tokens.
     """
-    tokens: dict[int, int] = {}
-    windowed, truncated, empty = set(), set(), set()
-    inputs = read = marked = without = 0
-    for feature in features:
-        document, flags = feature["document"], feature.get("flags", {})
-        if feature.get("chunks", 1 + (document in tokens)) > 1:
-            windowed.add(document)
-        tokens[document] = feature["tokens"]
-        truncated |= {document} if flags.get("truncated") else set()
-        empty |= {document} if flags.get("empty") else set()
-        here = int(np.sum(feature["global_attention_mask"]))
-        inputs += 1
-        read += len(feature["input_ids"])
-        marked += here
-        without += not here
-    lengths = np.array([*tokens.values()] or [0])
+    tokens = array("q")  # of each document
+    windowed = truncated = empty = inputs = read = marked = without = 0
+    for _, group in groupby(features, lambda feature: feature["document"]):
+        chunks, cut, blank = 0, False, False
+        for number, feature in enumerate(group, 1):
+            flags = feature.get("flags", {})
+            chunks = max(chunks, feature.get("chunks", number))
+            cut, blank = cut or bool(flags.get("truncated")), blank or bool(flags.get("empty"))
+            here = int(np.sum(feature["global_attention_mask"]))
+            inputs += 1
+            read += len(feature["input_ids"])
+            marked += here
+            without += not here
+        tokens.append(feature["tokens"])
+        windowed, truncated, empty = windowed + (chunks > 1), truncated + cut, empty + blank
+    lengths = np.array(tokens or [0])
     median, p95 = (round(q) for q in np.percentile(lengths, [50, 95]))
     report = {
         "documents": len(tokens),
@@ -98,9 +99,9 @@ def length_report(features: Iterable[Feature], *, max_length: int, window: int) 
         "p95": p95,
         "longest": int(lengths.max()),
         "inputs": inputs,
-        "windowed": len(windowed),
-        "truncated": len(truncated),
-        "empty": len(empty),
+        "windowed": windowed,
+        "truncated": truncated,
+        "empty": empty,
         "global_share": marked / max(read, 1),
     }
 
@@ -113,15 +114,15 @@ def length_report(features: Iterable[Feature], *, max_length: int, window: int) 
     ]
     if windowed:
         lines.append(
-            f"{share(len(windowed))} have more than {max_length:,} tokens and are read in "
+            f"{share(windowed)} have more than {max_length:,} tokens and are read in "
             f"windows, {inputs:,} inputs in all"
         )
     if truncated:
-        lines.append(f"{share(len(truncated))} are cut off: their last tokens are not read")
+        lines.append(f"{share(truncated)} are cut off: their last tokens are not read")
     if not windowed and not truncated:
         lines.append(f"all fit into {max_length:,} tokens, nothing is cut off")
     if empty:
-        lines.append(f"{share(len(empty))} are empty")
+        lines.append(f"{share(empty)} are empty")
     warnings = []
     mean = marked / max(inputs, 1)
     if report["global_share"] > MANY_GLOBAL and mean > 1:  # one token is never too many
@@ -199,7 +200,9 @@ def _printable(token: str) -> str:
 
 
 def labelled_data(
-    reports: dict[str, LengthReport], labels: dict[str, Counter], remarks: Sequence[str]
+    reports: Mapping[str, LengthReport],
+    labels: Mapping[str, Mapping[str, int]],
+    remarks: Sequence[str],
 ) -> list[Notice]:
     """Notices on labelled documents: their lengths, what the task remarks, their labels.
 

@@ -62,10 +62,10 @@ def test_arrays_of_a_feature_are_kept_in_the_file_with_their_shape():
 
 def test_the_features_of_a_document_are_one_item():
     found = Features([feature(1, 0), feature(2, 0), feature(3, 4), feature(1, 5), feature(2, 5)])
-    assert found.by_document() == [range(2), range(2, 3), range(3, 5)]
+    assert list(found.by_document()) == [range(2), range(2, 3), range(3, 5)]
     items = Items(found)
     assert [[len(row["input_ids"]) for row in item] for item in items] == [[1, 2], [3], [1, 2]]
-    assert Features().by_document() == []
+    assert list(Features().by_document()) == []
 
 
 def shuffle(example, generator):

@@ -10,7 +10,8 @@ from ldt.data.options import DataSection
 from ldt.data.sources import digest, each, named, only
 from ldt.errors import DataError, UserError
 from ldt.recipe.recipe import load
-from ldt.training.finetune import Finetuning, documents, unique
+from ldt.training.finetune import Finetuning
+from ldt.training.labelled import documents, unique
 from ldt.training.survey import same_files
 
 
@@ -48,7 +49,7 @@ def test_a_file_whose_name_looks_like_a_pattern_is_itself(tmp_path, monkeypatch)
 def test_ids_are_unique_over_all_files(shards, tmp_path):
     (tmp_path / "d-03.jsonl").write_text('{"id": "r0", "text": "again"}')
     with pytest.raises(DataError, match=r"d-03.jsonl:1: id 'r0' stands at d-00.jsonl:1 too"):
-        list(unique(read("d-*", DataSection())))
+        unique(read("d-*", DataSection()))
 
 
 def test_records_without_ids_have_their_places_as_ids_where_there_are_several_files(tmp_path):

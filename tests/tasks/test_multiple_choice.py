@@ -15,7 +15,7 @@ from ldt.model import load
 from ldt.recipe import recipe
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import MultipleChoice
-from ldt.training.finetune import encode_all
+from ldt.training.labelled import encode_all
 from ldt.training.summary import length_report
 
 CONFIG = PretrainedConfig(decisions={})

@@ -17,7 +17,7 @@ from ldt.inference.predict import predict
 from ldt.metrics import evaluate
 from ldt.recipe.recipe import DataSection, load
 from ldt.tasks import TriviaQA
-from ldt.training.finetune import encode_all
+from ldt.training.labelled import encode_all
 
 ANY = SimpleNamespace()  # a config, which the task does not look at
 

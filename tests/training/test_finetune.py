@@ -30,7 +30,8 @@ from ldt.tasks import Squad
 from ldt.training import checkpoints, finetune
 from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample, MetricsByStep
-from ldt.training.finetune import Finetuning, split
+from ldt.training.finetune import Finetuning
+from ldt.training.labelled import split
 from ldt.training.signals import Interrupted
 
 

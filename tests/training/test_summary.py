@@ -15,7 +15,7 @@ from ldt.data.spool import Examples
 from ldt.errors import DataError
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Classification, Squad
-from ldt.training.finetune import encode_all, split, unique
+from ldt.training.labelled import encode_all, split, unique
 from ldt.training.summary import (
     EncodedExample,
     encoded_input,
@@ -44,7 +44,7 @@ def test_an_id_that_comes_twice_is_an_error_that_names_both_places():
     found = examples("a", "b")
     assert list(unique(found)) == found
     with pytest.raises(DataError, match="^dev.jsonl:9: id 2 stands at train.jsonl:2 too$"):
-        list(unique([*found, Example({}, 2, "dev.jsonl:9")]))
+        unique([*found, Example({}, 2, "dev.jsonl:9")])
 
 
 def test_a_split_keeps_proportions_order_and_every_document():

@@ -1,0 +1,95 @@
+"""Documents encoded by several processes, in order."""
+
+import logging
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+
+from ldt.data.children import end_with_parent
+from ldt.data.features import Feature
+from ldt.data.records import Example
+from ldt.data.spool import Examples
+from ldt.errors import ResourceError
+
+log = logging.getLogger("ldt")
+
+AT_ONCE = 64  # documents that a process gets at a time
+Encode = Callable[[Example], list[Feature]]
+
+_given: tuple[Sequence[Example], Encode]  # of a process of the pool
+
+
+class Counted(Iterable[list[Feature]]):
+    """What was made of documents, of which there are so many."""
+
+    def __init__(self, made: Iterator[list[Feature]], size: int):
+        self.made, self.size = made, size
+
+    def __iter__(self) -> Iterator[list[Feature]]:
+        return self.made
+
+    def __len__(self) -> int:
+        return self.size
+
+
+def encoded(
+    examples: Iterable[Example], first: int, encode: Encode, workers: int
+) -> Iterable[list[Feature]]:
+    """The inputs of each document from number ``first`` on, in order.
+
+    Args:
+        encode: makes them; can be pickled where there are several ``workers``, and ``examples`` are
+            `Examples` there.
+
+    Raises:
+        DataError: as ``encode`` does.
+        ResourceError: a process died.
+    """
+    if isinstance(examples, Examples):
+        left: Sequence[Example] = examples.only(range(first, len(examples)))
+        several = workers > 1 and len(left) > AT_ONCE
+        made = _by_processes(left, encode, workers) if several else map(encode, left)
+        return Counted(made, len(examples))
+    return map(encode, islice(examples, first, None))
+
+
+def _by_processes(
+    examples: Sequence[Example], encode: Encode, workers: int
+) -> Iterator[list[Feature]]:
+    waiting: deque[Future[list[list[Feature]]]] = deque()
+    # Started anew, not forked: threads of a library that are not there in a copy may hold locks.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, _begin, (examples, encode))
+    try:
+        for start in range(0, len(examples), AT_ONCE):
+            waiting.append(pool.submit(_encode, start, min(start + AT_ONCE, len(examples))))
+            if len(waiting) > 4 * workers:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
+    except BrokenProcessPool:
+        raise ResourceError(
+            "a process that encodes documents died, often for want of memory; fewer data.workers "
+            "take less"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin(examples: Sequence[Example], encode: Encode) -> None:
+    """Make a process ready; it ends with the one that started it."""
+    global _given
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other one gets it too, and ends this one
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _given = examples, encode
+
+
+def _encode(start: int, end: int) -> list[list[Feature]]:
+    examples, encode = _given
+    return [encode(examples[number]) for number in range(start, end)]

@@ -1,0 +1,234 @@
+"""What a training makes of large labelled sets, kept on the disk for later runs.
+
+Under ``data.cache`` lies a folder for each combination of all that it depends on: the content of
+the files, how they are read, the task, the tokenizer and the length of inputs, the seed, and ldt's
+own code. It has the documents and their inputs (`ldt.data.spool.Spool`) and, once these are whole,
+``sets.pickle`` with all else that came of them, so that a later run reads no document before it
+trains. What a killed run has encoded is not encoded again.
+"""
+
+import functools
+import hashlib
+import json
+import logging
+import os
+import pickle
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import transformers
+
+import ldt
+from ldt import files
+from ldt.data.features import Features
+from ldt.data.options import DataSection
+from ldt.data.sources import each
+from ldt.data.spool import Examples, values
+from ldt.errors import ResourceError, UserError, first_line
+from ldt.metrics.baseline import Baseline, Baselines
+from ldt.model.loading import find_folder
+from ldt.recipe.recipe import Recipe
+from ldt.training.summary import LengthReport
+
+log = logging.getLogger("ldt")
+
+LARGE = 8 << 20  # bytes of the files, from which on sets are kept, and several processes encode
+WHOLE = "sets.pickle"
+_CODE = ("data", "metrics", "tasks", "training")  # packages by which inputs come about
+_BESIDE_WEIGHTS = (".json", ".txt", ".model")  # files of a model's folder that tell its tokenizer
+
+
+@dataclass
+class Labelled:
+    """Labelled sets, train and eval, and what they say.
+
+    Args:
+        examples: the documents by set; eval may be empty.
+        changes: to the config of the model, by what the task learned and the recipe says.
+        features: their inputs, in order; none as long as they are not encoded, nor what follows.
+        weighing: further changes (`Task.weigh`).
+        lengths: of the documents, by set that is not empty.
+        labels: numbers of documents by label, by set.
+        baselines: by metric what an answer has that needs no reading.
+        remarks, weights, doubts: lines about the inputs, their weights, and the documents.
+    """
+
+    examples: Mapping[str, Examples]
+    changes: dict[str, Any]
+    features: Mapping[str, Features] = field(default_factory=dict)
+    weighing: dict[str, Any] = field(default_factory=dict)
+    lengths: dict[str, LengthReport] = field(default_factory=dict)
+    labels: dict[str, Counter[str]] = field(default_factory=dict)
+    baselines: Baselines = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    weights: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+
+
+def is_large(data: DataSection) -> bool:
+    """True where the files of the sets are `LARGE`, as far as they are files here."""
+    names = [name for part in (data.train, data.eval) if part for name in each(part)]
+    return sum(os.path.getsize(name) for name in names if os.path.isfile(name)) >= LARGE
+
+
+def place(recipe: Recipe, hashes: Mapping[str, str | None], seed: int) -> Path | None:
+    """The folder of a recipe's sets, there or not; None where what they are made of is not known:
+    files elsewhere, or a model that is not here.
+
+    Args:
+        hashes: of the files, by set.
+        seed: of the split, and of inputs that are left out.
+
+    Raises:
+        UserError: the evidence cannot be listed.
+    """
+    data, path = recipe.data, recipe.model.path
+    sets = {name: hashes[name] for name in ("train", "eval") if getattr(data, name)}
+    if path is None or None in sets.values() or (recipe.task.reads_files and not data.evidence):
+        return None
+    try:
+        model = find_folder(path)
+    except UserError:  # who loads it says so
+        return None
+    told = [file for file in sorted(model.iterdir()) if file.suffix in _BESIDE_WEIGHTS]
+    parts = {
+        "code": _code(),
+        "versions": [ldt.__version__, transformers.__version__, tokenizers.__version__],
+        "sets": sets,
+        "data": data.model_dump(mode="json", exclude={"cache", "workers"}),
+        "evidence": _listing(Path(data.evidence)) if data.evidence else None,
+        "task": recipe.task.model_dump(mode="json"),
+        "model": recipe.model.model_dump(mode="json", exclude={"path"}),
+        "tokenizer": {file.name: files.digest(file) for file in told},
+        "seed": seed,
+    }
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+    return Path(data.cache) / f"{recipe.task.name}-{key}"
+
+
+@functools.cache
+def _code() -> str:
+    """A hash of the code by which inputs come about."""
+    found = hashlib.sha256()
+    for package in _CODE:
+        for path in sorted((Path(ldt.__file__).parent / package).rglob("*.py")):
+            found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def _listing(folder: Path) -> str:
+    """A hash of the names, sizes and times of the files in a folder."""
+    found = hashlib.sha256()
+    for path, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            facts = os.stat(os.path.join(path, name))
+            found.update(f"{path}/{name}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
+    return found.hexdigest()
+
+
+@contextmanager
+def turn(folder: Path | None) -> Iterator[None]:
+    """Let one process after the other make the sets of a folder; without one all make their own.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    if folder is None:
+        yield
+        return
+    with files.Lock(folder, wait=True):
+        yield
+
+
+def opened(folder: Path | None) -> Labelled | None:
+    """The sets of a folder; None where it has none, or they are damaged, which is logged.
+
+    Documents that a killed run has read are removed, their inputs are not.
+    """
+    if folder is None or not folder.is_dir():
+        return None
+    try:
+        found = _opened(folder)
+    except FileNotFoundError:
+        found = None
+    except Exception as error:  # whatever somebody else has put there
+        log.warning("%s: damaged (%s), made again", folder, first_line(error))
+        found = None
+    if found is not None:
+        log.info("%s has the documents encoded, by an earlier run", folder)
+        return found
+    whole = (folder / WHOLE).exists()
+    for path in folder.iterdir():
+        if not path.name.startswith(".lock") and (whole or "-inputs." not in path.name):
+            files.remove(path)
+    return None
+
+
+def _opened(folder: Path) -> Labelled:
+    content = (folder / WHOLE).read_bytes()
+    if zlib.crc32(content[4:]) != int.from_bytes(content[:4], "little"):
+        raise ValueError(f"{WHOLE} has changed since it was written")
+    told = values(content[4:])
+    whole = {name: Examples.opened(folder / name) for name in told.pop("files")}
+    rows, kept = told.pop("rows"), told.pop("kept")
+    empty = Examples()
+    examples = {
+        name: whole[file].only(rows[name]) if file else empty
+        for name, file in told.pop("of").items()
+    }
+    features = {name: Features.opened(folder / f"{name}-inputs") for name in examples}
+    features["train"] = features["train"].only(kept)
+    return Labelled(
+        examples=examples,
+        features=features,
+        lengths={name: LengthReport(**facts) for name, facts in told.pop("lengths").items()},
+        labels={name: Counter(counts) for name, counts in told.pop("labels").items()},
+        baselines={name: Baseline(**facts) for name, facts in told.pop("baselines").items()},
+        **told,
+    )
+
+
+def keep(folder: Path | None, sets: Labelled) -> None:
+    """Keep what there is to say of sets whose documents and inputs a folder has already.
+
+    Raises:
+        ResourceError: the disk did not take it.
+    """
+    if folder is None:
+        return
+    given = {
+        name: part for name, part in vars(sets).items() if name not in ("examples", "features")
+    }
+    names = [name for name in ("train", "eval") if (folder / f"{name}.rows").exists()]
+    of = {name: name if name in names else "train" for name in sets.examples}
+    of = {name: file if len(sets.examples[name]) else "" for name, file in of.items()}
+    opened = {name: Examples.opened(folder / name) for name in names}
+    inputs = Features.opened(folder / "train-inputs")
+    told = given | {
+        "files": names,
+        "of": of,
+        "rows": {n: opened[file].numbers_of(sets.examples[n]) for n, file in of.items() if file},
+        "kept": inputs.numbers_of(sets.features["train"]),
+        "lengths": {name: asdict(report) for name, report in sets.lengths.items()},
+        "labels": {name: dict(counts) for name, counts in sets.labels.items()},
+        "baselines": {name: each._asdict() for name, each in sets.baselines.items()},
+    }
+    content = pickle.dumps(told, 5)
+    unfinished = files.temporary(folder / WHOLE)
+    try:
+        unfinished.write_bytes(zlib.crc32(content).to_bytes(4, "little") + content)
+        files.flush(unfinished)
+        unfinished.replace(folder / WHOLE)
+    except OSError as error:
+        raise ResourceError(
+            f"{folder}: {files.unwritten(error)}; data.cache names another folder"
+        ) from error
+    finally:
+        files.remove(unfinished)

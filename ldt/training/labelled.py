@@ -1,0 +1,331 @@
+"""Labelled documents, read, parted into a set to train on and one to evaluate on, and encoded."""
+
+import random
+from array import array
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ldt.data.corpus import fingerprint
+from ldt.data.features import Feature, Features, Items, Reshuffled, documents_there
+from ldt.data.formats import read
+from ldt.data.heartbeat import reported
+from ldt.data.options import DataSection
+from ldt.data.records import Example
+from ldt.data.sources import Names, named
+from ldt.data.spool import Examples
+from ldt.errors import DataError, RecipeError, UserError
+from ldt.recipe.recipe import Recipe
+from ldt.tasks.base import Task, training_set
+from ldt.training.encoding import encoded
+from ldt.training.kept import Labelled
+
+
+@dataclass
+class Encoded:
+    """The labelled documents by set (train, eval) as inputs.
+
+    Args:
+        examples: the documents.
+        features: their inputs, in order.
+        golds: their answers, as `Task.gold` has them.
+        thinned: lines about inputs that are not trained on (`Task.thin`).
+    """
+
+    examples: Mapping[str, Examples]
+    features: dict[str, Features]
+    golds: Mapping[str, Sequence]
+    thinned: list[str]
+
+
+class Golds(Sequence):
+    """The right answers of documents, read from these each time."""
+
+    def __init__(self, examples: Sequence[Example], task: Task, data: DataSection, config):
+        self.examples, self.of = examples, partial(task.gold, data=data, config=config)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index):
+        return self.of(self.examples[index])
+
+
+class Ids(Sequence[str | int]):
+    """The ids of documents, read from these each time."""
+
+    def __init__(self, examples: Sequence[Example]):
+        self.examples = examples
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index):
+        return self.examples[index].id
+
+
+# -- the documents
+
+
+def documents(
+    recipe: Recipe, seed: int, every: int = 1, at: Path | None = None
+) -> tuple[Examples, Examples]:
+    """The training and the evaluation set; the second one may be empty.
+
+    Args:
+        seed: of the split.
+        every: of so many documents one is read.
+        at: folder that keeps them; None for temporary files.
+
+    Raises:
+        UserError: or a subclass, where files are missing, damaged or have an id twice.
+    """
+    data = recipe.data
+    if data.train is None or recipe.model.path is None:
+        raise RecipeError(f"{recipe.where()}: finetune needs model.path and data.train")
+
+    train = _read(data.train, data, every, at and at / "train")
+    if data.eval:
+        return train, _read(data.eval, data, every, at and at / "eval")
+    return split(train, recipe.task, data, seed) if data.eval_fraction else (train, Examples())
+
+
+def held_out(recipe: Recipe, seed: int) -> Examples:
+    """The evaluation set; the training set is read only where it is a part of it.
+
+    Raises:
+        UserError: or a subclass, as `documents` does, or there is none.
+    """
+    data = recipe.data
+    if data.eval:
+        return _read(data.eval, data)
+    if not data.eval_fraction:
+        raise UserError("the run had no evaluation set; --data FILE names labelled documents")
+    return documents(recipe, seed)[1]
+
+
+def _read(source: Names, data: DataSection, every: int = 1, at: Path | None = None) -> Examples:
+    """The documents of a file or of several, one of each ``every``."""
+    found = reported(read(source, data), f"reading {named(source)}")
+    return unique(_one_in(every, found), at)
+
+
+def _one_in(every: int, examples: Iterable[Example]) -> Iterator[Example]:
+    """One of each ``every`` examples, at random: labels may come in turn."""
+    generator = random.Random(0)
+    for number, example in enumerate(examples):
+        if number % every == 0:
+            chosen = generator.randrange(every)
+        if number % every == chosen:
+            yield example
+
+
+def unique(examples: Iterable[Example], at: Path | None = None) -> Examples:
+    """Examples in a file, `Spool`, with a DataError if an id is that of one before.
+
+    Takes 8 bytes of memory an example beside its place.
+    """
+    hashes = array("q")
+
+    def seen() -> Iterator[Example]:
+        for example in examples:
+            hashes.append(hash(example.id))
+            yield example
+
+    found = Examples(seen(), at)
+    order = np.argsort(np.array(hashes), kind="stable")
+    ordered = np.array(hashes)[order]
+    alike = np.flatnonzero(ordered[1:] == ordered[:-1])
+    for first, second in sorted(zip(order[alike + 1], order[alike], strict=True)):
+        later, earlier = found[first], found[second]
+        if later.id == earlier.id:
+            where = f"{later.where}: id {later.id!r} stands at {earlier.where} too"
+            raise DataError(where)
+    return found
+
+
+def split(
+    examples: Examples, task: Task, data: DataSection, seed: int
+) -> tuple[Examples, Examples]:
+    """Part a training set into one to train on and ``data.eval_fraction`` of it to evaluate on.
+
+    Classes (``task.stratum``) keep their proportions, and each keeps a document to train on; what
+    belongs together (``task.unit``) stays together. Both parts keep the order of the whole. The
+    same seed gives the same parts.
+
+    Raises:
+        DataError: too few documents for one on both sides.
+    """
+    assert data.eval_fraction is not None  # the share that was asked for
+    generator = np.random.default_rng(seed)
+    of, strata = _units(examples, task, data)
+    # Every 1/fraction-th unit of all strata laid end to end, each shuffled.
+    ends = np.flatnonzero(np.diff(np.sort(strata))) + 1
+    groups = [
+        group[generator.permutation(len(group))]
+        for group in np.split(np.argsort(strata, kind="stable"), ends)
+    ]
+    order = np.concatenate(groups)
+    taken = np.diff(np.floor(np.arange(len(order) + 1) * data.eval_fraction + 0.5)) > 0
+    chosen = np.zeros(len(order), bool)
+    chosen[order[taken]] = True
+    for group in groups:
+        if len(group) and chosen[group].all():
+            chosen[group[0]] = False
+    if not chosen.any():
+        raise DataError(
+            f"{training_set(data)}: data.eval_fraction={data.eval_fraction} of "
+            f"{len(order):,} documents leaves none to evaluate on"
+        )
+    evaluated = chosen[of]
+    return examples.only(np.flatnonzero(~evaluated)), examples.only(np.flatnonzero(evaluated))
+
+
+def _units(examples: Examples, task: Task, data: DataSection) -> tuple[np.ndarray, np.ndarray]:
+    """The number of the unit of each example, and that of the stratum of each unit, by its first
+    example; both are counted as they come."""
+    hashes, strata = array("Q"), array("q")
+    numbers: dict[Hashable, int] = {}
+    for example in examples:
+        unit = task.unit(example, data)
+        hashes.append(fingerprint(unit) if isinstance(unit, str) else hash(unit) % (1 << 64))
+        strata.append(numbers.setdefault(task.stratum(example, data), len(numbers)))
+    _, firsts, of = np.unique(np.array(hashes), return_index=True, return_inverse=True)
+    place = np.empty(len(firsts), int)
+    place[np.argsort(firsts)] = np.arange(len(firsts))
+    return place[of], np.array(strata, int)[np.sort(firsts)]
+
+
+# -- the inputs
+
+
+def encode_sets(
+    examples: Mapping[str, Examples],
+    task: Task,
+    tokenizer,
+    *,
+    data: DataSection,
+    max_length: int,
+    config,
+    seed: int,
+    at: Path | None = None,
+    workers: int = 1,
+) -> Encoded:
+    """Encode the sets to train and to evaluate on.
+
+    Args:
+        examples: the documents by set; what the task does not train on of ``train`` is left out.
+        seed: of the inputs that are left out.
+        at: folder that keeps the inputs; None for temporary files.
+        workers: processes that encode.
+
+    Raises:
+        DataError: a document that cannot be encoded, or none is left to train on.
+        ResourceError: the disk is full, or a process died.
+    """
+    options: dict[str, Any] = {"data": data, "max_length": max_length, "config": config}
+    features = {
+        name: encode_all(
+            part,
+            task,
+            tokenizer,
+            **options,
+            all=name != "train",
+            what=f"encoding {name}",
+            at=at and at / f"{name}-inputs",
+            workers=workers,
+        )
+        for name, part in examples.items()
+    }
+    kept, thinned = task.thin(features["train"], seed)
+    if kept is not None:
+        features["train"] = features["train"].only(kept)
+    if not len(features["train"]):
+        raise DataError(f"{training_set(data)}: no document is left to train on")
+    golds = {name: Golds(part, task, data, config) for name, part in examples.items()}
+    return Encoded(examples, features, golds, thinned)
+
+
+def items(
+    sets: Labelled,
+    task: Task,
+    tokenizer,
+    *,
+    data: DataSection,
+    max_length: int,
+    config,
+    seed: int,
+) -> dict[str, Sequence[Any]]:
+    """What a batch is made of, by set.
+
+    Args:
+        seed: of what a task draws anew in every epoch.
+    """
+    found: dict[str, Sequence[Any]] = {
+        name: Items(part) if task.together else part for name, part in sets.features.items()
+    }
+    if task.shuffles:
+        encode = partial(
+            task.encode, tokenizer=tokenizer, data=data, max_length=max_length, config=config
+        )
+        numbers = np.unique(sets.features["train"].documents).tolist()
+        shuffle = partial(task.shuffle, data=data)
+        found["train"] = Reshuffled(sets.examples["train"], numbers, shuffle, encode, seed)
+    return found
+
+
+def encode_all(
+    examples: Iterable[Example],
+    task: Task,
+    tokenizer,
+    *,
+    data: DataSection,
+    max_length: int,
+    config=None,
+    all: bool = True,
+    what: str = "encoding",
+    at: Path | None = None,
+    workers: int = 1,
+) -> Features:
+    """Encode each example once; with labels if there is a config.
+
+    Args:
+        all: False leaves out what the task does not train on (`Task.keeps`), and gives what it
+            makes of the rest to train on (`Task.instances`).
+        what: the work in words, where it takes long.
+        at: name of the file that keeps the inputs; those that it has already are not made again.
+        workers: processes that encode; several take `Examples`.
+
+    Raises:
+        DataError: an example that the task cannot encode.
+        ResourceError: the disk is full, or a process died.
+    """
+    encode = partial(
+        _inputs,
+        task=task,
+        tokenizer=tokenizer,
+        all=all,
+        data=data,
+        max_length=max_length,
+        config=config,
+    )
+    first = documents_there(at) if at else 0
+
+    def features() -> Iterator[Feature]:
+        made = encoded(examples, first, encode, workers)
+        for number, parts in enumerate(reported(made, what, first=first), first):
+            yield from (part | {"document": number} for part in parts)
+
+    return Features(features(), at)
+
+
+def _inputs(example: Example, task: Task, tokenizer, all: bool, **options: Any) -> list[Feature]:
+    """The inputs of an example, as `encode_all` has them."""
+    parts: Sequence[Feature] = task.encode(example, tokenizer, **options)
+    if not all:
+        parts = task.instances(parts) if task.keeps(parts) else []
+    return list(parts)
