@@ -1,7 +1,7 @@
 """ldt predict: a fine-tuned model answers for every document of a file."""
 
 import gc
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -250,7 +250,7 @@ def predict(
         raise errors.UserError(
             f"FILE {file[0]!r} and --input {source[0]!r} both name the documents; give one of them"
         )
-    options = {
+    options: dict[str, Any] = {
         "model": model,
         "text": text,
         "id": id,

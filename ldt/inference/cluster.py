@@ -68,7 +68,7 @@ def predict(
     except ImportError:
         raise UserError("--engine ray needs Ray: pip install 'ldt-toolkit[ray]'") from None
 
-    folder = str(Path(find_model(model)).resolve())
+    folder = Path(find_model(model)).resolve()
     ids = id or read_recipe(folder).data.id
     paths, reader = _documents(input)
     target = _target(output, resume, overwrite)
@@ -87,7 +87,7 @@ def predict(
     log.info("%s, %s: answers go to %s", plural(actors, "actor"), reader, target)
     answers = getattr(data, reader)(paths).map_batches(
         Predictor,
-        fn_constructor_kwargs={"folder": folder, "ids": ids, **options},
+        fn_constructor_kwargs={"folder": str(folder), "ids": ids, **options},
         batch_size=256,
         compute=data.ActorPoolStrategy(size=actors),
         **resources,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -201,7 +202,7 @@ def _printable(token: str) -> str:
 
 def labelled_data(
     reports: Mapping[str, LengthReport],
-    labels: Mapping[str, Mapping[str, int]],
+    labels: Mapping[str, Counter[str]],
     remarks: Sequence[str],
 ) -> list[Notice]:
     """Notices on labelled documents: their lengths, what the task remarks, their labels.
