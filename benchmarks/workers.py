@@ -9,16 +9,24 @@ threads, and by two processes of one thread side by side, each on a half (`--sha
 have to write the same bytes. Memory: the proportional set size (PSS) of all processes of a run, in
 which each page counts in parts for those that share it, at its highest; of a random model of the
 shape of longformer-base with batches of 2,048 tokens, by one process and by two.
+
+Scaling: the seconds of each group of documents in a process of one thread, and what the command
+itself takes beside for a group, reading, tokenizing and writing; by them a simulation of the
+command with more workers, each as fast as one alone: at most two groups a worker are under way, and
+answers are taken back in order. Cores that share caches and memory are slower than that.
 """
 
 import argparse
 import hashlib
+import heapq
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -36,6 +44,7 @@ SMALL = TINY | {
 }
 WORDS = "the party of this agreement ends and other first part".split()
 PRECISIONS = ("fp32", "bf16", "int8")
+WORKERS = (1, 2, 4, 8, 16, 32, 64)  # that are simulated
 
 
 def write_documents(path, count, longest):
@@ -68,6 +77,48 @@ def finish(process, output):
     """
     if process.wait():
         raise RuntimeError(Path(f"{output}.log").read_text()[-2000:])
+
+
+def groups(model, documents):
+    """{"groups": seconds of each, "beside": of the command for a group}, by one process."""
+    from ldt.inference import group
+    from ldt.inference.predict import predict
+
+    seconds, real = [], group.Answering.__call__
+
+    def timed(self, *args, **kwargs):
+        begun = time.perf_counter()
+        try:
+            return real(self, *args, **kwargs)
+        finally:
+            seconds.append(time.perf_counter() - begun)
+
+    group.Answering.__call__ = timed
+    options = {"model": str(model), "output": f"{documents}.timed", "device": "cpu"}
+    few = Path(f"{documents}.few")
+    with open(documents) as lines:
+        few.write_text("".join(islice(lines, 300)))
+    found = []
+    for source in (few, documents):
+        seconds.clear()
+        begun = time.perf_counter()
+        predict([str(source)], **options, overwrite=True)
+        found.append((time.perf_counter() - begun - sum(seconds), list(seconds)))
+    (start, first), (rest, seconds) = found  # loading the model is in both
+    return {"groups": seconds, "beside": (rest - start) / (len(seconds) - len(first))}
+
+
+def simulated(measured, workers):
+    """Seconds that the groups take with so many workers."""
+    free, ends, now = [0.0] * workers, [], 0.0
+    for seconds in measured["groups"]:
+        now += measured["beside"]
+        if len(ends) >= 2 * workers:
+            now = max(now, ends[-2 * workers])
+        end = max(now, heapq.heappop(free)) + seconds
+        heapq.heappush(free, end)
+        ends.append(max(end, *ends[-1:]))  # behind those before it
+    return ends[-1]
 
 
 def sha256(path):
@@ -139,7 +190,11 @@ def main():
     parser.add_argument("--documents", type=int, default=100_000, help="for the speed")
     parser.add_argument("--tiny", action="store_true", help="a small model for the memory")
     parser.add_argument("--json", type=Path, default=RESULT, help="file for the figures")
+    parser.add_argument("--groups", nargs=2, metavar=("MODEL", "FILE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.groups:
+        print(json.dumps(groups(*options.groups)))
+        return
     from ldt.bench.measure import machine
     from ldt.files import write_whole
 
@@ -152,11 +207,26 @@ def main():
         write_documents(folder / "docs.jsonl", count, 120)
         write_documents(folder / "few.jsonl", 64, 120)
         seconds, sums = speed(folder / "small", folder / "docs.jsonl", folder)
+        command = [sys.executable, __file__, "--groups"]
+        command += [str(folder / name) for name in ("small", "docs.jsonl")]
+        environment = os.environ | {"PYTHONPATH": str(HERE), "LDT_ONEDNN": "0"}
+        environment["OMP_NUM_THREADS"] = "1"
+        out = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+        measured = json.loads(out.stdout.splitlines()[-1])
+        one = simulated(measured, 1)
+        scaling = {
+            "groups": len(measured["groups"]),
+            "quarters of seconds of a group": statistics.quantiles(measured["groups"], n=4),
+            "seconds beside a group": measured["beside"],
+            "times faster": {n: round(one / simulated(measured, n), 2) for n in WORKERS},
+        }
+        print(scaling, flush=True)
         result = {
             "machine": machine(),
             "documents": count,
             "seconds": seconds,
             "sha256": sums,
+            "scaling": scaling,
             "memory_mb": memory(folder / "large", folder / "few.jsonl", folder),
         }
     write_whole(options.json, json.dumps(result, indent=1) + "\n")
