@@ -24,7 +24,6 @@ from typing import Any
 import tokenizers
 import transformers
 
-import ldt
 from ldt import files
 from ldt.data.features import Features
 from ldt.data.options import DataSection
@@ -99,7 +98,7 @@ def place(recipe: Recipe, hashes: Mapping[str, str | None], seed: int) -> Path |
     told = [file for file in sorted(model.iterdir()) if file.suffix in _BESIDE_WEIGHTS]
     parts = {
         "code": _code(),
-        "versions": [ldt.__version__, transformers.__version__, tokenizers.__version__],
+        "versions": [transformers.__version__, tokenizers.__version__],
         "sets": sets,
         "data": data.model_dump(mode="json", exclude={"cache", "workers"}),
         "evidence": _listing(Path(data.evidence)) if data.evidence else None,
@@ -114,10 +113,10 @@ def place(recipe: Recipe, hashes: Mapping[str, str | None], seed: int) -> Path |
 
 @functools.cache
 def _code() -> str:
-    """A hash of the code by which inputs come about."""
+    """A hash of the code by which inputs come about, as it is at hand."""
     found = hashlib.sha256()
     for package in _CODE:
-        for path in sorted((Path(ldt.__file__).parent / package).rglob("*.py")):
+        for path in sorted((Path(__file__).parents[1] / package).rglob("*.py")):
             found.update(path.read_bytes())
     return found.hexdigest()
 

@@ -27,7 +27,7 @@ from ldt.errors import (
 from ldt.model import LdtForSequenceClassification, load, load_tokenizer
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Squad
-from ldt.training import checkpoints, finetune
+from ldt.training import checkpoints, labelled
 from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample, MetricsByStep
 from ldt.training.finetune import Finetuning
@@ -256,8 +256,9 @@ def test_no_document_stays_in_memory(recipe, kind):
     prepared = job.prepare(inputs, None)
     gc.collect()
     assert sum(isinstance(value, Example) for value in gc.get_objects()) == before
-    assert prepared.names == [each.id for each in read("train.jsonl") if each.id in prepared.names]
-    assert len(prepared.names) == (8 if kind == "split" else 12)
+    names = list(prepared.names)
+    assert names == [each.id for each in read("train.jsonl") if each.id in names]
+    assert len(names) == (8 if kind == "split" else 12)
     assert len(prepared.measure.examples) == (4 if kind == "split" else 7)
 
 
@@ -267,7 +268,7 @@ def test_a_split_does_not_keep_the_texts(monkeypatch):
     whole = Examples(Example({"context": text} | asked, n, "") for n, text in enumerate(texts))
     compared = []
     monkeypatch.setattr(
-        finetune, "fingerprint", lambda text: compared.append(text) or len(compared)
+        labelled, "fingerprint", lambda text: compared.append(text) or len(compared)
     )
     split(whole, Squad(), DataSection(eval_fraction=0.2), seed=0)
     assert compared == texts
