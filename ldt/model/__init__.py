@@ -19,7 +19,7 @@ from ldt.model.base import LdtPreTrainedModel
 from ldt.model.char_lm.config import LdtCausalConfig
 from ldt.model.char_lm.model import LdtForCausalLM
 from ldt.model.config import LdtConfig, usable_length
-from ldt.model.encoders import ENCODERS, encoder_class
+from ldt.model.encoders import encoder_classes
 from ldt.model.encoders.longformer import LdtModel
 from ldt.model.heads.classification import LdtForSequenceClassification
 from ldt.model.heads.evidence import LdtForEvidenceAnswering
@@ -68,7 +68,7 @@ _HEADS = {
     AutoModelForSequenceClassification: LdtForSequenceClassification,
     AutoModelForTokenClassification: LdtForTokenClassification,
 }
-for _encoder in map(encoder_class, ENCODERS):
+for _encoder in encoder_classes():
     AutoConfig.register(_encoder.config_class.model_type, _encoder.config_class)
     AutoModel.register(_encoder.config_class, _encoder)
     for _auto, _head in _HEADS.items():

@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from ldt.attention import BACKENDS
 from ldt.model.config import LdtConfig
-from ldt.model.packing import Packing
+from ldt.model.packing import Packing, given_words, pack
 
 
 class OutputOptions(TypedDict, total=False):
@@ -80,6 +80,27 @@ class LdtPreTrainedModel(PreTrainedModel):
         """Tensors of a file by the names, without the prefix of the base model, and in the shapes
         of the model of a config; may change the dict ``weights``."""
         return weights
+
+    def pack_words(self, input_ids, inputs_embeds, masks, packing=None):
+        """Ids [b, n] or embeddings [b, n, d], whichever was given, and the `Packing` of the batch.
+
+        Args:
+            masks: attention_mask and global_attention_mask.
+            packing: of these masks, where it is known.
+        """
+        words = given_words(input_ids, inputs_embeds)
+        if packing is None:
+            if input_ids is not None:
+                self.warn_if_padding_and_no_attention_mask(input_ids, masks[0])
+            packing = pack(tuple(words.shape[:2]), *masks, words.device)
+        return words, packing
+
+    def _init_weights(self, module):
+        """As in transformers; a module with a ``begin`` then sets its weights itself."""
+        super()._init_weights(module)
+        begin = getattr(module, "begin", None)
+        if begin is not None:
+            begin()
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
