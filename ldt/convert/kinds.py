@@ -92,7 +92,7 @@ def source_config(folder):
     if not isinstance(kind, str) or kind not in KINDS:
         raise ModelError(
             f"{folder}: a {kind or 'nameless'} model cannot be converted, only "
-            f"{', '.join(KINDS)} can"
+            f"{', '.join(KINDS)} and modernbert can"
         )
     for key, plain in _PLAIN.items():
         value = keys.get(key)

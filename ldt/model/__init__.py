@@ -21,6 +21,8 @@ from ldt.model.char_lm.model import LdtForCausalLM
 from ldt.model.config import LdtConfig, usable_length
 from ldt.model.encoders import encoder_classes
 from ldt.model.encoders.longformer import LdtModel
+from ldt.model.encoders.modernbert import LdtModernBertModel
+from ldt.model.encoders.modernbert_config import LdtModernBertConfig
 from ldt.model.heads.classification import LdtForSequenceClassification
 from ldt.model.heads.evidence import LdtForEvidenceAnswering
 from ldt.model.heads.masked_lm import LdtForMaskedLM
@@ -52,6 +54,8 @@ __all__ = [
     "LdtForSequenceClassification",
     "LdtForTokenClassification",
     "LdtModel",
+    "LdtModernBertConfig",
+    "LdtModernBertModel",
     "LdtPreTrainedModel",
     "LdtSeq2SeqConfig",
     "LdtSeq2SeqModel",
@@ -75,6 +79,7 @@ for _encoder in encoder_classes():
         _auto.register(_encoder.config_class, _head.of(_encoder))
 # Where tokenizer_config.json names none.
 AutoTokenizer.register(LdtConfig, tokenizer_class=RobertaTokenizer)
+AutoTokenizer.register(LdtModernBertConfig, tokenizer_class=PreTrainedTokenizerFast)
 
 AutoConfig.register("ldt_causal", LdtCausalConfig)
 AutoTokenizer.register(LdtCausalConfig, tokenizer_class=PreTrainedTokenizerFast)

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from ldt.attention.matmul import has_bfloat16, is_plain, largest_int8
-from ldt.model.layers import LdtLayer
 
 PRECISIONS = ("fp32", "bf16", "int8")
 
@@ -31,14 +30,17 @@ class Int8Linear(nn.Module):
         scale = _scale(weight, largest_int8())
         self.register_buffer("weight", (weight / scale).round().to(torch.int8).T)
         self.register_buffer("scale", scale.squeeze(1))
-        self.register_buffer("bias", linear.bias.detach().float())
+        bias = None if linear.bias is None else linear.bias.detach().float()
+        self.register_buffer("bias", bias)
 
     def forward(self, x):
         """[..., in] -> [..., out]."""
         rows = x.flatten(0, -2).float()
         scale = _scale(rows, 127)
         total = torch._int_mm((rows / scale).round_().to(torch.int8), self.weight)
-        out = total.float().mul_(scale).mul_(self.scale).add_(self.bias)
+        out = total.float().mul_(scale).mul_(self.scale)
+        if self.bias is not None:
+            out = out.add_(self.bias)
         return out.to(x.dtype).unflatten(0, x.shape[:-1])
 
 
@@ -77,7 +79,7 @@ def lower(model, precision):
             raise ValueError(
                 f"int8 runs on the CPU, the model is on {model.device}; bf16 runs there"
             )
-        layers = [layer for layer in model.modules() if isinstance(layer, LdtLayer)]
+        layers = [layer for layer in model.modules() if hasattr(layer, "products")]
         if not layers:
             raise ValueError(
                 f"int8 is for encoders, not for {type(model).__name__}; bf16 is for all"
@@ -108,8 +110,7 @@ def lowered(model, precision):
 
 def _int8_linears(layer):
     """(module, name, `Int8Linear` that is to stand there) of a layer's projections."""
-    modules = layer.attention.self, layer.attention.output, layer.intermediate, layer.output
-    for module in modules:
+    for module in layer.products():
         for name, child in module.named_children():
             if is_plain(child) and not name.endswith("_global"):
                 yield module, name, Int8Linear(child)

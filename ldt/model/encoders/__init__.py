@@ -20,7 +20,12 @@ from importlib import import_module
 from typing import Any
 
 # By name, so that what reads a config.json need not import every encoder.
-ENCODERS = {"ldt": "ldt.model.encoders.longformer:LdtModel"}
+_MODERNBERT = "ldt.model.encoders.modernbert:LdtModernBertModel"
+ENCODERS = {
+    "ldt": "ldt.model.encoders.longformer:LdtModel",
+    "modernbert": _MODERNBERT,  # as transformers reads it
+    "ldt_modernbert": _MODERNBERT,  # with what only ldt computes
+}
 # Models that are no bodies of heads: they write.
 SEQ2SEQ = {"ldt_seq2seq": "ldt.model.seq2seq.model:LdtSeq2SeqModel"}
 

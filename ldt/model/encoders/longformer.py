@@ -70,6 +70,18 @@ class LdtModel(LdtPreTrainedModel):
     def set_input_embeddings(self, value):
         self.embeddings.word_embeddings = value
 
+    @property
+    def position_table(self):
+        """The position embeddings, [rows, d]."""
+        return self.embeddings.position_embeddings.weight
+
+    def global_projections(self):
+        """As `LdtPreTrainedModel.global_projections`: query, key and value of each layer."""
+        for layer in self.encoder.layer:
+            attention = layer.attention.self
+            for name in ("query", "key", "value"):
+                yield getattr(attention, name), getattr(attention, f"{name}_global")
+
     @can_return_tuple
     def forward(
         self,
