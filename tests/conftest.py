@@ -243,3 +243,30 @@ def tiny_led(tmp_path_factory, tokenizer_folder):
     )
     folder = tmp_path_factory.mktemp("led")
     return random_model(folder, LEDForConditionalGeneration, config, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def tiny_modernbert(tmp_path_factory, tokenizer_folder):
+    """A random ModernBERT in transformers' format with its head and tokenizer: 128 tokens long,
+    three layers, of which the first is full and the others have a window of 8."""
+    from transformers import AutoTokenizer, ModernBertConfig, ModernBertForMaskedLM
+
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    config = ModernBertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=24,
+        local_attention=8,
+        max_position_embeddings=128,
+        classifier_pooling="mean",
+        initializer_range=0.3,  # peaked attention
+        bos_token_id=tokenizer.bos_token_id,
+        cls_token_id=tokenizer.cls_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+    )
+    folder = tmp_path_factory.mktemp("modernbert")
+    return random_model(folder, ModernBertForMaskedLM, config, tokenizer)

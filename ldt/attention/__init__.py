@@ -27,6 +27,8 @@ __all__ = [
     "band_probabilities",
     "choose",
     "fill_global_rows",
+    "fill_projected_rows",
+    "full_attention",
     "global_attention",
     "global_probabilities",
     "per_head",
@@ -147,6 +149,47 @@ def fill_global_rows(out, x, query, key, value, layout, *, dropout=0.0, seed=0, 
     q = project(query, x.index_select(0, index)).unflatten(1, out.shape[1:])
     rows = global_attention(q, x, key, value, layout, dropout=dropout, seed=seed, backend=backend)
     return out.index_copy(0, index, rows.to(out.dtype))
+
+
+def fill_projected_rows(out, q, k, v, layout, *, dropout=0.0, seed=0, backend="auto"):
+    """The output of the sliding window, its rows of global tokens filled by attention to their
+    whole document with queries, keys and values that are there already.
+
+    Args:
+        out: [total, heads, dim] of `sliding_window_attention`.
+        q, k, v: [total, heads, dim], of all tokens.
+        layout: of the packed tokens.
+        dropout, seed, backend: as in `sliding_window_attention`.
+
+    Returns:
+        [total, heads, dim].
+    """
+    if torch.compiler.is_compiling():
+        return ops.fill_projected_rows(out, q, k, v, layout, dropout, seed, backend)
+    index = layout.global_index
+    if not len(index):
+        return out.clone()
+    arguments = {"dropout": dropout, "seed": seed}
+    attend = _module(backend, q).projected_global_attention
+    return out.index_copy(0, index, attend(q.index_select(0, index), k, v, layout, **arguments))
+
+
+def full_attention(q, k, v, layout, *, dropout=0.0, seed=0, backend="auto"):
+    """Attention of each token to all tokens of its document; zeros at padding.
+
+    Args:
+        q, k, v: [total, heads, dim].
+        layout: of the packed tokens, of which all but padding are global.
+        dropout, seed, backend: as in `sliding_window_attention`.
+
+    Returns:
+        [total, heads, dim].
+    """
+    arguments = {"dropout": dropout, "seed": seed}
+    if torch.compiler.is_compiling() or layout.key_padding_mask is not None:
+        none = q.new_zeros(q.shape)
+        return fill_projected_rows(none, q, k, v, layout, **arguments, backend=backend)
+    return _module(backend, q).projected_global_attention(q, k, v, layout, **arguments)
 
 
 def choose(device, dtype, dim=64, **pattern):

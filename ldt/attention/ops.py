@@ -56,11 +56,7 @@ def fill_global_rows(out, x, query, key, value, layout, dropout, seed, backend):
 
 
 def fill_projected_rows(out, q, k, v, layout, dropout, seed, backend):
-    """`ldt.attention.fill_global_rows` of projections that were called, as one operator.
-
-    Args:
-        q, k, v: [total, heads, dim], the global projections of all tokens.
-    """
+    """`ldt.attention.fill_projected_rows` as one operator."""
     rest = *_where(layout), dropout, _tensor(seed), backend
     return torch.ops.ldt.fill_projected_rows_forward(out, q, k, v, *rest)[0]
 
@@ -158,12 +154,11 @@ def _run_projected(out, q, k, v, *rest):
     from ldt import attention
 
     *layout, dropout, seed, backend = rest
-    return attention.fill_global_rows(
+    return attention.fill_projected_rows(
         out,
         q,
-        lambda rows: rows.flatten(1),
-        lambda _: k.flatten(1),
-        lambda _: v.flatten(1),
+        k,
+        v,
         _layout(len(q), *layout),
         dropout=dropout,
         seed=0 if seed is None else seed,

@@ -21,7 +21,28 @@ Window = Annotated[
         min=2,
         metavar="TOKENS",
         help="Attention window, in tokens, both sides together; by default 512, of a BART 1024 "
-        "(128 with poolingformer), and a Longformer or LED keeps its own.",
+        "(128 with poolingformer), and a Longformer or LED keeps its own. The full layers of a "
+        "ModernBERT get one only if it is given.",
+    ),
+]
+
+
+RopeTheta = Annotated[
+    float | None,
+    typer.Option(
+        min=1,
+        metavar="NUMBER",
+        help="Base of the rotary angles in the full layers of a ModernBERT; by default its own, "
+        "160000 as published. A model is to be trained on with another one.",
+    ),
+]
+
+RopeScaling = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME:FACTOR",
+        help="Scaling of the rotary angles in the full layers of a ModernBERT, as linear:4 or "
+        "yarn:4. A model is to be trained on with it.",
     ),
 ]
 
@@ -31,8 +52,8 @@ def convert(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="Model to convert: folder or hub id of a BERT, RoBERTa, Longformer, or of a BART "
-            "or LED.",
+            help="Model to convert: folder or hub id of a BERT, RoBERTa, Longformer or ModernBERT, "
+            "or of a BART or LED.",
         ),
     ],
     target: Annotated[
@@ -56,7 +77,7 @@ def convert(
             min=1,
             metavar="TOKENS",
             help="Longest input of the converted model, in tokens; by default 4096, of a BART or "
-            "LED 16384.",
+            "LED 16384, of a ModernBERT its own.",
         ),
     ] = None,
     window: Window = None,
@@ -70,11 +91,13 @@ def convert(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace TARGET if it exists.")
     ] = False,
+    rope_theta: RopeTheta = None,
+    rope_scaling: RopeScaling = None,
 ) -> None:
     """Turn a short-input model into a long-input one.
 
-    An encoder becomes a Longformer or Poolingformer, a BART a LED. At the end both models
-    are run on short inputs, to prove that they compute the same.
+    An encoder becomes a Longformer or Poolingformer, a BART a LED; a ModernBERT stays one. At the
+    end both models are run on short inputs, to prove that they compute the same.
 
     Example: ldt convert FacebookAI/roberta-base roberta-long --max-length 8192
     """
@@ -89,6 +112,8 @@ def convert(
         positions=positions,
         check=check,
         overwrite=overwrite,
+        rope_theta=rope_theta,
+        rope_scaling=rope_scaling,
     )
     for line in report.lines():
         say(line, console=stdout)

@@ -9,11 +9,12 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from ldt.convert import rotary
 from ldt.convert.encoder import EncoderSource
 from ldt.convert.kinds import SEQ2SEQ, source_config
 from ldt.convert.lengthen import POSITION_TABLES, long_config, long_weights
 from ldt.convert.proof import prove
-from ldt.convert.report import Report, shown_path
+from ldt.convert.report import Proved, Report, shown_path
 from ldt.convert.seq2seq import Seq2SeqSource
 from ldt.convert.source import find_source
 from ldt.errors import ModelError, ResourceError, UserError, refusal
@@ -21,6 +22,7 @@ from ldt.files import new_folder, remove_abandoned
 from ldt.inference.masked_text import MaskedText, score, scorer, texts
 from ldt.model import LdtForMaskedLM, load, load_tokenizer, usable_length
 from ldt.model.config import upper_middle_layers
+from ldt.model.config_file import read_values
 from ldt.model.loading import quiet
 
 ARCHITECTURES = ("longformer", "poolingformer")
@@ -50,28 +52,34 @@ def convert(
     second_level=None,
     check=None,
     overwrite=False,
-) -> Report:
+    rope_theta=None,
+    rope_scaling=None,
+) -> Proved:
     """Write a long-input model made from a short-input one, after a proof that it is the same.
 
     `ldt.convert.lengthen` says how config and weights become long, `ldt.convert.proof` what is
-    compared. Everything is in a temporary folder beside the target until the proof holds. Weights
-    are saved in float32. The same source gives the same bytes.
+    compared; of encoders with rotary positions `ldt.convert.rotary` says both. Everything is in a
+    temporary folder beside the target until the proof holds. Weights are saved in float32. The same
+    source gives the same bytes.
 
     Args:
-        source: folder or hub id of a BERT, RoBERTa, XLM-R, CamemBERT, BART, Longformer or LED.
+        source: folder or hub id of a BERT, RoBERTa, XLM-R, CamemBERT, BART, Longformer, LED or
+            ModernBERT.
         target: folder to write; by default ``<last part of source>-<max_length>`` here, for a
             Poolingformer ``<last part of source>-poolingformer-<max_length>``.
         architecture: a name in `ARCHITECTURES`.
         max_length: longest input of the result, in tokens, special tokens included; None: 4,096,
-            and 16,384 where the source is a BART or LED.
+            and 16,384 where the source is a BART or LED; of a ModernBERT its own.
         window: tokens in reach on both sides together, in every layer; None: 512, of a BART 1,024,
-            in a Poolingformer 128, and of a Longformer or LED those that its layers have.
+            in a Poolingformer 128, and of a Longformer or LED those that its layers have. Of a
+            ModernBERT it is that of the full layers; None: they stay full.
         positions: a name in `ldt.convert.lengthen.POSITION_TABLES`.
         second_level: for a Poolingformer: keys of `LdtConfig` that begin with ``pooling`` and their
             values, where they are not the defaults.
         check: file, folder or pattern of text on which source and converted model are scored as
             masked LMs, on the same hidden words.
         overwrite: replace a model that is at ``target``.
+        rope_theta, rope_scaling: of a ModernBERT, see `ldt.convert.rotary.read`.
 
     Raises:
         UserError: an option or the target cannot be used.
@@ -84,6 +92,15 @@ def convert(
     """
     _check_options(architecture, window, positions, max_length)
     folder = find_source(source)
+    kind = read_values(folder).get("model_type")
+    if kind in rotary.KINDS:
+        _check_rotary(kind, architecture, positions)
+        options = max_length, window, rope_theta, rope_scaling
+        return _convert_rotary(folder, kind, source, target, options, check, overwrite)
+    if rope_theta is not None or rope_scaling is not None:
+        raise UserError(
+            f"--rope-theta and --rope-scaling are for rotary positions ({', '.join(rotary.KINDS)})"
+        )
     kind, config = source_config(folder)
     family = Seq2SeqSource if kind in SEQ2SEQ else EncoderSource
     max_length = family.longest if max_length is None else max_length
@@ -108,6 +125,38 @@ def convert(
         if check:
             report.scores = _scores(origin, folder, tokenizer, check, max_length)
     return report
+
+
+def _convert_rotary(folder, kind, source, target, options, check, overwrite):
+    """`convert` of an encoder with rotary positions; options as `ldt.convert.rotary.read` has."""
+    origin = rotary.read(folder, kind, source, *options)
+    longest = usable_length(origin.config)
+    target = Path(target or _default_name(source, folder, "longformer", longest)).expanduser()
+    place = Path(os.path.abspath(target))
+    _check_target(target, place, folder, overwrite)
+    if check and not origin.head:
+        raise UserError(f"--check needs a masked-LM head; {source} has none")
+    tokenizer = load_tokenizer(folder, origin.model.config)
+    _remove_leftovers(place)
+    with _writing(target), new_folder(place) as written:
+        _write(written, origin.config, origin.weights(), tokenizer, origin.generation)
+        # The proof runs what was written, so that it covers saving and loading too.
+        report = rotary.report(origin, source, target, rotary.prove(origin, origin.load(written)))
+        _check_proof(report)
+        _check_tokenizer(tokenizer, written, origin.config)
+        if check:
+            report.scores = _scores(origin, written, tokenizer, check, longest)
+    return report
+
+
+def _check_rotary(kind, architecture, positions):
+    """Refuse options that are of tables of positions."""
+    if architecture != "longformer":
+        raise UserError(f"--architecture {architecture}: a {kind} stays one; leave it out")
+    if positions != "tile":
+        raise UserError(
+            f"--positions {positions}: a {kind} has no table of positions; leave it out"
+        )
 
 
 def _check_options(architecture, window, positions, max_length):
@@ -170,7 +219,7 @@ def _report(source, target, origin, config, weights, positions, checks):
         windows=config.attention_window,
         second_level=_second_level(config),
         head=origin.head_note,
-        facts=origin.facts,
+        further=origin.facts,
         source_windows=origin.windows,
         left_out=origin.left_out,
         positions=positions,
@@ -186,7 +235,11 @@ def _scores(source, folder, tokenizer, check, max_length):
     its longest."""
     short, pad = source.length, source.config.pad_token_id
     text = MaskedText(texts(check), tokenizer, [short, max_length])
-    before = scorer(load(source.folder, LdtForMaskedLM)) if source.windows else _plain(source.model)
+    ours = isinstance(source.model, LdtForMaskedLM)
+    if not ours and not source.windows:
+        before = _plain(source.model)
+    else:
+        before = scorer(source.model if ours else load(source.folder, LdtForMaskedLM))
     after = scorer(load(folder, LdtForMaskedLM))
     return [
         (f"source at {short} tokens", score(before, text, short, pad=pad)),

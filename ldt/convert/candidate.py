@@ -11,9 +11,10 @@ from ldt.convert.kinds import source_config
 from ldt.errors import ModelError
 from ldt.model.config import usable_length
 from ldt.model.config_file import read_values
+from ldt.model.encoders import ENCODERS, SEQ2SEQ
 from ldt.model.loading import find_folder, read_config
 
-_LONG = ("ldt", "ldt_seq2seq", "led", "longformer")  # kinds that are trained as they are
+_LONG = (*ENCODERS, *SEQ2SEQ, "led", "longformer")  # kinds that are trained as they are
 _NAMED = {"longformer": 4096, "led-": 16384}  # part of a name -> input of such models
 SHORT, SHORT_BART = 512, 1024  # tokens that models read which are converted first
 

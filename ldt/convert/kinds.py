@@ -4,7 +4,7 @@ import transformers
 from transformers import LEDConfig, LongformerConfig
 
 from ldt.errors import ModelError
-from ldt.model.config import refuse_other_writers
+from ldt.model.config import refuse_others
 from ldt.model.config_file import make_config, read_values
 from ldt.model.loading import read_config
 from ldt.model.seq2seq.config import is_seq2seq, plain_led
@@ -88,11 +88,11 @@ def source_config(folder):
         kind = "led"  # the authors' own files too
     elif keys.get("attention_mode") and kind in (None, "", "roberta"):
         kind = "longformer"  # the same
-    refuse_other_writers(kind, folder)
+    refuse_others(kind, folder)
     if not isinstance(kind, str) or kind not in KINDS:
         raise ModelError(
             f"{folder}: a {kind or 'nameless'} model cannot be converted, only "
-            f"{', '.join(KINDS)} can"
+            f"{', '.join(KINDS)} and modernbert can"
         )
     for key, plain in _PLAIN.items():
         value = keys.get(key)

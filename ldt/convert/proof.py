@@ -87,6 +87,12 @@ def compared(name, tokens, expected, converted, folder):
     return Check(name, tokens, torch.stack(gaps).max().item(), TOLERANCE * scale)
 
 
+def padded(length):
+    """[rows, length] bool, False at padding: rows of ``length`` tokens and fewer."""
+    lengths = torch.tensor(sorted({length, -(-length // 2), -(-length // 3), 1}, reverse=True))
+    return torch.arange(length) < lengths[:, None]
+
+
 def random_ids(source, shape, generator):
     """Ids [shape] of the source's words, any but padding."""
     ids = torch.randint(source.model.config.vocab_size - 1, shape, generator=generator)
@@ -114,9 +120,8 @@ def _positions(source, model, length, offset, tiled):
 def _compare(name, source, model, length, everywhere):
     """`Check` of rows of ``length`` tokens and fewer."""
     generator = torch.Generator().manual_seed(0)
-    lengths = torch.tensor(sorted({length, -(-length // 2), -(-length // 3), 1}, reverse=True))
-    shape = len(lengths), length
-    real = torch.arange(length) < lengths[:, None]
+    real = padded(length)
+    shape = tuple(real.shape)
     ids = random_ids(source, shape, generator)
     inputs = {
         "input_ids": ids.where(real, torch.tensor(source.config.pad_token_id)),

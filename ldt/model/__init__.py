@@ -19,8 +19,10 @@ from ldt.model.base import LdtPreTrainedModel
 from ldt.model.char_lm.config import LdtCausalConfig
 from ldt.model.char_lm.model import LdtForCausalLM
 from ldt.model.config import LdtConfig, usable_length
-from ldt.model.encoders import ENCODERS, encoder_class
+from ldt.model.encoders import encoder_classes
 from ldt.model.encoders.longformer import LdtModel
+from ldt.model.encoders.modernbert import LdtModernBertModel
+from ldt.model.encoders.modernbert_config import LdtModernBertConfig
 from ldt.model.heads.classification import LdtForSequenceClassification
 from ldt.model.heads.evidence import LdtForEvidenceAnswering
 from ldt.model.heads.masked_lm import LdtForMaskedLM
@@ -52,6 +54,8 @@ __all__ = [
     "LdtForSequenceClassification",
     "LdtForTokenClassification",
     "LdtModel",
+    "LdtModernBertConfig",
+    "LdtModernBertModel",
     "LdtPreTrainedModel",
     "LdtSeq2SeqConfig",
     "LdtSeq2SeqModel",
@@ -68,13 +72,14 @@ _HEADS = {
     AutoModelForSequenceClassification: LdtForSequenceClassification,
     AutoModelForTokenClassification: LdtForTokenClassification,
 }
-for _encoder in map(encoder_class, ENCODERS):
+for _encoder in encoder_classes():
     AutoConfig.register(_encoder.config_class.model_type, _encoder.config_class)
     AutoModel.register(_encoder.config_class, _encoder)
     for _auto, _head in _HEADS.items():
         _auto.register(_encoder.config_class, _head.of(_encoder))
 # Where tokenizer_config.json names none.
 AutoTokenizer.register(LdtConfig, tokenizer_class=RobertaTokenizer)
+AutoTokenizer.register(LdtModernBertConfig, tokenizer_class=PreTrainedTokenizerFast)
 
 AutoConfig.register("ldt_causal", LdtCausalConfig)
 AutoTokenizer.register(LdtCausalConfig, tokenizer_class=PreTrainedTokenizerFast)

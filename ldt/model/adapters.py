@@ -15,9 +15,8 @@ _WHOLE = ("model*.safetensors*", "pytorch_model*.bin*")
 _PREFIX = "base_model.model."  # of every tensor in an adapter's file
 
 
-def offer_targets(model_type, decoder=False):
-    """Tell peft, if it is imported, which modules of ldt's encoders to adapt by default, and
-    of a decoder beside them.
+def offer_targets(config):
+    """Tell peft, if it is imported, which modules of a model of this config to adapt by default.
 
     ``peft.get_peft_model`` looks a model without ``target_modules`` up in a table by its type; the
     table is the only way to say it, and peft need not be imported for those who do not use it.
@@ -25,12 +24,12 @@ def offer_targets(model_type, decoder=False):
     constants = sys.modules.get("peft.utils.constants")
     if constants is not None:
         table = constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
-        table.setdefault(model_type, usual_targets(decoder))
+        table.setdefault(config.model_type, usual_targets(config))
 
 
-def usual_targets(decoder=False):
+def usual_targets(config):
     """Names of the layers that are adapted by default: of an encoder, and of a decoder beside."""
-    return [*PROJECTIONS, *(OF_DECODERS if decoder else ())]
+    return [*config.projections, *(OF_DECODERS if config.is_encoder_decoder else ())]
 
 
 def is_adapter(folder):

@@ -4,10 +4,11 @@ from typing import TypedDict
 
 import torch
 from transformers import PreTrainedModel
+from transformers import initialization as init
 
 from ldt.attention import BACKENDS
 from ldt.model.config import LdtConfig
-from ldt.model.packing import Packing
+from ldt.model.packing import Packing, given_words, pack
 
 
 class OutputOptions(TypedDict, total=False):
@@ -41,6 +42,8 @@ class LdtPreTrainedModel(PreTrainedModel):
     # transformers' Trainer counts labels, which are not the items of every loss; ldt's Trainer asks
     # the head (`Head.loss_items`).
     accepts_loss_kwargs = False
+
+    position_table = None  # the weight [rows, d] of an encoder that learns positions
 
     # Names of the tensors that loading had to make anew, such as those of a new head.
     new_weights: tuple[str, ...] = ()
@@ -80,6 +83,34 @@ class LdtPreTrainedModel(PreTrainedModel):
         """Tensors of a file by the names, without the prefix of the base model, and in the shapes
         of the model of a config; may change the dict ``weights``."""
         return weights
+
+    def global_projections(self):
+        """Pairs of modules of an encoder: a projection, and its twin for global tokens."""
+        return []
+
+    def pack_words(self, input_ids, inputs_embeds, masks, packing=None):
+        """Ids [b, n] or embeddings [b, n, d], whichever was given, and the `Packing` of the batch.
+
+        Args:
+            masks: attention_mask and global_attention_mask.
+            packing: of these masks, where it is known.
+        """
+        words = given_words(input_ids, inputs_embeds)
+        if packing is None:
+            if input_ids is not None:
+                self.warn_if_padding_and_no_attention_mask(input_ids, masks[0])
+            packing = pack(tuple(words.shape[:2]), *masks, words.device)
+        return words, packing
+
+    def _init_weights(self, module):
+        """As in transformers; a module may have ``drawn``, deviation and largest number of its
+        weight, or a ``begin`` for what is its own."""
+        super()._init_weights(module)
+        if hasattr(module, "drawn"):
+            deviation, most = module.drawn
+            init.trunc_normal_(module.weight, std=deviation, a=-most, b=most)
+        if hasattr(module, "begin"):
+            module.begin()
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):

@@ -1,7 +1,7 @@
 """LdtConfig: the encoder's config, read from ldt's, transformers' and the authors' files."""
 
-from dataclasses import field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import LongformerConfig
@@ -9,7 +9,7 @@ from transformers.activations import ACT2FN
 
 from ldt.attention import BACKENDS, POOLINGS, per_head, pooled
 from ldt.errors import ModelError
-from ldt.model.adapters import offer_targets
+from ldt.model.adapters import PROJECTIONS, offer_targets
 from ldt.model.fields import check_values
 
 # Keys of the authors' files that mean nothing once their values are known to be the plain ones.
@@ -29,10 +29,29 @@ _NO_LED = {  # model_type -> why no LED can be made of it
     "umt5": _RELATIVE,
     "longt5": _RELATIVE,
 }
+_RMS_NORM = "RMSNorm"
+_POST_NORM = "rotation in layers that normalize last, with projections apart,"
+_NO_BODY = {  # model_type of a rotary encoder -> what it takes that no encoder here has
+    "ultrabert": f"{_RMS_NORM} with projections apart and a gate of three maps",
+    "eurobert": f"{_RMS_NORM} with grouped heads of keys and values",
+    "neobert": f"{_RMS_NORM} with SwiGLU",
+    "gte": _POST_NORM,
+    "new": _POST_NORM,  # GTE in its authors' own files
+    "nomic_bert": _POST_NORM,
+}
 
 
 class OwnConfig:
-    """What configs of ldt have that read those of other classes; see transformers' own."""
+    """What configs of ldt have that read those of other classes; see transformers' own.
+
+    Attributes:
+        projections: ends of the names of the layers that LoRA adapts by default.
+        lacks: key that models of other kinds have -> the end of a sentence that says why these
+            have not, and what would do.
+    """
+
+    projections: ClassVar[tuple[str, ...]] = PROJECTIONS
+    lacks: ClassVar[dict[str, str]] = {}
 
     @staticmethod
     def plain(values, source="SOURCE"):
@@ -47,18 +66,9 @@ class OwnConfig:
         """
         return dict(values)
 
-    def validate_pooling(self):
-        """Called by `strict` when a config is made.
-
-        Raises:
-            ValueError: an unknown pooling.
-        """
-        if self.pooling not in POOLINGS:
-            raise ValueError(f"pooling must be {', '.join(POOLINGS)}, got {self.pooling!r}")
-
     def to_dict(self):
         """As in transformers; peft, which asks for it first, learns what to adapt by default."""
-        offer_targets(self.model_type, decoder=self.is_encoder_decoder)
+        offer_targets(self)
         return super().to_dict()
 
     @classmethod
@@ -73,9 +83,55 @@ class OwnConfig:
         return cls.plain(values), kwargs
 
 
+class PooledConfig(OwnConfig):
+    """Of models whose layers may have a second level."""
+
+    def validate_pooling(self):
+        """Called by `strict` when a config is made.
+
+        Raises:
+            ValueError: an unknown pooling.
+        """
+        if self.pooling not in POOLINGS:
+            raise ValueError(f"pooling must be {', '.join(POOLINGS)}, got {self.pooling!r}")
+
+
+@dataclass
+class AnswerKeys:
+    """Keys of every encoder's config: the backend, and what its heads learn and decide by.
+
+    Args:
+        attention_backend: a name in `ldt.attention.BACKENDS`, or ``auto``.
+        no_answer_threshold: probability above which a question has no answer in its document; None
+            where the model was taught an answer to every question.
+        answer_thresholds: least score of a ``passage`` and of a ``span`` that is an answer; without
+            one every score is enough.
+        class_weights: what a class counts in the loss, in the order of the outputs; of several
+            classes a row, what it counts where it is there. None: all the same.
+        focal_gamma: power of 1 - p by which the loss of a label of probability p is multiplied.
+        decisions: what the answers of a classification are decided by, beside its weights:
+            thresholds, calibration, confidence (`ldt.tasks.decisions.policy.Policy.facts`).
+        window_merge: how the scores of a candidate in the inputs of one document become one.
+        evidence_weights: of the losses that the heads of `ldt.model.heads.evidence` and
+            `ldt.model.heads.passages` sum up; 1 where one is not named.
+        passage_loss: whether ``each`` passage is right or not by itself, or ``one`` is right, or
+            none; see `ldt.model.heads.passages`.
+    """
+
+    attention_backend: str = "auto"
+    no_answer_threshold: float | None = None
+    answer_thresholds: dict[str, float] = field(default_factory=dict)
+    class_weights: list[float] | None = None
+    focal_gamma: float = 0.0
+    decisions: dict[str, Any] = field(default_factory=dict)
+    window_merge: Literal["mean", "sum"] = "mean"
+    evidence_weights: dict[str, float] = field(default_factory=dict)
+    passage_loss: Literal["each", "one"] = "each"
+
+
 @strict
-class LdtConfig(OwnConfig, LongformerConfig):
-    """transformers' LongformerConfig with the choice of an attention backend.
+class LdtConfig(PooledConfig, AnswerKeys, LongformerConfig):
+    """transformers' LongformerConfig with the keys of `AnswerKeys`.
 
     `attention_window` counts tokens in reach on both sides together, an int for all layers or one
     number a layer, any even number >= 2. `max_position_embeddings` is the size of the position
@@ -94,23 +150,8 @@ class LdtConfig(OwnConfig, LongformerConfig):
             layers, or one a layer, in whose place a list of one number a head may stand.
         causal: whether a token sees only itself and the ``attention_window / 2`` before it, for
             language modelling from left to right; there are no global tokens then.
-        attention_backend: a name in `ldt.attention.BACKENDS`, or ``auto``.
         classifier_pooling: what sequence classification reads: ``cls``, the first real token, as
             transformers' Longformer; or the ``mean`` or ``max`` of all real tokens, by feature.
-        no_answer_threshold: probability above which a question has no answer in its document; None
-            where the model was taught an answer to every question.
-        answer_thresholds: least score of a ``passage`` and of a ``span`` that is an answer; without
-            one every score is enough.
-        class_weights: what a class counts in the loss, in the order of the outputs; of several
-            classes a row, what it counts where it is there. None: all the same.
-        focal_gamma: power of 1 - p by which the loss of a label of probability p is multiplied.
-        decisions: what the answers of a classification are decided by, beside its weights:
-            thresholds, calibration, confidence (`ldt.tasks.decisions.policy.Policy.facts`).
-        window_merge: how the scores of a candidate in the inputs of one document become one.
-        evidence_weights: of the losses that the heads of `ldt.model.heads.evidence` and
-            `ldt.model.heads.passages` sum up; 1 where one is not named.
-        passage_loss: whether ``each`` passage is right or not by itself, or ``one`` is right, or
-            none; see `ldt.model.heads.passages`.
         pooling_layers: numbers of the layers, from 0 on, that have a second level; by default none.
             `upper_middle_layers` are those of the paper.
         pooling_window: tokens in reach of the second level on both sides together, the paper's 512.
@@ -132,16 +173,7 @@ class LdtConfig(OwnConfig, LongformerConfig):
 
     attention_dilation: int | list[int | list[int]] = 1
     causal: bool = False
-    attention_backend: str = "auto"
     classifier_pooling: Literal["cls", "mean", "max"] = "cls"
-    no_answer_threshold: float | None = None
-    answer_thresholds: dict[str, float] = field(default_factory=dict)
-    class_weights: list[float] | None = None
-    focal_gamma: float = 0.0
-    decisions: dict[str, Any] = field(default_factory=dict)
-    window_merge: Literal["mean", "sum"] = "mean"
-    evidence_weights: dict[str, float] = field(default_factory=dict)
-    passage_loss: Literal["each", "one"] = "each"
     pooling_layers: list[int] = field(default_factory=list)
     pooling_window: int = 512
     pooling: str = "ldconv"
@@ -172,13 +204,13 @@ def plain_longformer(values, source="SOURCE"):
     if kind not in ("ldt", "longformer") and not (authors and kind in (None, "", "roberta")):
         if not kind:
             raise ModelError(f"{source}: config.json names no model_type, a Longformer's does")
-        refuse_other_writers(kind, source)
+        refuse_others(kind, source)
         raise ModelError(f"{source} is a {kind} model; ldt convert {source} makes it long")
     return authors_windows(values, source, authors) | {"model_type": "ldt"}
 
 
-def refuse_other_writers(kind, source):
-    """Raise a ModelError for a model_type with a decoder of which no LED can be made.
+def refuse_others(kind, source):
+    """Raise a ModelError for a model_type that is known and neither computed nor converted.
 
     Args:
         source: the folder it is from, for the message.
@@ -187,6 +219,11 @@ def refuse_other_writers(kind, source):
         raise ModelError(
             f"{source}: a {kind} model cannot be converted: {_NO_LED[kind]}; of models with a "
             "decoder bart and led can"
+        )
+    if kind in _NO_BODY:
+        raise ModelError(
+            f"{source}: a {kind} model cannot be used: {_NO_BODY[kind]} is not there; of rotary "
+            "encoders modernbert can"
         )
 
 
@@ -223,6 +260,8 @@ def usable_length(config):
     """Longest input in tokens, special tokens included; of an encoder-decoder the encoder's."""
     if config.is_encoder_decoder:
         return config.max_encoder_position_embeddings
+    if hasattr(config, "longest_input"):
+        return config.longest_input
     return config.max_position_embeddings - config.pad_token_id - 1
 
 

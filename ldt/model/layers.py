@@ -250,6 +250,10 @@ class LdtLayer(GradientCheckpointingLayer):
         x, *probs = self.attention(x, layout, output_attentions, globals_only)
         return in_chunks(self._feed_forward, x, self.chunk), *probs
 
+    def products(self):
+        """The modules whose linear layers `ldt.model.precision` may lower."""
+        return self.attention.self, self.attention.output, self.intermediate, self.output
+
     def _after_attention(self, out, x):
         return self._feed_forward(self.attention.output(out, x), in_place=True)
 

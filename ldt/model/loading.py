@@ -196,13 +196,15 @@ def read_config(folder, **changes):
 
     Raises:
         ModelError: config.json is missing, broken, of another kind of model, or its numbers do not
-            go together.
+            go together; a change that is of other kinds of models.
         TypeError: a change that is no field of the config.
     """
     values = adapters.values(folder)
     config_class = _config_class(values)
     known = {field.name for field in dataclasses.fields(config_class)}
     unknown = changes.keys() - known - {"num_labels", "output_attentions"}
+    for key in unknown & getattr(config_class, "lacks", {}).keys():
+        raise ModelError(f"{folder}: {key}: {config_class.lacks[key]}")
     if unknown:
         raise TypeError(f"{config_class.__name__} has no field {sorted(unknown)[0]!r}")
     if "num_labels" in changes and "id2label" not in changes:
@@ -331,7 +333,9 @@ def _parts(model):
 
 def _kind(name):
     """LdtForMaskedLM and LongformerForMaskedLM -> ForMaskedLM."""
-    return name.removeprefix("Ldt").removeprefix("Longformer").removeprefix("Roberta")
+    for beginning in ("Ldt", "Longformer", "Roberta"):
+        name = name.removeprefix(beginning)
+    return name
 
 
 def _from_dict(values, folder, **kwargs):

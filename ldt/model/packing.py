@@ -109,6 +109,21 @@ def global_at(layout, index):
     return replace(layout, is_global=is_global, num_global=len(index), number=None)
 
 
+def none_global(layout):
+    """The `Layout` without any global token."""
+    return replace(layout, is_global=None, num_global=0, number=None)
+
+
+def all_global(layout):
+    """The `Layout` in which all tokens but padding are global."""
+    keep, count = layout.key_padding_mask, layout.total_tokens
+    if keep is None:
+        keep = torch.ones(count, dtype=torch.bool, device=layout.cu_seqlens.device)
+    else:
+        count = count_globals(keep) if torch.compiler.is_compiling() else int(keep.sum())
+    return replace(layout, is_global=keep, num_global=count, number=None)
+
+
 def real_tokens(shape, attention_mask, device):
     """[b, n] bool from an attention mask, True at real tokens; None means all of them are."""
     if attention_mask is None:

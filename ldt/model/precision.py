@@ -7,7 +7,6 @@ from torch import nn
 
 from ldt.attention import int8
 from ldt.attention.matmul import has_bfloat16, is_plain
-from ldt.model.layers import LdtLayer
 
 PRECISIONS = ("fp32", "bf16", "int8")
 
@@ -32,7 +31,8 @@ class Int8Linear(nn.Module):
         scale = _scale(weight, int8.largest())
         self.register_buffer("weight", (weight / scale).round().to(torch.int8).T)
         self.register_buffer("scale", scale.squeeze(1))
-        self.register_buffer("bias", linear.bias.detach().float())
+        bias = None if linear.bias is None else linear.bias.detach().float()
+        self.register_buffer("bias", bias)
         self._layout = None  # of the weight for its products, in this process
 
     def forward(self, x):
@@ -42,7 +42,9 @@ class Int8Linear(nn.Module):
         if self._layout is None:
             self._layout = int8.packed(self.weight)
         total = int8.product((rows / scale).round_().to(torch.int8), self.weight, self._layout)
-        out = total.mul_(scale).mul_(self.scale).add_(self.bias)
+        out = total.mul_(scale).mul_(self.scale)
+        if self.bias is not None:
+            out = out.add_(self.bias)
         return out.to(x.dtype).unflatten(0, x.shape[:-1])
 
     def __getstate__(self):
@@ -84,7 +86,7 @@ def lower(model, precision):
             raise ValueError(
                 f"int8 runs on the CPU, the model is on {model.device}; bf16 runs there"
             )
-        layers = [layer for layer in model.modules() if isinstance(layer, LdtLayer)]
+        layers = [layer for layer in model.modules() if hasattr(layer, "products")]
         if not layers:
             raise ValueError(
                 f"int8 is for encoders, not for {type(model).__name__}; bf16 is for all"
@@ -115,8 +117,7 @@ def lowered(model, precision):
 
 def _int8_linears(layer):
     """(module, name, `Int8Linear` that is to stand there) of a layer's projections."""
-    modules = layer.attention.self, layer.attention.output, layer.intermediate, layer.output
-    for module in modules:
+    for module in layer.products():
         for name, child in module.named_children():
             if is_plain(child) and not name.endswith("_global"):
                 yield module, name, Int8Linear(child)

@@ -179,7 +179,7 @@ def begin_with_sines(model) -> None:
     learned of neighbours at one position serves at all others from the first step on; of random
     rows each has to be learned by itself.
     """
-    table = model.longformer.embeddings.position_embeddings.weight
+    table = model.base_model.position_table
     sines = sinusoids(torch.arange(len(table)), table.shape[1])
     table.copy_(2**0.5 * model.config.initializer_range * sines)
 

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from ldt.errors import RecipeError, did_you_mean, first_line
 from ldt.model.adapters import usual_targets
+from ldt.model.loading import find_folder, read_config
 from ldt.recipe.recipe import RECIPE, Recipe
 from ldt.recipe.training import Lora
 
@@ -28,6 +29,7 @@ def filled(recipe: Recipe, training: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         RecipeError: peft is not installed, or the training cannot have adapters.
+        ModelError: the model cannot be read.
     """
     where = recipe.where("training", "lora")
     if recipe.task.kind != "examples":
@@ -38,7 +40,9 @@ def filled(recipe: Recipe, training: dict[str, Any]) -> dict[str, Any]:
     if not find_spec("peft"):
         raise RecipeError(f"{where}: needs peft: pip install 'ldt-toolkit[lora]'")
     values = Lora.model_validate(training["lora"]).model_dump()
-    return values | {"targets": values["targets"] or usual_targets(recipe.task.generates)}
+    if not values["targets"]:
+        values["targets"] = usual_targets(read_config(find_folder(recipe.model.path)))
+    return values
 
 
 def adapt(model: PreTrainedModel, recipe: Recipe, lora: dict[str, Any], new: Sequence[int]) -> Any:

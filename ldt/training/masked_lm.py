@@ -42,7 +42,6 @@ from ldt.training.summary import corpus_data, encoded_input, warnings
 
 LENGTH = 512  # of a model from scratch where data.max_length does not say
 DRY = 200  # documents of a source that a dry run reads
-GLOBAL = ("query", "key", "value")  # projections that have a twin for global tokens
 
 
 @dataclass
@@ -224,12 +223,19 @@ class Pretraining(Job[CorpusInputs]):
             copy_local_to_global(model)
         if task.trainable == "positions":
             model.requires_grad_(False)
-            model.longformer.embeddings.position_embeddings.weight.requires_grad_(True)
+            self._positions(model).requires_grad_(True)
         elif not task.global_attention:  # then nothing would train these projections
-            for layer in model.longformer.encoder.layer:
-                for name in GLOBAL:
-                    getattr(layer.attention.self, f"{name}_global").requires_grad_(False)
+            for _, twin in model.base_model.global_projections():
+                twin.requires_grad_(False)
         return model
+
+    def _positions(self, model) -> torch.nn.Parameter:
+        """The position embeddings."""
+        table = model.base_model.position_table
+        if table is None:
+            where = self.recipe.where("task", "trainable")
+            raise RecipeError(f"{where}: {model.config.lacks['position_embeddings']}")
+        return table
 
     def _global_are_copies(self) -> bool:
         """True if the global projections equal the local ones in the model at the beginning."""
@@ -244,13 +250,14 @@ class Pretraining(Job[CorpusInputs]):
 
     def _frozen_rows(self, model) -> FrozenRows:
         task, longest = self.recipe.task, usable_length(model.config)
+        table = self._positions(model)
         if task.source_length >= longest:
             raise RecipeError(
                 f"{self.recipe.where('task', 'source_length')}: {task.source_length:,} tokens, the "
                 f"model has {longest:,} positions: none is new"
             )
         rows = model.config.pad_token_id + 1 + task.source_length
-        return FrozenRows(model.longformer.embeddings.position_embeddings.weight, rows)
+        return FrozenRows(table, rows)
 
     def next_command(self, run):
         return f"ldt finetune RECIPE model.path={run}"
@@ -286,12 +293,8 @@ def copy_local_to_global(model) -> None:
 
     Pretraining without global tokens leaves them as they were (Beltagy et al. 2020, section 5).
     """
-    for layer in model.longformer.encoder.layer:
-        attention = layer.attention.self
-        for name in GLOBAL:
-            getattr(attention, f"{name}_global").load_state_dict(
-                getattr(attention, name).state_dict()
-            )
+    for local, twin in model.base_model.global_projections():
+        twin.load_state_dict(local.state_dict())
 
 
 class FrozenRows(TrainerCallback):

@@ -233,11 +233,13 @@ def test_convert_passes_its_options_and_prints_the_report(run):
     assert run(convert, "a") == (0, "read a\nwrote [/b] x" + "-" * 100 + "\n", "")
     long = ["--max-length", "8", "--window", "4", "--architecture", "poolingformer"]
     long += ["--positions", "random", "--check", "text.txt"]
+    long += ["--rope-theta", "9", "--rope-scaling", "yarn:4"]
     run(convert, "a", "b", *long, "--overwrite")
     options = {"architecture": "longformer", "max_length": None, "window": None}
-    options |= {"positions": "tile", "check": None}
+    options |= {"positions": "tile", "check": None, "rope_theta": None, "rope_scaling": None}
     others = {"architecture": "poolingformer", "max_length": 8, "window": 4}
     others |= {"positions": "random", "check": "text.txt"}
+    others |= {"rope_theta": 9.0, "rope_scaling": "yarn:4"}
     assert seen == [
         (("a", None), options | {"overwrite": False}),
         (("a", Path("b")), others | {"overwrite": True}),

@@ -37,7 +37,9 @@ def test_every_task_has_a_recipe():
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_a_recipe_trains_a_step(path, tiny_longformer, tiny_led, tmp_path, monkeypatch):
+def test_a_recipe_trains_a_step(
+    path, tiny_longformer, tiny_modernbert, tiny_led, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     said = load(path)
     data = tmp_path / "data.jsonl"
@@ -54,7 +56,8 @@ def test_a_recipe_trains_a_step(path, tiny_longformer, tiny_led, tmp_path, monke
         "training.max_steps": 1,
     }
     if said.model.path is not None:
-        overrides["model.path"] = tiny_led if said.task.generates else tiny_longformer
+        encoder = tiny_modernbert if path.stem.startswith("modernbert") else tiny_longformer
+        overrides["model.path"] = tiny_led if said.task.generates else encoder
     elif kind == "pretrain":
         small = {"hidden_size": 16, "num_attention_heads": 2}
         overrides["model.config"] = said.model.config | small

@@ -5,7 +5,7 @@ from transformers import PreTrainedConfig
 
 from ldt.attention import RELATIVE
 from ldt.errors import ModelError
-from ldt.model.adapters import offer_targets
+from ldt.model.adapters import PROJECTIONS, offer_targets
 from ldt.model.config import check_layers, layer_dilations, layer_windows
 from ldt.model.config_file import make_config, read_values
 from ldt.model.loading import find_folder
@@ -35,6 +35,7 @@ class LdtCausalConfig(PreTrainedConfig):
     """
 
     model_type = "ldt_causal"
+    projections = PROJECTIONS
 
     vocab_size: int = 256
     hidden_size: int = 512
@@ -58,7 +59,7 @@ class LdtCausalConfig(PreTrainedConfig):
 
     def to_dict(self):
         """As `ldt.model.config.LdtConfig.to_dict`."""
-        offer_targets(self.model_type)
+        offer_targets(self)
         return super().to_dict()
 
 

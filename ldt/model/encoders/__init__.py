@@ -5,6 +5,8 @@ An encoder is an `ldt.model.base.LdtPreTrainedModel` with
 - ``config``, annotated with the class of its config, and ``base_model_prefix``, the name that heads
   hold it by and that its weights have in front;
 - ``has_global_attention``, False where `global_attention_mask` changes nothing;
+- where its heads have other layers than a Longformer's, ``answers``, as
+  `ldt.model.heads.answers.answers`;
 - ``check(config)``, which raises a ValueError for numbers that do not go together;
 - ``forward(input_ids, attention_mask, global_attention_mask, token_type_ids, **others)``, others
   being those of `ldt.model.base.EncoderInputs` that it knows, which with ``packed=True`` returns
@@ -18,9 +20,19 @@ from importlib import import_module
 from typing import Any
 
 # By name, so that what reads a config.json need not import every encoder.
-ENCODERS = {"ldt": "ldt.model.encoders.longformer:LdtModel"}
+_MODERNBERT = "ldt.model.encoders.modernbert:LdtModernBertModel"
+ENCODERS = {
+    "ldt": "ldt.model.encoders.longformer:LdtModel",
+    "modernbert": _MODERNBERT,  # as transformers reads it
+    "ldt_modernbert": _MODERNBERT,  # with what only ldt computes
+}
 # Models that are no bodies of heads: they write.
 SEQ2SEQ = {"ldt_seq2seq": "ldt.model.seq2seq.model:LdtSeq2SeqModel"}
+
+
+def encoder_classes() -> list[Any]:
+    """The classes of all rows of `ENCODERS`, each once."""
+    return list(dict.fromkeys(map(encoder_class, ENCODERS)))
 
 
 def encoder_class(model_type: str) -> Any:

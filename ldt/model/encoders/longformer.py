@@ -19,7 +19,7 @@ from ldt.model.layers import (
     unused_parameters,
 )
 from ldt.model.outputs import LdtModelOutput
-from ldt.model.packing import check_ids, given_words, global_at, pack
+from ldt.model.packing import check_ids, global_at
 from ldt.model.recompute import recomputing
 
 
@@ -69,6 +69,18 @@ class LdtModel(LdtPreTrainedModel):
 
     def set_input_embeddings(self, value):
         self.embeddings.word_embeddings = value
+
+    @property
+    def position_table(self):
+        """The position embeddings, [rows, d]."""
+        return self.embeddings.position_embeddings.weight
+
+    def global_projections(self):
+        """As `LdtPreTrainedModel.global_projections`: query, key and value of each layer."""
+        for layer in self.encoder.layer:
+            attention = layer.attention.self
+            for name in ("query", "key", "value"):
+                yield getattr(attention, name), getattr(attention, f"{name}_global")
 
     @can_return_tuple
     def forward(
@@ -138,12 +150,8 @@ class LdtModel(LdtPreTrainedModel):
                 others need.
         """
         refuse_vmap(input_ids, attention_mask, global_attention_mask, token_type_ids, position_ids)
-        words = given_words(input_ids, inputs_embeds)
-        if packing is None:
-            if input_ids is not None:
-                self.warn_if_padding_and_no_attention_mask(input_ids, attention_mask)
-            masks = attention_mask, global_attention_mask
-            packing = pack(tuple(words.shape[:2]), *masks, words.device)
+        masks = attention_mask, global_attention_mask
+        words, packing = self.pack_words(input_ids, inputs_embeds, masks, packing)
         x = self._embed(words, packing, input_ids, position_ids, token_type_ids)
         x, rest = self._layers(
             x,

@@ -1,7 +1,8 @@
 """Base of the heads: makes an encoder by the table, and calls it."""
 
 from ldt.model.base import LdtPreTrainedModel
-from ldt.model.encoders import ENCODERS, encoder_class
+from ldt.model.encoders import encoder_class, encoder_classes
+from ldt.model.heads.answers import answers
 from ldt.model.heads.losses import cross_entropy
 from ldt.model.outputs import LdtHeadOutput
 from ldt.model.packing import real_tokens
@@ -21,11 +22,31 @@ class Head(LdtPreTrainedModel):
         self.base_model_prefix = encoder.base_model_prefix
         self.has_global_attention = encoder.has_global_attention
         setattr(self, self.base_model_prefix, encoder(config, add_pooling_layer=add_pooling_layer))
+        self._answers = encoder.answers if hasattr(encoder, "answers") else answers
+        self._answer_names = ()
+
+    def add_answer(self, kind, outputs):
+        """Give the head its layers for a kind of answer, under the encoder's names.
+
+        Args:
+            kind: a name in `ldt.model.heads.answers.KINDS`.
+            outputs: logits a token or row.
+        """
+        layers = self._answers(self.config, kind, outputs)
+        self._answer_names = tuple(layers)
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def answer(self, x):
+        """[..., d] -> [..., outputs], through the layers of `add_answer`."""
+        for name in self._answer_names:
+            x = getattr(self, name)(x)
+        return x
 
     @classmethod
     def config_classes(cls):
         """The config classes of all encoders."""
-        return tuple(encoder_class(name).config_class for name in ENCODERS)
+        return tuple(encoder.config_class for encoder in encoder_classes())
 
     @classmethod
     def of(cls, encoder):

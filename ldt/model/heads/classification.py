@@ -3,11 +3,9 @@
 from typing import Unpack
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 from transformers.utils import can_return_tuple
 
-from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
 from ldt.model.heads.default_globals import first_real, words_of
@@ -20,19 +18,6 @@ from ldt.model.heads.losses import (
     mean,
 )
 from ldt.model.outputs import LdtHeadOutput
-
-
-class ClassificationHead(nn.Module):
-    """Dropout, dense, tanh, dropout, projection to the labels."""
-
-    def __init__(self, config):
-        super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.out_proj = Linear(config.hidden_size, config.num_labels)
-
-    def forward(self, x):
-        return self.out_proj(self.dropout(torch.tanh(self.dense(self.dropout(x)))))
 
 
 class LdtForSequenceClassification(Head):
@@ -53,7 +38,7 @@ class LdtForSequenceClassification(Head):
     def __init__(self, config):
         super().__init__(config)
         self.num_labels = config.num_labels
-        self.classifier = ClassificationHead(config)
+        self.add_answer("document", config.num_labels)
         self.post_init()
 
     @can_return_tuple
@@ -90,7 +75,7 @@ class LdtForSequenceClassification(Head):
             read="first" if pooling == "cls" else "all",
             **kwargs,
         )
-        logits = self.classifier(x if pooling == "cls" else packing.reduce(x, pooling))
+        logits = self.answer(x if pooling == "cls" else packing.reduce(x, pooling))
         loss = None
         if labels is not None:
             loss = self._loss(logits, labels.to(logits.device), num_items_in_batch)

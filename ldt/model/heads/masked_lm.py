@@ -2,36 +2,12 @@
 
 from typing import Unpack
 
-import torch
-from torch import nn
-from transformers import initialization as init
-from transformers.activations import gelu
 from transformers.utils import can_return_tuple
 
-from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
 from ldt.model.heads.losses import cross_entropy
 from ldt.model.outputs import LdtHeadOutput
-
-
-class LMHead(nn.Module):
-    """Dense, gelu, LayerNorm, and the transposed word embeddings."""
-
-    def __init__(self, config):
-        super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
-        self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.decoder = Linear(config.hidden_size, config.vocab_size)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-
-    @property
-    def weight(self):
-        """[vocabulary, width], the decoder's."""
-        return self.decoder.weight
-
-    def forward(self, x):
-        return self.decoder(self.layer_norm(gelu(self.dense(x))))
 
 
 class LdtForMaskedLM(Head):
@@ -46,25 +22,22 @@ class LdtForMaskedLM(Head):
 
     def __init__(self, config):
         super().__init__(config)
-        self.lm_head = LMHead(config)
+        self.add_answer("words", config.vocab_size)
+        names = [name for name, _ in self.named_modules()]
+        self._decoder = next(name for name in names if name.split(".")[-1] == "decoder")
+        holder = self._decoder.rpartition("decoder")[0]
         words = self.get_input_embeddings().weight
         tied = next(name for name, weight in self.named_parameters() if weight is words)
-        self._tied_weights_keys = {
-            "lm_head.decoder.weight": tied,
-            "lm_head.decoder.bias": "lm_head.bias",
-        }
+        self._tied_weights_keys = {f"{self._decoder}.weight": tied}
+        if holder:  # a bias that two names have
+            self._tied_weights_keys[f"{self._decoder}.bias"] = f"{holder}bias"
         self.post_init()
 
-    def _init_weights(self, module):
-        super()._init_weights(module)
-        if isinstance(module, LMHead):
-            init.zeros_(module.bias)
-
     def get_output_embeddings(self):
-        return self.lm_head.decoder
+        return self.get_submodule(self._decoder)
 
     def set_output_embeddings(self, new_embeddings):
-        self.lm_head.decoder = new_embeddings
+        self.set_submodule(self._decoder, new_embeddings)
 
     @can_return_tuple
     def forward(
@@ -94,10 +67,10 @@ class LdtForMaskedLM(Head):
         inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
         x, packing, rest = self.encode(*inputs, **kwargs)
         if not at_labels:
-            logits = self.lm_head(x)
+            logits = self.answer(x)
             return self.token_output(logits, packing, labels, rest, num_items_in_batch)
         labels = packing.pack(labels.to(x.device).masked_fill(~packing.real(), -100))
         places = (labels != -100).nonzero().squeeze(1)
-        logits = self.lm_head(x[places])
+        logits = self.answer(x[places])
         loss = cross_entropy(logits, labels[places], num_items_in_batch)
         return LdtHeadOutput(loss, logits, **rest)

@@ -4,7 +4,6 @@ from functools import partial
 from typing import Unpack
 
 import torch
-from torch import nn
 from transformers.utils import can_return_tuple
 
 from ldt.attention.matmul import Linear
@@ -134,8 +133,7 @@ class LdtForMultipleChoice(Head):
 
     def __init__(self, config):
         super().__init__(config, add_pooling_layer=True)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.classifier = Linear(config.hidden_size, 1)
+        self.add_answer("choice", 1)
         self.post_init()
 
     @takes_documents
@@ -220,7 +218,7 @@ class LdtForMultipleChoice(Head):
             global_attention_mask = real & after_first(separator, 2)
         inputs = input_ids, attention_mask, global_attention_mask, *others
         pooled, _, rest = self.encode(*inputs, read="pooled", **kwargs)
-        return self.classifier(self.dropout(pooled)), rest
+        return self.answer(pooled), rest
 
 
 def _merged_loss(logits, there, example_ids, labels, merge, count):

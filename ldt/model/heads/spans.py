@@ -6,7 +6,6 @@ from typing import Unpack
 import torch
 from transformers.utils import can_return_tuple
 
-from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
 from ldt.model.heads.by_document import (
@@ -42,7 +41,7 @@ class LdtForQuestionAnswering(Head):
             config = copy.deepcopy(config)
             config.num_labels = 2
         super().__init__(config)
-        self.qa_outputs = Linear(config.hidden_size, 2)
+        self.add_answer("spans", 2)
         self.post_init()
 
     @takes_documents
@@ -108,7 +107,7 @@ class LdtForQuestionAnswering(Head):
     def _sides_and_rest(self, *inputs, **kwargs):
         """`_sides`, and the dict of the encoder's other outputs."""
         x, packing, rest = self.encode(*inputs, **kwargs)
-        return (*unpacked_sides(self.qa_outputs(x), packing), packing.real()), rest
+        return (*unpacked_sides(self.answer(x), packing), packing.real()), rest
 
 
 def unpacked_sides(logits, packing):

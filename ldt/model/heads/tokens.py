@@ -2,10 +2,8 @@
 
 from typing import Unpack
 
-from torch import nn
 from transformers.utils import can_return_tuple
 
-from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
 from ldt.model.heads.base import Head
 from ldt.model.heads.losses import class_items, class_weights
@@ -21,8 +19,7 @@ class LdtForTokenClassification(Head):
     def __init__(self, config):
         super().__init__(config)
         self.num_labels = config.num_labels
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.classifier = Linear(config.hidden_size, config.num_labels)
+        self.add_answer("tokens", config.num_labels)
         self.post_init()
 
     @can_return_tuple
@@ -49,7 +46,7 @@ class LdtForTokenClassification(Head):
         """
         inputs = input_ids, attention_mask, global_attention_mask, token_type_ids
         x, packing, rest = self.encode(*inputs, **kwargs)
-        logits = self.classifier(self.dropout(x))
+        logits = self.answer(x)
         weighing = class_weights(self.config, logits.device), self.config.focal_gamma
         return self.token_output(logits, packing, labels, rest, num_items_in_batch, *weighing)
 

@@ -8,13 +8,13 @@ from transformers import LEDConfig
 
 from ldt.errors import ModelError
 from ldt.model.config import (
-    OwnConfig,
+    PooledConfig,
     authors_windows,
     check_layers,
     check_pad_token,
     check_pooling,
     layer_dilations,
-    refuse_other_writers,
+    refuse_others,
 )
 
 OURS = ("ldt_seq2seq", "led")  # model_types
@@ -34,7 +34,7 @@ _NAMES["LdtSeq2SeqModel"] = "LEDModel"
 
 
 @strict
-class LdtSeq2SeqConfig(OwnConfig, LEDConfig):
+class LdtSeq2SeqConfig(PooledConfig, LEDConfig):
     """transformers' LEDConfig with what `LdtConfig` adds to a Longformer's: a choice of backends,
     dilated windows and the second level of a Poolingformer, all of the encoder alone.
 
@@ -109,7 +109,7 @@ def plain_led(values, source="SOURCE"):
     """
     kind = values.get("model_type")
     if not is_seq2seq(values):
-        refuse_other_writers(kind, source)
+        refuse_others(kind, source)
         more = f"; ldt convert {source} makes it a long one" if kind == "bart" else ""
         raise ModelError(f"{source}: a model of kind {kind}, not an encoder-decoder (led){more}")
     for key, fixed in _FIXED.items():

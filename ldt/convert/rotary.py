@@ -1,0 +1,262 @@
+"""Encoders with rotary positions made long: a longer input, windows for full layers, other angles.
+
+Weights stay as they are: there is no table of positions. What was full attention becomes a window
+with the global tokens of a task, so that time and memory grow with the length; equal to the source
+while a document fits half the window, and with all tokens global at any length. Layers with a
+window keep their window and their angles.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+
+from ldt.convert.proof import Check, compared, padded, random_ids
+from ldt.convert.report import Proved, sizes
+from ldt.convert.source import PROVED_LENGTH
+from ldt.errors import ModelError, UserError
+from ldt.model import LdtForMaskedLM, LdtModernBertModel, load, usable_length
+from ldt.model.encoders.modernbert_config import check_modernbert
+from ldt.model.loading import quiet, read_config
+
+KINDS = {"modernbert": "ModernBert"}  # model_type -> how transformers' classes of it begin
+SCALINGS = ("linear", "yarn")
+_FULL = "full_attention"
+
+
+@dataclass
+class RotarySource:
+    """A source and what is to become of it.
+
+    Attributes:
+        folder: where its files are.
+        kind: its model_type.
+        model: of ldt, with the masked-LM head where the file has one.
+        config: of the converted model.
+    """
+
+    folder: Path
+    kind: str
+    model: transformers.PreTrainedModel
+    config: transformers.PreTrainedConfig
+
+    generation = None
+
+    @property
+    def head(self):
+        """Whether there is a masked-LM head."""
+        return isinstance(self.model, LdtForMaskedLM)
+
+    @property
+    def length(self):
+        """Longest input in tokens."""
+        return usable_length(self.model.config)
+
+    def weights(self):
+        """{name: float32 tensor}, those of the source; tied ones once."""
+        weights = self.model.state_dict()
+        if self.head and self.model.config.tie_word_embeddings:
+            for name in self.model._tied_weights_keys:
+                weights.pop(name)
+        return weights
+
+    def load(self, folder):
+        """The converted model as it was written."""
+        return load(folder, type(self.model))
+
+
+def read(folder, kind, source, max_length, window, rope_theta, rope_scaling):
+    """The `RotarySource` in a folder.
+
+    Args:
+        kind: its model_type, of `KINDS`.
+        source: its name, for messages.
+        max_length: longest input of the converted model, in tokens; None: the source's.
+        window: for full layers, in tokens, both sides together; None: they stay full.
+        rope_theta: base of the angles in layers that were full; None: the source's.
+        rope_scaling: ``NAME:FACTOR``, of the same layers, NAME in `SCALINGS`; None: the source's.
+
+    Raises:
+        ModelError: config or weights cannot be used.
+        UserError: the length would cut the source's, or an option does not fit it.
+    """
+    config = read_config(folder)
+    if not config.is_plain:
+        raise ModelError(f"{folder}: has ldt's own keys; convert the model that it came from")
+    length = usable_length(config)
+    max_length = length if max_length is None else max_length
+    if max_length < length:
+        raise UserError(
+            f"--max-length {max_length} would cut the {length} tokens of {source}; "
+            f"{length} is the least"
+        )
+    head = "decoder.bias" in _names(folder)
+    model = load(folder, LdtForMaskedLM if head else LdtModernBertModel)
+    if head and model.new_weights:
+        raise ModelError(f"{folder}: weights are missing: {', '.join(model.new_weights)}")
+    angles = {kind: dict(found) for kind, found in config.rope_parameters.items()}
+    if rope_theta is not None:
+        angles[_FULL]["rope_theta"] = rope_theta
+    if rope_scaling is not None:
+        name, factor = _scaling(rope_scaling)
+        angles[_FULL] |= {"rope_type": name, "factor": factor}
+        if name == "yarn":
+            angles[_FULL]["original_max_position_embeddings"] = length
+    config.rope_parameters = angles
+    config.max_position_embeddings = max_length
+    config.full_attention_window = window
+    config.architectures = [type(model).__name__]
+    config.dtype = "float32"
+    try:
+        check_modernbert(config)
+    except ValueError as error:
+        raise UserError(f"{source}: {error}") from error
+    return RotarySource(folder, kind, model, config)
+
+
+def _names(folder):
+    from ldt.model.weights import read_weights
+
+    return read_weights(folder, mapped=True).keys()
+
+
+@quiet()
+@torch.no_grad()
+def prove(source, model) -> list[Check]:
+    """Compare a converted model with transformers' model of the source on random tokens.
+
+    The source is run with the angles of the converted model: what other angles change no proof can
+    say.
+
+    Args:
+        source: `RotarySource`.
+        model: the converted one, of ldt's class.
+
+    Raises:
+        ModelError: the source's outputs are not finite.
+    """
+    window = source.config.full_attention_window
+    longest = min(source.length, PROVED_LENGTH)
+    last = source.config.max_position_embeddings - longest
+    cases = [("full layers", longest, 0, False)]
+    if window is not None:
+        short = min(window // 2 + 1, longest)
+        cases = [("window", short, 0, False), ("global attention", longest, 0, True)]
+    cases.append(("last positions", cases[0][1], last, False))
+    theirs = _of_transformers(source)
+    return [_compare(name, source, theirs, model, *case) for name, *case in cases]
+
+
+def _of_transformers(source):
+    """The source as transformers computes it, with the angles of the converted model."""
+    values = source.model.config.to_diff_dict()
+    values |= {
+        "rope_parameters": source.config.rope_parameters,
+        "max_position_embeddings": source.config.max_position_embeddings,
+    }
+    beginning = KINDS[source.kind]
+    config = getattr(transformers, f"{beginning}Config").from_dict(values)
+    config._attn_implementation = "sdpa"
+    cls = getattr(transformers, beginning + ("ForMaskedLM" if source.head else "Model"))
+    model = cls(config)
+    model.load_state_dict(source.weights(), strict=False)
+    model.tie_weights()
+    return model.float().eval()
+
+
+def _compare(name, source, theirs, model, length, offset, everywhere):
+    """`Check` of rows of ``length`` tokens and fewer, at positions from ``offset`` on."""
+    generator = torch.Generator().manual_seed(0)
+    real = padded(length)
+    ids = random_ids(source, real.shape, generator)
+    inputs = {
+        "input_ids": ids.where(real, torch.tensor(source.config.pad_token_id)),
+        "attention_mask": real.long(),
+        "position_ids": offset + torch.arange(length)[None],
+    }
+    outputs = []
+    for each, more in (
+        (theirs, {}),
+        (model, {"global_attention_mask": real.long() * everywhere}),
+    ):
+        states = each.base_model(**inputs, **more).last_hidden_state[real]
+        outputs.append([states])
+        if source.head:
+            outputs[-1].append(each.decoder(each.head(states[:64])))
+    return compared(name, length, *outputs, source.folder)
+
+
+@dataclass
+class RotaryReport(Proved):
+    """Result of a conversion. `lines` or `str` make it text.
+
+    Attributes:
+        kind: the source's model_type.
+        config: of the converted model.
+        parameters: how many there are.
+        source_length: longest input before, in tokens.
+        tensors: how many were copied.
+        head: whether there is a masked-LM head.
+    """
+
+    kind: str
+    config: transformers.PreTrainedConfig
+    parameters: int
+    source_length: int
+    tensors: int
+    head: bool
+
+    def facts(self):
+        """What is said, by what it is about."""
+        config = self.config
+        full = config.layer_types.count(_FULL)
+        window = "none, they see the whole document"
+        if config.full_attention_window:
+            window = f"{config.full_attention_window:,} tokens, both sides together"
+        local = sizes([config.local_attention // 2 * 2])
+        angles = dict(config.rope_parameters[_FULL])
+        theta, how = angles["rope_theta"], angles["rope_type"]
+        scaled = "" if how == "default" else f", {how} scaling by {angles['factor']:g}"
+        return {
+            "model": f"{self.kind}, {config.num_hidden_layers} layers of width "
+            f"{config.hidden_size}, {self.parameters:,} parameters",
+            "longest input": f"{self.source_length:,} -> {config.max_position_embeddings:,} tokens",
+            "full layers": f"{full}, window: {window}",
+            "local layers": f"{len(config.layer_types) - full}, window: {local} tokens, as before",
+            "angles": f"theta {theta:,g}{scaled} in full layers; local ones as before",
+            "masked-LM head": "kept" if self.head else "none in the source",
+            "weights": f"{self.tensors} tensors copied",
+        }
+
+
+def report(source, name, target, checks):
+    """The `RotaryReport` of a conversion."""
+    weights = source.weights()
+    return RotaryReport(
+        source=str(name),
+        target=target,
+        checks=checks,
+        scores=[],
+        kind=source.kind,
+        config=source.config,
+        parameters=sum(tensor.numel() for tensor in weights.values()),
+        source_length=source.length,
+        tensors=len(weights),
+        head=source.head,
+    )
+
+
+def _scaling(text):
+    """(name, factor) of ``--rope-scaling``; UserError where it is none."""
+    name, _, factor = text.partition(":")
+    try:
+        number = float(factor)
+    except ValueError:
+        number = 0.0
+    if name not in SCALINGS or not 1 <= number < float("inf"):
+        raise UserError(
+            f"--rope-scaling must be {' or '.join(f'{each}:FACTOR' for each in SCALINGS)} with a "
+            f"factor of 1 or more, got {text}"
+        )
+    return name, number

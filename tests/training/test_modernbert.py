@@ -1,0 +1,161 @@
+"""A folder of a ModernBERT in every command: each task, pretraining, adapters, int8, conversion."""
+
+import json
+import os
+import signal
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from recipe_data import LINES
+from training_runs import assert_same_run, documents, train
+from transformers import AutoModelForSequenceClassification, pipeline
+from typer.testing import CliRunner
+
+from ldt.cli import app
+from ldt.convert import convert
+from ldt.errors import ModelError, RecipeError
+from ldt.inference.predict import predict
+from ldt.model import LdtForMaskedLM, LdtModernBertModel, load
+from ldt.recipe import recipe as recipes
+from ldt.tasks import TASKS
+from ldt.training.signals import Interrupted
+
+ANSWERING = [name for name, task in TASKS.items() if task.kind == "examples" and not task.generates]
+SHORT = ("training.max_steps=2", "training.eval_strategy=no", "training.save_strategy=no")
+
+
+def write_lines(name, count=8):
+    lines = [json.dumps({"id": n} | LINES[name](n)) for n in range(count)]
+    Path("data.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def answers(run, source="data.jsonl", **options):
+    Path("answers.jsonl").unlink(missing_ok=True)
+    assert predict(source, model=run, output="answers.jsonl", **options) == 0
+    return [json.loads(line) for line in Path("answers.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("name", "windows"),
+    [*((name, False) for name in ANSWERING), ("squad", True), ("wikihop", True)],
+)
+def test_each_task_learns_and_answers_on_it(name, windows, tiny_modernbert, place):
+    write_lines(name)
+    model = str(tiny_modernbert)
+    if windows:
+        convert(model, "long", max_length=128, window=8)
+        model = "long"
+    Path("r.yaml").write_text(
+        f"task: {{name: {name}}}\nmodel: {{path: {model}}}\n"
+        "data: {train: data.jsonl, max_length: 64}\n"
+    )
+    train(recipes.load("r.yaml", SHORT, command="finetune"))
+    config = json.loads(Path("runs/r/config.json").read_text())
+    assert config["model_type"] == ("ldt_modernbert" if windows else "modernbert")
+    assert type(load("runs/r", TASKS[name].model_construct().head()).base_model) is (
+        LdtModernBertModel
+    )
+    found = answers("runs/r")
+    assert len(found) == 8
+    assert not any("error" in answer for answer in found)
+
+
+def test_a_classification_learns_is_resumed_and_is_read_by_transformers(
+    recipe, tiny_modernbert, at_step
+):
+    options = (f"model.path={tiny_modernbert}", "task.pooling=mean")
+    metrics = train(recipe(*options, "training.output_dir=runs/whole"))
+    assert metrics["eval_accuracy"] >= 0
+    at_step(5, lambda model: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        train(recipe(*options))
+    at_step(0, None)
+    train(recipe(*options), resume=True)
+    assert_same_run("runs/whole", "runs/r")
+    found = {answer["id"]: answer for answer in answers("runs/r", "dev.jsonl")}
+    classify = pipeline("text-classification", model="runs/r", top_k=None)
+    texts = [json.loads(line) for line in Path("dev.jsonl").read_text().splitlines()]
+    for line in texts:
+        mine = found[line["id"]]["scores"]
+        for other in classify(line["text"])[0]:
+            assert mine[other["label"]] == pytest.approx(other["score"], abs=1e-3)
+    assert type(AutoModelForSequenceClassification.from_pretrained("runs/r")).__name__ == (
+        "ModernBertForSequenceClassification"
+    )
+
+
+def test_int8_answers_nearly_the_same(recipe, tiny_modernbert):
+    train(recipe(f"model.path={tiny_modernbert}"))
+    exact = answers("runs/r", "dev.jsonl")
+    low = answers("runs/r", "dev.jsonl", precision="int8")
+    for a, b in zip(exact, low, strict=True):
+        assert b["scores"] == pytest.approx(a["scores"], abs=0.05)
+    assert any(a["scores"] != b["scores"] for a, b in zip(exact, low, strict=True))
+
+
+def test_a_masked_lm_is_trained_on(pretraining_recipe, tiny_modernbert):
+    options = (f"model.path={tiny_modernbert}", "task.mask_fraction=0.3")
+    metrics = train(pretraining_recipe(*options))
+    first, *_, last = (
+        row["loss"]
+        for row in map(json.loads, Path("runs/r/metrics.jsonl").read_text().splitlines())
+        if "loss" in row
+    )
+    assert last < first
+    assert metrics["eval_loss"] > 0
+    model = load("runs/r", LdtForMaskedLM)
+    assert model.new_weights == ()
+    before = load(tiny_modernbert, LdtForMaskedLM)
+    moved = [
+        name
+        for name, weight in model.named_parameters()
+        if not torch.equal(weight, before.get_parameter(name))
+    ]
+    assert len(moved) == len(list(model.parameters()))
+
+
+def test_positions_alone_and_other_windows_are_refused_in_a_line(
+    pretraining_recipe, recipe, tiny_modernbert
+):
+    path = f"model.path={tiny_modernbert}"
+    with pytest.raises(RecipeError, match="trainable=positions: a ModernBERT has no table"):
+        train(pretraining_recipe(path, "task.trainable=positions", "task.source_length=32"))
+    for make in (recipe, pretraining_recipe):
+        with pytest.raises(ModelError, match="attention_window: a ModernBERT has windows of its"):
+            train(make(path, "model.window=8"))
+    with pytest.raises(RecipeError, match="makes a model that reads them"):
+        train(recipe(path, "data.max_length=256"))
+
+
+@pytest.mark.skipif(not find_spec("peft"), reason="the package peft is not installed")
+def test_an_adapter_is_trained_and_merged(recipe, tiny_modernbert):
+    train(recipe(f"model.path={tiny_modernbert}", "training.lora={r: 2}"))
+    adapter = json.loads(Path("runs/r/adapter/adapter_config.json").read_text())
+    assert adapter["target_modules"] == ["Wqkv"]
+    merged, alone = (answers(run, "dev.jsonl") for run in ("runs/r", "runs/r/adapter"))
+    for a, b in zip(merged, alone, strict=True):
+        assert b["scores"] == pytest.approx(a["scores"], abs=1e-4)
+
+
+def test_the_commands_of_a_new_user(place, tiny_modernbert):
+    """Convert, pretrain, finetune, predict, perplexity, from the shell."""
+    documents("lines.jsonl", 30, 2)
+    lines = map(json.loads, Path("lines.jsonl").read_text().splitlines())
+    Path("text.txt").write_text("\n".join(line["text"] for line in lines))
+    Path("c.yaml").write_text("task: {name: classification}\ndata: {train: train.jsonl}\n")
+    Path("p.yaml").write_text(
+        "task: {name: mlm, mask_fraction: 0.3}\n"
+        "data: {train: text.txt, eval_fraction: 0.1, documents: line, tokens_per_step: 512}\n"
+    )
+    for command in (
+        ["convert", str(tiny_modernbert), "long", "--max-length", "256", "--window", "16"],
+        ["pretrain", "p.yaml", "model.path=long", *SHORT],
+        ["finetune", "c.yaml", "model.path=runs/p", *SHORT],
+        ["predict", "dev.jsonl", "--model", "runs/c", "--output", "a.jsonl"],
+        ["perplexity", "--model", "runs/p", "--input", "text.txt", "--length", "64"],
+    ):
+        run = CliRunner().invoke(app, command)
+        assert run.exit_code == 0, (command, run.output)
+    assert len(Path("a.jsonl").read_text().splitlines()) == 7
