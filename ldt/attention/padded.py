@@ -48,42 +48,52 @@ def any_number(is_global):
     return Globals(is_global, positions, found > 0)
 
 
-def sliding_window_attention(q, k, v, keep, far, *, window):
-    """`ldt.attention.reference.sliding_window_attention` of padded rows, each a document.
+class Window:
+    """A sliding window over padded rows; layers of one window share it.
 
     Args:
-        q, k, v: [b, n, heads, dim], the local projections.
         keep: [b, n] bool, real tokens.
         far: `Globals`, None where no token is global.
         window: tokens in reach on both sides together, even, >= 2.
-
-    Returns:
-        [b, n, heads, dim]; zeros at padding, of no meaning at global tokens.
     """
-    reach, length, device = window // 2, q.shape[1], q.device
-    block = min(max(reach, BLOCK[0]), BLOCK[1])
-    rows = _blocks(length, block, device)
-    keys = rows[:, :1] - reach + torch.arange(block + 2 * reach, device=device)
-    inside = (keys >= 0) & (keys < length)
-    offset = keys[:1] + reach - rows[0][:, None]  # of a key from the first that a query sees
-    near = (offset >= 0) & (offset <= 2 * reach)
-    local = keep if far is None else keep & ~far.is_global
-    seen = near & (_fetch(local, keys) & inside)[:, :, None, None]
-    queries = _fetch(q * q.shape[-1] ** -0.5, rows)
-    # The least number, not -inf: a row that sees no key stays finite.
-    least = torch.finfo(q.dtype).min
-    scores = torch.where(seen, torch.einsum("bcqhd,bckhd->bchqk", queries, _fetch(k, keys)), least)
-    if far is None:
-        out = torch.einsum("bchqk,bckhd->bcqhd", scores.softmax(-1), _fetch(v, keys))
-    else:
-        at = far.positions[:, :, None, None].expand(-1, -1, *q.shape[2:])
-        everywhere = torch.einsum("bcqhd,bghd->bchqg", queries, k.gather(1, at))
-        everywhere = torch.where(far.present[:, None, None, None], everywhere, least)
-        probs = torch.cat([scores, everywhere], -1).softmax(-1)
-        beside, beyond = probs[..., : keys.shape[1]], probs[..., keys.shape[1] :]
-        out = torch.einsum("bchqk,bckhd->bcqhd", beside, _fetch(v, keys))
-        out = out + torch.einsum("bchqg,bghd->bcqhd", beyond, v.gather(1, at))
-    return torch.where(keep[:, :, None, None], _joined(out, length), 0.0)
+
+    def __init__(self, keep, far, window):
+        reach, length, device = window // 2, keep.shape[1], keep.device
+        block = min(max(reach, BLOCK[0]), BLOCK[1])
+        self.keep, self.far = keep, far
+        self.rows = _blocks(length, block, device)
+        self.keys = self.rows[:, :1] - reach + torch.arange(block + 2 * reach, device=device)
+        inside = (self.keys >= 0) & (self.keys < length)
+        offset = self.keys[:1] + reach - self.rows[0][:, None]  # from the first that a query sees
+        near = (offset >= 0) & (offset <= 2 * reach)
+        local = keep if far is None else keep & ~far.is_global
+        self.seen = near & (_fetch(local, self.keys) & inside)[:, :, None, None]
+
+    def attention(self, q, k, v):
+        """`ldt.attention.reference.sliding_window_attention` of padded rows, each a document.
+
+        Args:
+            q, k, v: [b, n, heads, dim], the local projections.
+
+        Returns:
+            [b, n, heads, dim]; zeros at padding, of no meaning at global tokens.
+        """
+        # The least number, not -inf: a row that sees no key stays finite.
+        far, size, least = self.far, self.keys.shape[1], torch.finfo(q.dtype).min
+        queries = _fetch(q * q.shape[-1] ** -0.5, self.rows)
+        scores = torch.einsum("bcqhd,bckhd->bchqk", queries, _fetch(k, self.keys))
+        scores = torch.where(self.seen, scores, least)
+        if far is None:
+            out = torch.einsum("bchqk,bckhd->bcqhd", scores.softmax(-1), _fetch(v, self.keys))
+        else:
+            at = far.positions[:, :, None, None].expand(-1, -1, *q.shape[2:])
+            everywhere = torch.einsum("bcqhd,bghd->bchqg", queries, k.gather(1, at))
+            everywhere = torch.where(far.present[:, None, None, None], everywhere, least)
+            probs = torch.cat([scores, everywhere], -1).softmax(-1)
+            beside, beyond = probs[..., :size], probs[..., size:]
+            out = torch.einsum("bchqk,bckhd->bcqhd", beside, _fetch(v, self.keys))
+            out = out + torch.einsum("bchqg,bghd->bcqhd", beyond, v.gather(1, at))
+        return torch.where(self.keep[:, :, None, None], _joined(out, q.shape[1]), 0.0)
 
 
 def global_attention(q, x, key, value, keep):

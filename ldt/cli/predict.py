@@ -209,6 +209,13 @@ def predict(
             "part of the output, and ldt merge the output of all parts.",
         ),
     ] = None,
+    runtime: Annotated[
+        Literal["torch", "onnx"],
+        typer.Option(
+            help="Library that runs the model: torch, or ONNX Runtime for a folder that ldt export "
+            "wrote."
+        ),
+    ] = "torch",
     workers: Annotated[
         str,
         typer.Option(
@@ -272,5 +279,6 @@ def predict(
             passages_test=passages_test,
             chunks=chunks,
             shard=shard,
+            runtime=runtime,
             workers=seats(workers, device),
         )

@@ -58,8 +58,11 @@ class PaddedModel(nn.Module):
         encoder, keep = self.model.base_model, attention_mask != 0
         far = self.find(self.model.config, input_ids, keep, global_attention_mask)
         x = _embedded(encoder, input_ids, token_type_ids)
-        for layer in encoder.encoder.layer:
-            x = _layer(layer, x, keep, far)
+        layers = encoder.encoder.layer
+        sizes = [layer.attention.self.pattern["window"] for layer in layers]
+        windows = {size: padded.Window(keep, far, size) for size in set(sizes)}
+        for layer, size in zip(layers, sizes, strict=True):
+            x = _layer(layer, x, windows[size])
         return self.head(self.model, x, keep, positions)
 
 
@@ -104,18 +107,17 @@ def _embedded(encoder, ids, types):
     return parts.LayerNorm(x + parts.token_type_embeddings(types))
 
 
-def _layer(layer, x, keep, far):
-    out = _attention(layer.attention.self, x, keep, far).flatten(2)
+def _layer(layer, x, window):
+    out = _attention(layer.attention.self, x, window).flatten(2)
     x = _residual(layer.attention.output, out, x)
     wide = layer.intermediate.activation(_linear(layer.intermediate.dense, x))
     return _residual(layer.output, wide, x)
 
 
-def _attention(level, x, keep, far):
+def _attention(level, x, window):
     """[b, n, heads, dim], both kinds of attention, and the second level."""
     q, k, v = (_split(level, project, x) for project in (level.query, level.key, level.value))
-    window = level.pattern["window"]
-    out = padded.sliding_window_attention(q, k, v, keep, far, window=window)
+    out, keep, far = window.attention(q, k, v), window.keep, window.far
     if far is not None:
         asked = x.gather(1, far.positions[:, :, None].expand(-1, -1, x.shape[2]))
         asked = _split(level, level.query_global, asked)
@@ -185,7 +187,7 @@ def _candidates(model, x, keep, positions):
     return (torch.where(positions >= 0, logits, torch.finfo(x.dtype).min),)
 
 
-_HEADS: dict[type, Callable] = {
+HEADS: dict[type, Callable] = {
     LdtForSequenceClassification: _documents,
     LdtForTokenClassification: _tokens,
     LdtForQuestionAnswering: _spans,
@@ -195,6 +197,11 @@ _HEADS: dict[type, Callable] = {
 
 
 def _head_of(model):
-    """The function of `_HEADS` of a model; None where there is none."""
-    found = (head for kind, head in _HEADS.items() if isinstance(model, kind))
+    """The function of `HEADS` of a model; None where there is none."""
+    found = (head for kind, head in HEADS.items() if isinstance(model, kind))
     return next(found, None)
+
+
+def has_head(head: type) -> bool:
+    """True of a class of heads that `PaddedModel` has."""
+    return issubclass(head, tuple(HEADS))

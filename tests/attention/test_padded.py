@@ -30,7 +30,7 @@ def test_padded_rows_equal_the_definition(shape, window, share):
     width = HEADS * DIM
     q, k, v = torch.randn(3, *shape, HEADS, DIM, dtype=torch.float64) * 2
     far = padded.any_number(is_global) if share else None
-    out = padded.sliding_window_attention(q, k, v, keep, far, window=window)
+    out = padded.Window(keep, far, window).attention(q, k, v)
     flat = (t.flatten(0, 1) for t in (q, k, v))
     expected = reference.sliding_window_attention(*flat, layout, window=window)
     if not share:
