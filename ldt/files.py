@@ -20,7 +20,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from ldt.errors import ResourceError, UserError, first_line
+from ldt.errors import ResourceError, UserError, first_line, refusal
 
 log = logging.getLogger("ldt")
 _TORCH_WRITE = ("PytorchStreamWriter", "inline_container", "unexpected pos")
@@ -368,6 +368,41 @@ def check_target(target: Path) -> None:
         raise UserError(f"{target}: a folder; name a file for the answers")
     if not target.parent.is_dir():
         raise UserError(f"{target.parent}: no such folder; make it or name another for the answers")
+
+
+def check_new_folder(target: Path, source: Path, overwrite: bool) -> None:
+    """Refuse a folder for a model that is in use or cannot be made, before anything is loaded.
+
+    Args:
+        target: folder to make.
+        source: folder that it is made from.
+        overwrite: whether a model that is there may be replaced.
+
+    Raises:
+        UserError: it is one of them.
+    """
+    place, here = Path(os.path.abspath(target)), Path(os.path.realpath(source))
+    if Path(os.path.realpath(place)) in (here, *here.parents):
+        raise UserError(f"{target} is or holds the source; name another target")
+    if place.exists() or place.is_symlink():
+        if not overwrite:
+            raise UserError(f"{target} exists already; --overwrite replaces it")
+        if not place.is_dir() or not (place / "config.json").is_file():
+            raise UserError(f"{target} is not a model, which --overwrite would replace")
+    parent = existing(place.parent)
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise UserError(f"{target}: {parent} is not a folder that can be written to")
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Name the target in errors of the disk."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise ResourceError(f"{target}: cannot be written: {error}") from error
+    except OSError as error:
+        raise refusal(error, f"{target}: cannot be written") from error
 
 
 def hub_fault() -> str | None:

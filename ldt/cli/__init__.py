@@ -42,6 +42,7 @@ COMMANDS = {
     "pretrain": "ldt.cli.pretrain:pretrain",
     "thresholds": "ldt.cli.thresholds:thresholds",
     "predict": "ldt.cli.predict:predict",
+    "export": "ldt.cli.export:export",
     "merge": "ldt.cli.merge:merge",
     "evaluate": "ldt.cli.evaluate:evaluate",
     "report": "ldt.cli.report:report",
@@ -63,6 +64,7 @@ COMPUTING = (
     "pretrain",
     "thresholds",
     "predict",
+    "export",
     "perplexity",
     "bench",
 )

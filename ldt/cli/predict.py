@@ -209,6 +209,13 @@ def predict(
             "part of the output, and ldt merge the output of all parts.",
         ),
     ] = None,
+    runtime: Annotated[
+        Literal["torch", "onnx"],
+        typer.Option(
+            help="Library that runs the model: torch, or ONNX Runtime for a folder that ldt export "
+            "wrote."
+        ),
+    ] = "torch",
     workers: Annotated[
         str,
         typer.Option(
@@ -265,6 +272,7 @@ def predict(
         "passages_of": passages_of,
         "passages_unit": passages_unit,
         "chunks": chunks,
+        "runtime": runtime,
         "resume": resume,
         "overwrite": overwrite,
     }

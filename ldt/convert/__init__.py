@@ -3,10 +3,8 @@
 import json
 import os
 import shutil
-from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ldt.convert import rotary
@@ -17,8 +15,8 @@ from ldt.convert.proof import prove
 from ldt.convert.report import Proved, Report, shown_path
 from ldt.convert.seq2seq import Seq2SeqSource
 from ldt.convert.source import find_source
-from ldt.errors import ModelError, ResourceError, UserError, refusal
-from ldt.files import new_folder, remove_abandoned
+from ldt.errors import ModelError, ResourceError, UserError
+from ldt.files import check_new_folder, new_folder, remove_abandoned, writing
 from ldt.inference.masked_text import MaskedText, score, scorer, texts
 from ldt.model import LdtForMaskedLM, load, load_tokenizer, usable_length
 from ldt.model.config import upper_middle_layers
@@ -107,7 +105,7 @@ def convert(
     target = Path(target or _default_name(source, folder, architecture, max_length)).expanduser()
     place = Path(os.path.abspath(target))
     # Refused before the source is read, which takes time.
-    _check_target(target, place, folder, overwrite)
+    check_new_folder(target, folder, overwrite)
     origin = family.read(folder, kind, config)
     _check_source(origin, source, max_length, check)
     tokenizer = load_tokenizer(folder, origin.config)
@@ -115,7 +113,7 @@ def convert(
     config = long_config(origin, tokenizer, max_length, windows, pooling)
     weights = long_weights(origin, config, positions)
     _remove_leftovers(place)
-    with _writing(target), new_folder(place) as folder:
+    with writing(target), new_folder(place) as folder:
         _write(folder, config, weights, tokenizer, origin.generation)
         # The proof runs what was written, so that it covers saving and loading too.
         checks = prove(origin, origin.load(folder), max_length, min(windows), positions == "tile")
@@ -133,12 +131,12 @@ def _convert_rotary(folder, kind, source, target, options, check, overwrite):
     longest = usable_length(origin.config)
     target = Path(target or _default_name(source, folder, "longformer", longest)).expanduser()
     place = Path(os.path.abspath(target))
-    _check_target(target, place, folder, overwrite)
+    check_new_folder(target, folder, overwrite)
     if check and not origin.head:
         raise UserError(f"--check needs a masked-LM head; {source} has none")
     tokenizer = load_tokenizer(folder, origin.model.config)
     _remove_leftovers(place)
-    with _writing(target), new_folder(place) as written:
+    with writing(target), new_folder(place) as written:
         _write(written, origin.config, origin.weights(), tokenizer, origin.generation)
         # The proof runs what was written, so that it covers saving and loading too.
         report = rotary.report(origin, source, target, rotary.prove(origin, origin.load(written)))
@@ -318,35 +316,7 @@ def _check_tokenizer(tokenizer, folder, config):
         )
 
 
-def _check_target(target, place, folder, overwrite):
-    """Refuse a target that is in use, before anything is loaded."""
-    here = Path(os.path.realpath(folder))
-    if Path(os.path.realpath(place)) in (here, *here.parents):
-        raise UserError(f"{target} is or holds the source; name another target")
-    if place.exists() or place.is_symlink():
-        if not overwrite:
-            raise UserError(f"{target} exists already; --overwrite replaces it")
-        if not place.is_dir() or not (place / "config.json").is_file():
-            raise UserError(f"{target} is not a model, which --overwrite would replace")
-    parent = place.parent
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise UserError(f"{target}: {parent} is not a folder that can be written to")
-
-
 def _remove_leftovers(place):
     """Remove the temporary folders of conversions to this target that were killed."""
     shutil.rmtree(place.with_name(f"{place.name}.partial"), ignore_errors=True)  # of old versions
     remove_abandoned(place)
-
-
-@contextmanager
-def _writing(target):
-    """Name the target in errors of the disk."""
-    try:
-        yield
-    except SafetensorError as error:
-        raise ResourceError(f"{target}: cannot be written: {error}") from error
-    except OSError as error:
-        raise refusal(error, f"{target}: cannot be written") from error

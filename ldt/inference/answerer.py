@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 from ldt.data.records import Example, identified
 from ldt.data.strict_json import json_line
 from ldt.errors import DataError, kind
+from ldt.inference.run_folder import Runtime
 
 Refuse = Callable[[DataError, Example], None]
 _LOADING = threading.Lock()
@@ -36,6 +37,7 @@ class Answerer:
         passages, passages_by, passages_of, passages_unit: passages that each answer names as what
             it rests on, as `ldt.inference.predict.predict` takes them.
         chunks: whether answers list the chunks of their document, with the scores of each.
+        runtime: "torch", or "onnx" for a folder of ``ldt export``.
         on_error: "stop" raises at a document that cannot be used; "answer" gives it the answer
             {"id", "error"}, for callers that need one for each.
     """
@@ -54,6 +56,7 @@ class Answerer:
     passages_of: Sequence[str] = ()
     passages_unit: Literal["sentence", "paragraph"] = "sentence"
     chunks: bool = False
+    runtime: Runtime = "torch"
     on_error: Literal["stop", "answer"] = "stop"
 
     def __post_init__(self) -> None:
@@ -141,15 +144,17 @@ class _Loaded:
         from ldt.inference.run_model import RunModel
 
         folder = find_model(asked.folder)
-        trained = read_recipe(folder)
+        trained = read_recipe(folder, asked.runtime)
         about = asked.passages, asked.passages_by, tuple(asked.passages_of), asked.chunks
         wanted = Wanted(*about, batch_tokens=asked.batch_tokens, unit=asked.passages_unit)
-        wanted.check(trained.task, asked.precision)
+        wanted.check(trained.task, asked.precision, asked.runtime)
         options.check("stop", asked.batch_tokens, None, None, 0)
+        options.check_runtime(asked.runtime, asked.precision)
         options.check_shown(trained.task, asked.raw_scores, asked.label_sets)
         recipe = options.changed(trained, asked.n_best, None, None, text=asked.text, id=asked.id)
         shown = {"raw_scores": asked.raw_scores, "label_sets": asked.label_sets}
-        run = RunModel(folder, recipe, asked.device, shown, wanted, asked.batch_tokens)
+        about_run = asked.device, shown, wanted, asked.batch_tokens, asked.runtime
+        run = RunModel(folder, recipe, *about_run)
         precision = run.automatic() if asked.precision == "auto" else asked.precision
         self.model, _ = run.predictor(precision)
         self.text = recipe.data.text or recipe.task.document

@@ -8,7 +8,7 @@ import numpy as np
 from ldt.data.features import Feature
 from ldt.data.records import Example
 from ldt.inference.hiding import without
-from ldt.inference.predictor import EncoderPredictor
+from ldt.inference.predictor import Decoder
 from ldt.metrics.passages import comprehensiveness, mean_curve, sufficiency
 from ldt.tasks.base import Outputs
 from ldt.tasks.explained import Reading
@@ -19,7 +19,7 @@ def faithfulness(
     passages: Sequence[Mapping[str, Any]],
     reading: Reading,
     chunks: bool,
-    predictor: EncoderPredictor,
+    predictor: Decoder,
     example: Example,
     features: Sequence[Feature],
     outputs: Sequence[Outputs],

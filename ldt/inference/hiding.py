@@ -8,12 +8,12 @@ from ldt.data.collate import by_input
 from ldt.data.features import Feature
 from ldt.errors import out_of_memory
 from ldt.inference.group import batches
-from ldt.inference.predictor import EncoderPredictor, too_large
+from ldt.inference.predictor import Decoder, too_large
 from ldt.tasks.base import Outputs
 
 
 def without(
-    predictor: EncoderPredictor,
+    predictor: Decoder,
     features: Sequence[Feature],
     outputs: Sequence[Outputs],
     gone: np.ndarray,
@@ -41,7 +41,7 @@ def without(
 
 
 def hiding(
-    predictor: EncoderPredictor, parts: Sequence[tuple[Feature, np.ndarray]], batch_tokens: int
+    predictor: Decoder, parts: Sequence[tuple[Feature, np.ndarray]], batch_tokens: int
 ) -> list[Outputs]:
     """Outputs for inputs without some of their tokens.
 
@@ -61,7 +61,7 @@ def hiding(
     return found
 
 
-def _hidden(predictor: EncoderPredictor, parts: list[tuple[Feature, np.ndarray]]) -> list[Outputs]:
+def _hidden(predictor: Decoder, parts: list[tuple[Feature, np.ndarray]]) -> list[Outputs]:
     """`hiding` of one batch."""
     import torch
 
@@ -70,10 +70,8 @@ def _hidden(predictor: EncoderPredictor, parts: list[tuple[Feature, np.ndarray]]
         inputs = predictor.collate(features)
         for row, (_, tokens) in enumerate(parts):
             inputs["attention_mask"][row, torch.from_numpy(tokens)] = 0
-        inputs = {key: values.to(predictor.device) for key, values in inputs.items()}
-        with torch.inference_mode():
-            logits = predictor.model(**inputs).logits.float().cpu().numpy()
-    except (RuntimeError, MemoryError) as error:
+        logits = predictor.logits(inputs)
+    except Exception as error:  # ONNX Runtime has types of its own
         if not out_of_memory(error):
             raise
         raise too_large(features, predictor.device, error, 0) from error

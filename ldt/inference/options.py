@@ -37,6 +37,21 @@ def check(
             raise UserError(f"--encoding: {error}") from None
 
 
+def check_runtime(runtime: str, precision: str) -> None:
+    """Refuse a precision that is not the file's to choose.
+
+    Raises:
+        UserError: one is asked of an exported model.
+    """
+    if runtime not in ("torch", "onnx"):
+        raise ValueError(f"runtime must be torch or onnx, got {runtime!r}")
+    if runtime == "onnx" and precision != "auto":
+        raise UserError(
+            f"--precision {precision}: an exported model has its own; ldt export --precision "
+            "makes another"
+        )
+
+
 def check_shown(task: AnyTask, raw_scores: bool, label_sets: float | None) -> None:
     """Refuse options for classes.
 

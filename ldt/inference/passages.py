@@ -19,7 +19,8 @@ from ldt.errors import ModelError, UserError, listed, out_of_memory
 from ldt.inference.faithfulness import faithfulness
 from ldt.inference.group import batches
 from ldt.inference.hiding import hiding
-from ldt.inference.predictor import EncoderPredictor, too_large
+from ldt.inference.predictor import Decoder, too_large
+from ldt.inference.run_folder import Runtime
 from ldt.tasks.base import AnyTask, Outputs, Task
 from ldt.tasks.explained import Reading, Target
 
@@ -56,7 +57,7 @@ class Wanted:
         asked = {"passages": self.number, "chunks": self.chunks, "faithfulness": self.test}
         return [key for key, value in asked.items() if value]
 
-    def check(self, task: AnyTask, precision: str) -> None:
+    def check(self, task: AnyTask, precision: str, runtime: Runtime = "torch") -> None:
         """Refuse what cannot be explained, before a model is loaded.
 
         Raises:
@@ -81,7 +82,13 @@ class Wanted:
             raise UserError(f"--passages-of: {task.name} has no classes; its answer is explained")
         if self.unit != "sentence" and rests_on == "logits" and self.by == "chunks":
             raise UserError("--passages-unit: passages by chunks are whole chunks")
-        if self.number and rests_on == "logits" and (self.by, precision) == ("gradient", "int8"):
+        by_gradient = self.number and rests_on == "logits" and self.by == "gradient"
+        if by_gradient and runtime == "onnx":
+            raise UserError(
+                "--passages-by gradient: --runtime onnx has no gradients; --passages-by occlusion "
+                "needs none"
+            )
+        if by_gradient and precision == "int8":
             raise UserError(
                 "--passages-by gradient: there are no gradients in int8; --precision fp32 and bf16 "
                 "have them, --passages-by occlusion needs none"
@@ -101,12 +108,13 @@ class Explaining:
         UserError: a label that the model does not know.
     """
 
-    def __init__(self, predictor: EncoderPredictor, wanted: Wanted):
+    def __init__(self, predictor: Decoder, wanted: Wanted):
         self.predictor, self.wanted = predictor, wanted
         self.encode, self.outputs = predictor.encode, predictor.outputs
         self.max_length = predictor.max_length
         self.task: Task = predictor.task
-        predictor.model.requires_grad_(False)  # of the weights no gradient is asked for
+        if predictor.model is not None:
+            predictor.model.requires_grad_(False)  # of the weights no gradient is asked for
         known = list((getattr(predictor.config, "id2label", None) or {}).values())
         for label in wanted.of:
             if label not in known:
@@ -189,7 +197,7 @@ class Explaining:
 
 
 def gradients(
-    predictor: EncoderPredictor,
+    predictor: Decoder,
     features: Sequence[Feature],
     outputs: Sequence[Outputs],
     reading: Reading,
@@ -224,7 +232,7 @@ def gradients(
 
 
 def _gradient_by_input(
-    predictor: EncoderPredictor,
+    predictor: Decoder,
     features: list[Feature],
     indices: list[int],
     weights: list[list[float]],
@@ -280,7 +288,7 @@ def _leaf_of_embeddings(model: Any) -> Iterator[list[Any]]:
 
 
 def occlusions(
-    predictor: EncoderPredictor,
+    predictor: Decoder,
     features: Sequence[Feature],
     outputs: Sequence[Outputs],
     reading: Reading,

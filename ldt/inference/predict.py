@@ -41,7 +41,13 @@ from ldt.inference.inputs import (
 )
 from ldt.inference.passages import By, Wanted
 from ldt.inference.progress import progress
-from ldt.inference.run_folder import classes_of, find_model, fingerprint, read_recipe
+from ldt.inference.run_folder import (
+    Runtime,
+    classes_of,
+    find_model,
+    fingerprint,
+    read_recipe,
+)
 from ldt.inference.run_model import RunModel
 from ldt.inference.shards import Shard
 from ldt.inference.stream import Beside, Counts, Documents, answer_all
@@ -82,6 +88,7 @@ def predict(
     passages_test: bool = False,
     chunks: bool = False,
     shard: str | None = None,
+    runtime: Runtime = "torch",
     workers: Sequence[Seat] = (),
 ) -> int:
     """Answer every document of ``input``, one JSON line each, in the order of the input.
@@ -126,6 +133,7 @@ def predict(
         chunks: whether answers list the chunks of their document, with the scores of each.
         shard: "2/7": answer the second of each seven records alone, as lines of a file whose name
             goes on with ".2-of-7"; `ldt.inference.merge` makes ``output`` of all seven.
+        runtime: what runs the model; "onnx" that of a folder of `ldt export`, on the CPU.
         workers: places of processes that answer in place of this one, `ldt.inference.workers`; all
             on the CPU with the same number of threads, or on GPUs.
 
@@ -137,6 +145,7 @@ def predict(
         BrokenPipeError: nobody reads the output any more.
     """
     options.check(on_error, batch_tokens, format, encoding, int8_bound)
+    options.check_runtime(runtime, precision)
     inputs = each(input)
     share = Shard.parse(shard) if shard is not None else None
     if share and (output is None or is_stream(output)):
@@ -147,10 +156,10 @@ def predict(
         check_paths(source, written, rejects.path, resume)
     with Ending() as ending, ExitStack() as stack:
         folder = find_model(model)
-        trained = read_recipe(folder)
+        trained = read_recipe(folder, runtime)
         about = passages, passages_by, tuple(passages_of or ()), chunks, passages_test
         wanted = Wanted(*about, batch_tokens, passages_unit)
-        wanted.check(trained.task, precision)
+        wanted.check(trained.task, precision, runtime)
         options.check_shown(trained.task, raw_scores, label_sets)
         more = ["label_set"] if label_sets is not None else []
         more += ["record"] if share else []
@@ -173,6 +182,7 @@ def predict(
         }
         # Threads of a GPU's worker change no answer.
         on_cpu = [str(seat.threads) for seat in workers[:1] if seat.device == "cpu"]
+        made_by |= {"--runtime": "onnx"} if runtime == "onnx" else {}
         made_by |= {"--layout": layout or "", THREADS: "".join(on_cpu)}
         made_by |= {"--shard": str(share), "task": recipe.task.name} if share else {}
         sink = ending.sink = _open_sink(output, recipe, made_by, resume, overwrite, stack)
@@ -185,7 +195,7 @@ def predict(
             waits = any(map(pauses, inputs))
             if not (waits or is_hub_set(inputs[0]) or format in PUBLISHED):
                 _read_first(documents, on_error, beside)
-            run = RunModel(folder, recipe, device, shown, wanted, batch_tokens)
+            run = RunModel(folder, recipe, device, shown, wanted, batch_tokens, runtime)
             rounding, hands = (precision, int8_bound), None
             if workers:
                 predictor, agreement, hands = _employ(workers, run, rounding, sink, stack)

@@ -57,7 +57,56 @@ class EncoderInputs:
         return self.task.encode(example, self.tokenizer, data=self.data, max_length=self.max_length)
 
 
-class EncoderPredictor(EncoderInputs):
+class Decoder(EncoderInputs):
+    """What makes answers of outputs, whatever runs the model.
+
+    Args:
+        raw_scores: whether scores are logits, before any calibration.
+        label_sets: probability with which a further key ``label_set`` is to hold all right labels.
+
+    Attributes:
+        collate: makes a batch of inputs.
+        device: that the model runs on.
+        model: of torch; None where another library runs it.
+    """
+
+    collate: Collator
+    device: Any
+    model: Any
+
+    def __init__(
+        self,
+        folder: Path,
+        recipe: Recipe,
+        config: Any = None,
+        raw_scores: bool = False,
+        label_sets: float | None = None,
+    ):
+        super().__init__(folder, recipe, config)
+        self.raw_scores, self.label_sets = raw_scores, label_sets
+
+    def outputs(self, features: list[Feature]) -> list[Outputs]:
+        """Outputs of the head for each input, float32, by the names of `Task.outputs`."""
+        raise NotImplementedError
+
+    def logits(self, inputs: dict[str, Any]) -> np.ndarray:
+        """The head's ``logits`` for a batch of `collate`, float32."""
+        raise NotImplementedError
+
+    def decode(
+        self, outputs: list[Outputs], example: Example, features: list[Feature]
+    ) -> dict[str, Any]:
+        """The answer for a document, from the outputs for its inputs."""
+        answer = self.task.decode(outputs, self.config, example, features)
+        if self.label_sets is not None:
+            answer["label_set"] = self.task.label_set(answer, self.config, self.label_sets)
+        if self.raw_scores:
+            logits = self.task.merged(outputs).tolist()
+            answer["scores"] = dict(zip(answer["scores"], logits, strict=True))
+        return answer
+
+
+class EncoderPredictor(Decoder):
     """A fine-tuned encoder with its task and tokenizer: a `ldt.inference.group.Predictor`.
 
     Args:
@@ -65,8 +114,7 @@ class EncoderPredictor(EncoderInputs):
         recipe: recipe of its training.
         device: a torch device, or "auto".
         precision: a name in `ldt.model.precision.PRECISIONS`.
-        raw_scores: whether scores are logits, before any calibration.
-        label_sets: probability with which a further key ``label_set`` is to hold all right labels.
+        raw_scores, label_sets: as `Decoder` has them.
         memory: of lowered weights that processes share, for `ldt.model.shared.lowered_in`.
 
     Attributes:
@@ -95,7 +143,6 @@ class EncoderPredictor(EncoderInputs):
         from ldt.model.graphs import use_graphs
 
         task = recipe.task
-        self.raw_scores, self.label_sets = raw_scores, label_sets
         self.device = find_device(device)
         if precision == "int8" and self.device.type != "cpu":
             raise UserError(f"--precision int8 runs on the CPU, not on {self.device}; bf16 does")
@@ -120,7 +167,7 @@ class EncoderPredictor(EncoderInputs):
                 f"{', '.join(self.model.new_weights)}; ldt finetune RECIPE model.path={folder} "
                 "trains them"
             )
-        super().__init__(folder, recipe, self.model.config)
+        super().__init__(folder, recipe, self.model.config, raw_scores, label_sets)
         self.collate = Collator(self.config.pad_token_id, task.head(), task.extras)
         self.model.to(self.device)
         use_graphs(self.model)
@@ -158,6 +205,13 @@ class EncoderPredictor(EncoderInputs):
             raise too_large(features, self.device, error, self._longest) from error
         self._longest = max(self._longest, longest_of(features))
         return by_input(outputs, range(len(features)))
+
+    def logits(self, inputs: dict[str, Any]) -> np.ndarray:
+        import torch
+
+        inputs = {key: values.to(self.device) for key, values in inputs.items()}
+        with torch.inference_mode():
+            return as_array(self.model(**inputs).logits)
 
     def _run(self, inputs) -> Outputs:
         outputs = self.task.run(self.model, inputs)
@@ -201,18 +255,6 @@ class EncoderPredictor(EncoderInputs):
         else:
             lower(self.model, precision)
 
-    def decode(
-        self, outputs: list[Outputs], example: Example, features: list[Feature]
-    ) -> dict[str, Any]:
-        """The answer for a document, from the outputs for its inputs."""
-        answer = self.task.decode(outputs, self.config, example, features)
-        if self.label_sets is not None:
-            answer["label_set"] = self.task.label_set(answer, self.config, self.label_sets)
-        if self.raw_scores:
-            logits = self.task.merged(outputs).tolist()
-            answer["scores"] = dict(zip(answer["scores"], logits, strict=True))
-        return answer
-
 
 def as_array(values: Any) -> np.ndarray:
     """Whole numbers of a tensor as they are, others in float32."""
@@ -240,7 +282,7 @@ def too_large(
         error: of the allocator.
         fitted: tokens of the longest input that was run so far.
     """
-    if device.type == "cuda":
+    if str(device).startswith("cuda"):
         import torch
 
         torch.cuda.empty_cache()  # so that a smaller batch finds the memory in one piece

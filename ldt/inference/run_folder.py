@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from pathlib import Path
+from typing import Literal
 
 from ldt.errors import ModelError, UserError
 from ldt.inference import PREDICTORS
@@ -14,7 +15,10 @@ from ldt.recipe.recipe import RECIPE, Recipe
 
 log = logging.getLogger("ldt")
 
+Runtime = Literal["torch", "onnx"]
+
 LATEST = "runs/latest"
+GRAPH = "model.onnx"  # of an exported model
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "adapter_model.*")
 _DECISIVE = (
@@ -25,6 +29,7 @@ _DECISIVE = (
     "vocab*",
     "*.safetensors",
     "*.bin",
+    "*.onnx",
 )  # for the answers
 
 
@@ -55,8 +60,11 @@ def find_model(model: str | None) -> Path:
     return folder
 
 
-def read_recipe(folder: Path) -> Recipe:
+def read_recipe(folder: Path, runtime: Runtime = "torch") -> Recipe:
     """The recipe that the model in ``folder`` was trained by; a checkpoint has that of its run.
+
+    Args:
+        runtime: what the model is to be run by.
 
     Raises:
         ModelError: there is no recipe, so the model is not fine-tuned, or no weights, or models
@@ -70,7 +78,13 @@ def read_recipe(folder: Path) -> Recipe:
             f"{folder}: no {RECIPE}, so this is not a fine-tuned model and has no answers; "
             f"ldt finetune RECIPE model.path={folder} trains it"
         )
-    if not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
+    if runtime == "onnx" and not (folder / GRAPH).is_file():
+        raise ModelError(
+            f"{folder}: no {GRAPH}; ldt export {folder} TARGET makes a folder that has it"
+        )
+    if runtime == "torch" and not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
+        if (folder / GRAPH).is_file():
+            raise ModelError(f"{folder}: an exported model; --runtime onnx runs it")
         raise ModelError(
             f"{folder}: no weights, this run is not finished; ldt finetune {file} --resume "
             "goes on with it"

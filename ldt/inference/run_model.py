@@ -6,9 +6,10 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from ldt.inference import PREDICTORS
+from ldt.inference import ONNX, PREDICTORS
 from ldt.inference.group import Answering, Encoder, Predictor
 from ldt.inference.passages import Explaining, Wanted
+from ldt.inference.run_folder import Runtime
 from ldt.inference.worker import Settings
 from ldt.recipe.recipe import Recipe
 
@@ -26,6 +27,7 @@ class RunModel:
         shown: options of what answers hold.
         wanted: what they are to say beside it.
         batch_tokens: most tokens of a batch.
+        runtime: what runs it.
     """
 
     folder: Path
@@ -34,6 +36,7 @@ class RunModel:
     shown: dict[str, Any]
     wanted: Wanted
     batch_tokens: int
+    runtime: Runtime = "torch"
 
     def automatic(self) -> str:
         """The precision of "auto"."""
@@ -75,4 +78,5 @@ class RunModel:
         return Answering(model, self.batch_tokens, exact)
 
     def _class(self) -> Any:
-        return resolve_name(PREDICTORS[self.recipe.task.kind])
+        place = ONNX if self.runtime == "onnx" else PREDICTORS[self.recipe.task.kind]
+        return resolve_name(place)

@@ -258,6 +258,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
     given += ["--overwrite", "--keep", "a,b", "--raw-scores", "--label-sets", "0.9"]
     given += ["--passages", "2", "--passages-by", "occlusion", "--passages-of", "x", "--chunks"]
     given += ["--passages-unit", "paragraph", "--layout", "squad", "--shard", "2/3"]
+    given += ["--runtime", "onnx"]
     given += ["--batch-tokens", "9", "--max-line-bytes", "8", "--id", "i", "--device", "cpu"]
     for arguments in (["--input", "-"], ["--input", "a", *given], ["a", *given]):
         with pytest.raises(SystemExit) as ended:
@@ -268,7 +269,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
     assert (first, second) == ((["-"],), (["a"],))
     assert defaults == {
         **{"model": None, "output": None, "on_error": "stop", "resume": False, "text": None},
-        **{"layout": None, "shard": None},
+        **{"layout": None, "shard": None, "runtime": "torch"},
         **{"batch_tokens": 16384, "max_line_bytes": 256 << 20, "id": None, "device": "auto"},
         **{"precision": "auto", "format": None, "evidence": None, "n_best": None, "encoding": None},
         **{"overwrite": False, "keep": (), "raw_scores": False, "label_sets": None},
@@ -279,7 +280,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
     }
     assert options == {
         **{"model": "m", "output": "o", "on_error": "skip", "resume": True, "text": "t"},
-        **{"layout": "squad", "shard": "2/3"},
+        **{"layout": "squad", "shard": "2/3", "runtime": "onnx"},
         **{"batch_tokens": 9, "max_line_bytes": 8, "id": "i", "device": "cpu"},
         **{
             "precision": "auto",

@@ -1,0 +1,179 @@
+"""A fine-tuned model to one file that other programs run, with proof that it computes the same."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ldt.errors import ModelError, UserError
+from ldt.export import folder as beside
+from ldt.export import graph
+from ldt.export.proof import Check, batch, prove
+from ldt.files import check_new_folder, new_folder, remove_abandoned, require_space, writing
+from ldt.inference.run_folder import GRAPH, find_model, read_recipe
+from ldt.model import load, load_tokenizer, usable_length
+from ldt.model.padded import HEADS, has_head, refused
+from ldt.recipe.recipe import Recipe
+
+OPSET = 20
+_NEEDED = ("onnx", "onnxscript", "onnxruntime")
+
+
+@dataclass
+class Report:
+    """Result of an export; `lines` make it text.
+
+    Attributes:
+        source, target: folders, as they were given.
+        parameters: of the model.
+        interface: what goes in and comes out.
+        opset: version of ONNX's operators.
+        size: of the file, in bytes.
+        seconds: that the export took, proof included.
+        checks: the proof.
+    """
+
+    source: str
+    target: Path
+    parameters: int
+    interface: graph.Interface
+    opset: int
+    size: int
+    seconds: float
+    checks: list[Check]
+
+    def lines(self) -> list[str]:
+        """The report as text, the proof and the next command last."""
+        names = self.interface
+        facts = {
+            "file": f"{GRAPH}, {self.size / 1e6:,.1f} MB, opset {self.opset}, "
+            f"{self.parameters:,} parameters",
+            "inputs": ", ".join(names.inputs),
+            "outputs": ", ".join(names.outputs),
+            "global tokens": beside.GLOBALS[names.globals_],
+        }
+        return [
+            f"{self.source} -> {self.target}",
+            *(f"  {what:<18}{fact}" for what, fact in facts.items()),
+            "proof: model and file on random tokens, largest difference by the spread of the "
+            "outputs",
+            *(f"  {check.name:<18}{check}" for check in self.checks),
+            f"next: ldt predict FILE --runtime onnx --model {self.target}",
+        ]
+
+
+def export(
+    run: str | Path | None,
+    target: str | Path,
+    *,
+    format: str = "onnx",
+    precision: str = "fp32",
+    opset: int = OPSET,
+    overwrite: bool = False,
+) -> Report:
+    """Write a run's model as an ONNX file, after a proof that it computes the same.
+
+    Everything is in a temporary folder beside the target until the proof holds. The file runs by
+    ONNX Runtime on the CPU for the proof.
+
+    Args:
+        run: folder of a finished run; None is `LATEST` in the current directory.
+        target: folder to write.
+        format: "onnx".
+        precision: "fp32".
+        opset: version of ONNX's operators, one of `graph.OPSETS`.
+        overwrite: replace a model that is at ``target``.
+
+    Raises:
+        UserError: an option or the target cannot be used, or a package is missing.
+        ModelError: the model cannot be exported, or the proof fails; nothing is at the target then,
+            or what was there before.
+        ResourceError: the disk is too small.
+    """
+    began = time.monotonic()
+    _check_options(format, precision, opset)
+    folder = find_model(None if run is None else str(run))
+    recipe = read_recipe(folder)
+    target = Path(target).expanduser()
+    check_new_folder(target, folder, overwrite)
+    _check_task(folder, recipe)
+    model = load(folder, recipe.task.head(), mapped=True)
+    if why := refused(model):
+        raise ModelError(f"{folder}: not exported: {why} has no form in {format}")
+    interface = graph.Interface.of(recipe.task, model.config)
+    sizes = sum(p.numel() * p.element_size() for p in model.parameters())
+    place = Path(os.path.abspath(target))
+    require_space(place, int(1.1 * sizes), "the file")
+    remove_abandoned(place)
+    with writing(target), new_folder(place) as made:
+        module = graph.graph(model, interface)
+        sample = batch(model.config, interface, *_traced(recipe, model.config), "right")
+        sample = {name: sample[name] for name in interface.inputs}
+        graph.write(module, interface, sample, made / GRAPH, opset)
+        # The file that was written is run, so that the proof covers saving and reading too.
+        checks = prove(model, interface, made / GRAPH, _longest(recipe, model.config))
+        _check_proof(folder, target, checks)
+        tokenizer = load_tokenizer(folder, model.config)
+        beside.write(made, folder, recipe, model.config, tokenizer, interface, checks)
+        size = (made / GRAPH).stat().st_size
+    return Report(
+        source=str(folder),
+        target=target,
+        parameters=sum(p.numel() for p in model.parameters()),
+        interface=interface,
+        opset=opset,
+        size=size,
+        seconds=time.monotonic() - began,
+        checks=checks,
+    )
+
+
+def _check_options(format: str, precision: str, opset: int) -> None:
+    if format != "onnx":
+        raise UserError(f"--format must be onnx, got {format}")
+    if precision != "fp32":
+        raise UserError(f"--precision must be fp32, got {precision}")
+    if opset not in graph.OPSETS:
+        first, last = graph.OPSETS[0], graph.OPSETS[-1]
+        raise UserError(f"--opset must be {first} to {last}, got {opset}")
+    from importlib.util import find_spec
+
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"{' and '.join(missing)} cannot be imported; pip install 'ldt-toolkit[export]' "
+            "has what exports"
+        )
+
+
+def _check_task(folder: Path, recipe: Recipe) -> None:
+    """Refuse a task whose head has no form in plain operators, before its weights are read."""
+    head = recipe.task.head()
+    if not has_head(head):
+        known = ", ".join(kind.__name__ for kind in HEADS)
+        raise ModelError(
+            f"{folder}: {recipe.task.name} is not exported, its head is {head.__name__}; these "
+            f"are: {known}"
+        )
+
+
+def _longest(recipe: Recipe, config: Any) -> int:
+    return recipe.data.max_length or usable_length(config)
+
+
+def _traced(recipe: Recipe, config: Any) -> tuple[int, int]:
+    """Rows and tokens of the inputs by which the graph is traced; no case of the proof is that."""
+    return 3, min(40, _longest(recipe, config))
+
+
+def _check_proof(folder: Path, target: Path, checks: list[Check]) -> None:
+    """Refuse a file that does not compute what its model does."""
+    if all(check.ok for check in checks):
+        return
+    worst = max(checks, key=lambda check: (not check.ok, check.relative))
+    raise ModelError(
+        f"{folder}: the exported file differs from the model by {worst.relative:.1e} of the spread "
+        f"of its outputs ({worst.name}), the tolerance is {worst.tolerance:.0e}; {target} is not "
+        "written"
+    )

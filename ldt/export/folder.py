@@ -1,0 +1,133 @@
+"""What lies beside an exported model: tokenizer, config, recipe, and how to run it without ldt."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+
+from ldt import __version__
+from ldt.data.tokenization import special_id
+from ldt.export.graph import Interface
+from ldt.export.proof import Check
+from ldt.inference.run_folder import GRAPH
+from ldt.recipe.recipe import RECIPE, Recipe
+from ldt.tasks.deciding import Calibrated
+from ldt.tasks.decisions.calibration import Beta, Platt, Temperature
+
+TEMPLATE = Path(__file__).with_name("readme.md.jinja")
+GLOBALS = {  # what a graph does, in words
+    "none": "none",
+    "first": "the first real token of each row, found in the graph",
+    "question": "all before the first separator of each row, found in the graph",
+    "given": "those of the input global_attention_mask",
+}
+
+
+def write(
+    folder: Path,
+    source: Path,
+    recipe: Recipe,
+    config: Any,
+    tokenizer: Any,
+    interface: Interface,
+    checks: Sequence[Check],
+) -> None:
+    """Write the files beside the graph.
+
+    Args:
+        folder: of the graph.
+        source: folder of the run.
+        recipe: of the run.
+        config: of the model.
+        tokenizer: of the model.
+        interface: of the graph.
+        checks: the proof.
+
+    Raises:
+        OSError: the disk did not take it.
+    """
+    config.save_pretrained(folder)
+    file = folder / "config.json"
+    values = json.loads(file.read_text("utf-8"))
+    if "id2label" in values:  # other programs look for it
+        values["num_labels"] = len(values["id2label"])
+    file.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    longest = recipe.data.max_length or tokenizer.model_max_length
+    tokenizer.save_pretrained(folder)
+    _finish(folder / "tokenizer.json", tokenizer, longest)
+    assert recipe.path is not None
+    shutil.copyfile(recipe.path, folder / RECIPE)
+    text = _readme(folder, source, recipe, config, tokenizer, interface, checks, longest)
+    (folder / "README.md").write_text(text, "utf-8")
+
+
+def _finish(file: Path, tokenizer: Any, longest: int) -> None:
+    """Have tokenizer.json itself lay inputs out, cut and pad them, as ldt does."""
+    made = Tokenizer.from_file(str(file))
+    ids = {role: special_id(tokenizer, role) for role in ("cls", "sep")}
+    first, last = (tokenizer.convert_ids_to_tokens(id) for id in ids.values())
+    pairs = tokenizer("a", "b", return_token_type_ids=True)["token_type_ids"]
+    kind = max(pairs)
+    made.post_processor = TemplateProcessing(
+        single=f"{first} $A {last}",
+        pair=f"{first} $A {last} $B:{kind} {last}:{kind}",
+        special_tokens=list(zip((first, last), ids.values(), strict=True)),
+    )
+    made.enable_truncation(longest)
+    made.enable_padding(pad_id=tokenizer.pad_token_id, pad_token=tokenizer.pad_token)
+    made.save(str(file))
+
+
+def _readme(
+    folder: Path,
+    source: Path,
+    recipe: Recipe,
+    config: Any,
+    tokenizer: Any,
+    interface: Interface,
+    checks: Sequence[Check],
+    longest: int,
+) -> str:
+    task = recipe.task
+    policy = task.policy(config) if isinstance(task, Calibrated) else None
+    calibrator = policy and policy.calibrator
+    template = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATE.parent),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    ).get_template(TEMPLATE.name)
+    return template.render(
+        run=source.resolve().name,
+        task=task,
+        config=config,
+        windows=", ".join(map(str, sorted(set(_windows(config))))),
+        longest=longest,
+        interface=interface,
+        globals=GLOBALS[interface.globals_],
+        worst=max(checks, key=lambda check: check.relative),
+        size=f"{(folder / GRAPH).stat().st_size / 1e6:,.1f} MB",
+        policy=policy,
+        # What makes probabilities of logits, where it is one factor and one summand a label.
+        temperature=calibrator.temperature if isinstance(calibrator, Temperature) else None,
+        platt=calibrator.weights if isinstance(calibrator, Platt) else None,
+        beta=isinstance(calibrator, Beta),
+        thresholds=None
+        if policy is None or policy.thresholds is None
+        else policy.thresholds.tolist(),
+        ids={role: special_id(tokenizer, role) for role in ("cls", "sep")},
+        ldt=__version__,
+        versions={name: version(name) for name in ("torch", "onnx", "onnxscript", "onnxruntime")},
+    )
+
+
+def _windows(config: Any) -> list[int]:
+    windows = config.attention_window
+    return [windows] if isinstance(windows, int) else windows

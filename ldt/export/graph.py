@@ -1,0 +1,140 @@
+"""A fine-tuned model as an ONNX graph with free batch and length."""
+
+import logging
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ldt.errors import ModelError
+from ldt.model.padded import PaddedModel
+from ldt.tasks.base import Task
+
+OPSETS = range(18, 24)  # of ONNX, that are written
+LARGEST = 2**31 - 2**20  # bytes; a protobuf file is no larger
+# Roles that stand in front of the first separator, by task: with global attention on all of them
+# the graph finds its global tokens itself.
+_FRONT = {
+    "squad": {"cls", "question"},
+    "triviaqa": {"cls", "question"},
+    "multiple_choice": {"cls", "question", "choice"},
+}
+_PAIRS = ("squad", "triviaqa")  # tasks whose inputs may have two types of tokens
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What goes into a graph and what comes out of it, for a task and a model.
+
+    Args:
+        globals_: how the graph finds global tokens, as `PaddedModel` has it.
+        inputs: names, in order.
+        outputs: names, in order.
+    """
+
+    globals_: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, task: Task, config: Any) -> "Interface":
+        """The interface of a task's model."""
+        asked = set(task.global_attention)
+        if not asked:
+            found = "none"
+        elif asked == {"cls"}:
+            found = "first"
+        elif asked == _FRONT.get(task.name):
+            found = "question"
+        else:
+            found = "given"
+        inputs = ["input_ids", "attention_mask"]
+        inputs += ["global_attention_mask"] * (found == "given")
+        inputs += ["token_type_ids"] * (config.type_vocab_size > 1 and task.name in _PAIRS)
+        inputs += ["positions"] * (task.name == "wikihop")
+        return cls(found, tuple(inputs), task.outputs)
+
+
+def graph(model: Any, interface: Interface) -> PaddedModel:
+    """The module whose operators are exported."""
+    return PaddedModel(model, interface.globals_).eval()
+
+
+def write(
+    module: PaddedModel, interface: Interface, sample: dict[str, Any], file: Path, opset: int
+) -> None:
+    """Write a module as one ONNX file, weights included.
+
+    Args:
+        sample: inputs, with another size for batch and length.
+        opset: version of ONNX's operators.
+
+    Raises:
+        ModelError: the file would be larger than `LARGEST`.
+        OSError: the disk did not take it.
+    """
+    size = sum(p.numel() * p.element_size() for p in module.parameters())
+    if size > LARGEST:
+        raise ModelError(f"{size / 2**30:.1f} GiB of weights; an ONNX file holds less than 2 GiB")
+    import onnx
+
+    free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    with torch.no_grad(), _quiet():
+        program = torch.export.export(
+            module,
+            (),
+            sample,
+            dynamic_shapes=dict.fromkeys(sample, free),
+            # The only relation that is left holds always: whole blocks are parted into blocks.
+            prefer_deferred_runtime_asserts_over_guards=True,
+        )
+        made = torch.onnx.export(
+            program,
+            (),
+            dynamo=True,
+            opset_version=opset,
+            input_names=interface.inputs,
+            output_names=interface.outputs,
+            external_data=False,
+            verbose=False,
+        )
+    assert made is not None
+    model = made.model_proto
+    _name_sizes(model)
+    onnx.checker.check_model(model)
+    onnx.save_model(model, file)
+
+
+def _name_sizes(model: Any) -> None:
+    """Call the free sizes of inputs and outputs batch, length and candidates."""
+    names: dict[str, str] = {}
+    for value in model.graph.input:
+        second = "candidates" if value.name == "positions" else "length"
+        sizes = value.type.tensor_type.shape.dim
+        for size, name in zip(sizes, ("batch", second), strict=True):
+            names.setdefault(size.dim_param, name)
+            size.dim_param = names[size.dim_param]
+    for value in model.graph.output:
+        for size in value.type.tensor_type.shape.dim:
+            if size.dim_param:
+                size.dim_param = names.get(size.dim_param, size.dim_param)
+    del model.graph.value_info[:]  # has the old names, and says nothing that is not inferred
+
+
+@contextmanager
+def _quiet():
+    """Without the progress and advice of torch's exporter."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

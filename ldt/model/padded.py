@@ -1,0 +1,207 @@
+"""A model of ldt on padded batches in plain operators, for export; see `ldt.attention.padded`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ldt.attention import padded
+from ldt.model.config import layer_dilations
+from ldt.model.encoders.longformer import LdtModel
+from ldt.model.heads.classification import LdtForSequenceClassification
+from ldt.model.heads.ranking import LdtForCandidateRanking, LdtForMultipleChoice
+from ldt.model.heads.spans import LdtForQuestionAnswering
+from ldt.model.heads.tokens import LdtForTokenClassification
+from ldt.model.pooling import GATE_SCALE
+
+
+class PaddedModel(nn.Module):
+    """The weights of a head, run in operators that ONNX and OpenVINO have; for inference.
+
+    Gives what the head does, with padding anywhere in a row; rows without a real token are of no
+    meaning. Memory grows linearly with the length.
+
+    Args:
+        model: an ldt head, in float32, which `refused` does not refuse.
+        globals_: the tokens with global attention: ``none``; ``first``, the first real token of
+            each row; ``question``, all before the first separator; ``given``, by a mask.
+    """
+
+    def __init__(self, model: Any, globals_: str):
+        super().__init__()
+        self.model = model
+        self.find = {
+            "none": _no_globals,
+            "first": _first,
+            "question": _before_separator,
+            "given": _given,
+        }[globals_]
+        self.head = _head_of(model)
+
+    def forward(
+        self,
+        input_ids,
+        attention_mask,
+        global_attention_mask=None,
+        token_type_ids=None,
+        positions=None,
+    ):
+        """A tuple of the logits, as the head's output has them.
+
+        Args:
+            input_ids, attention_mask, global_attention_mask, token_type_ids: [b, n] int64;
+                the third only where the global tokens are ``given``.
+            positions: [b, candidates] int64, of a candidate ranking.
+        """
+        encoder, keep = self.model.base_model, attention_mask != 0
+        far = self.find(self.model.config, input_ids, keep, global_attention_mask)
+        x = _embedded(encoder, input_ids, token_type_ids)
+        layers = encoder.encoder.layer
+        sizes = [layer.attention.self.pattern["window"] for layer in layers]
+        windows = {size: padded.Window(keep, far, size) for size in set(sizes)}
+        for layer, size in zip(layers, sizes, strict=True):
+            x = _layer(layer, x, windows[size])
+        return self.head(self.model, x, keep, positions)
+
+
+def refused(model: Any) -> str | None:
+    """What of a model `PaddedModel` does not have, in words; None where it has all of it."""
+    config = model.config
+    if not isinstance(model.base_model, LdtModel):
+        return f"a {config.model_type}, whose encoder is not Longformer's"
+    if _head_of(model) is None:
+        return f"the head {type(model).__name__}"
+    if config.causal:
+        return "attention to the left alone"
+    if any(dilation > 1 for layer in layer_dilations(config) for dilation in layer):
+        return "dilated attention"
+    return None
+
+
+def _no_globals(config, ids, keep, given):
+    return None
+
+
+def _first(config, ids, keep, given):
+    return padded.one_a_row(keep.int().argmax(1), keep)
+
+
+def _before_separator(config, ids, keep, given):
+    separator = keep & (ids == config.sep_token_id)
+    end = separator.int().argmax(1, keepdim=True)
+    return padded.any_number(keep & (torch.arange(ids.shape[1], device=ids.device) < end))
+
+
+def _given(config, ids, keep, given):
+    return padded.any_number(keep & (given != 0))
+
+
+def _embedded(encoder, ids, types):
+    parts, pad = encoder.embeddings, encoder.config.pad_token_id
+    counted = (ids != pad).to(torch.int64)
+    x = parts.word_embeddings(ids) + parts.position_embeddings(counted.cumsum(1) * counted + pad)
+    if types is None:
+        types = torch.zeros_like(ids)
+    return parts.LayerNorm(x + parts.token_type_embeddings(types))
+
+
+def _layer(layer, x, window):
+    out = _attention(layer.attention.self, x, window).flatten(2)
+    x = _residual(layer.attention.output, out, x)
+    wide = layer.intermediate.activation(_linear(layer.intermediate.dense, x))
+    return _residual(layer.output, wide, x)
+
+
+def _attention(level, x, window):
+    """[b, n, heads, dim], both kinds of attention, and the second level."""
+    q, k, v = (_split(level, project, x) for project in (level.query, level.key, level.value))
+    out, keep, far = window.attention(q, k, v), window.keep, window.far
+    if far is not None:
+        asked = x.gather(1, far.positions[:, :, None].expand(-1, -1, x.shape[2]))
+        asked = _split(level, level.query_global, asked)
+        key, value = ((m.weight, m.bias) for m in (level.key_global, level.value_global))
+        rows = padded.global_attention(asked, x, key, value, keep)
+        out = padded.fill_global_rows(out, rows, far)
+    second = level.pooled
+    if second is None:
+        return out
+    own = second if hasattr(second, "query") else level
+    read = out.flatten(2) if second.reads_first_level else x
+    q, k, v = (_split(level, project, read) for project in (own.query, own.key, own.value))
+    more = padded.pooled_attention(q, k, v, second.weight, keep, far, **second.pattern)
+    if second.gate is not None:
+        more = more * (GATE_SCALE * second.gate)[:, None]
+    return out + more
+
+
+def _split(level, project, x):
+    return _linear(project, x).unflatten(2, (level.heads, -1))
+
+
+def _residual(part, x, before):
+    return part.LayerNorm(_linear(part.dense, x) + before)
+
+
+def _linear(module, x):
+    # Not the module itself, which chooses among libraries.
+    return F.linear(x, module.weight, module.bias)
+
+
+def _of_first(x, keep):
+    """[b, d], the first real token of each row of x [b, n, d]."""
+    at = keep.int().argmax(1)[:, None, None].expand(-1, 1, x.shape[2])
+    return x.gather(1, at).squeeze(1)
+
+
+def _documents(model, x, keep, positions):
+    pooling, real = model.config.classifier_pooling, keep[:, :, None]
+    if pooling == "cls":
+        read = _of_first(x, keep)
+    elif pooling == "mean":
+        read = torch.where(real, x, 0.0).sum(1) / keep.sum(1, keepdim=True).clamp(min=1)
+    else:
+        read = torch.where(real, x, torch.finfo(x.dtype).min).amax(1)
+    head = model.classifier
+    return (_linear(head.out_proj, torch.tanh(_linear(head.dense, read))),)
+
+
+def _tokens(model, x, keep, positions):
+    return (torch.where(keep[:, :, None], _linear(model.classifier, x), 0.0),)
+
+
+def _spans(model, x, keep, positions):
+    logits, least = _linear(model.qa_outputs, x), torch.finfo(x.dtype).min
+    return tuple(torch.where(keep, logits[:, :, side], least) for side in range(2))
+
+
+def _choices(model, x, keep, positions):
+    pooled = torch.tanh(_linear(model.base_model.pooler.dense, _of_first(x, keep)))
+    return (_linear(model.classifier, pooled),)
+
+
+def _candidates(model, x, keep, positions):
+    logits = torch.where(keep, _linear(model.classifier, x).squeeze(-1), 0.0)
+    logits = logits.gather(1, positions.clamp(min=0))
+    return (torch.where(positions >= 0, logits, torch.finfo(x.dtype).min),)
+
+
+HEADS: dict[type, Callable] = {
+    LdtForSequenceClassification: _documents,
+    LdtForTokenClassification: _tokens,
+    LdtForQuestionAnswering: _spans,
+    LdtForMultipleChoice: _choices,
+    LdtForCandidateRanking: _candidates,
+}
+
+
+def _head_of(model):
+    """The function of `HEADS` of a model; None where there is none."""
+    found = (head for kind, head in HEADS.items() if isinstance(model, kind))
+    return next(found, None)
+
+
+def has_head(head: type) -> bool:
+    """True of a class of heads that `PaddedModel` has."""
+    return issubclass(head, tuple(HEADS))

@@ -1,0 +1,263 @@
+"""A run exported to ONNX: a proven file, `ldt predict --runtime onnx`, lines that need no ldt."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from exported import DOCUMENTS, TASKS, answered, make_run
+from safetensors.torch import load_file, save_file
+
+import ldt
+from ldt import cli
+from ldt.errors import ModelError, ResourceError, UserError
+from ldt.inference.predict import predict
+from ldt.recipe.recipe import of_keys
+
+for package in ("onnxscript", "onnxruntime"):
+    pytest.importorskip(package, reason="pip install 'ldt-toolkit[export]' has what exports")
+
+from ldt.export import export, graph  # noqa: E402
+
+OFTEN = ("classification", "squad")  # tasks of every run of the tests; an export takes 10 seconds
+ALL = [
+    pytest.param(task, marks=[] if task in OFTEN else pytest.mark.nightly, id=task)
+    for task in TASKS
+]
+
+
+@pytest.fixture(scope="module")
+def exported(tokenizer_folder, tmp_path_factory):
+    """Function of a task: (folder of the run, of what is exported of it)."""
+    made = {}
+
+    def get(task):
+        if task not in made:
+            folder = tmp_path_factory.mktemp(task)
+            run = make_run(tokenizer_folder, folder / "run", task)
+            with pytest.raises(SystemExit) as ended:
+                cli.main(["export", str(run), str(folder / "onnx")])
+            assert ended.value.code == 0
+            made[task] = run, folder / "onnx"
+        return made[task]
+
+    return get
+
+
+@pytest.fixture
+def instantly(exported, monkeypatch):
+    """Has exports write the graph of ``exported``, which is there; the same of the run's copies."""
+    run, folder = exported("classification")
+    monkeypatch.setattr(graph, "write", lambda *args: shutil.copy(folder / "model.onnx", args[3]))
+    return run
+
+
+def answers(folder, documents, tmp_path, **options):
+    source, target = tmp_path / "documents.jsonl", tmp_path / "answers.jsonl"
+    source.write_text("".join(json.dumps(each) + "\n" for each in documents))
+    predict(str(source), model=str(folder), output=str(target), overwrite=True, **options)
+    return [json.loads(line) for line in target.read_text().splitlines()]
+
+
+def assert_same(one, other):
+    """All equal, numbers within 2e-5."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            assert_same(value, other[key])
+    elif isinstance(one, list):
+        assert len(one) == len(other)
+        for pair in zip(one, other, strict=True):
+            assert_same(*pair)
+    else:
+        assert one == (pytest.approx(other, abs=2e-5) if isinstance(one, float) else other)
+
+
+def longer(document):
+    """The document, and with its text three and eleven times, which is several chunks."""
+    (field,) = {"text", "tokens", "context", "supports"} & document.keys()
+    for times in (1, 3, 11):
+        value = document[field]
+        value = value * times if isinstance(value, list) else " ".join([value] * times)
+        yield document | {field: value}
+
+
+@pytest.mark.parametrize("task", ALL)
+def test_an_exported_model_answers_as_the_run_does(task, exported, tmp_path):
+    run, folder = exported(task)
+    documents = list(longer(DOCUMENTS[task]))
+    expected = answers(run, documents, tmp_path)
+    assert_same(answers(folder, documents, tmp_path, runtime="onnx"), expected)
+
+
+@pytest.mark.parametrize("task", ALL)
+def test_the_lines_of_the_readme_answer_without_torch_and_ldt(task, exported, tmp_path):
+    run, folder = exported(task)
+    (expected,) = answers(run, [DOCUMENTS[task]], tmp_path)
+    found = answered(folder, DOCUMENTS[task])
+    assert found
+    assert_same(found, {key: expected[key] for key in found})
+
+
+def test_the_file_stands_alone_and_has_standard_operators_and_free_sizes(exported):
+    import onnx
+
+    _, folder = exported("classification")
+    model = onnx.load(folder / "model.onnx", load_external_data=False)
+    assert {node.domain for node in model.graph.node} == {""}
+    assert not any(each.external_data for each in model.graph.initializer)
+    sizes = {
+        each.name: [size.dim_param or size.dim_value for size in each.type.tensor_type.shape.dim]
+        for each in (*model.graph.input, *model.graph.output)
+    }
+    assert list(sizes.items()) == [
+        ("input_ids", ["batch", "length"]),
+        ("attention_mask", ["batch", "length"]),
+        ("logits", ["batch", 3]),
+    ]
+    names = {"README.md", "config.json", "model.onnx", "recipe.yaml", "tokenizer.json"}
+    assert {path.name for path in folder.iterdir()} - {"tokenizer_config.json"} == names
+    assert json.loads((folder / "config.json").read_text())["num_labels"] == 3
+
+
+def test_passages_and_python_go_by_the_exported_model(exported, tmp_path):
+    run, folder = exported("classification")
+    documents = list(longer(DOCUMENTS["classification"]))
+    asked = {"passages": 2, "passages_by": "occlusion", "chunks": True}
+    found = answers(folder, documents, tmp_path, runtime="onnx", **asked)
+    assert_same(found, answers(run, documents, tmp_path, **asked))
+    text = documents[-1]["text"]
+    assert_same(ldt.load(str(folder), runtime="onnx")(text), ldt.load(str(run))(text))
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"precision": "int8"}, "an exported model has its own"),
+        ({"device": "cuda"}, "--device cuda: --runtime onnx runs on the cpu"),
+        ({"passages": 1}, "--runtime onnx has no gradients"),
+    ],
+)
+def test_what_an_exported_model_cannot_is_refused(options, line, exported, tmp_path):
+    _, folder = exported("classification")
+    with pytest.raises(UserError, match=line):
+        answers(folder, [], tmp_path, runtime="onnx", **options)
+
+
+def test_each_runtime_names_the_other(exported, tmp_path):
+    run, folder = exported("classification")
+    with pytest.raises(ModelError, match="an exported model; --runtime onnx runs it"):
+        answers(folder, [], tmp_path)
+    with pytest.raises(ModelError, match=r"no model\.onnx; ldt export \S+ TARGET makes a folder"):
+        answers(run, [], tmp_path, runtime="onnx")
+
+
+def test_a_damaged_file_is_an_error_of_the_model(exported, tmp_path):
+    _, folder = exported("classification")
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "model.onnx").write_bytes((folder / "model.onnx").read_bytes()[:2000])
+    with pytest.raises(ModelError, match=r"model\.onnx: cannot be read"):
+        answers(copy, [DOCUMENTS["classification"]], tmp_path, runtime="onnx")
+
+
+def test_a_file_that_computes_something_else_is_not_left_behind(
+    instantly, tokenizer_folder, tmp_path
+):
+    other = make_run(tokenizer_folder, tmp_path / "run", "classification")
+    weights = load_file(other / "model.safetensors")
+    name = "longformer.encoder.layer.0.attention.self.value_global.weight"
+    weights[name] = weights[name] * 1.002
+    save_file(weights, other / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match="differs from the model by .* is not written"):
+        export(other, tmp_path / "onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_full_disk_and_a_killed_export_leave_nothing(instantly, tmp_path, monkeypatch):
+    whole = export(instantly, tmp_path / "onnx")
+    assert whole.lines()
+    (tmp_path / "onnx.tmp-999999999").mkdir()  # of a process that was killed
+
+    def full(*args):
+        args[3].write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(graph, "write", full)
+    before = (tmp_path / "onnx/model.onnx").read_bytes()
+    with pytest.raises(ResourceError, match="onnx: cannot be written: the disk is full"):
+        export(instantly, tmp_path / "onnx", overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["onnx"]
+    assert (tmp_path / "onnx/model.onnx").read_bytes() == before
+
+
+def test_a_target_that_is_there_or_is_the_source_is_refused(instantly, tmp_path):
+    run = shutil.copytree(instantly, tmp_path / "run")
+    with pytest.raises(UserError, match="is or holds the source"):
+        export(run, run)
+    with pytest.raises(UserError, match="is or holds the source"):
+        export(run, tmp_path)
+    export(run, run / "onnx")  # inside of it there is room
+    with pytest.raises(UserError, match="exists already; --overwrite replaces it"):
+        export(run, run / "onnx")
+    assert export(run, run / "onnx", overwrite=True).checks
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "line"),
+    [
+        ("evidence_classification", {}, "its head is LdtForEvidenceClassification"),
+        ("classification", {"attention_dilation": 2}, "dilated attention has no form in onnx"),
+    ],
+)
+def test_what_has_no_form_is_refused_in_a_line(
+    task, changes, line, tokenizer_folder, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(TASKS, "evidence_classification", ({}, {"num_labels": 2}))
+    run = make_run(tokenizer_folder, tmp_path / "run", task, **changes)
+    with pytest.raises(ModelError, match=line):
+        export(run, tmp_path / "onnx")
+    assert not (tmp_path / "onnx").exists()
+
+
+def test_missing_packages_and_wrong_options_are_said(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="--opset must be 18 to 23, got 9"):
+        export("run", tmp_path / "onnx", opset=9)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'ldt-toolkit\[export\]'"):
+        export("run", tmp_path / "onnx")
+
+
+@pytest.mark.parametrize(
+    ("task", "asked", "types", "globals_", "inputs"),
+    [
+        ("classification", ["cls"], 1, "first", []),
+        ("classification", [], 1, "none", []),
+        ("classification", ["document"], 1, "given", ["global_attention_mask"]),
+        ("squad", ["cls", "question"], 1, "question", []),
+        ("squad", ["question"], 2, "given", ["global_attention_mask", "token_type_ids"]),
+        ("multiple_choice", ["cls", "question", "choice"], 2, "question", []),
+        ("wikihop", ["cls"], 2, "first", ["positions"]),
+    ],
+)
+def test_the_graph_finds_global_tokens_or_asks_for_them(task, asked, types, globals_, inputs):
+    made = of_keys({"name": task, "global_attention": asked}, [], "test").task
+    config = ldt.model.LdtConfig(type_vocab_size=types)
+    found = graph.Interface.of(made, config)
+    assert found.globals_ == globals_
+    assert found.inputs == ("input_ids", "attention_mask", *inputs)
+
+
+@pytest.mark.parametrize("padding", ["none", "right", "left", "inside"])
+def test_inputs_of_the_proof_have_padding_and_global_tokens_where_they_say(padding):
+    from ldt.export.proof import batch
+
+    config = ldt.model.LdtConfig(vocab_size=40)
+    inputs = batch(config, graph.Interface("question", (), ()), 4, 20, padding)
+    real = inputs["attention_mask"]
+    assert (real.sum() == 80) == (padding == "none")
+    assert real.any(1).all()
+    for ids, mask, far in zip(*(inputs[name] for name in inputs), strict=True):
+        place = ((ids == config.sep_token_id) & (mask == 1)).nonzero()[0].item()
+        assert far.tolist() == [int(i < place and mask[i] == 1) for i in range(20)]
+    first = batch(config, graph.Interface("first", (), ()), 4, 20, padding)
+    assert torch.equal(first["global_attention_mask"].sum(1), torch.ones(4).long())

@@ -1,0 +1,74 @@
+"""Tiny runs of several tasks, documents for them, and what an exported folder's README answers."""
+
+import json
+import re
+import subprocess
+import sys
+
+import torch
+from transformers import AutoTokenizer
+
+from ldt.model import LdtConfig
+from ldt.model.vocabulary import add_tokens
+from ldt.recipe import recipe as recipes
+
+TAGS = {"id2label": {0: "O", 1: "B-ORG", 2: "I-ORG"}}
+TASKS = {  # task -> its section, changes to the config
+    "classification": (
+        {"threshold": 0.5},
+        {"id2label": {0: "yes", 1: "no", 2: "007"}, "problem_type": "single_label_classification"},
+    ),
+    "token_classification": ({}, TAGS),
+    "squad": ({}, {"num_labels": 2, "no_answer_threshold": 0.5}),
+    "multiple_choice": ({}, {"num_labels": 1}),
+    "wikihop": ({}, {}),
+}
+TEXT = "the first party and the other party agree that this agreement ends"
+DOCUMENTS = {
+    "classification": {"text": TEXT},
+    "token_classification": {"tokens": TEXT.split()},
+    "squad": {"question": "the other party", "context": TEXT},
+    "multiple_choice": {"question": "the party", "context": TEXT, "choices": ["ends", "the first"]},
+    "wikihop": {"query": "agreement", "candidates": ["first", "other"], "supports": [TEXT, "that"]},
+}
+
+
+def make_run(tokenizer_folder, folder, task, *, section=None, length=64, **changes):
+    """A run folder of a random model with one layer of width 16 and window 8."""
+    own, config = TASKS[task]
+    values = {"task": {"name": task} | own | (section or {}), "model": {"path": "somewhere"}}
+    values["data"] = {"train": "train.jsonl", "max_length": length}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "recipe.yaml").write_text(json.dumps(values))
+    recipe = recipes.load(folder / "recipe.yaml")
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    add_tokens(tokenizer, recipe.task.new_tokens)
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "sep")}
+    size = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
+    size |= {"num_attention_heads": 2, "attention_window": 8, "initializer_range": 0.7}
+    size |= {"vocab_size": len(tokenizer), "max_position_embeddings": 130, "type_vocab_size": 1}
+    torch.manual_seed(0)
+    model = recipe.task.head()(LdtConfig(**size | ids | config | changes))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def example(folder):
+    """The lines of Python in a README."""
+    (code,) = re.findall(r"^```python\n(.*?)^```", (folder / "README.md").read_text(), re.M | re.S)
+    return code
+
+
+def answered(folder, document):
+    """What the README's lines print for a document, where neither torch nor ldt can be imported."""
+    code = example(folder)
+    for field, value in document.items():
+        line = f"{field} = {value!r}"
+        code, count = re.subn(rf"(?m)^{field} = .*$", lambda _, line=line: line, code)
+        assert count == 1, field
+    alone = "import sys\nsys.modules |= dict.fromkeys(('torch', 'transformers', 'ldt'))\n"
+    run = [sys.executable, "-c", alone + code]
+    done = subprocess.run(run, cwd=folder, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    return json.loads(done.stdout)
