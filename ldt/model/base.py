@@ -8,7 +8,7 @@ from transformers import initialization as init
 
 from ldt.attention import BACKENDS
 from ldt.model.config import LdtConfig
-from ldt.model.packing import Packing, given_words, pack
+from ldt.model.packing import Packing
 
 
 class OutputOptions(TypedDict, total=False):
@@ -87,20 +87,6 @@ class LdtPreTrainedModel(PreTrainedModel):
     def global_projections(self):
         """Pairs of modules of an encoder: a projection, and its twin for global tokens."""
         return []
-
-    def pack_words(self, input_ids, inputs_embeds, masks, packing=None):
-        """Ids [b, n] or embeddings [b, n, d], whichever was given, and the `Packing` of the batch.
-
-        Args:
-            masks: attention_mask and global_attention_mask.
-            packing: of these masks, where it is known.
-        """
-        words = given_words(input_ids, inputs_embeds)
-        if packing is None:
-            if input_ids is not None:
-                self.warn_if_padding_and_no_attention_mask(input_ids, masks[0])
-            packing = pack(tuple(words.shape[:2]), *masks, words.device)
-        return words, packing
 
     def _init_weights(self, module):
         """As in transformers; a module may have ``drawn``, deviation and largest number of its

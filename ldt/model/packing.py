@@ -251,3 +251,19 @@ def _checked(name, mask, shape, where=None):
             value = mask[row, column].item()
             raise ValueError(f"{name} must hold 0, 1 or 2, got {value} in row {row}")
     return mask
+
+
+def pack_words(model, input_ids, inputs_embeds, masks, packing=None):
+    """Ids [b, n] or embeddings [b, n, d], whichever was given, and the `Packing` of the batch.
+
+    Args:
+        model: that got them, which warns of padding without a mask.
+        masks: attention_mask and global_attention_mask.
+        packing: of these masks, where it is known.
+    """
+    words = given_words(input_ids, inputs_embeds)
+    if packing is None:
+        if input_ids is not None:
+            model.warn_if_padding_and_no_attention_mask(input_ids, masks[0])
+        packing = pack(tuple(words.shape[:2]), *masks, words.device)
+    return words, packing

@@ -6,7 +6,7 @@ An encoder is an `ldt.model.base.LdtPreTrainedModel` with
   hold it by and that its weights have in front;
 - ``has_global_attention``, False where `global_attention_mask` changes nothing;
 - where its heads have other layers than a Longformer's, ``answers``, as
-  `ldt.model.heads.answers.answers`;
+  `ldt.model.heads.base.answers`;
 - ``check(config)``, which raises a ValueError for numbers that do not go together;
 - ``forward(input_ids, attention_mask, global_attention_mask, token_type_ids, **others)``, others
   being those of `ldt.model.base.EncoderInputs` that it knows, which with ``packed=True`` returns

@@ -19,7 +19,7 @@ from ldt.model.layers import (
     unused_parameters,
 )
 from ldt.model.outputs import LdtModelOutput
-from ldt.model.packing import check_ids, global_at
+from ldt.model.packing import check_ids, global_at, pack_words
 from ldt.model.recompute import recomputing
 
 
@@ -151,7 +151,7 @@ class LdtModel(LdtPreTrainedModel):
         """
         refuse_vmap(input_ids, attention_mask, global_attention_mask, token_type_ids, position_ids)
         masks = attention_mask, global_attention_mask
-        words, packing = self.pack_words(input_ids, inputs_embeds, masks, packing)
+        words, packing = pack_words(self, input_ids, inputs_embeds, masks, packing)
         x = self._embed(words, packing, input_ids, position_ids, token_type_ids)
         x, rest = self._layers(
             x,

@@ -24,7 +24,7 @@ from ldt.model.encoders.modernbert_config import LdtModernBertConfig, check_mode
 from ldt.model.encoders.rotation import frequencies, rotated, tables
 from ldt.model.layers import in_chunks
 from ldt.model.outputs import LdtModelOutput
-from ldt.model.packing import all_global, check_ids, none_global
+from ldt.model.packing import all_global, check_ids, none_global, pack_words
 from ldt.model.recompute import cast_once, layer_norm, recomputed, recomputing
 
 
@@ -187,7 +187,7 @@ class PredictionHead(nn.Module):
 
 
 def answers(config, kind, outputs):
-    """As `ldt.model.heads.answers.answers`, under the names of transformers' ModernBERTs."""
+    """As `ldt.model.heads.base.answers`, under the names of transformers' ModernBERTs."""
     head, width = PredictionHead(config), config.hidden_size
     if kind == "words":
         return {"head": head, "decoder": Linear(width, outputs, bias=config.decoder_bias)}
@@ -308,7 +308,7 @@ class LdtModernBertModel(LdtPreTrainedModel):
                 "a ModernBERT has no output_attentions here: probabilities are never stored"
             )
         masks = attention_mask, global_attention_mask
-        words, packing = self.pack_words(input_ids, inputs_embeds, masks, packing)
+        words, packing = pack_words(self, input_ids, inputs_embeds, masks, packing)
         self._check_inputs(input_ids, packing)
         hidden = []
         if output_hidden_states is None:

@@ -1,11 +1,18 @@
-"""Base of the heads: makes an encoder by the table, and calls it."""
+"""Base of the heads: makes an encoder by the table, calls it, and has the layers of an answer."""
 
+import torch
+from torch import nn
+from transformers import initialization as init
+from transformers.activations import gelu
+
+from ldt.attention.matmul import Linear
 from ldt.model.base import LdtPreTrainedModel
 from ldt.model.encoders import encoder_class, encoder_classes
-from ldt.model.heads.answers import answers
 from ldt.model.heads.losses import cross_entropy
 from ldt.model.outputs import LdtHeadOutput
 from ldt.model.packing import real_tokens
+
+KINDS = ("words", "document", "tokens", "spans", "choice")
 
 
 class Head(LdtPreTrainedModel):
@@ -29,7 +36,7 @@ class Head(LdtPreTrainedModel):
         """Give the head its layers for a kind of answer, under the encoder's names.
 
         Args:
-            kind: a name in `ldt.model.heads.answers.KINDS`.
+            kind: a name in `KINDS`.
             outputs: logits a token or row.
         """
         layers = self._answers(self.config, kind, outputs)
@@ -94,3 +101,58 @@ class Head(LdtPreTrainedModel):
             labels = labels.to(logits.device).masked_fill(~packing.real(), -100)
             loss = cross_entropy(logits, packing.pack(labels), count, weights, gamma)
         return LdtHeadOutput(loss, packing.unpack(logits), **rest)
+
+
+class ClassificationHead(nn.Module):
+    """Dropout, dense, tanh, dropout, projection to the labels."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.out_proj = Linear(config.hidden_size, config.num_labels)
+
+    def forward(self, x):
+        return self.out_proj(self.dropout(torch.tanh(self.dense(self.dropout(x)))))
+
+
+class LMHead(nn.Module):
+    """Dense, gelu, LayerNorm, and the transposed word embeddings."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.decoder = Linear(config.hidden_size, config.vocab_size)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def begin(self):
+        """The bias of a new head is zero."""
+        init.zeros_(self.bias)
+
+    @property
+    def weight(self):
+        """[vocabulary, width], the decoder's."""
+        return self.decoder.weight
+
+    def forward(self, x):
+        return self.decoder(self.layer_norm(gelu(self.dense(x))))
+
+
+def answers(config, kind, outputs):
+    """{name of an attribute of the head: layer}, in the order in which they are called.
+
+    Args:
+        config: of the encoder.
+        kind: a name in `KINDS`. ``words`` ends in a layer ``decoder`` that is tied to the word
+            embeddings; ``choice`` begins with what the encoder gives for ``read="pooled"``.
+        outputs: logits a token or row.
+    """
+    if kind == "words":
+        return {"lm_head": LMHead(config)}
+    if kind == "document":
+        return {"classifier": ClassificationHead(config)}
+    linear = Linear(config.hidden_size, outputs)
+    if kind == "spans":
+        return {"qa_outputs": linear}
+    return {"dropout": nn.Dropout(config.hidden_dropout_prob), "classifier": linear}

@@ -8,8 +8,7 @@ from transformers.utils import ModelOutput, can_return_tuple
 
 from ldt.attention.matmul import Linear
 from ldt.model.base import EncoderInputs
-from ldt.model.heads.answers import ClassificationHead
-from ldt.model.heads.base import Head
+from ldt.model.heads.base import ClassificationHead, Head
 from ldt.model.heads.losses import counts, cross_entropy, weighted
 from ldt.model.heads.markers import EvidenceHead, evidence_loss, known_evidence
 from ldt.model.heads.spans import sides_loss, span_items, unpacked_sides
