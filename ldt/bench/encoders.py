@@ -69,8 +69,8 @@ def build(name: str, tokens: int, setting: Setting) -> "PreTrainedModel":
         own |= {"cls_token_id": 0, "sep_token_id": 2}
         if name in OWN_MODERNBERT:
             window = setting.window if name == OWN_MODERNBERT[1] else None
-            config = LdtModernBertConfig(**common, **own, full_attention_window=window)
-            model = LdtModernBertModel(config)
+            own["full_attention_window"] = window
+            model = LdtModernBertModel(LdtModernBertConfig(**common, **own))
         else:
             own["attn_implementation"] = "sdpa"
             model = ModernBertModel(ModernBertConfig(**common, **own))
