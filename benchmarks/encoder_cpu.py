@@ -47,7 +47,7 @@ COMPILED = (1024, 4096, 8192)
 
 @dataclass(frozen=True)
 class Case:
-    """What is run, and the least ratios to Longformer and RoBERTa: seconds, then memory."""
+    """What is run, and the least ratios to the first of its peers: seconds, then memory."""
 
     kind: str
     tokens: int
@@ -57,12 +57,16 @@ class Case:
     dtype: str = "fp32"
     precision: str = "fp32"  # of ldt, as ldt predict has it; int8 meets the peers' dtype
     lengths: tuple = ()  # of the documents; default: one of ``tokens``
+    ours: str = "ldt"
+    peers: tuple = PEERS
 
     @property
     def setting(self):
         return Setting(layers=self.layers, dtype=self.dtype, **SHAPE)
 
 
+MODERN = {"ours": "ldt-modernbert", "peers": ("modernbert",)}
+WINDOWS = MODERN | {"ours": "ldt-modernbert-windows"}  # of 512 in full layers
 CASES = {
     "forward-512": Case("forward", 512, 12, (2.8, 1.7)),
     "forward-1024": Case("forward", 1024, 12, (3.0, 1.9)),
@@ -76,16 +80,25 @@ CASES = {
     "training-4096-bf16": Case("training", 4096, 3, (3.0, 2.8), dtype="bf16"),
     "forward-4096-int8": Case("forward", 4096, 4, (5,), precision="int8"),
     "mix": Case("forward", 2048, 2, (10, 5), lengths=tuple(int(2048 * part) for part in MIX)),
+    "modernbert-1024": Case("forward", 1024, 6, (1.0,), **MODERN),
+    "modernbert-4096": Case("forward", 4096, 6, (1.6,), **MODERN),
+    "modernbert-8192": Case("forward", 8192, 6, (2.0,), (1.5,), **MODERN),
+    "modernbert-training-4096": Case("training", 4096, 6, (1.2,), **MODERN),
+    "modernbert-windows-8192": Case("forward", 8192, 6, (4.0,), (1.5,), **WINDOWS),
+    "modernbert-windows-16384": Case("forward", 16384, 6, (), **WINDOWS),
+    "modernbert-mix": Case(
+        "forward", 2048, 6, (), lengths=tuple(int(2048 * part) for part in MIX), **MODERN
+    ),
 }
 
 
 def compare(case, rounds, processes):
     """Seconds and MiB of ldt and its peers, and how many times those of ldt the peers take."""
-    names = ("ldt", *PEERS)
+    names = (case.ours, *case.peers)
     runs = {}
     for name in names:
         model = encoders.build(name, case.tokens, case.setting)
-        if name == "ldt":
+        if name == case.ours:
             lower(model, case.precision)
         batch = encoders.inputs(name, case.lengths or [case.tokens], case.setting)
         runs[name] = lambda m=model, b=batch: encoders.step(m, b, case.kind)
@@ -98,12 +111,12 @@ def compare(case, rounds, processes):
         "layers": case.layers,
         "rounds": rounds,
         "seconds": seconds,
-        "times_faster": {name: seconds[name] / seconds["ldt"] for name in PEERS},
+        "times_faster": {name: seconds[name] / seconds[case.ours] for name in case.peers},
     }
     if not case.lengths and case.precision == "fp32":
         mib = {name: peak(processes, name, case.tokens, case.kind, case.setting) for name in names}
         row["mib"] = mib
-        row["times_leaner"] = {name: mib[name] / mib["ldt"] for name in PEERS}
+        row["times_leaner"] = {name: mib[name] / mib[case.ours] for name in case.peers}
     return row
 
 
@@ -180,9 +193,10 @@ def show(result, console):
         table.add_column(title, justify="left" if title == "case" else "right")
     for name, row in result["cases"].items():
         case = CASES[name]
-        cells = [f"{row['seconds']['ldt']:.2f}", *ratios(row["times_faster"], case.seconds)]
+        cells = [f"{row['seconds'][case.ours]:.2f}", *ratios(row["times_faster"], case, "seconds")]
         if "mib" in row:
-            cells += [f"{row['mib']['ldt']:.0f}", *ratios(row["times_leaner"], case.memory)]
+            ours = f"{row['mib'][case.ours]:.0f}"
+            cells += [ours, *ratios(row["times_leaner"], case, "memory")]
         table.add_row(name, *cells)
     console.print(table)
     table = Table(title="ldt's peak memory over the loaded model of 2 layers, MiB")
@@ -200,10 +214,11 @@ def show(result, console):
     console.print(table)
 
 
-def ratios(found, floors):
-    floors = (*floors, *[None] * (len(PEERS) - len(floors)))
-    for name, floor in zip(PEERS, floors, strict=True):
-        yield f"{found[name]:.2f}" + ("" if floor is None else f" ({floor})")
+def ratios(found, case, what):
+    floors = dict(zip(case.peers, getattr(case, what), strict=False))
+    for name in PEERS:
+        floor = f" ({floors[name]})" if name in floors else ""
+        yield f"{found[name]:.2f}{floor}" if name in found else ""
 
 
 def main():

@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 # Each has sliding_window_attention, global_attention and projected_global_attention as reference.py
-# defines them; relative positions where the first has the argument ``relative``. The second level's
-# are in `POOLED`.
+# defines them; relative positions where the first has the argument ``relative``; ``full_attention``
+# where the last has a faster form for all rows. The second level's are in `POOLED`.
 BACKENDS: dict[str, ModuleType] = {
     "reference": reference,
     "loop": loop,
@@ -189,7 +189,9 @@ def full_attention(q, k, v, layout, *, dropout=0.0, seed=0, backend="auto"):
     if torch.compiler.is_compiling() or layout.key_padding_mask is not None:
         none = q.new_zeros(q.shape)
         return fill_projected_rows(none, q, k, v, layout, **arguments, backend=backend)
-    return _module(backend, q).projected_global_attention(q, k, v, layout, **arguments)
+    module = _module(backend, q)
+    attend = getattr(module, "full_attention", module.projected_global_attention)
+    return attend(q, k, v, layout, **arguments)
 
 
 def choose(device, dtype, dim=64, **pattern):

@@ -142,6 +142,7 @@ class Work:
         self.scratch = q.new_empty(arrays, heads * largest, dtype=dtype)
         slabs = q.dtype if fused else dtype
         self.slabs = q.new_empty(2, heads * most_keys * dim, dtype=slabs)
+        self.there: list[tuple | None] = [None, None]  # which keys, and values, are in the slabs
         self.rows = q.new_empty(heads * most_queries * dim, dtype=slabs)
         self.low = torch.finfo(dtype).min
         self.biases: dict[tuple, torch.Tensor] = {}
@@ -159,16 +160,20 @@ class Work:
 
     def keys(self, block):
         """[heads, keys, dim] of the block, in scratch memory."""
-        return self._gather(self.k, block, self.slabs[0])
+        return self._gather(self.k, block, 0)
 
     def values(self, block):
         """As `keys`."""
-        return self._gather(self.v, block, self.slabs[1])
+        return self._gather(self.v, block, 1)
 
-    def _gather(self, x, block, slab):
+    def _gather(self, x, block, number):
         heads, dim = x.shape[1:]
         n, front = block.shape[1], block.in_front
-        out = slab[: heads * n * dim].view(heads, n, dim)
+        out = self.slabs[number, : heads * n * dim].view(heads, n, dim)
+        there = block.keys, id(block.extra)
+        if self.there[number] == there:  # as with rows that all meet the whole document
+            return out
+        self.there[number] = there
         if front:
             out[:, :front] = x[block.extra].transpose(0, 1)
         out[:, front:] = x[block.keys].transpose(0, 1)

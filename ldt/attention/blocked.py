@@ -7,8 +7,10 @@ nothing but q, k and v is kept for it. Blocks of half precision are computed in 
 """
 
 from functools import partial
+from itertools import pairwise
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from ldt.attention import parallel
@@ -16,7 +18,7 @@ from ldt.attention.block import Block, Reach, Works, queries_at_once, wide
 from ldt.attention.derivatives import first_order, is_unread
 from ldt.attention.dropout import Dropout, dropout_mask
 from ldt.attention.layout import Layout, per_head
-from ldt.attention.matmul import fast_matmul, linear
+from ldt.attention.matmul import choices, fast_matmul, linear
 
 ALIGN = 16  # global keys in front of a slab are padded to this many: unaligned rows are slow
 ROW_ELEMENTS = 1 << 22  # scores of one block of global rows, which meet the whole document
@@ -150,6 +152,23 @@ def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0):
         tokens = torch.arange(layout.total_tokens, device=q.device)
         drop = Dropout(layout, layout.global_index, tokens, heads, dropout, seed)
     return Blocked.apply(q, k, v, blocks, None, drop)
+
+
+def full_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0):
+    """`projected_global_attention` where every token is global.
+
+    By torch's own kernel, a document at a time, which sums as it goes and is faster than blocks
+    where its products are: with padding inside of documents, dropout, half precision, and where
+    oneDNN multiplies faster, blocks do it.
+    """
+    plain = q.device.type == "cpu" and not dropout and layout.key_padding_mask is None
+    if not plain or wide(q) is not q or choices()["bmm"]:
+        return projected_global_attention(q, k, v, layout, dropout=dropout, seed=seed)
+    documents = [
+        scaled_dot_product_attention(*(x[start:stop].transpose(0, 1)[None] for x in (q, k, v)))
+        for start, stop in pairwise(layout.cu_seqlens_host)
+    ]
+    return torch.cat(documents, 2)[0].transpose(0, 1)
 
 
 def _spans(layout):

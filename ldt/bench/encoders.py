@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 PEERS = ("longformer", "roberta", "modernbert")
+OWN_MODERNBERT = ("ldt-modernbert", "ldt-modernbert-windows")  # the second: also in full layers
 
 
 def names(setting: Setting) -> tuple[str, ...]:
-    """Encoders that `load` knows: ldt, ldt by backend, its Poolingformer, and the peers."""
-    return ("ldt", *BACKENDS, "poolingformer", *PEERS)
+    """Encoders that `load` knows: ldt, ldt by backend, its Poolingformer and its ModernBERT, and
+    the peers."""
+    return ("ldt", *BACKENDS, "poolingformer", *OWN_MODERNBERT, *PEERS)
 
 
 def build(name: str, tokens: int, setting: Setting) -> "PreTrainedModel":
@@ -23,7 +25,7 @@ def build(name: str, tokens: int, setting: Setting) -> "PreTrainedModel":
 
     The feed-forward network is four times the width; ModernBERT's has a gate and one and a half
     times the width, as in its published sizes, and its own pattern of windows: 128 tokens, every
-    third layer global.
+    third layer global. So has ldt's, of whose full layers the second has the setting's window.
 
     The Poolingformer has the setting's window in the second level, which a quarter of the layers
     have, at least one, and a quarter of that window in the first: the paper's 128 and 512 beside a
@@ -41,7 +43,7 @@ def build(name: str, tokens: int, setting: Setting) -> "PreTrainedModel":
         RobertaModel,
     )
 
-    from ldt.model import LdtConfig, LdtModel
+    from ldt.model import LdtConfig, LdtModel, LdtModernBertConfig, LdtModernBertModel
     from ldt.model.config import upper_middle_layers
 
     common: dict[str, Any] = {
@@ -62,10 +64,16 @@ def build(name: str, tokens: int, setting: Setting) -> "PreTrainedModel":
     own: dict[str, Any]
     model: PreTrainedModel
     torch.manual_seed(0)
-    if name == "modernbert":
+    if name in ("modernbert", *OWN_MODERNBERT):
         own = {"intermediate_size": 3 * setting.width // 2, "max_position_embeddings": tokens}
-        own |= {"cls_token_id": 0, "sep_token_id": 2, "attn_implementation": "sdpa"}
-        model = ModernBertModel(ModernBertConfig(**common, **own))
+        own |= {"cls_token_id": 0, "sep_token_id": 2}
+        if name in OWN_MODERNBERT:
+            window = setting.window if name == OWN_MODERNBERT[1] else None
+            own["full_attention_window"] = window
+            model = LdtModernBertModel(LdtModernBertConfig(**common, **own))
+        else:
+            own["attn_implementation"] = "sdpa"
+            model = ModernBertModel(ModernBertConfig(**common, **own))
     elif name == "roberta":
         own = {"attn_implementation": "sdpa"}
         config = RobertaConfig(**common, **like_roberta, **own)

@@ -156,6 +156,18 @@ def test_encoders_have_equal_width_and_depth():
     assert encoders.build("loop", 20, setting).config.attention_backend == "loop"
 
 
+def test_the_two_modernberts_have_equal_weights_and_the_second_windows():
+    setting = replace(TINY, layers=4, vocabulary=50, window=8)
+    models = [
+        encoders.build(name, 20, setting) for name in (*encoders.OWN_MODERNBERT, "modernbert")
+    ]
+    shapes = [{name: x.shape for name, x in model.state_dict().items()} for model in models]
+    assert shapes[0] == shapes[1] == shapes[2]
+    assert [model.config.model_type for model in models[:2]] == ["ldt_modernbert"] * 2
+    assert models[0].config.attention_window == [40, 128, 128, 40]
+    assert models[1].config.attention_window == [8, 128, 128, 8]
+
+
 def test_the_poolingformer_beside_a_longformer_of_512_is_the_papers():
     setting = replace(TINY, layers=12, window=512, vocabulary=50)
     config = encoders.build("poolingformer", 20, setting).config

@@ -134,6 +134,7 @@ def test_the_cpu_comparison_measures_time_and_memory_and_keeps_other_cases(tmp_p
     cases = {
         "small": module.Case("forward", 64, 1, (2.0, 1.0), (1.0, 0.5)),
         "mixed": module.Case("training", 64, 1, lengths=(64, 9)),
+        "modern": module.Case("forward", 64, 1, (1.0,), (1.5,), **module.WINDOWS),
     }
     monkeypatch.setattr(module, "CASES", cases)
     monkeypatch.setattr(module, "GROWTH", (64, 128))
@@ -142,7 +143,7 @@ def test_the_cpu_comparison_measures_time_and_memory_and_keeps_other_cases(tmp_p
     # A process would not know of these settings, and takes a while to begin.
     monkeypatch.setattr(module, "ProcessPoolExecutor", lambda size, how: ThreadPoolExecutor(size))
     file = tmp_path / "result.json"
-    for only in (["small", "growth"], ["mixed", "compiled"]):
+    for only in (["small", "growth"], ["mixed", "compiled"], ["modern"]):
         options = ["--only", *only, "--rounds", "1", "--json", str(file)]
         monkeypatch.setattr(sys, "argv", ["encoder_cpu.py", *options])
         module.main()
@@ -151,6 +152,8 @@ def test_the_cpu_comparison_measures_time_and_memory_and_keeps_other_cases(tmp_p
     assert set(row["seconds"]) == set(row["mib"]) == {"ldt", "longformer", "roberta", "modernbert"}
     assert row["times_faster"]["roberta"] == row["seconds"]["roberta"] / row["seconds"]["ldt"]
     assert found["cases"]["mixed"]["tokens"] == [64, 9]
+    row = found["cases"]["modern"]
+    assert set(row["seconds"]) == set(row["mib"]) == {"ldt-modernbert-windows", "modernbert"}
     assert [row["tokens"] for row in found["growth"]] == [64, 128]
     (row,) = found["compiled"]
     for kind in ("forward", "training"):
