@@ -22,18 +22,20 @@ class Globals(NamedTuple):
         is_global: [b, n] bool.
         positions: [b, g] int64, where those of each row are, in rising order.
         present: [b, g] bool, False where a row has fewer.
+        single: whether g is 1 for any input.
     """
 
     is_global: torch.Tensor
     positions: torch.Tensor
     present: torch.Tensor
+    single: bool = False
 
 
 def one_a_row(positions, keep):
     """`Globals` with the token at ``positions`` [b] of each row, where ``keep`` [b, n] has it."""
     positions = positions[:, None]
     is_global = (torch.arange(keep.shape[1], device=keep.device) == positions) & keep
-    return Globals(is_global, positions, is_global.gather(1, positions))
+    return Globals(is_global, positions, is_global.gather(1, positions), single=True)
 
 
 def any_number(is_global):
@@ -67,59 +69,68 @@ class Window:
         offset = self.keys[:1] + reach - self.rows[0][:, None]  # from the first that a query sees
         near = (offset >= 0) & (offset <= 2 * reach)
         local = keep if far is None else keep & ~far.is_global
-        self.seen = near & (_fetch(local, self.keys) & inside)[:, :, None, None]
+        flat = self.keys.clamp(0, length - 1).flatten()
+        local = local.index_select(1, flat).unflatten(1, (-1, self.keys.shape[1]))
+        self.seen = (near & (local & inside)[:, :, None])[:, None]  # [b, 1, blocks, queries, keys]
 
     def attention(self, q, k, v):
         """`ldt.attention.reference.sliding_window_attention` of padded rows, each a document.
 
         Args:
-            q, k, v: [b, n, heads, dim], the local projections.
+            q, k, v: [b, heads, n, dim], the local projections.
 
         Returns:
-            [b, n, heads, dim]; zeros at padding, of no meaning at global tokens.
+            [b, heads, n, dim]; zeros at padding, of no meaning at global tokens.
         """
-        # The least number, not -inf: a row that sees no key stays finite.
-        far, size, least = self.far, self.keys.shape[1], torch.finfo(q.dtype).min
+        far, size = self.far, self.keys.shape[1]
         queries = _fetch(q * q.shape[-1] ** -0.5, self.rows)
-        scores = torch.einsum("bcqhd,bckhd->bchqk", queries, _fetch(k, self.keys))
-        scores = torch.where(self.seen, scores, least)
+        scores = queries @ _fetch(k, self.keys).transpose(3, 4) + _hidden(self.seen, q)
         if far is None:
-            out = torch.einsum("bchqk,bckhd->bcqhd", scores.softmax(-1), _fetch(v, self.keys))
+            out = scores.softmax(-1) @ _fetch(v, self.keys)
         else:
-            at = far.positions[:, :, None, None].expand(-1, -1, *q.shape[2:])
-            everywhere = torch.einsum("bcqhd,bghd->bchqg", queries, k.gather(1, at))
-            everywhere = torch.where(far.present[:, None, None, None], everywhere, least)
+            at = far.positions[:, None, :, None].expand(-1, q.shape[1], -1, q.shape[3])
+            everywhere = queries @ k.gather(2, at)[:, :, None].transpose(3, 4)
+            everywhere = everywhere + _hidden(far.present[:, None, None, None], q)
             probs = torch.cat([scores, everywhere], -1).softmax(-1)
-            beside, beyond = probs[..., :size], probs[..., size:]
-            out = torch.einsum("bchqk,bckhd->bcqhd", beside, _fetch(v, self.keys))
-            out = out + torch.einsum("bchqg,bghd->bcqhd", beyond, v.gather(1, at))
-        return torch.where(self.keep[:, :, None, None], _joined(out, q.shape[1]), 0.0)
+            out = probs[..., :size] @ _fetch(v, self.keys)
+            out = out + probs[..., size:] @ v.gather(2, at)[:, :, None]
+        return torch.where(self.keep[:, None, :, None], _joined(out, q.shape[2]), 0.0)
 
 
 def global_attention(q, x, key, value, keep):
     """`ldt.attention.reference.global_attention` of padded rows.
 
     Args:
-        q: [b, g, heads, dim], query_global of the tokens at `Globals.positions`.
+        q: [b, heads, g, dim], query_global of the tokens at `Globals.positions`.
         x: [b, n, width], the layer's input.
         key, value: (weight [heads * dim, width], bias [heads * dim]) of the global projections.
         keep: [b, n] bool, real tokens.
 
     Returns:
-        [b, g, heads, dim]; of no meaning where a row has fewer global tokens.
+        [b, heads, g, dim]; of no meaning where a row has fewer global tokens.
     """
-    k, v = (F.linear(x, *project).unflatten(2, (q.shape[2], -1)) for project in (key, value))
-    scores = torch.einsum("bghd,bnhd->bhgn", q * q.shape[-1] ** -0.5, k)
-    least = torch.finfo(q.dtype).min
-    probs = torch.where(keep[:, None, None], scores, least).softmax(-1)
-    return torch.einsum("bhgn,bnhd->bghd", probs, v)
+    k, v = (F.linear(x, *project).unflatten(2, (q.shape[1], -1)) for project in (key, value))
+    scores = (q * q.shape[-1] ** -0.5) @ k.permute(0, 2, 3, 1)
+    return (scores + _hidden(keep[:, None, None], q)).softmax(-1) @ v.transpose(1, 2)
+
+
+def folded_global_attention(q, x, key, value, keep):
+    """`global_attention` of few tokens: the projections are folded into queries and sums, so that
+    ``x`` goes through neither of them."""
+    heads = q.shape[1]
+    # The bias of the keys adds the same to all scores of a row.
+    queries = (q * q.shape[-1] ** -0.5) @ key[0].unflatten(0, (heads, -1))  # [b, heads, g, width]
+    scores = queries @ x.transpose(1, 2)[:, None]
+    sums = (scores + _hidden(keep[:, None, None], q)).softmax(-1) @ x[:, None]
+    weight, bias = (part.unflatten(0, (heads, -1)) for part in value)
+    return sums @ weight.transpose(1, 2) + bias[:, None]
 
 
 def fill_global_rows(out, rows, far):
-    """``out`` [b, n, heads, dim] with ``rows`` [b, g, heads, dim] at the global tokens."""
+    """``out`` [b, heads, n, dim] with ``rows`` [b, heads, g, dim] at the global tokens."""
     rank = (far.is_global.to(torch.int64).cumsum(1) - 1).clamp(min=0)
-    spread = rows.gather(1, rank[:, :, None, None].expand(-1, -1, *rows.shape[2:]))
-    return torch.where(far.is_global[:, :, None, None], spread, out)
+    at = rank[:, None, :, None].expand(-1, out.shape[1], -1, out.shape[3])
+    return torch.where(far.is_global[:, None, :, None], rows.gather(2, at), out)
 
 
 class _Cells:
@@ -149,14 +160,18 @@ class _Cells:
 def pooled_attention(q, k, v, weight, keep, far, *, pooling, size, stride, window):
     """`ldt.attention.pooled_attention` of padded rows; ``keep`` and ``far`` as above.
 
+    Args:
+        q, k, v: [b, heads, n, dim].
+
     Returns:
-        [b, n, heads, dim]; zeros at padding and at global tokens.
+        [b, heads, n, dim]; zeros at padding and at global tokens.
     """
-    length, device = q.shape[1], q.device
+    length, device = q.shape[2], q.device
     cells = _Cells(keep, size, stride)
-    flat = k.flatten(0, 1), v.flatten(0, 1)
-    keys, values = (
-        x.unflatten(0, (-1, cells.number)) for x in pooled.pool(pooling, *flat, weight, cells)
+    flat = (x.transpose(1, 2).flatten(0, 1) for x in (k, v))
+    keys, values = (  # [b, heads, cells, dim]
+        x.unflatten(0, (-1, cells.number)).transpose(1, 2)
+        for x in pooled.pool(pooling, *flat, weight, cells)
     )
     block = min(max(window // 2, BLOCK[0]), BLOCK[1])
     rows = _blocks(length, block, device)
@@ -170,20 +185,25 @@ def pooled_attention(q, k, v, weight, keep, far, *, pooling, size, stride, windo
     seen = (2 * (start[:, :, None] - rows[:, :, None]) + size - 1).abs() <= window
     there = cells.valid.unflatten(0, (-1, cells.number)).gather(1, at).view(number.shape)
     there = there & (number >= 0) & (number < cells.number)
-    seen = (seen & there[:, :, None])[:, :, None]  # [b, blocks, 1, queries, cells]
+    seen = (seen & there[:, :, None])[:, None]  # [b, 1, blocks, queries, cells]
 
     def reached(x):
-        taken = x.gather(1, at[:, :, None, None].expand(-1, -1, *x.shape[2:]))
-        return taken.unflatten(1, number.shape[1:])
+        taken = x.gather(2, at[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
+        return taken.unflatten(2, number.shape[1:])
 
-    scores = torch.einsum(
-        "bcqhd,bckhd->bchqk", _fetch(q * q.shape[-1] ** -0.5, rows), reached(keys)
-    )
-    probs = torch.where(seen, scores, torch.finfo(q.dtype).min).softmax(-1)
-    out = torch.einsum("bchqk,bckhd->bcqhd", probs, reached(values))
-    out = torch.where(seen.any(-1).transpose(2, 3)[..., None], out, 0.0)
+    scores = _fetch(q * q.shape[-1] ** -0.5, rows) @ reached(keys).transpose(3, 4)
+    out = (scores + _hidden(seen, q)).softmax(-1) @ reached(values)
+    out = torch.where(seen.any(-1, keepdim=True), out, 0.0)
     asking = keep if far is None else keep & ~far.is_global
-    return torch.where(asking[:, :, None, None], _joined(out, length), 0.0)
+    return torch.where(asking[:, None, :, None], _joined(out, length), 0.0)
+
+
+def _hidden(seen, like):
+    """What is added to scores: 0 where ``seen``, else the least number.
+
+    Not -inf, so that a row that sees no key stays finite. Runtimes add faster than they choose.
+    """
+    return (~seen).to(like.dtype) * torch.finfo(like.dtype).min
 
 
 def _blocks(length, block, device):
@@ -194,11 +214,12 @@ def _blocks(length, block, device):
 
 
 def _fetch(x, at):
-    """[b, blocks, places, ...] of x [b, n, ...] at positions [blocks, places], clamped."""
-    flat = at.clamp(0, x.shape[1] - 1).flatten()
-    return x.index_select(1, flat).unflatten(1, (-1, at.shape[1]))
+    """[b, heads, blocks, places, dim] of x [b, heads, n, dim] at positions [blocks, places],
+    clamped."""
+    flat = at.clamp(0, x.shape[2] - 1).flatten()
+    return x.index_select(2, flat).unflatten(2, (-1, at.shape[1]))
 
 
 def _joined(x, length):
-    """[b, length, heads, dim] of blocks [b, blocks, block, heads, dim]."""
-    return x.flatten(1, 2).index_select(1, torch.arange(length, device=x.device))
+    """[b, heads, length, dim] of blocks [b, heads, blocks, block, dim]."""
+    return x.flatten(2, 3).index_select(2, torch.arange(length, device=x.device))

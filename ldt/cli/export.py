@@ -20,13 +20,33 @@ def export(
         typer.Option(help="Format of the file: onnx, which ONNX Runtime and others run."),
     ] = "onnx",
     precision: Annotated[
-        Literal["fp32"],
-        typer.Option(help="Number format of the weights."),
+        Literal["fp32", "int8"],
+        typer.Option(
+            help="Number format of the weights: int8 is smaller and faster, and its answers are "
+            "compared with those in fp32."
+        ),
     ] = "fp32",
     opset: Annotated[
         int,
         typer.Option(min=18, max=23, metavar="NUMBER", help="Version of ONNX's operators."),
     ] = 20,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Documents on which answers in int8 are compared with those in fp32, the first "
+            "200; by default data.eval of the run.",
+        ),
+    ] = None,
+    int8_bound: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="SHARE",
+            help="Share of these answers that int8 may change without being refused.",
+        ),
+    ] = 0.01,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace TARGET if it exists.")
     ] = False,
@@ -47,6 +67,8 @@ def export(
         format=format,
         precision=precision,
         opset=opset,
+        check=check,
+        int8_bound=int8_bound,
         overwrite=overwrite,
     )
     for line in report.lines():

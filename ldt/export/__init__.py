@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ldt.data.sources import Names
 from ldt.errors import ModelError, UserError
 from ldt.export import folder as beside
 from ldt.export import graph
+from ldt.export.int8 import Comparison, documents_of, quantise
 from ldt.export.proof import Check, batch, prove
 from ldt.files import check_new_folder, new_folder, remove_abandoned, require_space, writing
 from ldt.inference.run_folder import GRAPH, find_model, read_recipe
@@ -32,6 +34,7 @@ class Report:
         size: of the file, in bytes.
         seconds: that the export took, proof included.
         checks: the proof.
+        comparison: of the answers in int8 with those in fp32; None of a file in fp32.
     """
 
     source: str
@@ -42,6 +45,7 @@ class Report:
     size: int
     seconds: float
     checks: list[Check]
+    comparison: Comparison | None = None
 
     def lines(self) -> list[str]:
         """The report as text, the proof and the next command last."""
@@ -59,6 +63,7 @@ class Report:
             "proof: model and file on random tokens, largest difference by the spread of the "
             "outputs",
             *(f"  {check.name:<18}{check}" for check in self.checks),
+            *([f"int8: {self.comparison}"] if self.comparison else []),
             f"next: ldt predict FILE --runtime onnx --model {self.target}",
         ]
 
@@ -70,6 +75,8 @@ def export(
     format: str = "onnx",
     precision: str = "fp32",
     opset: int = OPSET,
+    check: Names | None = None,
+    int8_bound: float = 0.01,
     overwrite: bool = False,
 ) -> Report:
     """Write a run's model as an ONNX file, after a proof that it computes the same.
@@ -81,14 +88,18 @@ def export(
         run: folder of a finished run; None is `LATEST` in the current directory.
         target: folder to write.
         format: "onnx".
-        precision: "fp32".
+        precision: "fp32", or "int8": weights of 8 bits, after the proof.
         opset: version of ONNX's operators, one of `graph.OPSETS`.
+        check: documents on which answers in int8 are compared with those in fp32; None: data.eval
+            of the run.
+        int8_bound: share of these answers that may change.
         overwrite: replace a model that is at ``target``.
 
     Raises:
         UserError: an option or the target cannot be used, or a package is missing.
         ModelError: the model cannot be exported, or the proof fails; nothing is at the target then,
             or what was there before.
+        PrecisionError: int8 changes too many answers.
         ResourceError: the disk is too small.
     """
     began = time.monotonic()
@@ -98,6 +109,7 @@ def export(
     target = Path(target).expanduser()
     check_new_folder(target, folder, overwrite)
     _check_task(folder, recipe)
+    documents = documents_of(recipe, check) if precision == "int8" else None
     model = load(folder, recipe.task.head(), mapped=True)
     if why := refused(model):
         raise ModelError(f"{folder}: not exported: {why} has no form in {format}")
@@ -116,6 +128,10 @@ def export(
         _check_proof(folder, target, checks)
         tokenizer = load_tokenizer(folder, model.config)
         beside.write(made, folder, recipe, model.config, tokenizer, interface, checks)
+        comparison = None
+        if documents:
+            comparison = quantise(made, recipe, *documents, int8_bound)
+            beside.append(made, f"In int8: {comparison}.")
         size = (made / GRAPH).stat().st_size
     return Report(
         source=str(folder),
@@ -126,14 +142,15 @@ def export(
         size=size,
         seconds=time.monotonic() - began,
         checks=checks,
+        comparison=comparison,
     )
 
 
 def _check_options(format: str, precision: str, opset: int) -> None:
     if format != "onnx":
         raise UserError(f"--format must be onnx, got {format}")
-    if precision != "fp32":
-        raise UserError(f"--precision must be fp32, got {precision}")
+    if precision not in ("fp32", "int8"):
+        raise UserError(f"--precision must be fp32 or int8, got {precision}")
     if opset not in graph.OPSETS:
         first, last = graph.OPSETS[0], graph.OPSETS[-1]
         raise UserError(f"--opset must be {first} to {last}, got {opset}")

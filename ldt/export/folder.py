@@ -67,6 +67,13 @@ def write(
     (folder / "README.md").write_text(text, "utf-8")
 
 
+def append(folder: Path, line: str) -> None:
+    """Add a paragraph to the README, in front of its first heading of the second level."""
+    file = folder / "README.md"
+    before, mark, after = file.read_text("utf-8").partition("\n## ")
+    file.write_text(f"{before.rstrip()}\n\n{line}\n{mark}{after}", "utf-8")
+
+
 def _finish(file: Path, tokenizer: Any, longest: int) -> None:
     """Have tokenizer.json itself lay inputs out, cut and pad them, as ldt does."""
     made = Tokenizer.from_file(str(file))

@@ -39,6 +39,9 @@ class PaddedModel(nn.Module):
             "given": _given,
         }[globals_]
         self.head = _head_of(model)
+        # Of the last layer only the first token is read, which is the only global one.
+        reads_first = model.config.classifier_pooling == "cls" and self.head is _documents
+        self.short = globals_ == "first" and (reads_first or self.head is _choices)
 
     def forward(
         self,
@@ -61,8 +64,11 @@ class PaddedModel(nn.Module):
         layers = encoder.encoder.layer
         sizes = [layer.attention.self.pattern["window"] for layer in layers]
         windows = {size: padded.Window(keep, far, size) for size in set(sizes)}
-        for layer, size in zip(layers, sizes, strict=True):
+        whole = len(layers) - self.short
+        for layer, size in list(zip(layers, sizes, strict=True))[:whole]:
             x = _layer(layer, x, windows[size])
+        if self.short:
+            x, keep = _layer_of_globals(layers[-1], x, windows[sizes[-1]]), far.present
         return self.head(self.model, x, keep, positions)
 
 
@@ -108,36 +114,51 @@ def _embedded(encoder, ids, types):
 
 
 def _layer(layer, x, window):
-    out = _attention(layer.attention.self, x, window).flatten(2)
-    x = _residual(layer.attention.output, out, x)
+    return _after_attention(layer, _attention(layer.attention.self, x, window), x)
+
+
+def _layer_of_globals(layer, x, window):
+    """[b, g, d], of the global tokens alone."""
+    far = window.far
+    asking = x.gather(1, far.positions[:, :, None].expand(-1, -1, x.shape[2]))
+    return _after_attention(layer, _global_rows(layer.attention.self, x, window), asking)
+
+
+def _after_attention(layer, out, x):
+    x = _residual(layer.attention.output, out.transpose(1, 2).flatten(2), x)
     wide = layer.intermediate.activation(_linear(layer.intermediate.dense, x))
     return _residual(layer.output, wide, x)
 
 
 def _attention(level, x, window):
-    """[b, n, heads, dim], both kinds of attention, and the second level."""
+    """[b, heads, n, dim], both kinds of attention, and the second level."""
     q, k, v = (_split(level, project, x) for project in (level.query, level.key, level.value))
     out, keep, far = window.attention(q, k, v), window.keep, window.far
     if far is not None:
-        asked = x.gather(1, far.positions[:, :, None].expand(-1, -1, x.shape[2]))
-        asked = _split(level, level.query_global, asked)
-        key, value = ((m.weight, m.bias) for m in (level.key_global, level.value_global))
-        rows = padded.global_attention(asked, x, key, value, keep)
-        out = padded.fill_global_rows(out, rows, far)
+        out = padded.fill_global_rows(out, _global_rows(level, x, window), far)
     second = level.pooled
     if second is None:
         return out
     own = second if hasattr(second, "query") else level
-    read = out.flatten(2) if second.reads_first_level else x
+    read = out.transpose(1, 2).flatten(2) if second.reads_first_level else x
     q, k, v = (_split(level, project, read) for project in (own.query, own.key, own.value))
     more = padded.pooled_attention(q, k, v, second.weight, keep, far, **second.pattern)
     if second.gate is not None:
-        more = more * (GATE_SCALE * second.gate)[:, None]
+        more = more * (GATE_SCALE * second.gate)[:, None, None]
     return out + more
 
 
+def _global_rows(level, x, window):
+    """[b, heads, g, dim]"""
+    far = window.far
+    asking = x.gather(1, far.positions[:, :, None].expand(-1, -1, x.shape[2]))
+    key, value = ((m.weight, m.bias) for m in (level.key_global, level.value_global))
+    attend = padded.folded_global_attention if far.single else padded.global_attention
+    return attend(_split(level, level.query_global, asking), x, key, value, window.keep)
+
+
 def _split(level, project, x):
-    return _linear(project, x).unflatten(2, (level.heads, -1))
+    return _linear(project, x).unflatten(2, (level.heads, -1)).transpose(1, 2)
 
 
 def _residual(part, x, before):

@@ -261,3 +261,31 @@ def test_inputs_of_the_proof_have_padding_and_global_tokens_where_they_say(paddi
         assert far.tolist() == [int(i < place and mask[i] == 1) for i in range(20)]
     first = batch(config, graph.Interface("first", (), ()), 4, 20, padding)
     assert torch.equal(first["global_attention_mask"].sum(1), torch.ones(4).long())
+
+
+def test_int8_is_smaller_and_its_answers_are_compared(exported, instantly, tmp_path, monkeypatch):
+    from ldt.errors import PrecisionError
+    from ldt.export import int8
+
+    documents = tmp_path / "documents.jsonl"
+    lines = [{"text": each["text"]} for each in longer(DOCUMENTS["classification"])]
+    documents.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    with pytest.raises(UserError, match=r"--check FILE names documents"):
+        export(instantly, tmp_path / "onnx", precision="int8")
+    asked = {"precision": "int8", "check": str(documents)}
+    found = export(instantly, tmp_path / "onnx", **asked).comparison
+    assert (found.documents, found.changed) == (3, 0)
+    assert 0 < found.drift < 1
+    assert found.size < 1
+    assert f"In int8: {found}." in (tmp_path / "onnx/README.md").read_text()
+    assert not list((tmp_path / "onnx").glob("int8*"))
+    _, exact = exported("classification")
+    found, expected = (
+        answers(folder, lines, tmp_path, runtime="onnx") for folder in (tmp_path / "onnx", exact)
+    )
+    assert [each["label"] for each in found] == [each["label"] for each in expected]
+    assert found != expected
+    monkeypatch.setattr(int8, "same", lambda one, other: False)
+    with pytest.raises(PrecisionError, match="changes 3 of 3 answers on .* allows; nothing was"):
+        export(instantly, tmp_path / "other", **asked)
+    assert not (tmp_path / "other").exists()

@@ -37,7 +37,7 @@ def make_run(tokenizer_folder, folder, task, *, section=None, length=64, **chang
     """A run folder of a random model with one layer of width 16 and window 8."""
     own, config = TASKS[task]
     values = {"task": {"name": task} | own | (section or {}), "model": {"path": "somewhere"}}
-    values["data"] = {"train": "train.jsonl", "max_length": length}
+    values["data"] = {"train": "train.jsonl"} | ({"max_length": length} if length else {})
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "recipe.yaml").write_text(json.dumps(values))
     recipe = recipes.load(folder / "recipe.yaml")
@@ -48,7 +48,7 @@ def make_run(tokenizer_folder, folder, task, *, section=None, length=64, **chang
     size |= {"num_attention_heads": 2, "attention_window": 8, "initializer_range": 0.7}
     size |= {"vocab_size": len(tokenizer), "max_position_embeddings": 130, "type_vocab_size": 1}
     torch.manual_seed(0)
-    model = recipe.task.head()(LdtConfig(**size | ids | config | changes))
+    model = recipe.task.head()(LdtConfig(**(size | ids | config | changes)))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -1,0 +1,152 @@
+"""Weights of an ONNX file in 8 bits, and how many answers that changes."""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ldt.data.formats import read
+from ldt.data.sources import Names, each
+from ldt.errors import PrecisionError, UserError, plural
+from ldt.inference import options
+from ldt.inference.agreement import DOCUMENTS, same
+from ldt.inference.group import Answering, Document
+from ldt.inference.inputs import layout_of_training
+from ldt.inference.onnx import OnnxPredictor
+from ldt.inference.run_folder import GRAPH
+from ldt.recipe.recipe import Recipe
+
+BATCH_TOKENS = 4096
+
+
+@dataclass
+class Comparison:
+    """Answers of the file in int8 and in fp32 for the same documents.
+
+    Attributes:
+        source: of the documents.
+        documents, changed: how many there are, and how many have another answer.
+        drift: largest difference of two numbers in answers that are the same.
+        size: of the file in int8, as a share of that in fp32.
+        speed: processor time in fp32 divided by that in int8.
+    """
+
+    source: str
+    documents: int
+    changed: int
+    drift: float
+    size: float
+    speed: float
+
+    def __str__(self) -> str:
+        equal = f"{self.documents - self.changed:,} of {plural(self.documents, 'answer')}"
+        return (
+            f"{equal} the same on {self.source}, numbers in them within {self.drift:.2g}; "
+            f"{self.size:.2f} of the size, {self.speed:.2f} times as fast"
+        )
+
+
+def documents_of(recipe: Recipe, source: Names | None) -> tuple[str, list[Any]]:
+    """A name for some documents, and the first `DOCUMENTS` of them.
+
+    Args:
+        source: where they are; None: the recipe's evaluation set.
+
+    Raises:
+        UserError: there are none.
+        DataError: they cannot be read.
+    """
+    named = source or recipe.data.eval
+    if not named:
+        raise UserError(
+            "--precision int8: --check FILE names documents on which its answers are compared with "
+            "those in fp32; the recipe has no data.eval"
+        )
+    files = each(named)
+    format = layout_of_training(files, recipe.data.format)
+    changed = options.changed(recipe, None, format, None)
+    found = list(islice(read(files, changed.data, document=recipe.task.document), DOCUMENTS))
+    if not found:
+        raise UserError(f"{files[0]}: no documents to compare int8 on")
+    return ", ".join(files), found
+
+
+def quantise(folder: Path, recipe: Recipe, source: str, examples: Sequence[Any], bound: float):
+    """Replace the graph of a folder by one with weights in int8; return the `Comparison`.
+
+    Products of activations, embeddings and norms stay in float32.
+
+    Args:
+        folder: of an exported model in fp32.
+        recipe: of the run.
+        source: of the examples.
+        examples: documents to compare answers on.
+        bound: share of the answers that may change.
+
+    Raises:
+        PrecisionError: more have changed.
+        OSError: the disk did not take it.
+    """
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    file, lowered = folder / GRAPH, folder / f"int8-{GRAPH}"
+    exact = OnnxPredictor(folder, recipe)
+    documents = [(example, exact.encode(example)) for example in examples]
+    before, seconds = _timed(exact, documents)
+    size = file.stat().st_size
+    logging.disable(logging.WARNING)  # it advises to have shapes inferred first
+    try:
+        quantize_dynamic(
+            os.fspath(file),
+            os.fspath(lowered),
+            nodes_to_quantize=_projections(file),
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+            extra_options={"MatMulConstBOnly": True},
+        )
+    finally:
+        logging.disable(logging.NOTSET)
+    lowered.replace(file)
+    after, faster = _timed(OnnxPredictor(folder, recipe), documents)
+    pairs = list(zip(before, after, strict=True))
+    equal = [pair for pair in pairs if same(*pair)]
+    changed = len(pairs) - len(equal)
+    if changed > bound * len(pairs):
+        raise PrecisionError(
+            f"--precision int8 changes {changed:,} of {plural(len(pairs), 'answer')} on {source}, "
+            f"more than --int8-bound {bound:g} allows; nothing was written"
+        )
+    drift = max((_drift(*pair) for pair in equal), default=0.0)
+    share = file.stat().st_size / size
+    return Comparison(source, len(pairs), changed, drift, share, seconds / max(faster, 1e-9))
+
+
+def _projections(file: Path) -> list[str]:
+    """Names of the products with a matrix of weights; those with one for each head stay."""
+    import onnx
+
+    model = onnx.load(file).graph
+    matrices = {each.name for each in model.initializer if len(each.dims) == 2}
+    products = (node for node in model.node if node.op_type in ("MatMul", "Gemm"))
+    return [node.name for node in products if node.input[1] in matrices]
+
+
+def _timed(model: OnnxPredictor, documents: Sequence[Document]) -> tuple[list[Any], float]:
+    """Answers for documents, and the processor time that they took."""
+    began = time.process_time()
+    return Answering(model, BATCH_TOKENS)(documents).answers, time.process_time() - began
+
+
+def _drift(one: Any, other: Any) -> float:
+    """The largest difference of two numbers at the same place."""
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return max((_drift(one[key], other[key]) for key in one.keys() & other), default=0.0)
+    if isinstance(one, list) and isinstance(other, list):
+        return max(map(_drift, one, other), default=0.0)
+    return 0.0
