@@ -56,3 +56,8 @@ def test_what_is_no_model_is_refused(tmp_path, monkeypatch):
     (tmp_path / "m" / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(ModelError, match="gpt2"):
         candidate("m")
+
+
+def test_a_modernbert_is_trained_as_it_is(tiny_modernbert):
+    found = candidate(str(tiny_modernbert))
+    assert (found.length, found.width) == (128, 16)
