@@ -19,7 +19,7 @@ for package in ("onnxscript", "onnxruntime"):
 
 from ldt.export import export, graph  # noqa: E402
 
-OFTEN = ("classification", "squad")  # tasks of every run of the tests; an export takes 10 seconds
+OFTEN = ("classification",)  # of every run of the tests; an export takes 10 seconds
 ALL = [
     pytest.param(task, marks=[] if task in OFTEN else pytest.mark.nightly, id=task)
     for task in TASKS
