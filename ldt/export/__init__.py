@@ -1,18 +1,19 @@
 """A fine-tuned model to one file that other programs run, with proof that it computes the same."""
 
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ldt.data.sources import Names
-from ldt.errors import ModelError, UserError
+from ldt.errors import ModelError, ResourceError, UserError
 from ldt.export import folder as beside
 from ldt.export import graph
 from ldt.export.int8 import Comparison, documents_of, quantise
 from ldt.export.proof import Check, batch, prove
-from ldt.files import check_new_folder, new_folder, remove_abandoned, require_space, writing
+from ldt.files import check_new_folder, existing, new_folder, remove_abandoned, writing
 from ldt.inference.run_folder import GRAPH, find_model, read_recipe
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.padded import HEADS, has_head, refused
@@ -114,9 +115,8 @@ def export(
     if why := refused(model):
         raise ModelError(f"{folder}: not exported: {why} has no form in {format}")
     interface = graph.Interface.of(recipe.task, model.config)
-    sizes = sum(p.numel() * p.element_size() for p in model.parameters())
     place = Path(os.path.abspath(target))
-    require_space(place, int(1.1 * sizes), "the file")
+    _check_space(target, place, model)
     remove_abandoned(place)
     with writing(target), new_folder(place) as made:
         module = graph.graph(model, interface)
@@ -172,6 +172,15 @@ def _check_task(folder: Path, recipe: Recipe) -> None:
         raise ModelError(
             f"{folder}: {recipe.task.name} is not exported, its head is {head.__name__}; these "
             f"are: {known}"
+        )
+
+
+def _check_space(target: Path, place: Path, model: Any) -> None:
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    free = shutil.disk_usage(existing(place)).free
+    if free < 1.1 * size:
+        raise ResourceError(
+            f"{target}: {size / 2**20:,.0f} MiB are needed, {free / 2**20:,.0f} MiB are free"
         )
 
 

@@ -15,7 +15,6 @@ from ldt import __version__
 from ldt.data.tokenization import special_id
 from ldt.export.graph import Interface
 from ldt.export.proof import Check
-from ldt.inference.run_folder import GRAPH
 from ldt.recipe.recipe import RECIPE, Recipe
 from ldt.tasks.deciding import Calibrated
 from ldt.tasks.decisions.calibration import Beta, Platt, Temperature
@@ -63,7 +62,7 @@ def write(
     _finish(folder / "tokenizer.json", tokenizer, longest)
     assert recipe.path is not None
     shutil.copyfile(recipe.path, folder / RECIPE)
-    text = _readme(folder, source, recipe, config, tokenizer, interface, checks, longest)
+    text = _readme(source, recipe, config, tokenizer, interface, checks, longest)
     (folder / "README.md").write_text(text, "utf-8")
 
 
@@ -92,7 +91,6 @@ def _finish(file: Path, tokenizer: Any, longest: int) -> None:
 
 
 def _readme(
-    folder: Path,
     source: Path,
     recipe: Recipe,
     config: Any,
@@ -120,7 +118,6 @@ def _readme(
         interface=interface,
         globals=GLOBALS[interface.globals_],
         worst=max(checks, key=lambda check: check.relative),
-        size=f"{(folder / GRAPH).stat().st_size / 1e6:,.1f} MB",
         policy=policy,
         # What makes probabilities of logits, where it is one factor and one summand a label.
         temperature=calibrator.temperature if isinstance(calibrator, Temperature) else None,

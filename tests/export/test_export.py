@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ for package in ("onnxscript", "onnxruntime"):
 
 from ldt.export import export, graph  # noqa: E402
 
-OFTEN = ("classification", "squad")  # tasks of every run of the tests; an export takes 10 seconds
+OFTEN = ("classification",)  # of every run of the tests; an export takes 10 seconds
 ALL = [
     pytest.param(task, marks=[] if task in OFTEN else pytest.mark.nightly, id=task)
     for task in TASKS
@@ -289,3 +290,17 @@ def test_int8_is_smaller_and_its_answers_are_compared(exported, instantly, tmp_p
     with pytest.raises(PrecisionError, match="changes 3 of 3 answers on .* allows; nothing was"):
         export(instantly, tmp_path / "other", **asked)
     assert not (tmp_path / "other").exists()
+
+
+def test_without_onnx_runtime_a_line_says_what_to_install(exported, tmp_path, monkeypatch):
+    _, folder = exported("classification")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UserError, match=r"pip install 'ldt-toolkit\[export\]' has it"):
+        answers(folder, [DOCUMENTS["classification"]], tmp_path, runtime="onnx")
+
+
+def test_a_disk_that_is_too_small_is_said_before_the_export(instantly, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(ResourceError, match="MiB are needed, 0 MiB are free"):
+        export(instantly, tmp_path / "onnx")
