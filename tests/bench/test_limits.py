@@ -199,7 +199,7 @@ def test_without_a_quota_nothing_is_set_or_said(machine, monkeypatch, caplog):
 
 def test_commands_that_compute_settle_their_threads(monkeypatch, capsys):
     monkeypatch.setenv("LDT_THREADS", "many")
-    arguments = {"bench": [], "predict": [], "convert": ["x", "y"]}
+    arguments = {"bench": [], "predict": [], "convert": ["x", "y"], "export": ["x", "y"]}
     arguments["perplexity"] = ["--model", "x"]
     for name in cli.COMPUTING:
         with pytest.raises(SystemExit) as ended:

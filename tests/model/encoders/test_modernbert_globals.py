@@ -6,8 +6,6 @@ from longformers import batch
 from modernberts import dense, ours, readout
 from peers import assert_close, assert_gradients_equal
 
-from ldt.attention import BACKENDS
-
 LAYERS = ("full", "all", "none")
 CASES = [("none", "one"), ("mixed", "some"), ("row", "some"), ("left", "all"), ("right", "none")]
 
@@ -38,10 +36,8 @@ def test_it_is_what_full_matrices_give(padding, globals_, where, window):
         assert_close(mine(**given)[0], expected, 1e-9, "inference")
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["reference", "loop", "blocked"])
 def test_each_backend_that_runs_here_has_them(backend):
-    if backend in ("flash", "triton"):
-        pytest.skip("runs on CUDA")
     model = ours(global_layers="all", full_attention_window=8, attention_backend=backend).double()
     given = inputs(33, "mixed", "some")
     expected = dense(
