@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ldt.data.collate import Collator, by_input
-from ldt.data.features import Feature
 from ldt.errors import ModelError, UserError, first_line, out_of_memory
-from ldt.inference.predictor import Decoder, EncoderInputs, longest_of, too_large
+from ldt.inference.predictor import Decoder, EncoderInputs
 from ldt.inference.run_folder import GRAPH
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Outputs
@@ -90,31 +88,17 @@ class OnnxPredictor(Decoder):
             raise UserError(f"--device {device}: --runtime onnx runs on the cpu")
         super().__init__(folder, recipe, **shown)
         self.session = Session(folder / GRAPH)
-        self.collate = Collator(self.config.pad_token_id, self.task.head(), self.task.extras)
-        self._longest = 0  # tokens of an input that the memory held
 
     @staticmethod
     def automatic(device: str) -> str:
         """The precision of "auto": the file has one of its own."""
         return "fp32"
 
-    def outputs(self, features: list[Feature]) -> list[Outputs]:
-        """Outputs of the head for each input, float32, by the names of `Task.outputs`.
+    def run(self, batch: dict[str, Any]) -> Outputs:
+        return self.session(batch)
 
-        Raises:
-            ResourceError: the memory does not hold the batch.
-        """
-        try:
-            outputs = self.session(self.collate(features))
-        except Exception as error:  # of its own types
-            if not out_of_memory(error):
-                raise
-            raise too_large(features, self.device, error, self._longest) from error
-        self._longest = max(self._longest, longest_of(features))
-        return by_input(outputs, range(len(features)))
-
-    def logits(self, inputs: dict[str, Any]) -> np.ndarray:
-        return self.session(inputs)["logits"]
+    def logits(self, batch: dict[str, Any]) -> np.ndarray:
+        return self.session(batch)["logits"]
 
 
 def _cores() -> int:

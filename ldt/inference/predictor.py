@@ -2,6 +2,7 @@
 
 import logging
 import re
+from abc import ABC, abstractmethod
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ class EncoderInputs:
         return self.task.encode(example, self.tokenizer, data=self.data, max_length=self.max_length)
 
 
-class Decoder(EncoderInputs):
+class Decoder(EncoderInputs, ABC):
     """What makes answers of outputs, whatever runs the model.
 
     Args:
@@ -70,7 +71,6 @@ class Decoder(EncoderInputs):
         model: of torch; None where another library runs it.
     """
 
-    collate: Collator
     device: Any
     model: Any
 
@@ -84,14 +84,31 @@ class Decoder(EncoderInputs):
     ):
         super().__init__(folder, recipe, config)
         self.raw_scores, self.label_sets = raw_scores, label_sets
+        self.collate = Collator(self.config.pad_token_id, self.task.head(), self.task.extras)
+        self._longest = 0  # tokens of an input that the memory held
+
+    @abstractmethod
+    def run(self, batch: dict[str, Any]) -> Outputs:
+        """Outputs of the head for a batch of `collate`, float32, by the names of `Task.outputs`."""
+
+    @abstractmethod
+    def logits(self, batch: dict[str, Any]) -> np.ndarray:
+        """The head's ``logits`` for a batch of `collate`, float32."""
 
     def outputs(self, features: list[Feature]) -> list[Outputs]:
-        """Outputs of the head for each input, float32, by the names of `Task.outputs`."""
-        raise NotImplementedError
+        """Outputs of the head for each input, float32, by the names of `Task.outputs`.
 
-    def logits(self, inputs: dict[str, Any]) -> np.ndarray:
-        """The head's ``logits`` for a batch of `collate`, float32."""
-        raise NotImplementedError
+        Raises:
+            ResourceError: the memory does not hold the batch.
+        """
+        try:
+            outputs = self.run(self.collate(features))
+        except Exception as error:  # each library has types of its own
+            if not out_of_memory(error):
+                raise
+            raise too_large(features, self.device, error, self._longest) from error
+        self._longest = max(self._longest, longest_of(features))
+        return by_input(outputs, range(len(features)))
 
     def decode(
         self, outputs: list[Outputs], example: Example, features: list[Feature]
@@ -156,7 +173,6 @@ class EncoderPredictor(Decoder):
                 "in fp32; int8 is faster"
             )
         self._memory = memory
-        self._longest = 0  # tokens of an input that the memory held
         # What to lower to after the first batch, which is run in fp32 as well.
         self._lower_to = precision if precision == "bf16" else "fp32"
         self.exact: EncoderPredictor | None = None
@@ -168,7 +184,6 @@ class EncoderPredictor(Decoder):
                 "trains them"
             )
         super().__init__(folder, recipe, self.model.config, raw_scores, label_sets)
-        self.collate = Collator(self.config.pad_token_id, task.head(), task.extras)
         self.model.to(self.device)
         use_graphs(self.model)
         if precision == "int8":
@@ -184,34 +199,25 @@ class EncoderPredictor(Decoder):
 
         return automatic(find_device(device))
 
-    def outputs(self, features: list[Feature]) -> list[Outputs]:
-        """Outputs of the head for each input, float32, by the names of `Task.outputs`.
-
-        Raises:
-            ResourceError: the memory does not hold the batch.
-        """
+    def run(self, batch: dict[str, Any]) -> Outputs:
         import torch
 
-        try:
-            inputs = self.collate(features)
-            inputs = {key: values.to(self.device) for key, values in inputs.items()}
-            with torch.inference_mode():
-                outputs = self._run(inputs)
-                if self._lower_to != "fp32":
-                    outputs = self._lowered(inputs, exact=outputs)
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            raise too_large(features, self.device, error, self._longest) from error
-        self._longest = max(self._longest, longest_of(features))
-        return by_input(outputs, range(len(features)))
-
-    def logits(self, inputs: dict[str, Any]) -> np.ndarray:
-        import torch
-
-        inputs = {key: values.to(self.device) for key, values in inputs.items()}
+        inputs = self._there(batch)
         with torch.inference_mode():
-            return as_array(self.model(**inputs).logits)
+            outputs = self._run(inputs)
+            if self._lower_to != "fp32":
+                outputs = self._lowered(inputs, exact=outputs)
+        return outputs
+
+    def logits(self, batch: dict[str, Any]) -> np.ndarray:
+        import torch
+
+        with torch.inference_mode():
+            return as_array(self.model(**self._there(batch)).logits)
+
+    def _there(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """A batch on the device."""
+        return {key: values.to(self.device) for key, values in batch.items()}
 
     def _run(self, inputs) -> Outputs:
         outputs = self.task.run(self.model, inputs)
