@@ -93,17 +93,23 @@ def convert(
     kind = read_values(folder).get("model_type")
     if kind in rotary.KINDS:
         _check_rotary(kind, architecture, positions)
-        options = max_length, window, rope_theta, rope_scaling
-        return _convert_rotary(folder, kind, source, target, options, check, overwrite)
+        rotation = max_length, window, rope_theta, rope_scaling
+        return _convert_rotary(folder, kind, source, target, rotation, check, overwrite)
     if rope_theta is not None or rope_scaling is not None:
         raise UserError(
             f"--rope-theta and --rope-scaling are for rotary positions ({', '.join(rotary.KINDS)})"
         )
+    options = architecture, max_length, window, positions, second_level
+    return _convert_table(folder, source, target, options, check, overwrite)
+
+
+def _convert_table(folder, source, target, options, check, overwrite):
+    """`convert` of a model with a table of positions; options in the order of its arguments."""
+    architecture, max_length, window, positions, second_level = options
     kind, config = source_config(folder)
     family = Seq2SeqSource if kind in SEQ2SEQ else EncoderSource
     max_length = family.longest if max_length is None else max_length
     target = Path(target or _default_name(source, folder, architecture, max_length)).expanduser()
-    place = Path(os.path.abspath(target))
     # Refused before the source is read, which takes time.
     check_new_folder(target, folder, overwrite)
     origin = family.read(folder, kind, config)
@@ -112,17 +118,12 @@ def convert(
     windows, pooling = _attention(origin, architecture, window, second_level)
     config = long_config(origin, tokenizer, max_length, windows, pooling)
     weights = long_weights(origin, config, positions)
-    _remove_leftovers(place)
-    with writing(target), new_folder(place) as folder:
-        _write(folder, config, weights, tokenizer, origin.generation)
-        # The proof runs what was written, so that it covers saving and loading too.
-        checks = prove(origin, origin.load(folder), max_length, min(windows), positions == "tile")
-        report = _report(source, target, origin, config, weights, positions, checks)
-        _check_proof(report)
-        _check_tokenizer(tokenizer, folder, config)
-        if check:
-            report.scores = _scores(origin, folder, tokenizer, check, max_length)
-    return report
+
+    def report(model):
+        checks = prove(origin, model, max_length, min(windows), positions == "tile")
+        return _report(source, target, origin, config, weights, positions, checks)
+
+    return _written(target, origin, config, weights, tokenizer, report, check, max_length)
 
 
 def _convert_rotary(folder, kind, source, target, options, check, overwrite):
@@ -130,20 +131,35 @@ def _convert_rotary(folder, kind, source, target, options, check, overwrite):
     origin = rotary.read(folder, kind, source, *options)
     longest = usable_length(origin.config)
     target = Path(target or _default_name(source, folder, "longformer", longest)).expanduser()
-    place = Path(os.path.abspath(target))
     check_new_folder(target, folder, overwrite)
     if check and not origin.head:
         raise UserError(f"--check needs a masked-LM head; {source} has none")
     tokenizer = load_tokenizer(folder, origin.model.config)
+
+    def report(model):
+        return rotary.report(origin, source, target, rotary.prove(origin, model))
+
+    weights = origin.weights()
+    return _written(target, origin, origin.config, weights, tokenizer, report, check, longest)
+
+
+def _written(target, origin, config, weights, tokenizer, report_of, check, longest):
+    """Write a converted model, and keep it if its proof holds.
+
+    Args:
+        report_of: makes the `Proved` of the model as it was written, so that the proof covers
+            saving and loading too.
+        check, longest: text to score both models on, if there is any, and the longest input.
+    """
+    place = Path(os.path.abspath(target))
     _remove_leftovers(place)
-    with writing(target), new_folder(place) as written:
-        _write(written, origin.config, origin.weights(), tokenizer, origin.generation)
-        # The proof runs what was written, so that it covers saving and loading too.
-        report = rotary.report(origin, source, target, rotary.prove(origin, origin.load(written)))
+    with writing(target), new_folder(place) as folder:
+        _write(folder, config, weights, tokenizer, origin.generation)
+        report = report_of(origin.load(folder))
         _check_proof(report)
-        _check_tokenizer(tokenizer, written, origin.config)
+        _check_tokenizer(tokenizer, folder, config)
         if check:
-            report.scores = _scores(origin, written, tokenizer, check, longest)
+            report.scores = _scores(origin, folder, tokenizer, check, longest)
     return report
 
 
