@@ -142,7 +142,7 @@ class Work:
         self.scratch = q.new_empty(arrays, heads * largest, dtype=dtype)
         slabs = q.dtype if fused else dtype
         self.slabs = q.new_empty(2, heads * most_keys * dim, dtype=slabs)
-        self.there: list[tuple | None] = [None, None]  # which keys, and values, are in the slabs
+        self.there: list[Block | None] = [None, None]  # whose keys, and values, are in the slabs
         self.rows = q.new_empty(heads * most_queries * dim, dtype=slabs)
         self.low = torch.finfo(dtype).min
         self.biases: dict[tuple, torch.Tensor] = {}
@@ -170,10 +170,9 @@ class Work:
         heads, dim = x.shape[1:]
         n, front = block.shape[1], block.in_front
         out = self.slabs[number, : heads * n * dim].view(heads, n, dim)
-        there = block.keys, id(block.extra)
-        if self.there[number] == there:  # as with rows that all meet the whole document
-            return out
-        self.there[number] = there
+        last, self.there[number] = self.there[number], block
+        if last and last.keys == block.keys and last.extra is block.extra:
+            return out  # as with rows that all meet the whole document
         if front:
             out[:, :front] = x[block.extra].transpose(0, 1)
         out[:, front:] = x[block.keys].transpose(0, 1)
