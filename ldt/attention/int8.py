@@ -1,10 +1,11 @@
 """Products of whole numbers of 8 bits on the CPU: exact sums, by whichever way is fast there."""
 
-import time
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
+
+from ldt.attention.matmul import seconds
 
 SPEEDUP = 3.0  # by which packed weights must be faster: more than noise makes of equal speeds
 
@@ -57,17 +58,11 @@ def _packing_pays():
         product(rows, weight, layout)
     except (AttributeError, RuntimeError):  # of a torch without oneDNN
         return False
-    return _seconds(rows, weight, None) > SPEEDUP * _seconds(rows, weight, layout)
-
-
-def _seconds(*factors):
-    """The time of the fastest product of three."""
-    seconds = []
-    for _ in range(3):
-        begun = time.perf_counter()
-        product(*factors)
-        seconds.append(time.perf_counter() - begun)
-    return min(seconds)
+    plain, packed = (
+        min(seconds(partial(product, rows, weight, each)) for _ in range(3))
+        for each in (None, layout)
+    )
+    return plain > SPEEDUP * packed
 
 
 def _pack(weight):
