@@ -55,10 +55,20 @@ class Heartbeat:
 
 
 def reported(
-    items: Iterable[ItemT], what: str, unit: str = "documents", first: int = 0
+    items: Iterable[ItemT],
+    what: str,
+    unit: str = "documents",
+    first: int = 0,
+    total: int | None = None,
 ) -> Iterator[ItemT]:
-    """Pass items on, with a `Heartbeat` of the work that is done on them."""
-    heartbeat = Heartbeat(what, len(items) if isinstance(items, Sized) else None, unit, first)
+    """Pass items on, with a `Heartbeat` of the work that is done on them.
+
+    Args:
+        total: how many there are in all; None: as many as ``items``, if these know.
+    """
+    if total is None and isinstance(items, Sized):
+        total = len(items)
+    heartbeat = Heartbeat(what, total, unit, first)
     for number, item in enumerate(items, first + 1):
         yield item
         heartbeat(number)

@@ -1,6 +1,5 @@
 """Documents encoded by several processes, in order."""
 
-import logging
 import multiprocessing
 import os
 import signal
@@ -16,30 +15,15 @@ from ldt.data.records import Example
 from ldt.data.spool import Examples
 from ldt.errors import ResourceError
 
-log = logging.getLogger("ldt")
-
 AT_ONCE = 64  # documents that a process gets at a time
 Encode = Callable[[Example], list[Feature]]
 
 _given: tuple[Sequence[Example], Encode]  # of a process of the pool
 
 
-class Counted(Iterable[list[Feature]]):
-    """What was made of documents, of which there are so many."""
-
-    def __init__(self, made: Iterator[list[Feature]], size: int):
-        self.made, self.size = made, size
-
-    def __iter__(self) -> Iterator[list[Feature]]:
-        return self.made
-
-    def __len__(self) -> int:
-        return self.size
-
-
 def encoded(
     examples: Iterable[Example], first: int, encode: Encode, workers: int
-) -> Iterable[list[Feature]]:
+) -> Iterator[list[Feature]]:
     """The inputs of each document from number ``first`` on, in order.
 
     Args:
@@ -50,12 +34,11 @@ def encoded(
         DataError: as ``encode`` does.
         ResourceError: a process died.
     """
-    if isinstance(examples, Examples):
-        left: Sequence[Example] = examples.only(range(first, len(examples)))
-        several = workers > 1 and len(left) > AT_ONCE
-        made = _by_processes(left, encode, workers) if several else map(encode, left)
-        return Counted(made, len(examples))
-    return map(encode, islice(examples, first, None))
+    if not isinstance(examples, Examples):
+        return map(encode, islice(examples, first, None))
+    left = examples.only(range(first, len(examples)))
+    several = workers > 1 and len(left) > AT_ONCE
+    return _by_processes(left, encode, workers) if several else map(encode, left)
 
 
 def _by_processes(

@@ -12,6 +12,7 @@ from transformers import set_seed
 
 from ldt.data.collate import Collator
 from ldt.data.features import Features
+from ldt.data.options import DataSection
 from ldt.data.sources import Names, digest
 from ldt.errors import plain
 from ldt.model import load, load_tokenizer, usable_length
@@ -94,13 +95,14 @@ class Finetuning(Job[LabelledInputs]):
             evaluation = sets.examples["eval"]
             if (data.eval or data.eval_fraction) and not sets.features:
                 task.check(evaluation, data, config)
+            golds = list(Golds(evaluation, task, data, config))
             # All is encoded before weights are read: faults of the data come to light at once.
             tokenizer = load_tokenizer(folder, config)
             new_tokens = add_tokens(tokenizer, task.new_tokens)
             options = {"data": data, "max_length": max_length, "config": config, "seed": seed}
             if not sets.features:
                 workers = (data.workers or os.cpu_count() or 1) if large else 1
-                self._encode(sets, tokenizer, **options, at=place, workers=workers)
+                self._encode(sets, golds, tokenizer, **options, at=place, workers=workers)
                 kept.keep(place, sets)
         batches = items(sets, task, tokenizer, **options)
         # The seed decides the weights of a new head and of new tokens, whatever was drawn before.
@@ -112,7 +114,6 @@ class Finetuning(Job[LabelledInputs]):
             facts["lora"] = adapter
         measure = None
         if evaluation:
-            golds = list(Golds(evaluation, task, data, config))
             measure = ByExample(task, model.config, sets.features["eval"], evaluation, golds)
         return Prepared(
             tokenizer=tokenizer,
@@ -146,12 +147,25 @@ class Finetuning(Job[LabelledInputs]):
         changes = self.recipe.task.learn(train, self.recipe.data) | config_changes(self.recipe)
         return Labelled({"train": train, "eval": evaluation}, changes)
 
-    def _encode(self, sets: Labelled, tokenizer, *, max_length: int, config, **options) -> None:
-        """Encode the documents of sets that are read, and note what there is to say of them."""
+    def _encode(
+        self,
+        sets: Labelled,
+        golds: list[Any],
+        tokenizer,
+        *,
+        data: DataSection,
+        max_length: int,
+        config,
+        **options,
+    ) -> None:
+        """Encode the documents of sets that are read, and note what there is to say of them.
+
+        Args:
+            golds: the right answers of the evaluation set.
+        """
         task = self.recipe.task
-        encoded = encode_sets(
-            sets.examples, task, tokenizer, max_length=max_length, config=config, **options
-        )
+        options |= {"data": data, "max_length": max_length, "config": config}
+        encoded = encode_sets(sets.examples, task, tokenizer, **options)
         sets.features = encoded.features
         sets.weighing, sets.weights = task.weigh(encoded.features["train"], config)
         sets.lengths = {
@@ -159,10 +173,10 @@ class Finetuning(Job[LabelledInputs]):
             for name, features in encoded.features.items()
             if len(features)
         }
-        sets.labels = {name: _count(golds) for name, golds in encoded.golds.items()}
-        if sets.examples["eval"]:
-            golds = list(encoded.golds["eval"])
-            sets.baselines = task.baseline(encoded.golds["train"], golds, config)
+        trained = Golds(sets.examples["train"], task, data, config)
+        sets.labels = {"train": _count(trained), "eval": _count(golds)}
+        if golds:
+            sets.baselines = task.baseline(trained, golds, config)
         train = encoded.features["train"]
         left_out = len(sets.examples["train"]) - len(train.by_document())
         sets.remarks = [*task.remarks(train, left_out), *encoded.thinned]

@@ -2,11 +2,10 @@
 
 import random
 from array import array
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,20 +24,11 @@ from ldt.training.encoding import encoded
 from ldt.training.kept import Labelled
 
 
-@dataclass
-class Encoded:
-    """The labelled documents by set (train, eval) as inputs.
+class Encoded(NamedTuple):
+    """The inputs of documents by set, in order, and lines about those that are not trained on
+    (`Task.thin`)."""
 
-    Args:
-        examples: the documents.
-        features: their inputs, in order.
-        golds: their answers, as `Task.gold` has them.
-        thinned: lines about inputs that are not trained on (`Task.thin`).
-    """
-
-    examples: Mapping[str, Examples]
     features: dict[str, Features]
-    golds: Mapping[str, Sequence]
     thinned: list[str]
 
 
@@ -246,8 +236,7 @@ def encode_sets(
         features["train"] = features["train"].only(kept)
     if not len(features["train"]):
         raise DataError(f"{training_set(data)}: no document is left to train on")
-    golds = {name: Golds(part, task, data, config) for name, part in examples.items()}
-    return Encoded(examples, features, golds, thinned)
+    return Encoded(features, thinned)
 
 
 def items(
@@ -317,7 +306,8 @@ def encode_all(
 
     def features() -> Iterator[Feature]:
         made = encoded(examples, first, encode, workers)
-        for number, parts in enumerate(reported(made, what, first=first), first):
+        total = len(examples) if isinstance(examples, Sized) else None
+        for number, parts in enumerate(reported(made, what, first=first, total=total), first):
             yield from (part | {"document": number} for part in parts)
 
     return Features(features(), at)
