@@ -41,14 +41,14 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file atomically: after an error or a crash it is as it was before."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file, text in UTF-8, atomically: after an error or a crash it is as it was before."""
     unfinished = temporary(path)
     remove(unfinished)  # of a killed process that had this one's number
     try:
         # "x": a link that somebody planted under this name is not followed.
-        with unfinished.open("x", encoding="utf-8") as file:
-            file.write(text)
+        with unfinished.open("xb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)

@@ -220,14 +220,10 @@ def keep(folder: Path | None, sets: Labelled) -> None:
         "baselines": {name: each._asdict() for name, each in sets.baselines.items()},
     }
     content = pickle.dumps(told, 5)
-    unfinished = files.temporary(folder / WHOLE)
     try:
-        unfinished.write_bytes(zlib.crc32(content).to_bytes(4, "little") + content)
-        files.flush(unfinished)
-        unfinished.replace(folder / WHOLE)
+        check = zlib.crc32(content).to_bytes(4, "little")
+        files.write_whole(folder / WHOLE, check + content)
     except OSError as error:
         raise ResourceError(
             f"{folder}: {files.unwritten(error)}; data.cache names another folder"
         ) from error
-    finally:
-        files.remove(unfinished)
