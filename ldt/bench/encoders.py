@@ -34,16 +34,9 @@ def build(name: str, tokens: int, setting: Setting) -> "PreTrainedModel":
     Args:
         name: one of `names`; a backend's is ldt with that backend.
     """
-    from transformers import (
-        LongformerConfig,
-        LongformerModel,
-        ModernBertConfig,
-        ModernBertModel,
-        RobertaConfig,
-        RobertaModel,
-    )
+    from transformers import LongformerConfig, LongformerModel, RobertaConfig, RobertaModel
 
-    from ldt.model import LdtConfig, LdtModel, LdtModernBertConfig, LdtModernBertModel
+    from ldt.model import LdtConfig, LdtModel
     from ldt.model.config import upper_middle_layers
 
     common: dict[str, Any] = {
@@ -65,15 +58,7 @@ def build(name: str, tokens: int, setting: Setting) -> "PreTrainedModel":
     model: PreTrainedModel
     torch.manual_seed(0)
     if name in ("modernbert", *OWN_MODERNBERT):
-        own = {"intermediate_size": 3 * setting.width // 2, "max_position_embeddings": tokens}
-        own |= {"cls_token_id": 0, "sep_token_id": 2}
-        if name in OWN_MODERNBERT:
-            window = setting.window if name == OWN_MODERNBERT[1] else None
-            own["full_attention_window"] = window
-            model = LdtModernBertModel(LdtModernBertConfig(**common, **own))
-        else:
-            own["attn_implementation"] = "sdpa"
-            model = ModernBertModel(ModernBertConfig(**common, **own))
+        model = _modernbert(name, tokens, setting, common)
     elif name == "roberta":
         own = {"attn_implementation": "sdpa"}
         config = RobertaConfig(**common, **like_roberta, **own)
@@ -93,6 +78,23 @@ def build(name: str, tokens: int, setting: Setting) -> "PreTrainedModel":
             own |= {"attention_backend": name}
         model = LdtModel(LdtConfig(**common, **like_roberta, **own), add_pooling_layer=False)
     return model.eval().to(setting.device, setting.torch_dtype)
+
+
+def _modernbert(
+    name: str, tokens: int, setting: Setting, common: dict[str, Any]
+) -> "PreTrainedModel":
+    """`build` of a ModernBERT, ldt's or transformers'."""
+    from transformers import ModernBertConfig, ModernBertModel
+
+    from ldt.model import LdtModernBertConfig, LdtModernBertModel
+
+    own: dict[str, Any] = {"intermediate_size": 3 * setting.width // 2}
+    own |= {"max_position_embeddings": tokens, "cls_token_id": 0, "sep_token_id": 2}
+    if name == "modernbert":
+        own["attn_implementation"] = "sdpa"
+        return ModernBertModel(ModernBertConfig(**common, **own))
+    own["full_attention_window"] = setting.window if name == OWN_MODERNBERT[1] else None
+    return LdtModernBertModel(LdtModernBertConfig(**common, **own))
 
 
 def inputs(name, lengths, setting: Setting):

@@ -1,12 +1,17 @@
 """Result of a conversion, as text."""
 
+from __future__ import annotations
+
 import shlex
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ldt.convert.proof import Check
-from ldt.inference.masked_text import Score
+
+if TYPE_CHECKING:
+    from ldt.inference.masked_text import Score
 
 
 @dataclass

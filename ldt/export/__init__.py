@@ -119,12 +119,7 @@ def export(
     _check_space(target, place, model)
     remove_abandoned(place)
     with writing(target), new_folder(place) as made:
-        module = graph.graph(model, interface)
-        sample = batch(model.config, interface, *_traced(recipe, model.config), "right")
-        sample = {name: sample[name] for name in interface.inputs}
-        graph.write(module, interface, sample, made / GRAPH, opset)
-        # The file that was written is run, so that the proof covers saving and reading too.
-        checks = prove(model, interface, made / GRAPH, _longest(recipe, model.config))
+        checks = _written(made / GRAPH, recipe, model, interface, opset)
         _check_proof(folder, target, checks)
         tokenizer = load_tokenizer(folder, model.config)
         beside.write(made, folder, recipe, model.config, tokenizer, interface, checks)
@@ -144,6 +139,17 @@ def export(
         checks=checks,
         comparison=comparison,
     )
+
+
+def _written(
+    file: Path, recipe: Recipe, model: Any, interface: graph.Interface, opset: int
+) -> list[Check]:
+    """Write the graph of a model; the proof runs what was written, so that it covers saving and
+    reading too."""
+    sample = batch(model.config, interface, *_traced(recipe, model.config), "right")
+    sample = {name: sample[name] for name in interface.inputs}
+    graph.write(graph.graph(model, interface), interface, sample, file, opset)
+    return prove(model, interface, file, _longest(recipe, model.config))
 
 
 def _check_options(format: str, precision: str, opset: int) -> None:

@@ -73,11 +73,7 @@ def predict(
     paths, reader = _documents(input)
     target = _target(output, resume, overwrite)
     checkpoint = f"{target}.answered"
-    if not ray.is_initialized():
-        try:
-            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise UserError(f"--address {address}: no cluster there ({error})") from None
+    _connect(ray, address)
     context = data.DataContext.get_current()
     context.enable_progress_bars = False
     context.checkpoint_config = CheckpointConfig(
@@ -100,6 +96,20 @@ def predict(
         raise
     context.checkpoint_config = None
     return _closed(data.read_parquet(target), ids, target, checkpoint)
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    """Connect to a cluster, unless that is done.
+
+    Raises:
+        UserError: it is not there.
+    """
+    if ray.is_initialized():
+        return
+    try:
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UserError(f"--address {address}: no cluster there ({error})") from None
 
 
 def _documents(input: Sequence[str]) -> tuple[list[str], str]:

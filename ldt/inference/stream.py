@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -147,13 +148,7 @@ def answer_all(
         Answering(cast(Predictor, model), batch_tokens, agreement.exact if agreement else None)
     )
     counts = Counts()
-
-    def tell(windows: int, tokens: int) -> None:
-        counts.windows += windows
-        counts.tokens += tokens
-        progress(counts)
-
-    answers.tell = tell
+    answers.tell = partial(_tell, counts, progress)
     group = _Collected(answers, sink, batch_tokens, agreement, counts)
     seen = SeenIds()
     done = sink.done()
@@ -179,23 +174,29 @@ def answer_all(
                     raise
                 refuse(error, example)
                 continue
-            if expected is not _NOTHING:
-                raise UserError(_other_input(sink, expected, f"{example.id!r} ({example.where})"))
+            _require_no_more(sink, expected, f"{example.id!r} ({example.where})")
             group.add(example, features, copied)
     except DataError:
         group.end()
         raise
     group.end()
-    if expected is not _NOTHING:
-        raise UserError(_other_input(sink, expected, "its end"))
+    _require_no_more(sink, expected, "its end")
     return counts
 
 
-def _other_input(sink, expected, got):
-    return (
-        f"{sink.partial}: after {expected!r} was answered the input has {got} in its place; "
-        "resume with the same input, or remove the file to start again"
-    )
+def _tell(counts, progress, windows, tokens):
+    counts.windows += windows
+    counts.tokens += tokens
+    progress(counts)
+
+
+def _require_no_more(sink, expected, got):
+    """Raise UserError where an id was to come that is answered already."""
+    if expected is not _NOTHING:
+        raise UserError(
+            f"{sink.partial}: after {expected!r} was answered the input has {got} in its place; "
+            "resume with the same input, or remove the file to start again"
+        )
 
 
 class Documents:

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,9 @@ from ldt.metrics.numbers import by_doubling
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import WRITTEN, AnyTask, Decision, Task
 from ldt.training.log_file import is_metric
-from ldt.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from ldt.training.trainer import Trainer
 
 log = logging.getLogger("ldt")
 
