@@ -200,12 +200,15 @@ def tiny_longformer(tmp_path_factory, tokenizer_folder):
         max_position_embeddings=130,
         type_vocab_size=1,
         layer_norm_eps=1e-5,
-        bos_token_id=tokenizer.bos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        sep_token_id=tokenizer.sep_token_id,
+        **token_ids(tokenizer, "bos", "pad", "eos", "sep"),
     )
     return random_model(tmp_path_factory.mktemp("longformer"), LongformerModel, config, tokenizer)
+
+
+def token_ids(tokenizer, *roles):
+    """The keys of a config that say which tokens have some roles."""
+    names = [f"{role}_token_id" for role in roles]
+    return {name: getattr(tokenizer, name) for name in names}
 
 
 def random_model(folder, cls, config, tokenizer):
@@ -236,9 +239,7 @@ def tiny_led(tmp_path_factory, tokenizer_folder):
         attention_window=[8, 8],
         max_encoder_position_embeddings=128,
         max_decoder_position_embeddings=64,
-        bos_token_id=tokenizer.bos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        **token_ids(tokenizer, "bos", "pad", "eos"),
         decoder_start_token_id=tokenizer.eos_token_id,
     )
     folder = tmp_path_factory.mktemp("led")
@@ -262,11 +263,7 @@ def tiny_modernbert(tmp_path_factory, tokenizer_folder):
         max_position_embeddings=128,
         classifier_pooling="mean",
         initializer_range=0.3,  # peaked attention
-        bos_token_id=tokenizer.bos_token_id,
-        cls_token_id=tokenizer.cls_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        sep_token_id=tokenizer.sep_token_id,
+        **token_ids(tokenizer, "bos", "cls", "pad", "eos", "sep"),
     )
     folder = tmp_path_factory.mktemp("modernbert")
     return random_model(folder, ModernBertForMaskedLM, config, tokenizer)
