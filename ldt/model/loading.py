@@ -333,9 +333,7 @@ def _parts(model):
 
 def _kind(name):
     """LdtForMaskedLM and LongformerForMaskedLM -> ForMaskedLM."""
-    for beginning in ("Ldt", "Longformer", "Roberta"):
-        name = name.removeprefix(beginning)
-    return name
+    return name.removeprefix("Ldt").removeprefix("Longformer").removeprefix("Roberta")
 
 
 def _from_dict(values, folder, **kwargs):
