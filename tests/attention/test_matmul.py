@@ -95,7 +95,7 @@ def test_the_probe_takes_a_library_that_is_faster_and_exact(faster, product, mon
     monkeypatch.delenv("LDT_ONEDNN", raising=False)
     monkeypatch.setattr(matmul, "_held_back", lambda: False)
     seconds = iter([2.0, 1.0 if faster else 1.9] * 10)
-    monkeypatch.setattr(matmul, "_seconds", lambda run: next(seconds))
+    monkeypatch.setattr(matmul, "seconds", lambda run: next(seconds))
     assert matmul._pays("linear") == faster
     product("rounded")
     assert not matmul._pays("linear")
@@ -105,7 +105,7 @@ def test_where_mkl_is_held_back_linear_takes_onednn_whatever_the_clock_says(prod
     monkeypatch.delenv("LDT_ONEDNN", raising=False)
     monkeypatch.setattr(matmul, "_held_back", lambda: True)
     seconds = iter([1.0, 2.0] * 5)  # bmm is timed
-    monkeypatch.setattr(matmul, "_seconds", lambda run: next(seconds))
+    monkeypatch.setattr(matmul, "seconds", lambda run: next(seconds))
     assert matmul.choices() == {"linear": True, "bmm": False}
     product("rounded")
     assert not matmul._pays("linear")
