@@ -1,16 +1,16 @@
 """What `ldt predict --workers` gives and takes, on a CPU under Linux.
 
-    python benchmarks/workers.py    # 100,000 documents, a base model: an hour of two cores
+    python benchmarks/workers.py    # 100,000 documents, a base model: half an hour of two cores
     python benchmarks/workers.py --tiny --documents 500    # that it runs; figures mean nothing
 
-Speed: documents of 1 to 120 words, answered by a random Longformer of four layers, 128 wide, and
+Speed: documents of 1 to 120 words, answered by a random Longformer of two layers, 128 wide, and
 300 words, by one process of one thread, by `--workers 2` of one thread each, by one process of two
 threads, and by two processes of one thread side by side, each on a half (`--shard`). The first two
 have to write the same bytes. Memory: the proportional set size (PSS) of all processes of a run, in
 which each page counts in parts for those that share it, at its highest; of a random model of the
 shape of longformer-base with batches of 2,048 tokens, by one process and by two.
 
-Scaling: the seconds of each group of documents in a process of one thread, and what the command
+Scaling: the seconds of each group of a fifth of them in a process of one thread, and what the command
 itself takes beside for a group, reading, tokenizing and writing; by them a simulation of the
 command with more workers, each as fast as one alone: at most two groups a worker are under way, and
 answers are taken back in order. Cores that share caches and memory are slower than that.
@@ -36,7 +36,7 @@ from loading import BASE, HERE, TINY, make
 RESULT = Path(__file__).parent / "results" / "workers.json"
 SMALL = TINY | {
     "hidden_size": 128,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 512,
     "attention_window": 64,
@@ -207,8 +207,9 @@ def main():
         write_documents(folder / "docs.jsonl", count, 120)
         write_documents(folder / "few.jsonl", 64, 120)
         seconds, sums = speed(folder / "small", folder / "docs.jsonl", folder)
+        write_documents(folder / "fifth.jsonl", count // 5, 120)
         command = [sys.executable, __file__, "--groups"]
-        command += [str(folder / name) for name in ("small", "docs.jsonl")]
+        command += [str(folder / name) for name in ("small", "fifth.jsonl")]
         environment = os.environ | {"PYTHONPATH": str(HERE), "LDT_ONEDNN": "0"}
         environment["OMP_NUM_THREADS"] = "1"
         out = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
