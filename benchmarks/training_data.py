@@ -1,9 +1,9 @@
 """What labelled documents beyond memory cost before and while a model is trained on them.
 
-    python benchmarks/training_data.py                      # 1,000,000 short documents: an hour
+    python benchmarks/training_data.py                      # 1,000,000 short documents: half an hour
     python benchmarks/training_data.py --documents 2000 --few 500   # that it runs
 
-Documents of 5 to 60 words of three syllables, in two classes, and a tiny model. Each figure is of a
+Documents of 2 to 16 words of three syllables, in two classes, and a tiny model. Each figure is of a
 process of its own:
 
 - first step: the whole `ldt finetune` of a single step, with no evaluation, at the first start,
@@ -45,11 +45,11 @@ STAGES = ("epoch", "encoding")
 
 
 def write_documents(path, count):
-    """Lines of JSON, of 5 to 60 words."""
+    """Lines of JSON, of 2 to 16 words."""
     rng = random.Random(0)
     with open(path, "w") as file:
         for number in range(count):
-            words = ["".join(rng.choices(SYLLABLES, k=3)) for _ in range(rng.randint(5, 60))]
+            words = ["".join(rng.choices(SYLLABLES, k=3)) for _ in range(rng.randint(2, 16))]
             row = {"id": f"d{number}", "text": " ".join(words), "label": rng.choice("ab")}
             file.write(json.dumps(row) + "\n")
 

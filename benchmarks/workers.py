@@ -10,10 +10,10 @@ have to write the same bytes. Memory: the proportional set size (PSS) of all pro
 which each page counts in parts for those that share it, at its highest; of a random model of the
 shape of longformer-base with batches of 2,048 tokens, by one process and by two.
 
-Scaling: the seconds of each group of a fifth of them in a process of one thread, and what the command
-itself takes beside for a group, reading, tokenizing and writing; by them a simulation of the
-command with more workers, each as fast as one alone: at most two groups a worker are under way, and
-answers are taken back in order. Cores that share caches and memory are slower than that.
+Scaling: the seconds of each group of a fifth of them in a process of one thread, and what the
+command itself takes beside for a group, reading, tokenizing and writing; by them a simulation of
+the command with more workers, each as fast as one alone: at most two groups a worker are under way,
+and answers are taken back in order. Cores that share caches and memory are slower than that.
 """
 
 import argparse
@@ -26,7 +26,6 @@ import statistics
 import subprocess
 import sys
 import time
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -95,9 +94,9 @@ def groups(model, documents):
 
     group.Answering.__call__ = timed
     options = {"model": str(model), "output": f"{documents}.timed", "device": "cpu"}
-    few = Path(f"{documents}.few")
-    with open(documents) as lines:
-        few.write_text("".join(islice(lines, 300)))
+    few = documents.with_suffix(".few")
+    lines = documents.read_text().splitlines(keepends=True)
+    few.write_text("".join(lines[: len(lines) // 10]))
     found = []
     for source in (few, documents):
         seconds.clear()
@@ -193,7 +192,7 @@ def main():
     parser.add_argument("--groups", nargs=2, metavar=("MODEL", "FILE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.groups:
-        print(json.dumps(groups(*options.groups)))
+        print(json.dumps(groups(*map(Path, options.groups))))
         return
     from ldt.bench.measure import machine
     from ldt.files import write_whole
