@@ -116,7 +116,7 @@ def simulated(measured, workers):
             now = max(now, ends[-2 * workers])
         end = max(now, heapq.heappop(free)) + seconds
         heapq.heappush(free, end)
-        ends.append(max(end, *ends[-1:]))  # behind those before it
+        ends.append(max([end, *ends[-1:]]))  # behind those before it
     return ends[-1]
 
 
