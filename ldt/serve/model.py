@@ -2,18 +2,18 @@
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from ldt.data.records import Example, identified
 from ldt.data.sentences import Unit
 from ldt.data.tokenization import tokenize
-from ldt.errors import DataError
+from ldt.errors import DataError, UserError
 from ldt.inference import options
-from ldt.inference.group import Answer, Feature, Outputs, Predictor
+from ldt.inference.group import Feature, Predictor
 from ldt.inference.passages import By, Explaining, Wanted
-from ldt.inference.run_folder import find_model, fingerprint, read_recipe
+from ldt.inference.run_folder import Runtime, find_model, fingerprint, read_recipe
 from ldt.inference.run_model import RunModel
 from ldt.tasks.base import AnyTask
 
@@ -49,6 +49,7 @@ class Served:
         folder: of a finished run; None is runs/latest.
         device, precision: as `ldt.inference.answerer.Answerer` has them.
         batch_tokens: most tokens of a batch; None is `automatic_batch`.
+        runtime: "torch", or "onnx" for a folder of ``ldt export``.
 
     Attributes:
         folder: the folder, which no answer names.
@@ -65,12 +66,21 @@ class Served:
         device: str = "auto",
         precision: str = "auto",
         batch_tokens: int | None = None,
+        runtime: Runtime = "torch",
     ):
         found = find_model(folder)
-        trained = read_recipe(found)
+        trained = read_recipe(found, runtime)
         options.check("stop", 1 if batch_tokens is None else batch_tokens, None, None, 0)
-        self.recipe = options.changed(trained, None, None, None)
-        run = RunModel(found, self.recipe, device, {}, Wanted(), 1)
+        options.check_runtime(runtime, precision)
+        if trained.task.kind != "examples":
+            raise UserError(
+                f"{found}: {trained.task.name} goes on with texts at random; ldt predict does that"
+            )
+        recipe = options.changed(trained, None, None, None)
+        # No request names a file of this machine.
+        self.recipe = replace(recipe, data=recipe.data.model_copy(update={"evidence": None}))
+        self.runtime = runtime
+        run = RunModel(found, self.recipe, device, {}, Wanted(), 1, runtime)
         self.precision = run.automatic() if precision == "auto" else precision
         predictor, _ = run.predictor(self.precision)
         self.predictor: Any = predictor
@@ -106,13 +116,14 @@ class Served:
             DataError: its id is neither text nor a whole number.
         """
         names = (self.task.document, *self.task.fields)
-        paths = {name: self._path(name) for name in names}
+        paths = {name: self.path(name) for name in names}
         record = {paths.get(name, name): value for name, value in fields.items()}
         example = Example(record, number, f"input {number:,}", record=number)
         example.id = identified(example, self.recipe.data.id)
         return example
 
-    def _path(self, name: str) -> str:
+    def path(self, name: str) -> str:
+        """Where the records of the training have a field of the task."""
         task = self.task
         if hasattr(task, "path"):
             return task.path(name, self.recipe.data)
@@ -131,10 +142,8 @@ class Variant:
         shown = {"raw_scores": asked.raw_scores, "label_sets": asked.label_sets}
         options.check_shown(task, **shown)
         about = asked.passages, asked.passages_by, (), asked.chunks
-        wanted = Wanted(
-            *about, batch_tokens=served.batch_tokens, unit=asked.passages_unit
-        )
-        wanted.check(task, served.precision)
+        wanted = Wanted(*about, batch_tokens=served.batch_tokens, unit=asked.passages_unit)
+        wanted.check(task, served.precision, served.runtime)
         task = options.changed(served.recipe, asked.n_best, None, None).task
         if asked.truncate and "truncate" in task.overflows:
             data = data.model_copy(update={"overflow": "truncate"})
@@ -170,5 +179,4 @@ def automatic_batch(predictor: Any) -> int:
     A GPU wants many. A CPU is as fast with few, and a short document that came a moment too late
     waits the less for a batch to end.
     """
-    device = getattr(predictor, "device", None)
-    return 16384 if device is not None and device.type == "cuda" else 2048
+    return 16384 if str(getattr(predictor, "device", "")).startswith("cuda") else 2048

@@ -2,8 +2,9 @@
 
 A few threads tokenize, one runs the model. A document is due when the model has run as many tokens
 since its arrival as it has itself, and those that are due first come first: so short ones overtake
-a long one, but none does that comes after the model has run as much as the long one has. A batch
-takes chunks in this order, as many as fit. Nothing waits for a batch to fill.
+a long one, but none does for ever. A batch takes chunks in this order, as many as fit. A document
+that has more is due again a batch later: once begun, a long one has every other batch at least, and
+a short one waits for a batch of it, not for all. Nothing waits for a batch to fill.
 """
 
 import logging
@@ -162,9 +163,9 @@ class Scheduler:
         self.close()
         with self._changed:
             empty = self._changed.wait_for(lambda: self._free == self.places, seconds)
-        for pool in (self._tokenizing, self._decoding):
-            pool.shutdown(wait=empty, cancel_futures=True)
         if empty:
+            for pool in (self._tokenizing, self._decoding):
+                pool.shutdown()
             self._model.join(seconds)
         return empty
 
@@ -220,7 +221,7 @@ class Scheduler:
         return self._closed and self._free == self.places
 
     def _batch(self) -> list[_Chunk]:
-        """Chunks of the documents that are due first, as many as fit; none where they wait in vain."""
+        """Chunks of the documents that are due first, as many as fit; of those that are left."""
         batch: list[_Chunk] = []
         again: list[_Job] = []
         longest = 0
@@ -230,9 +231,12 @@ class Scheduler:
             job = heappop(self._waiting)[2]
             if job.future.done():  # cancelled, or a chunk of it failed
                 continue
+            begun = job.begun
             while job.begun < len(job.features):
                 widest = max(longest, job.length(job.begun))
                 if batch and widest * (len(batch) + 1) > self.fitting:
+                    if job.begun > begun:
+                        job.due = self.clock + 2 * self.fitting  # this batch, and another
                     again.append(job)
                     break
                 batch.append((job, job.begun))

@@ -8,6 +8,7 @@ from recipe_data import LINES
 from ldt.data.records import Example
 from ldt.inference.predict import predict
 from ldt.model import load, load_tokenizer
+from ldt.model.vocabulary import add_tokens, draw_embeddings
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import TASKS
 
@@ -23,8 +24,10 @@ def make_run(source, folder, name, task="", **data):
         data: keys of the data section.
     """
     keys = {"train": "train.jsonl", "max_length": 64, "stride": 8} | data
-    if "truncate" == TASKS[name].overflows[0]:
+    usual = TASKS[name].overflows[0]
+    if usual != "windows":
         keys.pop("stride")
+        keys["overflow"] = usual
     section = ", ".join(f"{key}: {json.dumps(value)}" for key, value in keys.items())
     more = f", {task}" if task else ""
     folder.mkdir(exist_ok=True)
@@ -35,11 +38,13 @@ def make_run(source, folder, name, task="", **data):
     learnt = TASKS[name]().learn(examples, DataSection())
     torch.manual_seed(0)
     model = load(source, TASKS[name]().head(), **learnt)
+    tokenizer = load_tokenizer(source, model.config)
+    draw_embeddings(model, add_tokens(tokenizer, getattr(TASKS[name], "new_tokens", ())))
     for weight in model.parameters():
         if weight.dim() == 2:
             torch.nn.init.normal_(weight, std=0.7)
     model.save_pretrained(folder)
-    load_tokenizer(source, model.config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
 
 

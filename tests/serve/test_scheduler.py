@@ -256,6 +256,8 @@ def test_draining_answers_what_is_there_and_takes_nothing_more(counting, make):
     with pytest.raises(ClosedError):
         scheduler.submit(counting, [document("late", 1)])
     counting.held.set()
+    assert scheduler.drain(30)
+    assert [each.result(0).answer["answer"] for each in futures] == [100] * 5
 
 
 def test_a_document_is_cut_only_where_the_request_says_so(runs, make, tmp_path):
