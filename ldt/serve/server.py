@@ -65,12 +65,16 @@ class Server(uvicorn.Server):
 
     Args:
         draining: seconds for the requests that are here when the signal comes.
+
+    Attributes:
+        number: of the signal that came, 0 for none.
+        late: whether the seconds were over before all requests had answers.
     """
 
     def __init__(self, config: uvicorn.Config, app: App, draining: float):
         super().__init__(config)
         self.app, self.draining = app, draining
-        self.number = 0
+        self.number, self.late = 0, False
         self._came = 0.0
 
     @contextmanager
@@ -100,9 +104,8 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Whether to end: until the last request has its answer others are told that it is late."""
         if self.app.draining:
-            late = time.monotonic() - self._came > self.draining
-            if late or not self.app.active:
-                self.should_exit = True
+            self.late = bool(self.app.active) and time.monotonic() - self._came > self.draining
+            self.should_exit = self.late or not self.app.active
         return await super().on_tick(counter)
 
 
@@ -146,7 +149,8 @@ def run(app: App, place: socket.socket, draining: float) -> int:
     log.info(f"{app.served.name} at http://{shown}:{port}")
     server = Server(config(app), app, draining)
     server.run(sockets=[place])
-    if not app.close(0.0 if app.active else CLOSING):
+    app.close(0.0 if server.late else CLOSING)
+    if server.late:
         log.warning(f"stopped after {draining:g} seconds with requests that had no answer")
     return server.number
 
@@ -160,6 +164,7 @@ def config(app: App) -> uvicorn.Config:
         lifespan="off",
         loop="asyncio",
         log_config=None,
+        log_level="critical",  # what goes wrong is told by the app
         access_log=False,
         server_header=False,
         proxy_headers=False,

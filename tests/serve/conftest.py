@@ -21,3 +21,24 @@ def runs(tiny_longformer, tiny_led, tmp_path_factory):
 @pytest.fixture(scope="session")
 def classifier(runs):
     return Served(str(runs("classification")))
+
+
+@pytest.fixture(scope="session")
+def serve(runs):
+    """A function that gives the running server of a task, the same one each time."""
+    pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+    pytest.importorskip("starlette", reason="starlette is not installed")
+    from serving import running
+
+    open_servers, made = [], {}
+
+    def serve(name):
+        if name not in made:
+            context = running(Served(str(runs(name))))
+            made[name] = context.__enter__()
+            open_servers.append(context)
+        return made[name]
+
+    yield serve
+    for context in open_servers:
+        context.__exit__(None, None, None)

@@ -1,0 +1,423 @@
+"""Requests that mean no good: the code and the form of each, and an answer for who comes next."""
+
+import gzip
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+pytest.importorskip("starlette", reason="starlette is not installed")
+from recipe_data import LINES  # noqa: E402
+from serving import post, running  # noqa: E402
+
+from ldt.serve import server  # noqa: E402
+from ldt.serve.limits import Limits  # noqa: E402
+from ldt.serve.model import Served  # noqa: E402
+
+LIMITS = Limits(body=200_000, bodies=800_000, reading=1.0, documents=8, places=64)
+TEXT = b'{"inputs": "a"}'
+GET = b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+
+
+def predict(body, *more):
+    return post("/predict", body if isinstance(body, bytes) else json.dumps(body).encode(), *more)
+
+
+def chunked(*parts, end=b"0\r\n\r\n"):
+    head = post("/predict", b"", "Transfer-Encoding: chunked")
+    return head + b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + end
+
+
+# name -> (bytes, status, error_type)
+KINDS = {
+    "no JSON": (predict(b"{inputs"), 400, "Validation"),
+    "an empty body": (predict(b""), 400, "Validation"),
+    "JSON that breaks off": (predict(b'{"inputs": "a'), 400, "Validation"),
+    "more behind the JSON": (predict(b'{"inputs": "a"} {}'), 400, "Validation"),
+    "lists 50,000 deep": (predict(b'{"inputs": ' + b"[" * 50_000), 400, "Validation"),
+    "closed lists 50,000 deep": (
+        predict(b'{"inputs": ' + b"[" * 50_000 + b"]" * 50_000 + b"}"),
+        400,
+        "Validation",
+    ),
+    "objects 20,000 deep": (predict(b'{"a":' * 20_000 + b"1" + b"}" * 20_000), 400, "Validation"),
+    "lists 900 deep": (predict(b'{"inputs":' + b"[" * 900 + b"]" * 900 + b"}"), 422, "Validation"),
+    "a key twice": (predict(b'{"inputs": "a", "inputs": "b"}'), 400, "Validation"),
+    "NaN": (predict(b'{"inputs": NaN}'), 400, "Validation"),
+    "Infinity": (predict(b'{"inputs": "a", "x": -Infinity}'), 400, "Validation"),
+    "a float too large": (predict(b'{"inputs": 1e999}'), 400, "Validation"),
+    "an integer of 10,000 digits": (predict(b'{"inputs": ' + b"9" * 10_000), 400, "Validation"),
+    "an integer of 4,000 digits": (
+        predict(b'{"inputs": "a", "parameters": {"top_k": ' + b"9" * 4_000 + b"}}"),
+        422,
+        "Validation",
+    ),
+    "bytes that are no UTF-8": (predict(b'{"inputs": "\xff\xfe"}'), 400, "Validation"),
+    "UTF-16": (predict('{"inputs": "a"}'.encode("utf-16")), 400, "Validation"),
+    "a byte order mark": (predict(b"\xef\xbb\xbf" + TEXT), 400, "Validation"),
+    "a list": (predict([]), 422, "Validation"),
+    "a text": (predict("a"), 422, "Validation"),
+    "null": (predict(None), 422, "Validation"),
+    "no inputs": (predict({}), 422, "Validation"),
+    "a number as inputs": (predict({"inputs": 7}), 422, "Validation"),
+    "null as inputs": (predict({"inputs": None}), 422, "Validation"),
+    "inputs of numbers": (predict({"inputs": [[1], [2]]}), 422, "Validation"),
+    "mixed inputs": (predict({"inputs": [["a"], "b", {"text": "c"}]}), 422, "Validation"),
+    "objects and a number": (predict({"inputs": [{"text": "c"}, 3]}), 422, "Validation"),
+    "an object of other fields": (predict({"inputs": {"txt": "a"}}), 422, "Validation"),
+    "an object of wrong types": (predict({"inputs": {"text": {"a": 1}}}), 422, "Validation"),
+    "a pair": (predict({"inputs": ["a", "b"]}), 422, "Validation"),
+    "no documents": (predict({"inputs": []}), 400, "Empty"),
+    "empty batches": (predict({"inputs": [[], []]}), 422, "Validation"),
+    "too many inputs": (predict({"inputs": [["a"]] * 9}), 422, "Validation"),
+    "25,000 inputs": (predict({"inputs": [["a"]] * 25_000}), 422, "Validation"),
+    "100,000 empty lists": (predict(b'{"inputs":[' + b"[]," * 60_000 + b"[]]}"), 422, "Validation"),
+    "an unknown key": (predict({"inputs": "a", "trucate": True}), 422, "Validation"),
+    "truncate as text": (predict({"inputs": "a", "truncate": "yes"}), 422, "Validation"),
+    "truncate from the left": (
+        predict({"inputs": "a", "truncation_direction": "left"}),
+        422,
+        "Validation",
+    ),
+    "parameters as a list": (predict({"inputs": "a", "parameters": []}), 422, "Validation"),
+    "top_k of -1": (predict({"inputs": "a", "parameters": {"top_k": -1}}), 422, "Validation"),
+    "top_k of true": (predict({"inputs": "a", "parameters": {"top_k": True}}), 422, "Validation"),
+    "a stride": (predict({"inputs": "a", "parameters": {"stride": 3}}), 422, "Validation"),
+    "another function": (
+        predict({"inputs": "a", "parameters": {"function_to_apply": "sigmoid"}}),
+        422,
+        "Validation",
+    ),
+    "passages without number": (
+        post("/answer", b'{"text": "a", "passages": 100000000}'),
+        422,
+        "Validation",
+    ),
+    "passages by occlusion": (
+        post("/answer", b'{"text": "a", "passages": 1, "passages_by": "occlusion"}'),
+        422,
+        "Validation",
+    ),
+    "an id that is a list": (post("/answer", b'{"text": "a", "id": []}'), 422, "Validation"),
+    "a field that is a path": (
+        post("/answer", b'{"text": "a", "context_file": "../../etc/passwd"}'),
+        422,
+        "Validation",
+    ),
+    "sets of a share beyond 1": (
+        post("/answer", b'{"text": "a", "label_sets": 7}'),
+        422,
+        "Validation",
+    ),
+    "a route of another task": (post("/entities", b'{"text": "a"}'), 424, "Backend"),
+    "a ranking": (post("/rerank", b'{"query": "a", "texts": ["b"]}'), 424, "Backend"),
+    "tensors of other shapes": (
+        post(
+            "/v2/models/classification/infer",
+            b'{"inputs": [{"name": "text", "shape": [9], "datatype": "BYTES", "data": ["a"]}]}',
+        ),
+        422,
+        "Validation",
+    ),
+    "tensors of numbers": (
+        post(
+            "/v2/models/classification/infer",
+            b'{"inputs": [{"name": "text", "shape": [1], "datatype": "FP32", "data": [1]}]}',
+        ),
+        422,
+        "Validation",
+    ),
+    "tokens of numbers": (post("/tokenize", b'{"inputs": [1, 2]}'), 422, "Validation"),
+    "tokens of too many": (
+        post("/tokenize", json.dumps({"inputs": ["a"] * 9}).encode()),
+        422,
+        "Validation",
+    ),
+    "another content type": (
+        post("/predict", TEXT).replace(b"application/json", b"text/plain"),
+        415,
+        "Validation",
+    ),
+    "no content type": (
+        post("/predict", TEXT).replace(b"Content-Type: application/json\r\n", b""),
+        415,
+        "Validation",
+    ),
+    "a gzip bomb": (
+        predict(gzip.compress(b" " * 20_000_000), "Content-Encoding: gzip"),
+        415,
+        "Validation",
+    ),
+    "gzip that is not said": (predict(gzip.compress(TEXT)), 400, "Validation"),
+    "a body too long": (predict({"inputs": "a" * 200_000}), 413, "Validation"),
+    "a length too long": (predict(TEXT, "Content-Length: 99999999999"), 413, "Validation"),
+    "chunks too long": (chunked(*[b"a" * 50_000] * 5), 413, "Validation"),
+    "a length below zero": (predict(TEXT, "Content-Length: -1"), 400, "Validation"),
+    "a length that is none": (predict(TEXT, "Content-Length: ten"), 400, "Validation"),
+    "a length of too many digits": (
+        predict(TEXT, "Content-Length: " + "9" * 5_000),
+        400,
+        "Validation",
+    ),
+    "two lengths": (
+        predict(TEXT, "Content-Length: 15", "Content-Length: 16"),
+        400,
+        "Validation",
+    ),
+    "a body that does not come": (predict(b'{"inp', "Content-Length: 15"), 408, "Validation"),
+    "chunks that do not end": (chunked(b'{"inp', end=b""), 408, "Validation"),
+    "chunks of no size": (
+        post("/predict", b"", "Transfer-Encoding: chunked") + b"zz\r\nabc\r\n",
+        400,
+        "Validation",
+    ),
+    "an unknown transfer": (
+        post("/predict", b"", "Transfer-Encoding: rot13"),
+        501,
+        None,
+    ),
+    "no HTTP": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400, "Validation"),
+    "no host": (
+        b"POST /predict HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n"
+        + TEXT,
+        400,
+        "Validation",
+    ),
+    "another host": (
+        predict(TEXT).replace(b"Host: 127.0.0.1", b"Host: evil.example"),
+        403,
+        "Forbidden",
+    ),
+    "a head too large": (predict(TEXT, "X-A: " + "a" * 100_000), 400, "Validation"),
+    "another method": (predict(TEXT).replace(b"POST", b"DELETE"), 405, "Validation"),
+    "GET of /predict": (GET % b"/predict", 405, "Validation"),
+    "an unknown method": (GET.replace(b"GET", b"FROB") % b"/predict", 405, "Validation"),
+    "a path up": (GET % b"/../../etc/passwd", 404, "NotFound"),
+    "a path up, escaped": (GET % b"/v2/models/..%2f..%2fetc%2fpasswd", 404, "NotFound"),
+    "a path with NUL": (GET % b"/predict%00", 404, "NotFound"),
+    "a path that is no UTF-8": (GET % b"/%ff%fe", 404, "NotFound"),
+    "a path of 60,000 letters": (GET % (b"/" + b"a" * 60_000), 404, "NotFound"),
+    "another model": (GET % b"/v2/models/other", 404, "NotFound"),
+}
+
+
+@pytest.fixture(scope="module")
+def here(runs):
+    with running(Served(str(runs("classification"))), LIMITS) as server:
+        yield server
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_code_and_form_of_each_kind_and_the_next_request(name, here, runs, caplog):
+    request, status, kind = KINDS[name]
+    found, body = here.raw(request)
+    assert found == status, body
+    if kind:
+        said = json.loads(body)
+        assert list(said) == ["error", "error_type"]
+        assert said["error_type"] == kind
+        assert len(said["error"]) < 400
+    text = body.decode()
+    assert str(runs("classification").parent) not in text
+    assert "Traceback" not in text
+    assert "/etc/passwd" not in text
+    assert "Traceback" not in caplog.text  # no bug behind it
+    assert here.ask("/predict", {"inputs": "a"})[0] == 200
+
+
+def test_there_are_forty_kinds():
+    assert len(KINDS) >= 40
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "\ud800 alone",
+        "a\x00b\x1b[31m",
+        "\u202e\u2066",
+        "a" * 100_000,
+        "\U0001f600" * 9_000,
+    ],
+    ids=["nothing", "space", "surrogate", "controls", "directions", "one word", "emoji"],
+)
+def test_odd_texts_are_answered(text, here):
+    status, found, _ = here.ask("/answer", {"text": text})
+    assert status == 200
+    assert found["windows"] >= 1
+
+
+@pytest.mark.parametrize(
+    "task", ["squad", "multiple_choice", "wikihop", "evidence_classification", "hotpotqa"]
+)
+@pytest.mark.parametrize(
+    "value", [None, 7, True, "", [], {}, [[]], [None], {"a": []}, [1.5], ["a"]]
+)
+def test_fields_of_any_type_are_answered_or_refused(task, value, serve, caplog):
+    here, record = serve(task), LINES[task](1)
+    names = {"squad": ["question", "context"], "hotpotqa": ["question", "context"]}.get(
+        task, list(record)
+    )
+    for name in names:
+        status, found, _ = here.ask("/answer", record | {name: value})
+        assert status in (200, 422), (name, found)
+    assert "Traceback" not in caplog.text
+
+
+def test_a_head_that_comes_a_letter_at_a_time_is_cut_off(here, monkeypatch):
+    monkeypatch.setattr(server, "IDLE", 1)
+    with running(here.app.served, LIMITS) as other:
+        with socket.create_connection(("127.0.0.1", other.port), timeout=0.1) as connection:
+            for _ in range(300):  # 30 seconds
+                try:
+                    connection.sendall(b"X")
+                    if connection.recv(1) == b"":
+                        break
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    break
+            else:
+                raise AssertionError("still open")
+        assert other.ask("/predict", {"inputs": "a"})[0] == 200
+
+
+def test_slow_callers_do_not_hold_up_others(here):
+    slow = []
+    for _ in range(50):
+        slow.append(socket.create_connection(("127.0.0.1", here.port), timeout=30))
+        slow[-1].sendall(predict(b'{"inp', "Content-Length: 15"))
+    assert here.ask("/predict", {"inputs": "a"})[0] == 200
+    for each in slow:
+        each.close()
+
+
+class Held:
+    """A model that waits until it may go on."""
+
+    def __init__(self, served):
+        self.right, self.go, self.begun = served.predictor.outputs, threading.Event(), 0
+
+    def __call__(self, features):
+        self.begun += 1
+        assert self.go.wait(60)
+        return self.right(features)
+
+
+@pytest.fixture
+def held(runs):
+    """A server whose model waits, and what lets it go on."""
+    served = Served(str(runs("classification")))
+    model = Held(served)
+    served.predictor.outputs = model
+    with running(served, Limits(places=4, documents=4, body=1000, bodies=2500)) as server:
+        yield server, model
+        model.go.set()
+
+
+def until(condition):
+    for _ in range(6000):
+        if condition():
+            return
+        time.sleep(0.005)
+    raise AssertionError("not within 30 seconds")
+
+
+def test_more_than_it_takes_is_told_at_once(held):
+    here, model = held
+    found = []
+    asking = [
+        threading.Thread(target=lambda: found.append(here.ask("/predict", {"inputs": "a"})[0]))
+        for _ in range(4)
+    ]
+    for each in asking:
+        each.start()
+    until(lambda: here.app.scheduler.here == 4)
+    status, said, _ = here.ask("/predict", {"inputs": "a"})
+    assert (status, said["error_type"]) == (429, "Overloaded")
+    assert "4 of 4 places are taken" in said["error"]
+    assert here.ask("/health")[0] == 200
+    model.go.set()
+    for each in asking:
+        each.join()
+    assert found == [200] * 4
+    assert here.ask("/predict", {"inputs": [["a"]] * 4})[0] == 200
+    assert 'te_request_failure{err="overloaded"} 1' in here.ask("/metrics")[1].decode()
+
+
+def test_bodies_that_are_here_have_a_size_together(held):
+    here, model = held
+    threads = [
+        threading.Thread(target=here.ask, args=("/predict", {"inputs": "a " * 450}))
+        for _ in range(2)
+    ]
+    for each in threads:
+        each.start()
+    until(lambda: here.app.scheduler.here == 2)
+    status, said, _ = here.ask("/predict", {"inputs": "a " * 450})
+    assert (status, said["error_type"]) == (429, "Overloaded")
+    model.go.set()
+    for each in threads:
+        each.join()
+    assert here.app.door._bytes == 0
+
+
+def test_callers_that_leave_free_their_place_and_are_not_answered(held):
+    here, model = held
+    gone = []
+    for _ in range(4):
+        gone.append(socket.create_connection(("127.0.0.1", here.port), timeout=30))
+        gone[-1].sendall(predict(TEXT))
+    until(lambda: here.app.scheduler.here == 4)
+    for each in gone:
+        each.close()
+    until(lambda: here.app.scheduler.here == 0)
+    begun = model.begun
+    model.go.set()
+    assert here.ask("/predict", {"inputs": "a"})[0] == 200
+    assert model.begun == begun + 1  # those that waited were not run
+    assert 'te_request_failure{err="dropped"} 4' in here.ask("/metrics")[1].decode()
+
+
+def test_a_request_has_a_time(runs):
+    served = Served(str(runs("classification")))
+    model = Held(served)
+    served.predictor.outputs = model
+    with running(served, Limits(seconds=0.3)) as here:
+        status, said, _ = here.ask("/predict", {"inputs": "a"})
+        assert (status, said["error_type"]) == (503, "Overloaded")
+        assert here.app.scheduler.here == 0
+        model.go.set()
+        until(lambda: here.ask("/predict", {"inputs": "a"})[0] == 200)
+
+
+def test_numbers_that_are_not_finite_are_424_and_bugs_say_nothing(runs, caplog):
+    served = Served(str(runs("classification")))
+    right = served.predictor.outputs
+
+    def wrong(features):
+        found = right(features)
+        for each in found:
+            each["logits"] = each["logits"] * float("nan")
+        return found
+
+    with running(served) as here:
+        here.app.scheduler.outputs = wrong
+        status, said, _ = here.ask("/predict", {"inputs": "a"})
+        assert (status, said["error_type"]) == (424, "Backend")
+        assert "not finite" in said["error"]
+
+        def bug(features):
+            raise RuntimeError(f"secret of {runs('classification')}")
+
+        here.app.scheduler.outputs = bug
+        status, said, _ = here.ask("/predict", {"inputs": "a"})
+        assert (status, said["error_type"]) == (424, "Backend")
+        assert "secret" not in str(said)
+        assert "RuntimeError: secret of" in caplog.text  # for who runs the server
+        here.app.scheduler.outputs = right
+        assert here.ask("/predict", {"inputs": "a"})[0] == 200
