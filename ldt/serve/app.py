@@ -145,7 +145,7 @@ class App:
         make: Callable[[bytes, Request], Awaitable[tuple[Any, dict[str, str]]]],
     ) -> Response:
         """An answer in JSON, or the error in its place."""
-        headers = dict(request.scope["headers"])
+        headers, arrived = dict(request.scope["headers"]), False
         self.active += 1
         try:
             self.door.check_caller(headers)
@@ -156,13 +156,14 @@ class App:
                 asyncio.timeout(self.limits.seconds),
                 self.door.body(headers, request.receive) as body,
             ):
+                arrived = True
                 value, about = await make(body, request)
                 return _json(value, 200, about)
         except Gone:
             self.metrics.count("te_request_failure", err="dropped")
             return Response(status_code=499)  # to nobody
         except Exception as error:
-            if isinstance(error, Refused):
+            if not arrived and isinstance(error, Refused) and error.status != 408:
                 await self.door.discard(headers, request.receive)
             return self._refusal(error)
         finally:

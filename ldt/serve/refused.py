@@ -6,6 +6,7 @@ from typing import Any
 from ldt.errors import DataError, ModelError, ResourceError, UserError
 from ldt.serve.scheduler import ClosedError, FullError
 
+LONGEST = 300  # characters of a message, which may quote what was sent
 _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 
 
@@ -20,7 +21,7 @@ class Refused(Exception):
     """
 
     def __init__(self, status: int, kind: str, what: str, failure: str = "validation"):
-        super().__init__(what)
+        super().__init__(what if len(what) <= LONGEST else f"{what[:LONGEST]} …")
         self.status, self.kind, self.failure = status, kind, failure
 
     def body(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from ldt.serve.model import Options, Served
 from ldt.serve.refused import Refused, invalid
 
 MOST_READ = 50_000_000  # characters: those of a document times those asked about it
+DEEPEST = 20  # levels of a body
 RANKED = ("multiple_choice", "wikihop")
 # Further names of fields for /rank, so that one request suits both tasks.
 _ALSO = {
@@ -72,6 +73,8 @@ def parsed(body: bytes) -> Any:
         raise Refused(400, "Validation", "more text after the JSON value")
     if decoder.problems:
         raise Refused(400, "Validation", decoder.problems[0])
+    if _too_deep(value):
+        raise Refused(400, "Validation", "not JSON that can be read: nested too deep")
     return value
 
 
@@ -87,7 +90,7 @@ def checked(shape: type[Body], value: Any) -> Body:
         return shape.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        path = [str(part) for part in first["loc"] if part not in ("str", "list[any]")]
+        path = [str(part) for part in first["loc"] if "[" not in str(part) and part != "str"]
         name = path[-1] if path else ""
         if first["type"] == "extra_forbidden":
             near = did_you_mean(name, shape.model_fields) if len(path) == 1 else ""
@@ -254,11 +257,31 @@ def _check_size(fields: Mapping[str, Any], asked: Sequence[str]) -> None:
 
 
 def _characters(value: Any) -> int:
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(map(_characters, value.values()))
-    return sum(map(_characters, value)) if isinstance(value, list) else 1
+    """Of all texts in a value, with one for anything else."""
+    total, stack = 0, [value]
+    while stack:
+        each = stack.pop()
+        if isinstance(each, dict | list):
+            stack.extend(each.values() if isinstance(each, dict) else each)
+        else:
+            total += len(each) if isinstance(each, str) else 1
+    return total
+
+
+def _too_deep(value: Any) -> bool:
+    """Whether lists and objects stand more than `DEEPEST` deep in each other."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def infer(value: Any, served: Served) -> Asked:
