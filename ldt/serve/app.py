@@ -17,7 +17,7 @@ from starlette.routing import Route
 from ldt import __version__
 from ldt.data.strict_json import json_line
 from ldt.serve import openapi, shapes
-from ldt.serve.limits import Doorkeeper, Limits
+from ldt.serve.limits import Arriving, Doorkeeper, Limits
 from ldt.serve.metrics import Metrics
 from ldt.serve.model import Served
 from ldt.serve.refused import Gone, Refused, known, refused
@@ -145,7 +145,7 @@ class App:
         make: Callable[[bytes, Request], Awaitable[tuple[Any, dict[str, str]]]],
     ) -> Response:
         """An answer in JSON, or the error in its place."""
-        headers, arrived = dict(request.scope["headers"]), False
+        headers, arriving = dict(request.scope["headers"]), Arriving(request.receive)
         self.active += 1
         try:
             self.door.check_caller(headers)
@@ -154,17 +154,16 @@ class App:
                 raise Refused(503, "Unhealthy", "the server is about to stop", "overloaded")
             async with (
                 asyncio.timeout(self.limits.seconds),
-                self.door.body(headers, request.receive) as body,
+                self.door.body(headers, arriving) as body,
             ):
-                arrived = True
                 value, about = await make(body, request)
                 return _json(value, 200, about)
         except Gone:
             self.metrics.count("te_request_failure", err="dropped")
             return Response(status_code=499)  # to nobody
         except Exception as error:
-            if not arrived and isinstance(error, Refused) and error.status != 408:
-                await self.door.discard(headers, request.receive)
+            if isinstance(error, Refused) and error.status != 408:
+                await self.door.discard(headers, arriving)
             return self._refusal(error)
         finally:
             self.active -= 1
@@ -315,6 +314,8 @@ async def _all(futures: Sequence["Future[Answered]"], request: Request) -> list[
         Gone: the caller has left.
     """
     answers = asyncio.gather(*map(asyncio.wrap_future, futures))
+    # asyncio tells of what fails when nobody waits any more, unless somebody has looked at it.
+    answers.add_done_callback(lambda each: each.cancelled() or each.exception())
     leaving = asyncio.ensure_future(request.receive())
     try:
         await asyncio.wait({answers, leaving}, return_when=asyncio.FIRST_COMPLETED)

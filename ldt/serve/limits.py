@@ -38,6 +38,18 @@ class Limits:
     reading: float = 60.0
 
 
+class Arriving:
+    """What a request is received by; ``whole`` tells whether all of its body has come."""
+
+    def __init__(self, receive: Receive):
+        self.receive, self.whole = receive, False
+
+    async def __call__(self) -> MutableMapping[str, Any]:
+        message = await self.receive()
+        self.whole = not message.get("more_body")
+        return message
+
+
 class Doorkeeper:
     """What lets requests in.
 
@@ -68,7 +80,7 @@ class Doorkeeper:
             raise Refused(401, "Unauthorized", "no API key, or a wrong one")
 
     @asynccontextmanager
-    async def body(self, headers: Headers, receive: Receive) -> AsyncIterator[bytes]:
+    async def body(self, headers: Headers, receive: Arriving) -> AsyncIterator[bytes]:
         """The body of a request, which counts while this context lasts.
 
         Raises:
@@ -94,7 +106,7 @@ class Doorkeeper:
         finally:
             self._bytes -= held[0]
 
-    async def _read(self, receive: Receive, held: list[int]) -> bytes:
+    async def _read(self, receive: Arriving, held: list[int]) -> bytes:
         """The body; its bytes are counted as they come, in ``held`` as well."""
         parts = []
         while True:
@@ -110,24 +122,21 @@ class Doorkeeper:
                 raise Refused(429, "Overloaded", what, "overloaded")
             held[0] += number
             self._bytes += number
-            if not message.get("more_body"):
+            if receive.whole:
                 return b"".join(parts)
 
     def _too_long(self) -> Refused:
         return Refused(413, "Validation", f"a body of more than {self.limits.body:,} bytes")
 
-    async def discard(self, headers: Headers, receive: Receive) -> None:
+    async def discard(self, headers: Headers, receive: Arriving) -> None:
         """Let the rest of a body go by for a moment: a caller that still sends reads no answer."""
         if b"expect" in headers:  # it sends when it is asked to
             return
         left = self.limits.bodies
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER):
-                while left > 0:
-                    message = await receive()
-                    left -= len(message.get("body", b""))
-                    if not message.get("more_body"):
-                        return
+                while left > 0 and not receive.whole:
+                    left -= len((await receive()).get("body", b""))
 
 
 def is_loopback(host: str) -> bool:

@@ -4,6 +4,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from contextlib import contextmanager
 
 from ldt.serve import server
@@ -58,6 +59,8 @@ def running(served, limits=None, key=None):
     made = server.Server(server.config(app), app, draining=30)
     thread = threading.Thread(target=made.run, kwargs={"sockets": [place]})
     thread.start()
+    while not made.started and thread.is_alive():
+        time.sleep(0.001)
     try:
         yield Running(app, place.getsockname()[1])
     finally:
