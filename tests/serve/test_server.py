@@ -139,19 +139,14 @@ def test_what_has_no_end_is_left_behind_after_the_time_to_drain(runs):
         asking.join(30)
 
 
-def test_ctrl_c_drains_as_well_and_exits_130(runs):
-    with Process(runs("classification")) as here:
-        assert here.ask("POST", "/predict", {"inputs": "a"})[0] == 200
-        here.process.send_signal(signal.SIGINT)
-        assert here.process.wait(30) == 130
-
-
-def test_the_key_of_the_environment_is_asked_for(runs):
+def test_ctrl_c_drains_as_well_and_other_machines_need_the_key_of_the_environment(runs):
     with Process(runs("classification"), "--host", "0.0.0.0", LDT_API_KEY="s3cret") as here:
         given = {"Authorization": "Bearer s3cret"}
         assert here.ask("POST", "/predict", {"inputs": "a"})[:2] == (401, b"")
         assert here.ask("POST", "/predict", {"inputs": "a"}, given)[0] == 200
         assert here.ask("GET", "/health")[0] == 200
+        here.process.send_signal(signal.SIGINT)
+        assert here.process.wait(30) == 130
 
 
 @pytest.mark.parametrize(
