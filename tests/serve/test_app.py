@@ -1,9 +1,12 @@
 """Requests of the clients that there are, over HTTP, and their answers beside ldt predict's."""
 
 import json
+import math
 import random
 import re
+import shutil
 import threading
+from contextlib import ExitStack
 
 import pytest
 from recipe_data import LINES
@@ -95,6 +98,27 @@ def test_a_document_of_20000_tokens_is_answered_as_by_predict(serve, runs, tmp_p
     assert_same(found, answer)
 
 
+@pytest.mark.nightly
+def test_an_exported_model_is_served(tokenizer_folder, tmp_path):
+    for name in ("onnx", "onnxruntime", "onnxscript"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    from exported import make_run
+
+    from ldt.export import export
+
+    run = make_run(tokenizer_folder, tmp_path / "run", "classification")
+    export(str(run), tmp_path / "exported")
+    records = [{"id": f"d{n}", "text": text} for n, text in enumerate(("like", LONG))]
+    wanted = predicted(run, records, tmp_path)
+    with running(Served(str(tmp_path / "exported"), runtime="onnx")) as here:
+        assert_same(here.ask("/answer", {"documents": records})[1], wanted)
+        status, found, _ = here.ask("/answer", {"text": "a", "passages": 1})
+        assert status == 422
+        assert "has no gradients" in found["error"]
+        chunks = {"text": LONG, "passages": 1, "passages_by": "chunks"}
+        assert here.ask("/answer", chunks)[0] == 200
+
+
 @pytest.mark.parametrize("path", ["", "/predict", "/invocations"])
 def test_inference_client_classifies(path, serve, expected, client):
     here = serve("classification")
@@ -133,6 +157,47 @@ def test_inference_client_answers_questions(serve, runs, tmp_path, client):
 
 
 SPAN = ("answer", "start", "end")
+
+
+@pytest.fixture
+def changed(runs, tmp_path):
+    """A function that serves the run of a task with other values in its config."""
+    with ExitStack() as stack:
+
+        def serve(name, **values):
+            folder = shutil.copytree(runs(name), tmp_path / name)
+            config = json.loads((folder / "config.json").read_text())
+            (folder / "config.json").write_text(json.dumps(config | values))
+            return stack.enter_context(running(Served(str(folder))))
+
+        yield serve
+
+
+def test_several_labels_at_once_are_sigmoids(changed):
+    here = changed("classification", problem_type="multi_label_classification")
+    raw = here.ask("/predict", {"inputs": LONG, "raw_scores": True})[1]
+    body = {"inputs": LONG, "parameters": {"function_to_apply": "sigmoid"}}
+    for found in (here.ask("/predict", {"inputs": LONG})[1], here.ask("/", body)[1][0]):
+        wanted = [each | {"score": 1 / (1 + math.exp(-each["score"]))} for each in raw]
+        assert_same(found, wanted)
+    body["parameters"]["function_to_apply"] = "softmax"
+    status, found, _ = here.ask("/predict", body)
+    assert status == 422
+    assert "answers by sigmoid" in found["error"]
+
+
+def test_no_answer_is_an_answer_unless_the_caller_wants_none(changed, client):
+    here = changed("squad", no_answer_threshold=0.0)
+    record = {"question": "who?", "context": LONG}
+    own = here.ask("/answer", record)[1]
+    assert own["answer"] == ""
+    found = client(here.url).question_answering(**record)
+    assert (found.answer, found.start, found.end) == ("", 0, 0)
+    assert found.score == pytest.approx(own["no_answer"], abs=2e-5)
+    found = client(here.url).question_answering(**record, handle_impossible_answer=False)
+    assert (found.answer, found.start, found.end) == tuple(own[k] for k in ("best", *SPAN[1:]))
+    several = client(here.url).question_answering(**record, top_k=2)
+    assert [each.answer for each in several] == ["", own["best"]]
 
 
 def test_inference_client_summarizes(serve, client):
