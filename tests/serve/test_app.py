@@ -91,7 +91,7 @@ def test_answers_are_those_of_predict_alone_in_a_batch_and_under_load(serve, exp
 @pytest.mark.nightly
 def test_a_document_of_20000_tokens_is_answered_as_by_predict(serve, runs, tmp_path):
     here = serve("classification")
-    text = " ".join(random.Random(1).choices(WORDS, k=16_000))
+    text = " ".join(random.Random(1).choices(WORDS, k=18_000))
     (answer,) = predicted(runs("classification"), [{"id": "d", "text": text}], tmp_path)
     status, found, headers = here.ask("/answer", {"id": "d", "text": text}, timeout=600)
     assert int(headers["x-compute-tokens"]) > 20_000
