@@ -101,6 +101,14 @@ class Server(uvicorn.Server):
         self.number, self._came = sig, now
         self.app.draining = True
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say where."""
+        await super().startup(sockets)
+        for place in sockets or ():
+            host, port = place.getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            log.info(f"{self.app.served.name} at http://{shown}:{port}")
+
     async def on_tick(self, counter: int) -> bool:
         """Whether to end: until the last request has its answer others are told that it is late."""
         if self.app.draining:
@@ -144,9 +152,6 @@ def check_key(host: str, key: str | None) -> None:
 
 def run(app: App, place: socket.socket, draining: float) -> int:
     """Serve until a signal comes and all requests have answers; the number of the signal."""
-    host, port = place.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    log.info(f"{app.served.name} at http://{shown}:{port}")
     server = Server(config(app), app, draining)
     server.run(sockets=[place])
     app.close(0.0 if server.late else CLOSING)
