@@ -179,7 +179,7 @@ def predicted(model, texts):
     """Seconds that `ldt predict` takes without its start, in this process, and the labels."""
     import ldt
 
-    ask = ldt.load(str(model), batch_tokens=2048)
+    ask = ldt.load(str(model))
     ask(texts[:2])
     began = time.perf_counter()
     answers = ask(texts)
