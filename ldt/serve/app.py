@@ -318,7 +318,8 @@ async def _all(futures: Sequence["Future[Answered]"], request: Request) -> list[
     answers.add_done_callback(lambda each: each.cancelled() or each.exception())
     leaving = asyncio.ensure_future(request.receive())
     try:
-        await asyncio.wait({answers, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        both: set[asyncio.Future[Any]] = {answers, leaving}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if not answers.done():
             raise Gone
         return answers.result()

@@ -17,7 +17,7 @@ class Parameters(_Body):
     """What InferenceClient may ask for; the rest of it is decided by the training."""
 
     function_to_apply: Literal["none", "sigmoid", "softmax"] | None = None
-    top_k: int | None = Field(None, ge=1, le=MOST)
+    top_k: int | None = Field(default=None, ge=1, le=MOST)
     aggregation_strategy: Literal["simple", "first"] | None = None
     ignore_labels: list[str] | None = None
     handle_impossible_answer: bool | None = None
@@ -45,10 +45,10 @@ class Native(BaseModel):
 
     documents: list[dict[str, Any]] | None = None
     truncate: bool | None = None
-    n_best: int | None = Field(None, ge=1, le=MOST)
+    n_best: int | None = Field(default=None, ge=1, le=MOST)
     raw_scores: bool = False
     label_sets: float | None = None
-    passages: int = Field(0, ge=0, le=MOST)
+    passages: int = Field(default=0, ge=0, le=MOST)
     passages_by: Literal["gradient", "chunks"] = "gradient"
     passages_unit: Unit = "sentence"
     chunks: bool = False

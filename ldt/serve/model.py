@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from ldt.data.records import Example, identified
 from ldt.data.sentences import Unit
@@ -83,7 +83,7 @@ class Served:
         run = RunModel(found, self.recipe, device, {}, Wanted(), 1, runtime)
         self.precision = run.automatic() if precision == "auto" else precision
         predictor, _ = run.predictor(self.precision)
-        self.predictor: Any = predictor
+        self.predictor = cast(Any, predictor)
         self.folder, self.name = found, found.resolve().name
         self.sha = fingerprint(found, self.recipe)
         self.batch_tokens = batch_tokens or automatic_batch(predictor)
@@ -140,7 +140,7 @@ class Variant:
     def __init__(self, served: Served, asked: Options):
         task, data = served.recipe.task, served.recipe.data
         shown = {"raw_scores": asked.raw_scores, "label_sets": asked.label_sets}
-        options.check_shown(task, **shown)
+        options.check_shown(task, asked.raw_scores, asked.label_sets)
         about = asked.passages, asked.passages_by, (), asked.chunks
         wanted = Wanted(*about, batch_tokens=served.batch_tokens, unit=asked.passages_unit)
         wanted.check(task, served.precision, served.runtime)

@@ -53,12 +53,12 @@ class Error(BaseModel):
 
 def document(served: Served) -> dict[str, Any]:
     """The document, for a server of this model."""
-    bodies = [Predict, Native, Tokenize, Infer, Error]
-    _, made = models_json_schema(
-        [(body, "validation") for body in bodies], ref_template="#/components/schemas/{model}"
-    )
+    bodies: list[Any] = [(each, "validation") for each in (Predict, Native, Tokenize, Infer, Error)]
+    _, made = models_json_schema(bodies, ref_template="#/components/schemas/{model}")
     schemas = made["$defs"]
-    fields = {name: {} for name in (served.task.document, *getattr(served.task, "asked", ()))}
+    fields: dict[str, Any] = {
+        name: {} for name in (served.task.document, *getattr(served.task, "asked", ()))
+    }
     native = schemas["Native"]
     native["properties"] = fields | native["properties"]
     paths: dict[str, Any] = {}

@@ -155,11 +155,9 @@ def _inputs(inputs: Any, served: Served) -> tuple[bool, list[dict[str, Any]]]:
             if not isinstance(each, dict):
                 raise invalid(f"inputs: {kind(each)} as number {number:,}, expected an object")
         return False, [_fields(each, served, strict=True) for each in inputs]
-    if getattr(task, "asked", ()):
-        raise invalid(
-            f"inputs: {kind(inputs)}, expected an object with "
-            f"{listed([task.document, *task.asked])}"
-        )
+    if asked := getattr(task, "asked", ()):
+        names = listed([task.document, *asked])
+        raise invalid(f"inputs: {kind(inputs)}, expected an object with {names}")
     if isinstance(inputs, str):
         return True, [{task.document: inputs}]
     if task.name != "classification":
@@ -238,7 +236,7 @@ def _fields(given: Mapping[str, Any], served: Served, strict: bool) -> dict[str,
             if strict:
                 near = did_you_mean(name, [*known, *Native.model_fields])
                 raise invalid(f"no field {name[:100]!r}{near}; it has {listed(sorted(known))}")
-            if task.reads_files:  # a request names no file of this machine
+            if getattr(task, "reads_files", False):  # a request names no file of this machine
                 continue
         if right in found:
             raise invalid(f"field {right!r} is there under two names")
