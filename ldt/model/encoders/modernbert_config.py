@@ -78,6 +78,12 @@ class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
         return [everything if kind == "full_attention" else local for kind in self.layer_types]
 
     @property
+    def global_tokens_count(self):
+        """False where no layer treats global tokens apart from others."""
+        windows = self.full_attention_window is not None
+        return self.global_layers == "all" or (self.global_layers == "full" and windows)
+
+    @property
     def hidden_dropout_prob(self):
         """Of the heads that transformers does not have."""
         return self.classifier_dropout
