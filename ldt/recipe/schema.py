@@ -117,7 +117,7 @@ def _training() -> dict[str, Any]:
 def _configure(value: dict[str, Any], task: type[AnyTask]) -> None:
     """Give ``model.config`` the fields of the config that the task's model has, of each kind that
     it names by ``model_type``."""
-    of: dict[Any, list[str]] = {}  # config class -> its names; the first is what is left out
+    of: dict[Any, list[str | None]] = {}  # config class -> its names; the first is what is left out
     for name in task.model_construct().model_types() or (None,):
         of.setdefault(task.model_construct().config_class(name), []).append(name)
     kinds = []

@@ -126,7 +126,8 @@ class AnyTask(Section, ABC):
         """The class of its config, of the head's own encoder or of that of a model_type."""
         from ldt.model.encoders import encoder_class
 
-        return (encoder_class(model_type) if model_type else self.head()).config_class  # type: ignore[attr-defined]
+        made: Any = encoder_class(model_type) if model_type else self.head()
+        return made.config_class
 
     def config_fields(self, model_type: str | None = None) -> type[BaseModel]:
         """A model whose fields are those of `config_class` with their types; imports torch."""
