@@ -47,11 +47,18 @@ BACKENDS: dict[str, ModuleType] = {
     "triton": triton,
 }
 FUSED = "triton"  # what auto takes on CUDA; or "flash", where that fits: nothing has timed both yet
-RELATIVE = tuple(
-    name
-    for name, module in BACKENDS.items()
-    if "relative" in inspect.signature(module.sliding_window_attention).parameters
-)
+
+
+def _with(name):
+    """Names of the backends whose sliding windows take an argument."""
+    return tuple(
+        backend
+        for backend, module in BACKENDS.items()
+        if name in inspect.signature(module.sliding_window_attention).parameters
+    )
+
+
+RELATIVE, BIASED = _with("relative"), _with("bias")
 
 _RENAMED = {
     "Documents": "Layout",
@@ -72,6 +79,7 @@ def sliding_window_attention(
     dropout=0.0,
     seed=0,
     relative=None,
+    bias=None,
     backend="auto",
 ):
     """Attention of each token to its window and to the global tokens of its document.
@@ -99,7 +107,12 @@ def sliding_window_attention(
     arguments = {"window": window, "dilation": dilations, "causal": causal, "dropout": dropout}
     if relative is not None:
         _check_relative(relative, q, window, causal)
-        return _with_relative(backend)(q, k, v, layout, **arguments, seed=seed, relative=relative)
+        # Left out of a compiled graph.
+        attend = torch.compiler.disable(_only(backend, RELATIVE, "relative positions"))
+        return attend(q, k, v, layout, **arguments, seed=seed, relative=relative)
+    if bias is not None:
+        attend = _only(backend, BIASED, "biases")
+        return attend(q, k, v, layout, **arguments, seed=seed, bias=bias)
     if compiling:
         return ops.band(q, k, v, layout, window, dilations, causal, dropout, seed, backend)
     pattern = {"layout": layout, "dilation": dilations, "dropout": dropout}
@@ -151,7 +164,7 @@ def fill_global_rows(out, x, query, key, value, layout, *, dropout=0.0, seed=0, 
     return out.index_copy(0, index, rows.to(out.dtype))
 
 
-def fill_projected_rows(out, q, k, v, layout, *, dropout=0.0, seed=0, backend="auto"):
+def fill_projected_rows(out, q, k, v, layout, *, dropout=0.0, seed=0, bias=None, backend="auto"):
     """The output of the sliding window, its rows of global tokens filled by attention to their
     whole document with queries, keys and values that are there already.
 
@@ -159,18 +172,22 @@ def fill_projected_rows(out, q, k, v, layout, *, dropout=0.0, seed=0, backend="a
         out: [total, heads, dim] of `sliding_window_attention`.
         q, k, v: [total, heads, dim], of all tokens.
         layout: of the packed tokens.
+        bias: None, or as in `ldt.attention.reference.projected_global_attention`.
         dropout, seed, backend: as in `sliding_window_attention`.
 
     Returns:
         [total, heads, dim].
     """
-    if torch.compiler.is_compiling():
+    if bias is None and torch.compiler.is_compiling():
         return ops.fill_projected_rows(out, q, k, v, layout, dropout, seed, backend)
     index = layout.global_index
     if not len(index):
         return out.clone()
     arguments = {"dropout": dropout, "seed": seed}
     attend = _module(backend, q).projected_global_attention
+    if bias is not None:
+        attend = _only(backend, BIASED, "biases", "projected_global_attention")
+        arguments["bias"] = bias
     return out.index_copy(0, index, attend(q.index_select(0, index), k, v, layout, **arguments))
 
 
@@ -250,17 +267,15 @@ def _check_relative(relative, q, window, causal):
         )
 
 
-def _with_relative(backend):
-    """A backend's function that takes relative positions, left out of a compiled graph."""
-    if backend not in ("auto", *RELATIVE):
+def _only(backend, names, what, function="sliding_window_attention"):
+    """A function of a backend of ``names``, those that have ``what``."""
+    if backend not in ("auto", *names):
         raise ValueError(
-            f"attention backend {backend!r} has no relative positions; auto, "
-            f"{', '.join(RELATIVE)} have"
+            f"attention backend {backend!r} has no {what}; auto, {', '.join(names)} have"
         )
     backend = "blocked" if backend == "auto" else backend
     refuse_transforms(backend)
-    module = BACKENDS[backend]
-    return torch.compiler.disable(module.sliding_window_attention)
+    return getattr(BACKENDS[backend], function)
 
 
 @cache

@@ -45,6 +45,11 @@ class Block:
         return _length(self.rows), self.in_front + _length(self.keys)
 
     @property
+    def biased(self):
+        """Keys, from the first on, that have a bias: global tokens, or all of rows of these."""
+        return self.real if self.cut is not None else self.shape[1]
+
+    @property
     def in_front(self):
         """Keys before ``keys``: the length of ``extra``."""
         return 0 if self.extra is None else len(self.extra)
@@ -91,7 +96,7 @@ class Works:
         forward: whether it is a forward pass, which needs no probabilities where a kernel attends.
     """
 
-    def __init__(self, q, k, v, blocks, reach, drop, query=None, table=None, *, forward=False):
+    def __init__(self, q, k, v, blocks, reach, drop, query=None, table=None, bias=None, *, forward):
         codes = drop.codes() if drop else None
         table = None if table is None else wide(table)
         shapes = [block.shape for block in blocks] or [(0, 0)]
@@ -99,11 +104,13 @@ class Works:
         # Torch's own kernel for a CPU with tiles, whose sums are float32. Elsewhere products of
         # bfloat16 are as slow in it as those of float32.
         self._apart = q.device.type == "cpu"
-        plain = self._apart and q.dtype == torch.bfloat16 and not drop and table is None
+        plain = self._apart and q.dtype == torch.bfloat16 and not drop
+        plain = plain and table is None and bias is None
         fused, arrays = forward and plain and has_tiles(), 1 if forward else 2
         # Made here, not by the threads: what a thread gives back serves no other.
         number = parallel.threads(len(blocks)) if self._apart else 1
-        new = partial(Work, q, k, v, (arrays, *sizes), reach, drop, query, table, codes, fused)
+        more = query, table, bias
+        new = partial(Work, q, k, v, (arrays, *sizes), reach, drop, more, codes, fused)
         self._free = [new() for _ in range(number)]
 
     def run(self, act, each):
@@ -131,9 +138,9 @@ class Work:
         fused: whether torch's own kernel attends.
     """
 
-    def __init__(self, q, k, v, sizes, reach, drop, query, table, codes, fused):
+    def __init__(self, q, k, v, sizes, reach, drop, more, codes, fused):
         self.q, self.k, self.v, self.reach, self.drop = q, k, v, reach, drop
-        self.query, self.table = query, table
+        self.query, self.table, self.added = more
         self.fused = fused
         self.scale = q.shape[-1] ** -0.5
         dtype = torch.promote_types(q.dtype, torch.float32)
@@ -212,6 +219,10 @@ class Work:
         if self.table is not None:
             x = block.in_front
             scores[:, :, x:] += self.by_key(block, n - x)
+        if self.added is not None:
+            width = block.biased
+            more = self.added[block.rows, :, :width].transpose(0, 1)
+            scores[:, :, :width].add_(more, alpha=self.scale)
         return torch.softmax(self.lowered(scores, block), -1, out=scores)
 
     def lowered(self, scores, block):

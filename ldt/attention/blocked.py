@@ -36,6 +36,7 @@ def sliding_window_attention(
     dropout=0.0,
     seed=0,
     relative=None,
+    bias=None,
 ):
     """`reference.sliding_window_attention` in O(length * window) time and O(length) memory.
 
@@ -47,7 +48,7 @@ def sliding_window_attention(
     for head, step in enumerate(per_head(dilation, q.shape[1])):
         parts.setdefault(step, []).append(head)
     out = [
-        _heads_of_one_dilation(q, k, v, layout, reach, step, heads, dropout, seed, relative)
+        _heads_of_one_dilation(q, k, v, layout, reach, step, heads, dropout, seed, relative, bias)
         for step, heads in parts.items()
     ]
     if len(out) == 1:
@@ -56,7 +57,7 @@ def sliding_window_attention(
     return torch.cat(out, 1).index_select(1, order.argsort())
 
 
-def _heads_of_one_dilation(q, k, v, layout, reach, dilation, heads, dropout, seed, relative):
+def _heads_of_one_dilation(q, k, v, layout, reach, dilation, heads, dropout, seed, relative, bias):
     query, table = relative or (None, None)
     key = ("blocks", reach, dilation)
     blocks = layout.cached(key, lambda: list(_band_blocks(layout, reach, dilation)))
@@ -64,12 +65,14 @@ def _heads_of_one_dilation(q, k, v, layout, reach, dilation, heads, dropout, see
         q, k, v = (x[:, heads] for x in (q, k, v))
         if relative is not None:
             query, table = query[:, heads], table[heads]
+        if bias is not None:
+            bias = bias[:, heads]
     drop = None
     if dropout:
         rows = torch.arange(layout.total_tokens, device=q.device)
         heads_of = torch.tensor(heads, device=q.device)
         drop = Dropout(layout, rows, rows, heads_of, dropout, seed)
-    return Blocked.apply(q, k, v, blocks, reach, drop, query, table)
+    return Blocked.apply(q, k, v, blocks, reach, drop, query, table, bias)
 
 
 def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):
@@ -133,7 +136,7 @@ def plain_rows(q, x, key, value, layout, dropout, seed):
     return projected_global_attention(q, k, v, layout, dropout=dropout, seed=seed)
 
 
-def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0):
+def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0, bias=None):
     """`reference.projected_global_attention` in O(length) memory: the rows go in blocks."""
     blocks = []
     for start, stop, rows in _spans(layout):
@@ -151,7 +154,7 @@ def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0):
         heads = torch.arange(q.shape[1], device=q.device)
         tokens = torch.arange(layout.total_tokens, device=q.device)
         drop = Dropout(layout, layout.global_index, tokens, heads, dropout, seed)
-    return Blocked.apply(q, k, v, blocks, None, drop)
+    return Blocked.apply(q, k, v, blocks, None, drop, None, None, bias)
 
 
 def full_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0):
@@ -221,13 +224,13 @@ class Blocked(torch.autograd.Function):
     """Softmax attention of every block; zeros in rows of q that no block holds."""
 
     @staticmethod
-    def forward(ctx, q, k, v, blocks, reach, drop, query=None, table=None):
-        ctx.save_for_backward(q, k, v, query, table)
+    def forward(ctx, q, k, v, blocks, reach, drop, query=None, table=None, bias=None):
+        ctx.save_for_backward(q, k, v, query, table, bias)
         ctx.rest = blocks, reach, drop
         if is_unread():
             return q.new_empty(q.shape)
         out = q.new_zeros(q.shape)
-        works = Works(q, k, v, *ctx.rest, query, table, forward=True)
+        works = Works(q, k, v, *ctx.rest, query, table, bias, forward=True)
 
         def attend(work, block):
             rows = out[block.rows]
@@ -242,12 +245,13 @@ class Blocked(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx, grad):
-        q, k, v, query, table = ctx.saved_tensors
+        q, k, v, query, table, bias = ctx.saved_tensors
         blocks, _, drop = ctx.rest
-        works = Works(q, k, v, *ctx.rest, query, table)
+        works = Works(q, k, v, *ctx.rest, query, table, bias, forward=False)
         dq, dk, dv = q.new_zeros(q.shape), _Sum(k), _Sum(v)
         dquery = None if query is None else query.new_zeros(query.shape)
         dtable = None if table is None else torch.zeros_like(wide(table))
+        dbias = None if bias is None else torch.zeros_like(bias)
         in_order = parallel.InOrder()  # or the sums of keys would depend on who is done first
 
         def pull(work, place, block):
@@ -267,6 +271,9 @@ class Blocked(torch.autograd.Function):
                 dropped = mask.mul_(probs)
             values = torch.bmm(dropped.transpose(1, 2), up)
             torch._softmax_backward_data(part, probs, -1, probs.dtype, grad_input=part)
+            if dbias is not None:
+                width = block.biased
+                dbias[block.rows, :, :width] = part[:, :, :width].transpose(0, 1) * work.scale
             keys = torch.bmm(part.transpose(1, 2), queries.mul_(work.scale))
             rows = torch.bmm(part, seen, out=queries).mul_(work.scale)
             dq[block.rows] = rows.transpose(0, 1)
@@ -288,7 +295,7 @@ class Blocked(torch.autograd.Function):
             works.run(lambda work, each: pull(work, *each), enumerate(blocks))
         if table is not None:
             dtable = dtable.to(table.dtype)
-        return dq, dk.total(), dv.total(), None, None, None, dquery, dtable
+        return dq, dk.total(), dv.total(), None, None, None, dquery, dtable, dbias
 
 
 class _Sum:

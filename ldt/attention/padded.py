@@ -110,8 +110,14 @@ def global_attention(q, x, key, value, keep):
         [b, heads, g, dim]; of no meaning where a row has fewer global tokens.
     """
     k, v = (F.linear(x, *project).unflatten(2, (q.shape[1], -1)) for project in (key, value))
-    scores = (q * q.shape[-1] ** -0.5) @ k.permute(0, 2, 3, 1)
-    return (scores + _hidden(keep[:, None, None], q)).softmax(-1) @ v.transpose(1, 2)
+    return projected_global_attention(q, k.transpose(1, 2), v.transpose(1, 2), keep)
+
+
+def projected_global_attention(q, k, v, keep):
+    """`global_attention` where keys and values [b, heads, n, dim] are made already; with the
+    queries of all tokens full attention, whose memory grows with the square of the length."""
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3)
+    return (scores + _hidden(keep[:, None, None], q)).softmax(-1) @ v
 
 
 def folded_global_attention(q, x, key, value, keep):

@@ -21,6 +21,7 @@ def sliding_window_attention(
     dropout=0.0,
     seed=0,
     relative=None,
+    bias=None,
 ):
     """Sliding-window attention of every token, with the global tokens of its document in reach.
 
@@ -41,6 +42,9 @@ def sliding_window_attention(
             token i for the m-th token from it, at j = i + m * dilation, is then that of
             q_i k_j + query_i table_(m + window / 2). Offsets are window + 1, causal ones
             window / 2 + 1. Keys of global tokens have no such part.
+        bias: None, or [total, heads, most], what is added to the products of each query and the
+            keys of its document's global tokens, in their order; most is the largest number of
+            them in a document.
 
     Returns:
         [total, heads, dim]; zeros at padding and at global tokens (see `global_attention`).
@@ -72,6 +76,11 @@ def sliding_window_attention(
         by_offset = torch.einsum("qhd,hod->hqo", query[index], table)
         far = by_offset.gather(2, place.clamp(0, table.shape[1] - 1).expand(len(step), -1, -1))
         far = far.masked_fill(~window_alone[:, index], 0)
+    if bias is not None and layout.is_global is not None:
+        rank = layout.is_global.cumsum(0) - 1 - layout.cu_globals[layout.document_of]  # of a key
+        rank = rank.clamp(0, bias.shape[2] - 1)
+        added = bias[index].transpose(0, 1).index_select(2, rank)  # [heads, q, k]
+        far = far + added.masked_fill(~layout.is_global, 0)
     out = _attend(q[index], index, k, v, layout, near[:, index], dropout, seed, far)
     return torch.zeros_like(q).index_copy(0, index, out)
 
@@ -96,20 +105,26 @@ def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):
     return projected_global_attention(q, k, v, layout, dropout=dropout, seed=seed)
 
 
-def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0):
+def projected_global_attention(q, k, v, layout: Layout, *, dropout=0.0, seed=0, bias=None):
     """`global_attention` where keys and values are made already.
 
     Args:
         q: [globals, heads, dim], query_global of the tokens at ``layout.global_index``.
         k, v: [total, heads, dim], key_global and value_global of all tokens.
         layout, dropout, seed: as in `sliding_window_attention`.
+        bias: None, or [globals, heads, longest], what is added to the products of each query and
+            the keys of its document, in their order; longest is the length of the longest one.
 
     Returns:
         [globals, heads, dim].
     """
     index = layout.global_index
     everything = torch.ones(1, len(index), len(k), dtype=torch.bool, device=k.device)
-    return _attend(q, index, k, v, layout, everything, dropout, seed)
+    more: torch.Tensor | float = 0.0
+    if bias is not None:
+        place = torch.arange(len(k), device=k.device) - layout.cu_seqlens[layout.document_of]
+        more = bias.transpose(0, 1).index_select(2, place)
+    return _attend(q, index, k, v, layout, everything, dropout, seed, more)
 
 
 def _attend(q, index, k, v, layout, allowed, dropout, seed, more=0.0):

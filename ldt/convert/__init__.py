@@ -165,6 +165,7 @@ def _written(target, origin, config, weights, tokenizer, report_of, check, longe
 
 def _check_rotary(kind, architecture, positions):
     """Refuse options that are of tables of positions."""
+    kind = kind.removeprefix("ldt_")
     if architecture != "longformer":
         raise UserError(f"--architecture {architecture}: a {kind} stays one; leave it out")
     if positions != "tile":

@@ -17,10 +17,14 @@ from ldt.convert.report import Proved, sizes
 from ldt.convert.source import PROVED_LENGTH
 from ldt.errors import ModelError, UserError
 from ldt.model import LdtForMaskedLM, LdtModernBertModel, load, usable_length
+from ldt.model.base import LdtPreTrainedModel
 from ldt.model.encoders.modernbert_config import check_modernbert
 from ldt.model.loading import quiet, read_config
 
-KINDS = {"modernbert": "ModernBert"}  # model_type -> how transformers' classes of it begin
+KINDS = {  # model_type -> how transformers' classes of it begin
+    "modernbert": "ModernBert",
+    "ldt_modernbert": "ModernBert",  # converted before, or otherwise with what only ldt computes
+}
 SCALINGS = ("linear", "yarn")
 _FULL = "full_attention"
 
@@ -73,7 +77,7 @@ def read(folder, kind, source, max_length, window, rope_theta, rope_scaling):
         kind: its model_type, of `KINDS`.
         source: its name, for messages.
         max_length: longest input of the converted model, in tokens; None: the source's.
-        window: for full layers, in tokens, both sides together; None: they stay full.
+        window: for full layers, in tokens, both sides together; None: they stay as they are.
         rope_theta: base of the angles in layers that were full; None: the source's.
         rope_scaling: ``NAME:FACTOR``, of the same layers, NAME in `SCALINGS`; None: the source's.
 
@@ -82,8 +86,6 @@ def read(folder, kind, source, max_length, window, rope_theta, rope_scaling):
         UserError: the length would cut the source's, or an option does not fit it.
     """
     config = read_config(folder)
-    if not config.is_plain:
-        raise ModelError(f"{folder}: has ldt's own keys; convert the model that it came from")
     length = usable_length(config)
     max_length = length if max_length is None else max_length
     if max_length < length:
@@ -105,7 +107,8 @@ def read(folder, kind, source, max_length, window, rope_theta, rope_scaling):
             angles[_FULL]["original_max_position_embeddings"] = length
     config.rope_parameters = angles
     config.max_position_embeddings = max_length
-    config.full_attention_window = window
+    if window is not None:
+        config.full_attention_window = window
     config.architectures = [type(model).__name__]
     config.dtype = "float32"
     try:
@@ -124,7 +127,8 @@ def _names(folder):
 @quiet()
 @torch.no_grad()
 def prove(source, model) -> list[Check]:
-    """Compare a converted model with transformers' model of the source on random tokens.
+    """Compare a converted model with its source on random tokens, as transformers computes it where
+    it does.
 
     The source is run with the angles of the converted model: what other angles change no proof can
     say.
@@ -136,25 +140,41 @@ def prove(source, model) -> list[Check]:
     Raises:
         ModelError: the source's outputs are not finite.
     """
-    window = source.config.full_attention_window
+    config = source.config
+    windows = {source.model.config.full_attention_window, config.full_attention_window}
     longest = min(source.length, PROVED_LENGTH)
-    last = source.config.max_position_embeddings - longest
-    cases = [("full layers", longest, 0, False)]
-    if window is not None:
-        short = min(window // 2 + 1, longest)
-        cases = [("window", short, 0, False), ("global attention", longest, 0, True)]
+    last = config.max_position_embeddings - longest
+    if len(windows) == 1:
+        cases = [("full layers" if windows == {None} else "windows", longest, 0, False)]
+    else:
+        short = min(min(windows - {None}) // 2 + 1, longest)
+        cases = [("window", short, 0, False)]
+        if config.global_layers != "none":
+            cases.append(("global attention", longest, 0, True))
     cases.append(("last positions", cases[0][1], last, False))
-    theirs = _of_transformers(source)
+    theirs = _of_transformers(source) if source.model.config.is_plain else _of_ldt(source)
     return [_compare(name, source, theirs, model, *case) for name, *case in cases]
+
+
+def _of_ldt(source):
+    """The source with the angles of the converted model."""
+    config = type(source.config).from_dict(_turned(source, source.model.config.to_dict()))
+    model = type(source.model)(config)
+    model.load_state_dict(source.model.state_dict())
+    return model.float().eval()
+
+
+def _turned(source, values):
+    """Keys of the source's config with the angles of the converted model."""
+    return values | {
+        "rope_parameters": source.config.rope_parameters,
+        "max_position_embeddings": source.config.max_position_embeddings,
+    }
 
 
 def _of_transformers(source):
     """The source as transformers computes it, with the angles of the converted model."""
-    values = source.model.config.to_diff_dict()
-    values |= {
-        "rope_parameters": source.config.rope_parameters,
-        "max_position_embeddings": source.config.max_position_embeddings,
-    }
+    values = _turned(source, source.model.config.to_diff_dict())
     beginning = KINDS[source.kind]
     config = getattr(transformers, f"{beginning}Config").from_dict(values)
     config._attn_implementation = "sdpa"
@@ -176,10 +196,9 @@ def _compare(name, source, theirs, model, length, offset, everywhere):
         "position_ids": offset + torch.arange(length)[None],
     }
     outputs = []
-    for each, more in (
-        (theirs, {}),
-        (model, {"global_attention_mask": real.long() * everywhere}),
-    ):
+    for each in (theirs, model):
+        ours = isinstance(each, LdtPreTrainedModel)
+        more = {"global_attention_mask": real.long() * everywhere} if ours else {}
         states = each.base_model(**inputs, **more).last_hidden_state[real]
         outputs.append([states])
         if source.head:
@@ -219,8 +238,8 @@ class RotaryReport(Proved):
         theta, how = angles["rope_theta"], angles["rope_type"]
         scaled = "" if how == "default" else f", {how} scaling by {angles['factor']:g}"
         return {
-            "model": f"{self.kind}, {config.num_hidden_layers} layers of width "
-            f"{config.hidden_size}, {self.parameters:,} parameters",
+            "model": f"{self.kind.removeprefix('ldt_')}, {config.num_hidden_layers} layers of "
+            f"width {config.hidden_size}, {self.parameters:,} parameters",
             "longest input": f"{self.source_length:,} -> {config.max_position_embeddings:,} tokens",
             "full layers": f"{full}, window: {window}",
             "local layers": f"{len(config.layer_types) - full}, window: {local} tokens, as before",

@@ -15,6 +15,7 @@ from ldt import __version__
 from ldt.data.tokenization import special_id
 from ldt.export.graph import Interface
 from ldt.export.proof import Check
+from ldt.model.config import layer_windows
 from ldt.recipe.recipe import RECIPE, Recipe
 from ldt.tasks.deciding import Calibrated
 from ldt.tasks.decisions.calibration import Beta, Platt, Temperature
@@ -113,7 +114,7 @@ def _readme(
         run=source.resolve().name,
         task=task,
         config=config,
-        windows=", ".join(map(str, sorted(set(_windows(config))))),
+        windows=_windows(config, longest),
         longest=longest,
         interface=interface,
         globals=GLOBALS[interface.globals_],
@@ -132,6 +133,10 @@ def _readme(
     )
 
 
-def _windows(config: Any) -> list[int]:
-    windows = config.attention_window
-    return [windows] if isinstance(windows, int) else windows
+def _windows(config: Any, longest: int) -> str:
+    """The windows of the layers, in words."""
+    windows = sorted(set(layer_windows(config)))
+    said = ", ".join(str(window) for window in windows if window < 2 * longest)
+    said = f"windows of {said} tokens" if said else ""
+    full = "full layers, whose memory grows with the square of the length"
+    return " and ".join(filter(None, (said, windows[-1] >= 2 * longest and full)))

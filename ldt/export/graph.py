@@ -43,7 +43,7 @@ class Interface:
     def of(cls, task: Task, config: Any) -> "Interface":
         """The interface of a task's model."""
         asked = set(task.global_attention)
-        if not asked:
+        if not asked or not config.global_tokens_count:
             found = "none"
         elif asked == {"cls"}:
             found = "first"
@@ -51,9 +51,10 @@ class Interface:
             found = "question"
         else:
             found = "given"
+        types = getattr(config, "type_vocab_size", 1)
         inputs = ["input_ids", "attention_mask"]
         inputs += ["global_attention_mask"] * (found == "given")
-        inputs += ["token_type_ids"] * (config.type_vocab_size > 1 and task.name in _PAIRS)
+        inputs += ["token_type_ids"] * (types > 1 and task.name in _PAIRS)
         inputs += ["positions"] * (task.name == "wikihop")
         return cls(found, tuple(inputs), task.outputs)
 

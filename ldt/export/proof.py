@@ -12,6 +12,7 @@ import torch
 from ldt.errors import ModelError
 from ldt.export.graph import Interface
 from ldt.inference.onnx import Session
+from ldt.model.config import layer_windows
 from ldt.model.loading import quiet
 
 TOLERANCE = 1e-4  # of the spread of the outputs; float32 sums in another order stay below 1e-5
@@ -71,7 +72,8 @@ def prove(model: Any, interface: Interface, file: Path, longest: int) -> list[Ch
         ModelError: the model's outputs are not finite.
     """
     session = Session(file)
-    middle = min(longest, 2 * max(_windows(model)) + 5)
+    windows = [window for window in layer_windows(model.config) if window < longest]
+    middle = min(longest, 2 * max(windows, default=0) + 5)
     cases = [
         ("shortest", 1, min(4, longest), "none"),
         ("padding right", 4, middle, "right"),
@@ -142,7 +144,3 @@ def batch(
         inputs["positions"] = torch.randint(tokens, (rows, CANDIDATES), generator=generator)
         inputs["positions"][0, -1] = -100 if CANDIDATES > 1 else 0
     return inputs
-
-
-def _windows(model):
-    return [layer.attention.self.pattern["window"] for layer in model.base_model.encoder.layer]

@@ -52,6 +52,7 @@ class OwnConfig:
 
     projections: ClassVar[tuple[str, ...]] = PROJECTIONS
     lacks: ClassVar[dict[str, str]] = {}
+    global_tokens_count = True  # False where it makes no difference which tokens are global
 
     @staticmethod
     def plain(values, source="SOURCE"):
@@ -187,6 +188,23 @@ class LdtConfig(PooledConfig, AnswerKeys, LongformerConfig):
     def plain(values, source="SOURCE"):
         """As `OwnConfig.plain`: of a Longformer or of the authors' model."""
         return plain_longformer(values, source)
+
+    @staticmethod
+    def of_new_model(chosen, pad, longest):
+        """What a model from scratch has where its recipe does not say; RoBERTa's.
+
+        Args:
+            chosen: keys that the recipe says.
+            pad: id of padding.
+            longest: input in tokens, special tokens included.
+        """
+        return {
+            "max_position_embeddings": pad + 1 + longest,
+            "type_vocab_size": 1,
+            "layer_norm_eps": 1e-5,
+            "attention_window": 512,
+            "intermediate_size": 4 * chosen.get("hidden_size", 768),
+        }
 
 
 def plain_longformer(values, source="SOURCE"):

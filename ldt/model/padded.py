@@ -5,15 +5,18 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from ldt.attention import padded
 from ldt.model.config import layer_dilations
 from ldt.model.encoders.longformer import LdtModel
+from ldt.model.encoders.modernbert import LdtModernBertModel, PredictionHead
+from ldt.model.heads.base import ClassificationHead
 from ldt.model.heads.classification import LdtForSequenceClassification
 from ldt.model.heads.ranking import LdtForCandidateRanking, LdtForMultipleChoice
 from ldt.model.heads.spans import LdtForQuestionAnswering
 from ldt.model.heads.tokens import LdtForTokenClassification
+from ldt.model.padded_modernbert import encoded as modernbert
+from ldt.model.padded_modernbert import plain_linear as _linear
 from ldt.model.pooling import GATE_SCALE
 
 
@@ -41,7 +44,8 @@ class PaddedModel(nn.Module):
         self.head = _head_of(model)
         # Of the last layer only the first token is read, which is the only global one.
         reads_first = model.config.classifier_pooling == "cls" and self.head is _documents
-        self.short = globals_ == "first" and (reads_first or self.head is _choices)
+        reads_first |= self.head is _choices
+        self.short = globals_ == "first" and reads_first and type(model.base_model) is LdtModel
 
     def forward(
         self,
@@ -60,30 +64,29 @@ class PaddedModel(nn.Module):
         """
         encoder, keep = self.model.base_model, attention_mask != 0
         far = self.find(self.model.config, input_ids, keep, global_attention_mask)
-        x = _embedded(encoder, input_ids, token_type_ids)
-        layers = encoder.encoder.layer
-        sizes = [layer.attention.self.pattern["window"] for layer in layers]
-        windows = {size: padded.Window(keep, far, size) for size in set(sizes)}
-        whole = len(layers) - self.short
-        for layer, size in list(zip(layers, sizes, strict=True))[:whole]:
-            x = _layer(layer, x, windows[size])
-        if self.short:
-            x, keep = _layer_of_globals(layers[-1], x, windows[sizes[-1]]), far.present
+        encode = ENCODERS[type(encoder)]
+        x, keep = encode(encoder, input_ids, keep, far, token_type_ids, self.short)
         return self.head(self.model, x, keep, positions)
 
 
 def refused(model: Any) -> str | None:
     """What of a model `PaddedModel` does not have, in words; None where it has all of it."""
     config = model.config
-    if not isinstance(model.base_model, LdtModel):
-        return f"a {config.model_type}, whose encoder is not Longformer's"
+    if type(model.base_model) not in ENCODERS:
+        return f"the encoder {type(model.base_model).__name__}"
     if _head_of(model) is None:
         return f"the head {type(model).__name__}"
-    if config.causal:
+    if getattr(config, "causal", False):
         return "attention to the left alone"
-    if any(dilation > 1 for layer in layer_dilations(config) for dilation in layer):
+    if hasattr(config, "attention_dilation") and any(map(_dilated, layer_dilations(config))):
         return "dilated attention"
+    if getattr(config, "clip_global_distances", False):
+        return "clipped distances"
     return None
+
+
+def _dilated(dilations):
+    return max(dilations) > 1
 
 
 def _no_globals(config, ids, keep, given):
@@ -102,6 +105,20 @@ def _before_separator(config, ids, keep, given):
 
 def _given(config, ids, keep, given):
     return padded.any_number(keep & (given != 0))
+
+
+def _longformer(encoder, ids, keep, far, types, short):
+    """(x [b, n, d], keep) of the last layer; ``short``: of its global tokens alone."""
+    x = _embedded(encoder, ids, types)
+    layers = encoder.encoder.layer
+    sizes = [layer.attention.self.pattern["window"] for layer in layers]
+    windows = {size: padded.Window(keep, far, size) for size in set(sizes)}
+    whole = len(layers) - short
+    for layer, size in list(zip(layers, sizes, strict=True))[:whole]:
+        x = _layer(layer, x, windows[size])
+    if short:
+        x, keep = _layer_of_globals(layers[-1], x, windows[sizes[-1]]), far.present
+    return x, keep
 
 
 def _embedded(encoder, ids, types):
@@ -165,41 +182,53 @@ def _residual(part, x, before):
     return part.LayerNorm(_linear(part.dense, x) + before)
 
 
-def _linear(module, x):
-    # Not the module itself, which chooses among libraries.
-    return F.linear(x, module.weight, module.bias)
-
-
 def _of_first(x, keep):
     """[b, d], the first real token of each row of x [b, n, d]."""
     at = keep.int().argmax(1)[:, None, None].expand(-1, 1, x.shape[2])
     return x.gather(1, at).squeeze(1)
 
 
-def _documents(model, x, keep, positions):
+def _read(model, x, keep):
+    """[b, d], what ``config.classifier_pooling`` reads of each row."""
     pooling, real = model.config.classifier_pooling, keep[:, :, None]
     if pooling == "cls":
-        read = _of_first(x, keep)
-    elif pooling == "mean":
-        read = torch.where(real, x, 0.0).sum(1) / keep.sum(1, keepdim=True).clamp(min=1)
-    else:
-        read = torch.where(real, x, torch.finfo(x.dtype).min).amax(1)
-    head = model.classifier
-    return (_linear(head.out_proj, torch.tanh(_linear(head.dense, read))),)
+        return _of_first(x, keep)
+    if pooling == "mean":
+        return torch.where(real, x, 0.0).sum(1) / keep.sum(1, keepdim=True).clamp(min=1)
+    return torch.where(real, x, torch.finfo(x.dtype).min).amax(1)
+
+
+def _answer(model, x):
+    """[..., outputs], as `ldt.model.heads.base.Head.answer` gives them."""
+    for name in model._answer_names:
+        layer = getattr(model, name)
+        if isinstance(layer, ClassificationHead):
+            x = _linear(layer.out_proj, torch.tanh(_linear(layer.dense, x)))
+        elif isinstance(layer, PredictionHead):
+            x = layer.norm(layer.act(_linear(layer.dense, x)))
+        elif not isinstance(layer, nn.Dropout):
+            x = _linear(layer, x)
+    return x
+
+
+def _documents(model, x, keep, positions):
+    return (_answer(model, _read(model, x, keep)),)
 
 
 def _tokens(model, x, keep, positions):
-    return (torch.where(keep[:, :, None], _linear(model.classifier, x), 0.0),)
+    return (torch.where(keep[:, :, None], _answer(model, x), 0.0),)
 
 
 def _spans(model, x, keep, positions):
-    logits, least = _linear(model.qa_outputs, x), torch.finfo(x.dtype).min
+    logits, least = _answer(model, x), torch.finfo(x.dtype).min
     return tuple(torch.where(keep, logits[:, :, side], least) for side in range(2))
 
 
 def _choices(model, x, keep, positions):
-    pooled = torch.tanh(_linear(model.base_model.pooler.dense, _of_first(x, keep)))
-    return (_linear(model.classifier, pooled),)
+    encoder = model.base_model
+    if isinstance(encoder, LdtModel):
+        return (_answer(model, torch.tanh(_linear(encoder.pooler.dense, _of_first(x, keep)))),)
+    return (_answer(model, _read(model, x, keep)),)
 
 
 def _candidates(model, x, keep, positions):
@@ -208,6 +237,7 @@ def _candidates(model, x, keep, positions):
     return (torch.where(positions >= 0, logits, torch.finfo(x.dtype).min),)
 
 
+ENCODERS: dict[type, Callable] = {LdtModel: _longformer, LdtModernBertModel: modernbert}
 HEADS: dict[type, Callable] = {
     LdtForSequenceClassification: _documents,
     LdtForTokenClassification: _tokens,

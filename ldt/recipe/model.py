@@ -58,8 +58,9 @@ class PretrainedModelSection(CharacterModelSection):
     Args:
         path: a masked LM to go on with; excludes `config` and `tokenizer`.
         config: config of a model from scratch: fields of `ldt.model.LdtConfig`, such as
-            hidden_size, num_hidden_layers, num_attention_heads. The vocabulary is that of the
-            tokenizer, the position table has room for ``data.max_length``, the window is `window`.
+            hidden_size, num_hidden_layers, num_attention_heads; with ``model_type: modernbert``
+            those of `ldt.model.LdtModernBertConfig`. The vocabulary is that of the tokenizer, the
+            longest input ``data.max_length``, the window of a Longformer is `window`.
         tokenizer: tokenizer of a model from scratch: a folder that holds one, or
             ``{vocab_size: N}``, which trains a byte-level BPE on the training documents.
     """

@@ -322,8 +322,15 @@ def _check_model(root, problems):
             what = f"expected one of {', '.join(names)}, got {shown(backend)}"
             problems.add(("model", "attention"), what)
     if isinstance(config, dict) and "config" in MODELS[task.kind].model_fields:
-        fields = task.model_construct().config_fields()
-        _by_name(fields, config, ("model", "config"), problems)
+        made, where = task.model_construct(), ("model", "config")
+        chosen, kind = dict(config), None
+        if names := made.model_types():
+            kind = chosen.pop("model_type", None)
+            if kind not in (None, *names):
+                what = f"expected one of {', '.join(names)}, got {shown(kind)}"
+                problems.add((*where, "model_type"), what)
+                return
+        _by_name(made.config_fields(kind), chosen, where, problems)
 
 
 def _check_training(training, problems):

@@ -115,15 +115,31 @@ def _training() -> dict[str, Any]:
 
 
 def _configure(value: dict[str, Any], task: type[AnyTask]) -> None:
-    """Give ``model.config`` the fields of the config that the task's model has."""
-    made = task.model_construct().config_fields().model_json_schema(schema_generator=_Described)
-    config: Any = task.model_construct().head()
-    _describe(made, meanings(config.config_class))
-    for each in made["properties"].values():
-        each.pop("default", None)
+    """Give ``model.config`` the fields of the config that the task's model has, of each kind that
+    it names by ``model_type``."""
+    of: dict[Any, list[str | None]] = {}  # config class -> its names; the first is what is left out
+    for name in task.model_construct().model_types() or (None,):
+        of.setdefault(task.model_construct().config_class(name), []).append(name)
+    kinds = []
+    for names in of.values():
+        kinds.append(_fields(task, names[0]))
+        if names[0] is not None:
+            kinds[-1]["properties"] |= {"model_type": {"enum": names}}
+            if len(kinds) > 1:
+                kinds[-1]["required"] = ["model_type"]
     description = value.pop("description")
     value.clear()
-    value |= {"description": description, "anyOf": [made, {"type": "null"}]}
+    value |= {"description": description, "anyOf": [*kinds, {"type": "null"}]}
+
+
+def _fields(task: type[AnyTask], model_type: str | None) -> dict[str, Any]:
+    """Schema of the config of a task's models of a kind."""
+    made = task.model_construct()
+    fields = made.config_fields(model_type).model_json_schema(schema_generator=_Described)
+    _describe(fields, meanings(made.config_class(model_type)))
+    for each in fields["properties"].values():
+        each.pop("default", None)
+    return fields
 
 
 def _schema(cls: type[BaseModel], definitions: dict[str, Any]) -> dict[str, Any]:

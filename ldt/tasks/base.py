@@ -117,11 +117,23 @@ class AnyTask(Section, ABC):
         """
         return False
 
-    def config_fields(self) -> type[BaseModel]:
-        """A model whose fields are those of its config with their types; imports torch."""
+    def model_types(self) -> tuple[str, ...]:
+        """What ``model.config`` of a recipe may name as ``model_type``; nothing where a model from
+        scratch is of one kind."""
+        return ()
+
+    def config_class(self, model_type: str | None = None) -> Any:
+        """The class of its config, of the head's own encoder or of that of a model_type."""
+        from ldt.model.encoders import encoder_class
+
+        made: Any = encoder_class(model_type) if model_type else self.head()
+        return made.config_class
+
+    def config_fields(self, model_type: str | None = None) -> type[BaseModel]:
+        """A model whose fields are those of `config_class` with their types; imports torch."""
         from ldt.model.fields import fields_of
 
-        return fields_of(self.head().config_class)  # type: ignore[attr-defined]
+        return fields_of(self.config_class(model_type))
 
 
 class Task(AnyTask):

@@ -47,6 +47,11 @@ class MaskedLM(AnyTask):
             raise ValueError("trainable: positions and source_length go together")
         return self
 
+    def model_types(self) -> tuple[str, ...]:
+        from ldt.model.encoders import ENCODERS
+
+        return tuple(ENCODERS)
+
     def head(self) -> type:
         from ldt.model import LdtForMaskedLM
 

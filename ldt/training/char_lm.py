@@ -287,7 +287,7 @@ def _config(recipe: Recipe) -> LdtCausalConfig:
         raise RecipeError(
             f"{recipe.where('model')}: path, a folder of a character model, or config of a new one"
         )
-    check_keys(recipe, LdtCausalConfig, ELSEWHERE)
+    check_keys(recipe, recipe.model.config, LdtCausalConfig, ELSEWHERE)
     try:
         return LdtCausalConfig(**{"attention_window": WINDOW} | model.config | changes)
     except Exception as error:  # the config classes have kinds of their own

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from ldt.data.tokenization import vocabulary_size
 from ldt.errors import ModelError, RecipeError, ResourceError, did_you_mean, first_line
 from ldt.model import LdtConfig, load_tokenizer
 from ldt.model.char_lm.model import sinusoids
-from ldt.model.config import check_config
+from ldt.model.encoders import encoder_class
 from ldt.model.loading import read_tokenizer
 from ldt.recipe.recipe import Recipe
 from ldt.training.job import config_changes
@@ -137,8 +138,9 @@ def _from_folder(folder: str | Path):
     return load_tokenizer(folder, config)
 
 
-def new_config(recipe: Recipe, tokenizer) -> LdtConfig:
-    """The config of a model from scratch: ``model.config`` over RoBERTa's values.
+def new_config(recipe: Recipe, tokenizer) -> Any:
+    """The config of a model from scratch: ``model.config`` over the values that new models of its
+    class have, a Longformer's where it names no ``model_type``.
 
     Args:
         recipe: with ``data.max_length`` set.
@@ -148,47 +150,49 @@ def new_config(recipe: Recipe, tokenizer) -> LdtConfig:
         RecipeError: a key that is unknown or has its place elsewhere, or numbers that do not go
             together.
     """
-    chosen = recipe.model.config
-    check_keys(recipe, LdtConfig, _ELSEWHERE)
-    pad = tokenizer.pad_token_id
-    values = {
-        "vocab_size": vocabulary_size(tokenizer),
-        "pad_token_id": pad,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "sep_token_id": tokenizer.sep_token_id,
-        "max_position_embeddings": pad + 1 + recipe.data.max_length,
-        "type_vocab_size": 1,
-        "layer_norm_eps": 1e-5,
-        "attention_window": 512,
-        "intermediate_size": 4 * chosen.get("hidden_size", 768),
-    }
+    chosen, where = dict(recipe.model.config), recipe.where("model", "config")
+    encoder = encoder_class(chosen.pop("model_type", LdtConfig.model_type))
+    config_class = encoder.config_class
+    check_keys(recipe, chosen, config_class, _ELSEWHERE)
+    changes = config_changes(recipe)
+    for key in changes.keys() & config_class.lacks.keys():
+        raise RecipeError(f"{recipe.where('model', 'window')}: {config_class.lacks[key]}")
+    names = [f"{part}_token_id" for part in ("pad", "bos", "cls", "eos", "sep")]
+    known = {field.name for field in fields(config_class)}
+    special = {name: getattr(tokenizer, name) for name in names if name in known}
+    values = {"vocab_size": vocabulary_size(tokenizer)} | special
+    values |= config_class.of_new_model(chosen, special["pad_token_id"], recipe.data.max_length)
     try:
-        config = LdtConfig(**values | chosen | config_changes(recipe))
-        check_config(config)
+        config = config_class(**values | chosen | changes)
+        encoder.check(config)
     except Exception as error:  # the config classes have kinds of their own
-        raise RecipeError(f"{recipe.where('model', 'config')}: {_line(error)}") from error
+        raise RecipeError(f"{where}: {_line(error)}") from error
     return config
 
 
 @torch.no_grad()
 def begin_with_sines(model) -> None:
-    """Make the position embeddings of a new model sines, as large as its random weights.
+    """Make the position embeddings of a new model, if it has any, sines as large as its random
+    weights.
 
     Distances are the same at all positions of sines (Vaswani et al. 2017, section 3.5), so what is
     learned of neighbours at one position serves at all others from the first step on; of random
     rows each has to be learned by itself.
     """
     table = model.base_model.position_table
+    if table is None:
+        return
     sines = sinusoids(torch.arange(len(table)), table.shape[1])
     table.copy_(2**0.5 * model.config.initializer_range * sines)
 
 
-def check_keys(recipe: Recipe, config: type, elsewhere: dict[str, str]) -> None:
-    """Raise RecipeError for a key of ``model.config`` that the config class does not have, or that
-    has its place ``elsewhere`` in the recipe."""
+def check_keys(
+    recipe: Recipe, chosen: Iterable[str], config: type, elsewhere: dict[str, str]
+) -> None:
+    """Raise RecipeError for a ``chosen`` key of ``model.config`` that the config class does not
+    have, or that has its place ``elsewhere`` in the recipe."""
     known = {field.name for field in fields(config)}
-    for key in recipe.model.config:
+    for key in chosen:
         where = recipe.where("model", "config", key)
         if key in elsewhere:
             raise RecipeError(f"{where}: is set by {elsewhere[key]}")

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from mutants import mutant
-from patterns import as_close, band, batches, dropouts, patterns, rows, same
+from patterns import as_close, band, batches, dropouts, patterns, rand, rows, same
 from properties import cases
 
 from ldt import attention
@@ -32,6 +32,33 @@ def test_relative_positions_equal_the_definition_with_all_gradients(batch):
     expected = band(reference, layout, generator, relative=True, **arguments)
     ours = band(blocked, layout, generator.set_state(state), relative=True, **arguments)
     assert same(ours, expected)
+
+
+@cases(40)
+@given(batch=patterns(longest=300))
+def test_biases_of_global_tokens_equal_the_definition_with_all_gradients(batch):
+    layout, generator, arguments = batch
+    if layout.is_global is None:
+        return
+    state = generator.get_state()
+    expected = band(reference, layout, generator, bias=True, **arguments)
+    assert same(band(blocked, layout, generator.set_state(state), bias=True, **arguments), expected)
+
+
+@cases(40)
+@given(batches(longest=300), dropouts, st.integers(0, 2**31))
+def test_biases_of_global_rows_equal_the_definition_with_all_gradients(batch, dropout, seed):
+    layout, generator = batch
+    count, longest = len(layout.global_index), int(layout.cu_seqlens.diff().max())
+    shapes = (count, 2, 4), *[(layout.total_tokens, 2, 4)] * 2, (count, 2, longest)
+    leaves = [rand(*shape, generator=generator) for shape in shapes]
+    found = []
+    for module in (reference, blocked):
+        out = module.projected_global_attention(
+            *leaves[:3], layout, dropout=dropout, seed=seed, bias=leaves[3]
+        )
+        found.append((out, *torch.autograd.grad(out.square().sum(), leaves)))
+    assert same(*found)
 
 
 @cases(40)

@@ -122,6 +122,31 @@ def test_dropout_does_not_depend_on_what_else_is_in_the_batch():
     assert not torch.equal(first, dropout_mask(alone, 2, index, index, 0.3, 10))
 
 
+def test_biases_add_to_the_scores_of_global_tokens():
+    is_global = torch.tensor([0, 1, 0, 0, 0, 0, 0, 1, 0]).bool()
+    docs = Layout(torch.tensor([0, 4, 9]), None, is_global)
+    q, k, v = torch.randn(3, 9, HEADS, DIM, dtype=torch.float64)
+    columns, rows = (torch.randn(n, HEADS, m, dtype=torch.float64) for n, m in ((9, 1), (2, 5)))
+    out = reference.sliding_window_attention(q, k, v, docs, window=2, bias=columns)
+    asked = reference.projected_global_attention(q[[1, 7]], k, v, docs, bias=rows)
+    for i in range(9):
+        begin, end, mark = (0, 4, 1) if i < 4 else (4, 9, 7)
+        near = {j for j in (i - 1, i, i + 1, mark) if begin <= j < end}
+        for h in range(HEADS):
+            scores = {j: float(q[i, h] @ k[j, h]) for j in near}
+            scores[mark] += float(columns[i, h, 0])
+            if i == mark:
+                number = is_global[:i].sum()
+                scores = {
+                    j: float(q[i, h] @ k[j, h] + rows[number, h, j - begin])
+                    for j in range(begin, end)
+                }
+            shares = {j: math.exp(score / math.sqrt(DIM)) for j, score in scores.items()}
+            expected = sum(s / sum(shares.values()) * v[j, h] for j, s in shares.items())
+            found = asked[number, h] if i == mark else out[i, h]
+            torch.testing.assert_close(found, expected)
+
+
 def test_relative_positions_add_what_the_distance_says_to_a_score():
     docs, window, gaps = Layout(torch.tensor([0, 9, 14])), 4, (1, 2)
     q, k, v, far = torch.randn(4, 14, HEADS, DIM, dtype=torch.float64)

@@ -106,6 +106,33 @@ def test_the_proof_finds_a_wrong_window_and_wrong_angles(source, tmp_path):
     assert TOLERANCE == 1e-4
 
 
+def test_one_with_windows_becomes_longer_and_keeps_what_is_its_own(source, tmp_path):
+    changes = {"global_layers": "all", "clip_global_distances": True}
+    convert(source, tmp_path / "long", max_length=256, window=32)
+    edit(tmp_path / "long" / "config.json", **changes)
+    kept = convert(str(tmp_path / "long"), tmp_path / "longer", max_length=512)
+    assert [(check.name, check.tokens) for check in kept.checks] == [
+        ("windows", 256),
+        ("last positions", 256),
+    ]
+    wider = convert(str(tmp_path / "long"), tmp_path / "wider", max_length=512, window=64)
+    assert [(check.name, check.tokens) for check in wider.checks] == [
+        ("window", 17),
+        ("global attention", 256),
+        ("last positions", 17),
+    ]
+    assert kept.ok
+    assert wider.ok
+    for name, window in (("longer", 32), ("wider", 64)):
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        assert changes.items() <= config.items()
+        assert config["full_attention_window"] == window
+        assert config["max_position_embeddings"] == 512
+    origin = rotary.read(tmp_path / "long", "ldt_modernbert", "long", 512, None, None, None)
+    model = load(tmp_path / "wider", LdtForMaskedLM)
+    assert not any(check.ok for check in rotary.prove(origin, model))
+
+
 def test_a_base_model_is_converted_as_one(source, tmp_path):
     ModernBertModel.from_pretrained(source).save_pretrained(tmp_path / "base")
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -149,10 +176,8 @@ def test_angles_are_of_rotary_positions_alone(tiny_longformer, tmp_path):
         convert(str(tiny_longformer), tmp_path / "long", max_length=256, rope_theta=1e5)
 
 
-def test_a_converted_one_is_no_source_and_other_kinds_are_refused(source, tmp_path):
+def test_other_kinds_are_refused(source, tmp_path):
     convert(source, tmp_path / "long", max_length=256, window=8)
-    with pytest.raises(ModelError, match="ldt_modernbert model cannot be converted"):
-        convert(str(tmp_path / "long"), tmp_path / "twice", max_length=512)
     edit(tmp_path / "long" / "config.json", model_type="eurobert")
     with pytest.raises(ModelError, match="a eurobert model cannot be used: RMSNorm with grouped"):
         convert(str(tmp_path / "long"), tmp_path / "twice", max_length=512)

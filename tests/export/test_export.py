@@ -13,6 +13,7 @@ import ldt
 from ldt import cli
 from ldt.errors import ModelError, ResourceError, UserError
 from ldt.inference.predict import predict
+from ldt.model import LdtModernBertConfig
 from ldt.recipe.recipe import of_keys
 
 for package in ("onnxscript", "onnxruntime"):
@@ -89,6 +90,30 @@ def test_an_exported_model_answers_as_the_run_does(task, exported, tmp_path):
     documents = list(longer(DOCUMENTS[task]))
     expected = answers(run, documents, tmp_path)
     assert_same(answers(folder, documents, tmp_path, runtime="onnx"), expected)
+
+
+@pytest.mark.parametrize(
+    ("task", "window", "globals_"),
+    [
+        ("classification", None, "none"),
+        pytest.param("classification", 6, "first", marks=pytest.mark.nightly),
+        pytest.param("squad", None, "none", marks=pytest.mark.nightly),
+        pytest.param("wikihop", 6, "given", marks=pytest.mark.nightly),
+    ],
+)
+def test_an_exported_modernbert_answers_as_the_run_does(
+    task, window, globals_, tokenizer_folder, tmp_path
+):
+    changes = {"of": LdtModernBertConfig, "full_attention_window": window}
+    run = make_run(tokenizer_folder, tmp_path / "run", task, **changes)
+    report = export(run, tmp_path / "onnx")
+    assert report.interface.globals_ == globals_
+    said = (tmp_path / "onnx" / "README.md").read_text()
+    full = "full layers, whose memory grows with the square of the length" in said
+    assert full == (window is None)
+    documents = list(longer(DOCUMENTS[task]))
+    found = answers(tmp_path / "onnx", documents, tmp_path, runtime="onnx")
+    assert_same(found, answers(run, documents, tmp_path))
 
 
 @pytest.mark.parametrize("task", ALL)

@@ -8,7 +8,7 @@ import sys
 import torch
 from transformers import AutoTokenizer
 
-from ldt.model import LdtConfig
+from ldt.model import LdtConfig, LdtModernBertConfig
 from ldt.model.vocabulary import add_tokens
 from ldt.recipe import recipe as recipes
 
@@ -33,8 +33,15 @@ DOCUMENTS = {
 }
 
 
-def make_run(tokenizer_folder, folder, task, *, section=None, length=64, **changes):
-    """A run folder of a random model with one layer of width 16 and window 8."""
+# What a config needs, by its class: a layer of window 8, of a ModernBERT a full one before it.
+WINDOWS = {
+    LdtConfig: {"num_hidden_layers": 1, "attention_window": 8, "type_vocab_size": 1},
+    LdtModernBertConfig: {"num_hidden_layers": 2, "local_attention": 8},
+}
+
+
+def make_run(tokenizer_folder, folder, task, *, of=LdtConfig, section=None, length=64, **changes):
+    """A run folder of a random model of width 16 with a config of class ``of``."""
     own, config = TASKS[task]
     values = {"task": {"name": task} | own | (section or {}), "model": {"path": "somewhere"}}
     values["data"] = {"train": "train.jsonl"} | ({"max_length": length} if length else {})
@@ -44,11 +51,11 @@ def make_run(tokenizer_folder, folder, task, *, section=None, length=64, **chang
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
     add_tokens(tokenizer, recipe.task.new_tokens)
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "sep")}
-    size = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
-    size |= {"num_attention_heads": 2, "attention_window": 8, "initializer_range": 0.7}
-    size |= {"vocab_size": len(tokenizer), "max_position_embeddings": 130, "type_vocab_size": 1}
+    size = WINDOWS[of] | {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+    size |= {"initializer_range": 0.7}
+    size |= {"vocab_size": len(tokenizer), "max_position_embeddings": 130}
     torch.manual_seed(0)
-    model = recipe.task.head()(LdtConfig(**(size | ids | config | changes)))
+    model = recipe.task.head()(of(**(size | ids | config | changes)))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

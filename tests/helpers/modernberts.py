@@ -72,11 +72,12 @@ def readout(x):
     return F.mse_loss(x, torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view_as(x))
 
 
-def dense(model, ids, mask, is_global, clipped=None):
+def dense(model, ids, mask, is_global):
     """Hidden states [b, n, d] of a model of ldt by full matrices of scores, in its own dtype.
 
     Positions count from the first real token. Global tokens see all and are seen by all, in the
-    layers that the config names; full layers may have a window.
+    layers that the config names; full layers may have a window. Clipped distances are taken one
+    by one, each by angles of its own.
 
     Args:
         ids, mask, is_global: [b, n].
@@ -110,6 +111,19 @@ def dense(model, ids, mask, is_global, clipped=None):
             seen = seen | marked[:, None] | marked[:, :, None]
         seen = seen & mask.bool()[:, None]
         scores = turn(q) @ turn(k).mT / dim**0.5
+        if config.clip_global_distances and not full:
+            # A key turned by its distance from the query, at most the reach.
+            step = column - column[:, None]
+            beyond = step.abs() > window // 2  # nearer ones are turned as all others are
+            step = step.clamp(-(window // 2), window // 2)
+            angle = (step.float()[..., None] * growth).repeat(1, 1, 2)
+            first, second = k.chunk(2, -1)
+            away = k[:, :, None] * angle.cos() + torch.cat([-second, first], -1)[:, :, None] * (
+                angle.sin()
+            )
+            clipped = (q[:, :, :, None] * away.to(q.dtype)).sum(-1) / dim**0.5
+            pairs = ((marked[:, None] | marked[:, :, None]) & beyond)[:, None]
+            scores = torch.where(pairs, clipped, scores)
         probs = scores.masked_fill(~seen[:, None], -1e30).softmax(-1)
         x = x + layer.attn.Wo((probs @ v).transpose(1, 2).flatten(2))
         hot, gate = layer.mlp.Wi(layer.mlp_norm(x)).chunk(2, -1)

@@ -73,6 +73,7 @@ def band(
     heads=HEADS,
     dim=DIM,
     relative=False,
+    bias=False,
     rounded=torch.float64,
     **arguments,
 ):
@@ -85,6 +86,10 @@ def band(
         table = rand(heads, offsets(arguments), dim, generator=generator, **kind)
         arguments["relative"] = query, table
         leaves += query, table
+    if bias:
+        most = max(1, *layout.cu_globals.diff().tolist())
+        arguments["bias"] = rand(layout.total_tokens, heads, most, generator=generator, **kind)
+        leaves += (arguments["bias"],)
     out = module.sliding_window_attention(q, k, v, layout, **arguments)
     return out, *torch.autograd.grad(out, leaves, up)
 

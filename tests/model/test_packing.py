@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import cases
 
-from ldt.model.packing import pack
+from ldt.attention import Layout
+from ldt.model.packing import all_global, pack
 
 
 def mask_of(*rows):
@@ -106,3 +107,11 @@ def test_probabilities_of_global_tokens_stand_at_their_rows_positions():
     assert out[0, 0, :, 0].tolist() == pytest.approx([0, 0.1, 0.9, 0])
     assert out[0, 0, :, 1].tolist() == [0, 0, 0, 0]
     assert out[1, 0].T.tolist() == [pytest.approx(row) for row in probs[1:, 0].tolist()]
+
+
+def test_all_tokens_but_padding_become_global_and_are_counted():
+    borders, keep = torch.tensor([0, 3, 5]), torch.tensor([True, False, True, True, True])
+    for layout, count in ((Layout(borders), 5), (Layout(borders, keep), 4)):
+        found = all_global(layout)
+        assert found.num_global == count == int(found.is_global.sum())
+        assert len(found.global_index) == count

@@ -26,6 +26,7 @@ GOOD = {
     "training": {"learning_rate": 1e-5},
 }
 WIKIHOP, MLM = {"task.name": "wikihop"}, {"task.name": "mlm", "model.path": "m"}
+NEW = {"task.name": "mlm", "model.path": ..., "model.tokenizer.vocab_size": 300}
 CHARLM = {"task.name": "charlm", "model.config.hidden_size": 8}
 # What a recipe says otherwise than `GOOD`, by dotted keys; ... takes a key out.
 RIGHT = [
@@ -40,6 +41,8 @@ RIGHT = [
     {"model.window": 16, "model.attention": "blocked", "task.global_attention": ["cls"]},
     MLM | {"data.train": ["a.txt", "b/*.txt"], "data.tokens_per_step": 512},
     CHARLM | {"model.path": ..., "task.phases": [{"steps": 1}]},
+    NEW | {"model.config.model_type": "modernbert", "model.config.local_attention": 8},
+    NEW | {"model.config.model_type": "ldt", "model.config.hidden_act": "gelu"},
 ]
 WRONG = [
     {"task.name": ...},
@@ -75,6 +78,10 @@ WRONG = [
     MLM | {"task.mask_fraction": 0},
     CHARLM | {"model.path": ..., "model.config.hidden_size": "8"},
     CHARLM | {"model.path": ..., "model.config.width": 8},
+    CHARLM | {"model.path": ..., "model.config.model_type": "ldt"},
+    NEW | {"model.config.model_type": "modernbert", "model.config.hidden_act": "gelu"},
+    NEW | {"model.config.local_attention": 8},
+    NEW | {"model.config.model_type": "neobert"},
     CHARLM | {"model.path": ..., "task.phases": [{"lenght": 4}]},
     {"training.lr": 3e-5},
     {"training.seed": "x"},

@@ -10,7 +10,7 @@ import pytest
 import torch
 from recipe_data import LINES
 from training_runs import assert_same_run, documents, train
-from transformers import AutoModelForSequenceClassification, pipeline
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, pipeline
 from typer.testing import CliRunner
 
 from ldt.cli import app
@@ -114,6 +114,53 @@ def test_a_masked_lm_is_trained_on(pretraining_recipe, tiny_modernbert):
         if not torch.equal(weight, before.get_parameter(name))
     ]
     assert len(moved) == len(list(model.parameters()))
+
+
+NEW = {
+    "model_type": "modernbert",
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "local_attention": 8,
+}
+
+
+def scratch(**changes):
+    return "model=" + json.dumps({"config": NEW | changes, "tokenizer": {"vocab_size": 300}})
+
+
+def test_a_model_from_scratch_is_one_that_transformers_loads(pretraining_recipe):
+    train(pretraining_recipe(scratch(), *SHORT))
+    config = json.loads(Path("runs/r/config.json").read_text())
+    assert config["model_type"] == "modernbert"
+    assert config["layer_types"] == ["full_attention", "sliding_attention"]
+    found = {key: config[key] for key in ("intermediate_size", "max_position_embeddings")}
+    assert found == {"intermediate_size": 24, "max_position_embeddings": 64}
+    special = [config[f"{name}_token_id"] for name in ("bos", "cls", "pad", "eos", "sep")]
+    assert special == [0, 0, 1, 2, 2]
+    model, peer = load("runs/r", LdtForMaskedLM), AutoModelForMaskedLM.from_pretrained("runs/r")
+    ids = torch.tensor([[0, 20, 4, 30, 2]])
+    torch.testing.assert_close(model(ids).logits, peer(ids).logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"model_type": "neobert"}, "model_type: expected one of ldt, modernbert, ldt_modernbert"),
+        ({"local_atention": 8}, "local_atention: unknown key, did you mean 'local_attention'"),
+        ({"vocab_size": 8}, "vocab_size: is set by model.tokenizer"),
+        ({"hidden_size": 18, "num_attention_heads": 6}, "an even number, got 6 heads"),
+        ({"type_vocab_size": 2}, "type_vocab_size: unknown key"),
+    ],
+)
+def test_configs_from_scratch_that_cannot_be_are_refused(pretraining_recipe, changes, what):
+    with pytest.raises(RecipeError, match=what):
+        train(pretraining_recipe(scratch(**changes)))
+
+
+def test_a_window_of_a_model_from_scratch_is_a_key_of_its_config(pretraining_recipe):
+    with pytest.raises(RecipeError, match="model.window=8: a ModernBERT has windows of its own"):
+        train(pretraining_recipe(scratch(), "model.window=8"))
 
 
 def test_positions_alone_and_other_windows_are_refused_in_a_line(

@@ -21,7 +21,7 @@ from ldt.attention.matmul import Linear, divisible, hooked
 from ldt.attention.ops import shared
 from ldt.model.base import LdtPreTrainedModel, OutputOptions
 from ldt.model.encoders.modernbert_config import LdtModernBertConfig, check_modernbert
-from ldt.model.encoders.rotation import frequencies, rotated, tables
+from ldt.model.encoders.rotation import edge_bias, frequencies, rotated, tables
 from ldt.model.layers import in_chunks
 from ldt.model.outputs import LdtModelOutput
 from ldt.model.packing import all_global, check_ids, none_global, pack_words
@@ -73,6 +73,7 @@ class Attention(nn.Module):
         width = config.hidden_size
         full = config.layer_types[index] == "full_attention"
         self.window = config.attention_window[index]
+        self.clips = config.clip_global_distances and not full
         if full and config.full_attention_window is None:
             self.window = None
         self.Wqkv = _linear(config, width, 3 * width, config.attention_bias)
@@ -95,18 +96,33 @@ class Attention(nn.Module):
         made = self.Wqkv(cast_once(x, self.Wqkv)())
         if hooked(self.Wqkv):  # a hook may hold what is to be changed in place
             made = made.clone()
-        heads = self.config.num_attention_heads
-        q, k, v = rotated(made.unflatten(1, (3, heads, -1)), cos, sin).unbind(1)
+        made = made.unflatten(1, (3, self.config.num_attention_heads, -1))
+        clips = self.clips and layout.is_global is not None
+        parts = made[:, :2].clone().unbind(1) if clips else None
+        q, k, v = rotated(made, cos, sin).unbind(1)
         dropout = self.config.attention_dropout if self.training else 0.0
         # From torch's generator, whose state gradient checkpointing restores.
         seed = torch.randint(2**31, (), device=x.device) if dropout else 0
         options = {"dropout": dropout, "seed": seed, "backend": self.config.attention_backend}
         if self.window is None:
             return full_attention(q, k, v, layout, **options).flatten(1)
+        if clips:
+            return self._clipped(q, k, v, parts, layout, options)
         out = sliding_window_attention(q, k, v, layout, window=self.window, **options)
         if layout.is_global is not None:
             out = fill_projected_rows(out, q, k, v, layout, **options)
         return out.flatten(1)
+
+    @torch.compiler.disable
+    def _clipped(self, q, k, v, parts, layout, options):
+        """As `attend`, with global tokens no farther than the window's edge."""
+        reach = self.window // 2
+        angles = frequencies(self.config, "sliding_attention")
+        edge = tables(torch.tensor([reach], device=q.device), *angles, q.dtype)
+        columns, rows = edge_bias((q, k), parts, layout, reach, *edge)
+        pattern = options | {"window": self.window}
+        out = sliding_window_attention(q, k, v, layout, bias=columns, **pattern)
+        return fill_projected_rows(out, q, k, v, layout, bias=rows, **options).flatten(1)
 
 
 class GatedFeedForward(nn.Module):

@@ -11,7 +11,7 @@ from ldt.model.config import AnswerKeys, OwnConfig, check_pad_token
 from ldt.model.encoders.rotation import TYPES
 from ldt.model.fields import check_values
 
-_OURS = ("full_attention_window", "global_layers")
+_OURS = ("full_attention_window", "global_layers", "clip_global_distances")
 _NAMES = {  # of heads that transformers has, there and here
     f"ModernBert{head}": name
     for head, name in (
@@ -46,6 +46,10 @@ class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
         global_layers: where the global tokens of a task see all tokens and are seen by all: in the
             layers that are ``full`` in a ModernBERT, in ``all``, or in ``none``. Without
             `full_attention_window` all tokens are global in full layers anyway.
+        clip_global_distances: whether in layers that are no full ones in a ModernBERT, where
+            distances beyond `local_attention` were never trained, a global token and another that
+            is farther away count as if it stood at the window's edge. With `global_layers` all;
+            costs memory in proportion to the length times the number of global tokens.
     """
 
     model_type = "ldt_modernbert"
@@ -59,6 +63,7 @@ class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
     classifier_pooling: Literal["cls", "mean", "max"] = "cls"  # type: ignore[assignment]
     full_attention_window: int | None = None
     global_layers: Literal["full", "all", "none"] = "full"
+    clip_global_distances: bool = False
 
     @property
     def longest_input(self):
@@ -71,6 +76,12 @@ class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
         everything = self.full_attention_window or 2 * self.max_position_embeddings
         local = self.local_attention // 2 * 2
         return [everything if kind == "full_attention" else local for kind in self.layer_types]
+
+    @property
+    def global_tokens_count(self):
+        """False where no layer treats global tokens apart from others."""
+        windows = self.full_attention_window is not None
+        return self.global_layers == "all" or (self.global_layers == "full" and windows)
 
     @property
     def hidden_dropout_prob(self):
@@ -93,6 +104,15 @@ class LdtModernBertConfig(OwnConfig, AnswerKeys, ModernBertConfig):
         return values | {
             "model_type": LdtModernBertConfig.model_type,
             "architectures": [_NAMES.get(name, name) for name in names],
+        }
+
+    @staticmethod
+    def of_new_model(chosen, pad, longest):
+        """As `ldt.model.LdtConfig.of_new_model`; the published models' values."""
+        return {
+            "max_position_embeddings": longest,
+            "classifier_pooling": "mean",
+            "intermediate_size": chosen.get("hidden_size", 768) * 3 // 2,
         }
 
     def to_diff_dict(self):
@@ -135,6 +155,11 @@ def check_modernbert(config):
     window = config.full_attention_window
     if window is not None and (window < 2 or window % 2):
         raise ValueError(f"full_attention_window must be even and at least 2, got {window}")
+    if config.clip_global_distances and config.global_layers != "all":
+        raise ValueError(
+            "clip_global_distances is for global_layers all: elsewhere no distance of a global "
+            f"token is new to a layer, got {config.global_layers!r}"
+        )
     if config.max_position_embeddings < 1:
         raise ValueError(
             f"max_position_embeddings must be at least 1, got {config.max_position_embeddings}"

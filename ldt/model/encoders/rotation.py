@@ -5,7 +5,10 @@ The form is that of LLaMA and GPT-NeoX: number i of a head's first half makes a 
 of its second half.
 """
 
+from itertools import pairwise
+
 import torch
+from torch.nn import functional as F
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from ldt.attention.derivatives import transformed
@@ -88,3 +91,44 @@ class _Rotate(torch.autograd.Function):
     def backward(ctx, grad):
         cos, sin = ctx.saved_tensors
         return rotated(grad.clone(), cos, -sin), None, None
+
+
+def edge_bias(turned_parts, parts, layout, reach, cos, sin):
+    """What clips the distance of a global token and another to the edge of a window: scores at the
+    edge less those at the true distance, 0 for pairs that are no farther.
+
+    In proportion to the length times the number of global tokens.
+
+    Args:
+        turned_parts: queries and keys [total, heads, dim], turned by the places of their tokens.
+        parts: the same before they were turned.
+        layout: of the packed tokens, some of them global.
+        reach: distance of the edge, in tokens.
+        cos, sin: `tables` of that distance, [1, 1, dim / 2].
+
+    Returns:
+        (columns, rows), the ``bias`` of sliding windows and of global tokens, see
+        `ldt.attention.reference`.
+    """
+    spans = list(pairwise(layout.cu_seqlens_host))
+    numbers = list(pairwise(layout.cu_globals_host))
+    columns, rows = [], []
+    for (start, stop), (first, last) in zip(spans, numbers, strict=True):
+        tokens = torch.arange(start, stop, device=cos.device)
+        marked = layout.global_index[first:last]
+        for found, asking, seen in ((columns, tokens, marked), (rows, marked, tokens)):
+            distance = seen - asking[:, None]
+            near = _scores(turned_parts[0][asking], turned_parts[1][seen])
+            q, k = parts[0][asking], parts[1][seen]
+            ahead, behind = (_scores(q, turned(k, cos, side)) for side in (sin, -sin))
+            far = torch.where((distance > 0)[:, None], ahead, behind)
+            found.append(torch.where((distance.abs() > reach)[:, None], far - near, 0.0))
+    return tuple(
+        torch.cat([F.pad(x, (0, max(x.shape[2] for x in found) - x.shape[2])) for x in found])
+        for found in (columns, rows)
+    )
+
+
+def _scores(q, k):
+    """[queries, heads, keys]."""
+    return torch.einsum("qhd,khd->qhk", q, k)

@@ -268,12 +268,14 @@ def test_configs_that_are_not_computed_are_refused(changes, says):
         ours(**changes)
 
 
-def test_compiled_it_computes_the_same():
-    model = ours(full_attention_window=8, global_layers="all", num_hidden_layers=2)
+@pytest.mark.parametrize("clips", [False, True])
+def test_compiled_it_computes_the_same(clips):
+    changes = {"full_attention_window": 8, "global_layers": "all", "num_hidden_layers": 2}
+    model = ours(clip_global_distances=clips, **changes)
     given = inputs(16, "right")
     given["global_attention_mask"] = torch.zeros_like(given["input_ids"])
     given["global_attention_mask"][:, 3] = 1
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    compiled = torch.compile(model, backend="eager", fullgraph=not clips)
     found, expected = compiled(**given)[0], model(**given)[0]
     assert_close(found, expected, 1e-5, "states")
     readout(found).backward()

@@ -36,6 +36,36 @@ def test_it_is_what_full_matrices_give(padding, globals_, where, window):
         assert_close(mine(**given)[0], expected, 1e-9, "inference")
 
 
+@pytest.mark.parametrize("backend", ["reference", "blocked"])
+@pytest.mark.parametrize(("padding", "globals_"), CASES)
+def test_distances_are_clipped_in_local_layers(padding, globals_, backend):
+    changes = {"global_layers": "all", "full_attention_window": 8, "attention_backend": backend}
+    mine = ours(clip_global_distances=True, **changes).double()
+    other = ours(clip_global_distances=True, **changes).double()
+    other.load_state_dict(mine.state_dict())
+    given = inputs(37, padding, globals_)
+    masks = given["attention_mask"], given["global_attention_mask"]
+    expected = dense(other, given["input_ids"], *masks)
+    found = mine(**given).last_hidden_state
+    assert_close(found, expected, 1e-9, "states")
+    readout(found).backward()
+    readout(expected).backward()
+    assert_gradients_equal(mine, other, 1e-9)
+    mine.config.clip_global_distances = False
+    for layer in mine.layers:
+        layer.attn.clips = False
+    same = (mine(**given).last_hidden_state - found).abs().max() < 1e-9
+    assert same == (globals_ == "none")
+
+
+def test_what_clips_no_distance_is_refused():
+    with pytest.raises(ValueError, match="clip_global_distances is for global_layers all"):
+        ours(clip_global_distances=True)
+    model = ours(clip_global_distances=True, global_layers="all", attention_backend="loop")
+    with pytest.raises(ValueError, match="'loop' has no biases; auto, reference, blocked have"):
+        model(**inputs(9, "none", "one"))
+
+
 @pytest.mark.parametrize("backend", ["reference", "loop", "blocked"])
 def test_each_backend_that_runs_here_has_them(backend):
     model = ours(global_layers="all", full_attention_window=8, attention_backend=backend).double()
