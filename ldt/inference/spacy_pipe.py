@@ -3,6 +3,7 @@
 spaCy finds them by the entry points of the package; nothing here is imported without it.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ EXTENSION = "ldt"  # doc._.ldt, the whole answer
 _DEFAULTS: dict[str, Any] = {"folder": None, "options": {}}
 
 
-class Pipe:
+class Pipe(ABC):
     """A component of spaCy that asks the model of a run about the text of each document.
 
     The model is loaded with the first document. Documents of any length are read, by chunks as in
@@ -46,9 +47,9 @@ class Pipe:
         self.note(doc, answer)
         return doc
 
+    @abstractmethod
     def note(self, doc: Doc, answer: dict[str, Any]) -> None:
         """Write an answer where spaCy has its like."""
-        raise NotImplementedError
 
 
 class Entities(Pipe):

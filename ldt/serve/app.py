@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from ldt import __version__
 from ldt.data.strict_json import json_line
-from ldt.serve import openapi, shapes
+from ldt.serve import openapi, page, shapes
 from ldt.serve.limits import Arriving, Doorkeeper, Limits
 from ldt.serve.metrics import Metrics
 from ldt.serve.model import Served
@@ -261,7 +261,10 @@ class App:
         return route
 
     async def _root(self, request: Request) -> Response:
-        # The place of a web page for browsers (Accept: text/html); TEI's clients get its empty 200.
+        """The page for people in a browser; TEI's clients get its empty 200."""
+        if page.wanted(request.headers.get("accept", "")):
+            content, headers = page.page()
+            return Response(content, headers=headers)
         return await self._health(request)
 
     async def _health(self, request: Request) -> Response:

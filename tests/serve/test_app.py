@@ -296,6 +296,16 @@ def test_tokens_have_their_places(serve):
     assert not any(t["special"] for text in found for t in text)
 
 
+def test_a_browser_gets_the_page_and_others_an_empty_answer(serve):
+    here = serve("classification")
+    status, content, headers = here.ask("/", headers={"Accept": "text/html,*/*;q=0.8"})
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert content.startswith(b"<!doctype html>")
+    assert "default-src 'none'" in headers["content-security-policy"]
+    for accept in ("*/*", "application/json"):
+        assert here.ask("/", headers={"Accept": accept})[:2] == (200, b"")
+
+
 def test_info_names_limits_and_no_path(serve, runs):
     status, info, _ = serve("classification").ask("/info")
     assert status == 200
