@@ -13,87 +13,97 @@ from ldt.cli.options import Device
 KEY = "LDT_API_KEY"
 
 
+Run = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        help="Folder of the finished run whose model answers; by default runs/latest.",
+        show_default=False,
+    ),
+]
+Host = Annotated[
+    str,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Address to listen at; another than this machine's own needs an API key.",
+    ),
+]
+Port = Annotated[
+    int,
+    typer.Option(min=0, max=65535, metavar="NUMBER", help="Port to listen at; 0 takes a free one."),
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help=f"File with the key that callers must have; by default that in {KEY}, if any.",
+    ),
+]
+Precision = Annotated[
+    Literal["auto", "fp32", "bf16", "int8"],
+    typer.Option(
+        help="Number format to compute in, as for ldt predict; int8 is not compared with fp32."
+    ),
+]
+Library = Annotated[
+    Literal["torch", "onnx"],
+    typer.Option(
+        help="Library that runs the model: torch, or ONNX Runtime for a folder that ldt export "
+        "wrote."
+    ),
+]
+BatchTokens = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="TOKENS",
+        show_default="2,048, on a GPU 16,384",
+        help="Size of the largest batch, in tokens with padding.",
+    ),
+]
+Places = Annotated[
+    int,
+    typer.Option(
+        min=1, metavar="NUMBER", help="Number of documents that may wait for their answers."
+    ),
+]
+Documents = Annotated[
+    int,
+    typer.Option(min=1, metavar="NUMBER", help="Number of documents that a request may hold."),
+]
+Bytes = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        metavar="BYTES",
+        show_default="16 MiB",
+        help="Size of the largest request, in bytes.",
+    ),
+]
+Patience = Annotated[
+    float,
+    typer.Option(min=0.1, metavar="SECONDS", help="Time that a request may take."),
+]
+Draining = Annotated[
+    float,
+    typer.Option(min=0, metavar="SECONDS", help="Time that requests have to end after a SIGTERM."),
+]
+
+
 def serve(
-    run: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RUN",
-            help="Folder of the finished run whose model answers; by default runs/latest.",
-            show_default=False,
-        ),
-    ] = None,
-    host: Annotated[
-        str,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Address to listen at; another than this machine's own needs an API key.",
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int,
-        typer.Option(
-            min=0, max=65535, metavar="NUMBER", help="Port to listen at; 0 takes a free one."
-        ),
-    ] = 8080,
-    api_key_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help=f"File with the key that callers must have; by default that in {KEY}, if any.",
-        ),
-    ] = None,
+    run: Run = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8080,
+    api_key_file: KeyFile = None,
     device: Device = "auto",
-    precision: Annotated[
-        Literal["auto", "fp32", "bf16", "int8"],
-        typer.Option(
-            help="Number format to compute in, as for ldt predict; int8 is not compared with fp32."
-        ),
-    ] = "auto",
-    runtime: Annotated[
-        Literal["torch", "onnx"],
-        typer.Option(
-            help="Library that runs the model: torch, or ONNX Runtime for a folder that ldt export "
-            "wrote."
-        ),
-    ] = "torch",
-    batch_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="TOKENS",
-            show_default="2,048, on a GPU 16,384",
-            help="Size of the largest batch, in tokens with padding.",
-        ),
-    ] = None,
-    max_concurrent_requests: Annotated[
-        int,
-        typer.Option(
-            min=1, metavar="NUMBER", help="Number of documents that may wait for their answers."
-        ),
-    ] = 512,
-    max_client_batch_size: Annotated[
-        int,
-        typer.Option(min=1, metavar="NUMBER", help="Number of documents that a request may hold."),
-    ] = 32,
-    payload_limit: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="BYTES",
-            show_default="16 MiB",
-            help="Size of the largest request, in bytes.",
-        ),
-    ] = 16 << 20,
-    request_timeout: Annotated[
-        float,
-        typer.Option(min=0.1, metavar="SECONDS", help="Time that a request may take."),
-    ] = 600.0,
-    drain_timeout: Annotated[
-        float,
-        typer.Option(
-            min=0, metavar="SECONDS", help="Time that requests have to end after a SIGTERM."
-        ),
-    ] = 60.0,
+    precision: Precision = "auto",
+    runtime: Library = "torch",
+    batch_tokens: BatchTokens = None,
+    max_concurrent_requests: Places = 512,
+    max_client_batch_size: Documents = 32,
+    payload_limit: Bytes = 16 << 20,
+    request_timeout: Patience = 600.0,
+    drain_timeout: Draining = 60.0,
 ) -> int:
     """Answer requests over HTTP, as ldt predict answers for files.
 

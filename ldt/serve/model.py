@@ -1,10 +1,13 @@
-"""The model of a run as it answers requests, each with options of its own. No HTTP here."""
+"""The model of a run as it answers requests, each with options of its own. No HTTP here.
+
+What runs a model is imported when there is one.
+"""
 
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ldt.data.records import Example, identified
 from ldt.data.sentences import Unit
@@ -12,10 +15,11 @@ from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, UserError
 from ldt.inference import options
 from ldt.inference.group import Feature, Predictor
-from ldt.inference.passages import By, Explaining, Wanted
 from ldt.inference.run_folder import Runtime, find_model, fingerprint, read_recipe
-from ldt.inference.run_model import RunModel
 from ldt.tasks.base import AnyTask
+
+if TYPE_CHECKING:
+    from ldt.inference.passages import By
 
 VARIANTS = 64  # combinations of options that are kept
 
@@ -37,7 +41,7 @@ class Options:
     raw_scores: bool = False
     label_sets: float | None = None
     passages: int = 0
-    passages_by: By = "gradient"
+    passages_by: "By" = "gradient"
     passages_unit: Unit = "sentence"
     chunks: bool = False
 
@@ -68,6 +72,9 @@ class Served:
         batch_tokens: int | None = None,
         runtime: Runtime = "torch",
     ):
+        from ldt.inference.passages import Wanted
+        from ldt.inference.run_model import RunModel
+
         found = find_model(folder)
         trained = read_recipe(found, runtime)
         options.check("stop", 1 if batch_tokens is None else batch_tokens, None, None, 0)
@@ -138,6 +145,8 @@ class Variant:
     """
 
     def __init__(self, served: Served, asked: Options):
+        from ldt.inference.passages import Explaining, Wanted
+
         task, data = served.recipe.task, served.recipe.data
         shown = {"raw_scores": asked.raw_scores, "label_sets": asked.label_sets}
         options.check_shown(task, asked.raw_scores, asked.label_sets)

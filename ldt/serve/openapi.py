@@ -1,13 +1,15 @@
 """The OpenAPI document of the server, from the models of its bodies."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from ldt import __version__
 from ldt.serve.bodies import Infer, Native, Predict, Tokenize
-from ldt.serve.model import Served
+
+if TYPE_CHECKING:
+    from ldt.serve.model import Served
 
 _PREDICT = "Classes, entities, spans or summaries, in the shapes of TEI and of InferenceClient."
 _NATIVE = "The answer of ldt predict, with windows, truncated, passages and abstained."
@@ -51,7 +53,7 @@ class Error(BaseModel):
     error_type: str
 
 
-def document(served: Served) -> dict[str, Any]:
+def document(served: "Served") -> dict[str, Any]:
     """The document, for a server of this model."""
     bodies: list[Any] = [(each, "validation") for each in (Predict, Native, Tokenize, Infer, Error)]
     _, made = models_json_schema(bodies, ref_template="#/components/schemas/{model}")
