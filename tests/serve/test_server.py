@@ -45,7 +45,12 @@ class Process:
         code = f"from ldt.__main__ import main\n{SLOW.replace('SECONDS', str(seconds))}\nmain()\n"
         command = [sys.executable, "-c", code, "serve", *map(str, arguments), "--port", "0"]
         self.process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, text=True, env=os.environ | environment
+            command,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | environment,
+            # A test in the background ignores it, and so would the server.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         self.lines = []
         for line in self.process.stderr:
