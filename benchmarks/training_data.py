@@ -1,9 +1,9 @@
 """What labelled documents beyond memory cost before and while a model is trained on them.
 
-    python benchmarks/training_data.py                      # 1,000,000 short documents: an hour
+    python benchmarks/training_data.py                      # 1,000,000 short documents: 30 minutes
     python benchmarks/training_data.py --documents 2000 --few 500   # that it runs
 
-Documents of 5 to 60 words of three syllables, in two classes, and a tiny model. Each figure is of a
+Documents of 2 to 16 words of three syllables, in two classes, and a tiny model. Each figure is of a
 process of its own:
 
 - first step: the whole `ldt finetune` of a single step, with no evaluation, at the first start,
@@ -11,6 +11,8 @@ process of its own:
   the system counts it, beside that of fewer documents.
 - epoch: batches of 32 as training takes them, in random order, by the loader of the data alone.
 - encoding: tokens a second by one process and by two, in turn.
+- stores: 100,000 inputs written to a file of ldt's and to one of `datasets` (Arrow), and read from
+  each in random order, in turn.
 """
 
 import argparse
@@ -41,15 +43,16 @@ training:
   gradient_accumulation_steps: 1
   save_strategy: "no"
 """
-STAGES = ("epoch", "encoding")
+STAGES = ("epoch", "encoding", "stores")
+STORED = 100_000  # inputs
 
 
 def write_documents(path, count):
-    """Lines of JSON, of 5 to 60 words."""
+    """Lines of JSON, of 2 to 16 words."""
     rng = random.Random(0)
     with open(path, "w") as file:
         for number in range(count):
-            words = ["".join(rng.choices(SYLLABLES, k=3)) for _ in range(rng.randint(5, 60))]
+            words = ["".join(rng.choices(SYLLABLES, k=3)) for _ in range(rng.randint(2, 16))]
             row = {"id": f"d{number}", "text": " ".join(words), "label": rng.choice("ab")}
             file.write(json.dumps(row) + "\n")
 
@@ -134,7 +137,7 @@ def encoding():
     data, task = DataSection(train="docs.jsonl", max_length=128), Classification()
     documents = unique(read("docs.jsonl", data))
     documents = documents.only(range(min(100_000, len(documents))))
-    config = read_config("model", **task.learn(documents, data))
+    config = read_config(Path("model"), **task.learn(documents, data))
     tokenizer = AutoTokenizer.from_pretrained("model")
     found = {1: [], 2: []}
     for _ in range(3):
@@ -144,6 +147,44 @@ def encoding():
             features = encode_all(documents, task, tokenizer, **options)
             seconds.append(round(time.perf_counter() - begun, 2))
     return {"tokens": int(features.lengths.sum()), "seconds": found}
+
+
+def stores():
+    """{store: bytes on the disk, seconds to write, seconds to read}, of `STORED` inputs."""
+    from datasets import Dataset, Features, Sequence, Value, load_from_disk
+
+    from ldt.data.features import Features as Ours
+
+    inputs = job_of("r.yaml").train_items
+    items = [inputs[number] for number in range(min(STORED, len(inputs)))]
+    order = random.Random(0).sample(range(len(items)), len(items))
+    kinds = {"input_ids": "int32", "global_attention_mask": "uint8"}
+    columns = Features(
+        {name: Sequence(Value(kind)) for name, kind in kinds.items()} | {"labels": Value("int64")}
+    )
+    rows = [{name: item[name] for name in columns} for item in items]
+    places = {"ldt": Path("ours"), "arrow": Path("arrow")}
+    found = {name: {"write": [], "read": []} for name in places}
+    for _ in range(3):
+        for name, place in places.items():
+            shutil.rmtree(place, ignore_errors=True)
+            begun = time.perf_counter()
+            if name == "ldt":
+                store = Ours(items, place / "inputs")
+            else:
+                Dataset.from_generator(
+                    lambda: iter(rows), features=columns, cache_dir=str(place / "cache")
+                ).save_to_disk(place / "set")
+                shutil.rmtree(place / "cache")
+                store = load_from_disk(place / "set").with_format("numpy")
+            found[name]["write"].append(round(time.perf_counter() - begun, 2))
+            begun = time.perf_counter()
+            tokens = sum(len(store[number]["input_ids"]) for number in order)
+            found[name]["read"].append(round(time.perf_counter() - begun, 2))
+            assert tokens == sum(len(item["input_ids"]) for item in items)
+            size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+            found[name]["bytes"] = size
+    return {"inputs": len(items)} | found
 
 
 def main():

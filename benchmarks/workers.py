@@ -1,19 +1,20 @@
 """What `ldt predict --workers` gives and takes, on a CPU under Linux.
 
-    python benchmarks/workers.py    # 100,000 documents, a base model: an hour of two cores
+    python benchmarks/workers.py    # 100,000 documents, a base model: half an hour of two cores
     python benchmarks/workers.py --tiny --documents 500    # that it runs; figures mean nothing
 
-Speed: documents of 1 to 120 words, answered by a random Longformer of four layers, 128 wide, and
+Speed: documents of 1 to 120 words, answered by a random Longformer of two layers, 128 wide, and
 300 words, by one process of one thread, by `--workers 2` of one thread each, by one process of two
 threads, and by two processes of one thread side by side, each on a half (`--shard`). The first two
 have to write the same bytes. Memory: the proportional set size (PSS) of all processes of a run, in
 which each page counts in parts for those that share it, at its highest; of a random model of the
 shape of longformer-base with batches of 2,048 tokens, by one process and by two.
 
-Scaling: the seconds of each group of documents in a process of one thread, and what the command
-itself takes beside for a group, reading, tokenizing and writing; by them a simulation of the
-command with more workers, each as fast as one alone: at most two groups a worker are under way, and
-answers are taken back in order. Cores that share caches and memory are slower than that.
+Scaling: the seconds of each group of a fifth of them in a process of one thread, and the CPU time
+of the command itself for a group beside two workers, for reading, tokenizing and writing. By them a
+simulation: 10,000 groups drawn from these and more workers, each as fast as one alone; at most two
+groups a worker are under way, and answers are taken back in order. Cores that share caches and
+memory are slower than that.
 """
 
 import argparse
@@ -26,7 +27,7 @@ import statistics
 import subprocess
 import sys
 import time
-from itertools import islice
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -36,7 +37,7 @@ from loading import BASE, HERE, TINY, make
 RESULT = Path(__file__).parent / "results" / "workers.json"
 SMALL = TINY | {
     "hidden_size": 128,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 512,
     "attention_window": 64,
@@ -44,7 +45,8 @@ SMALL = TINY | {
 }
 WORDS = "the party of this agreement ends and other first part".split()
 PRECISIONS = ("fp32", "bf16", "int8")
-WORKERS = (1, 2, 4, 8, 16, 32, 64)  # that are simulated
+WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)  # that are simulated
+SIMULATED = 10_000  # groups
 
 
 def write_documents(path, count, longest):
@@ -80,7 +82,7 @@ def finish(process, output):
 
 
 def groups(model, documents):
-    """{"groups": seconds of each, "beside": of the command for a group}, by one process."""
+    """Seconds of each group of documents in this process."""
     from ldt.inference import group
     from ldt.inference.predict import predict
 
@@ -94,31 +96,62 @@ def groups(model, documents):
             seconds.append(time.perf_counter() - begun)
 
     group.Answering.__call__ = timed
-    options = {"model": str(model), "output": f"{documents}.timed", "device": "cpu"}
-    few = Path(f"{documents}.few")
-    with open(documents) as lines:
-        few.write_text("".join(islice(lines, 300)))
-    found = []
-    for source in (few, documents):
-        seconds.clear()
-        begun = time.perf_counter()
-        predict([str(source)], **options, overwrite=True)
-        found.append((time.perf_counter() - begun - sum(seconds), list(seconds)))
-    (start, first), (rest, seconds) = found  # loading the model is in both
-    return {"groups": seconds, "beside": (rest - start) / (len(seconds) - len(first))}
+    predict([documents], model=model, output=f"{documents}.timed", device="cpu", overwrite=True)
+    return seconds
 
 
-def simulated(measured, workers):
-    """Seconds that the groups take with so many workers."""
+def own_seconds(process, output):
+    """CPU seconds of a run's first process, without those that it has started."""
+    seconds = 0.0
+    while process.poll() is None:
+        with suppress(psutil.NoSuchProcess):
+            times = psutil.Process(process.pid).cpu_times()
+            seconds = max(seconds, times.user + times.system)
+        time.sleep(0.1)
+    finish(process, output)
+    return seconds
+
+
+def simulated(groups, beside, workers):
+    """Seconds that groups take with so many workers.
+
+    Args:
+        groups: seconds of each.
+        beside: seconds of the command for each.
+    """
     free, ends, now = [0.0] * workers, [], 0.0
-    for seconds in measured["groups"]:
-        now += measured["beside"]
+    for seconds in groups:
+        now += beside
         if len(ends) >= 2 * workers:
             now = max(now, ends[-2 * workers])
         end = max(now, heapq.heappop(free)) + seconds
         heapq.heappush(free, end)
-        ends.append(max(end, *ends[-1:]))  # behind those before it
+        ends.append(max([end, *ends[-1:]]))  # behind those before it
     return ends[-1]
+
+
+def scaling(model, folder, count):
+    """What more workers would do, by the groups of so many documents and a tenth of them."""
+    measured, own = [], []
+    for part in (count // 10, count):
+        documents = folder / f"{part}.jsonl"
+        write_documents(documents, part, 120)
+        command = [sys.executable, __file__, "--groups", str(model), str(documents)]
+        environment = os.environ | {"PYTHONPATH": str(HERE), "LDT_ONEDNN": "0"}
+        environment["OMP_NUM_THREADS"] = "1"
+        out = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+        measured.append(json.loads(out.stdout.splitlines()[-1]))
+        output = folder / f"own-{part}.jsonl"
+        own.append(own_seconds(start(model, documents, output, 2, "--workers", "2"), output))
+    beside = (own[1] - own[0]) / (len(measured[1]) - len(measured[0]))  # the start is in both
+    many = random.Random(0).choices(measured[1], k=SIMULATED)
+    one = simulated(many, beside, 1)
+    return {
+        "groups": len(measured[1]),
+        "quarters of seconds of a group": statistics.quantiles(measured[1], n=4),
+        "seconds beside a group": beside,
+        "times faster": {n: round(one / simulated(many, beside, n), 2) for n in WORKERS},
+    }
 
 
 def sha256(path):
@@ -207,26 +240,14 @@ def main():
         write_documents(folder / "docs.jsonl", count, 120)
         write_documents(folder / "few.jsonl", 64, 120)
         seconds, sums = speed(folder / "small", folder / "docs.jsonl", folder)
-        command = [sys.executable, __file__, "--groups"]
-        command += [str(folder / name) for name in ("small", "docs.jsonl")]
-        environment = os.environ | {"PYTHONPATH": str(HERE), "LDT_ONEDNN": "0"}
-        environment["OMP_NUM_THREADS"] = "1"
-        out = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
-        measured = json.loads(out.stdout.splitlines()[-1])
-        one = simulated(measured, 1)
-        scaling = {
-            "groups": len(measured["groups"]),
-            "quarters of seconds of a group": statistics.quantiles(measured["groups"], n=4),
-            "seconds beside a group": measured["beside"],
-            "times faster": {n: round(one / simulated(measured, n), 2) for n in WORKERS},
-        }
-        print(scaling, flush=True)
+        faster = scaling(folder / "small", folder, count // 5)
+        print(faster, flush=True)
         result = {
             "machine": machine(),
             "documents": count,
             "seconds": seconds,
             "sha256": sums,
-            "scaling": scaling,
+            "scaling": faster,
             "memory_mb": memory(folder / "large", folder / "few.jsonl", folder),
         }
     write_whole(options.json, json.dumps(result, indent=1) + "\n")

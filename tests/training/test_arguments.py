@@ -64,6 +64,16 @@ def test_settings_fit_to_what_the_recipe_sets(recipe, given, found):
             "it, is true; leave one of them out",
         ),
         ({"activation_checkpointing": "maybe"}, False, "activation_checkpointing: expected"),
+        (
+            {"train_batch_tokens": 4096, "fsdp": "full_shard"},
+            False,
+            "train_batch_tokens: does not go with fsdp",
+        ),
+        (
+            {"train_batch_tokens": 4096, "deepspeed": "zero.json"},
+            False,
+            "train_batch_tokens: does not go with deepspeed",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_named(recipe, training, without, what):
