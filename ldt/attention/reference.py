@@ -43,8 +43,7 @@ def sliding_window_attention(
             q_i k_j + query_i table_(m + window / 2). Offsets are window + 1, causal ones
             window / 2 + 1. Keys of global tokens have no such part.
         bias: None, or [total, heads, most], what is added to the products of each query and the
-            keys of its document's global tokens, in their order; most is the largest number of
-            them in a document.
+            keys of its document's global tokens, at most so many, in their order.
 
     Returns:
         [total, heads, dim]; zeros at padding and at global tokens (see `global_attention`).
@@ -77,12 +76,16 @@ def sliding_window_attention(
         far = by_offset.gather(2, place.clamp(0, table.shape[1] - 1).expand(len(step), -1, -1))
         far = far.masked_fill(~window_alone[:, index], 0)
     if bias is not None and layout.is_global is not None:
-        rank = layout.is_global.cumsum(0) - 1 - layout.cu_globals[layout.document_of]  # of a key
-        rank = rank.clamp(0, bias.shape[2] - 1)
-        added = bias[index].transpose(0, 1).index_select(2, rank)  # [heads, q, k]
-        far = far + added.masked_fill(~layout.is_global, 0)
+        far = far + _by_key(bias[index], layout)
     out = _attend(q[index], index, k, v, layout, near[:, index], dropout, seed, far)
     return torch.zeros_like(q).index_copy(0, index, out)
+
+
+def _by_key(bias, layout):
+    """[heads, queries, total] of a ``bias`` [queries, heads, most] by global token, 0 at others."""
+    rank = layout.is_global.cumsum(0) - 1 - layout.cu_globals[layout.document_of]
+    found = bias.transpose(0, 1).index_select(2, rank.clamp(0, bias.shape[2] - 1))
+    return found.masked_fill(~layout.is_global, 0)
 
 
 def global_attention(q, x, key, value, layout: Layout, *, dropout=0.0, seed=0):

@@ -43,6 +43,7 @@ COMMANDS = {
     "thresholds": "ldt.cli.thresholds:thresholds",
     "predict": "ldt.cli.predict:predict",
     "export": "ldt.cli.export:export",
+    "serve": "ldt.cli.serve:serve",
     "merge": "ldt.cli.merge:merge",
     "evaluate": "ldt.cli.evaluate:evaluate",
     "report": "ldt.cli.report:report",
@@ -65,6 +66,7 @@ COMPUTING = (
     "thresholds",
     "predict",
     "export",
+    "serve",
     "perplexity",
     "bench",
 )

@@ -98,12 +98,7 @@ class Answering:
         answers = []
         for example, features in documents:
             outputs = [next(rows) for _ in features]
-            if not all(np.isfinite(values).all() for row in outputs for values in row.values()):
-                raise ModelError(
-                    f"{example.where}: the model answers with numbers that are not finite; its "
-                    "weights are damaged or its training diverged"
-                )
-            answers.append(rounded(model.decode(outputs, example, features)))
+            answers.append(answer_of(model, outputs, example, features))
             tell(0, 0)
         return answers
 
@@ -143,6 +138,22 @@ class Answering:
                 continue
             yield part, outputs
             batch = batch[most:]
+
+
+def answer_of(
+    model: Predictor, outputs: list[Outputs], example: Example, features: list[Feature]
+) -> Answer:
+    """The answer for a document, with its floats rounded, from the arrays of its inputs.
+
+    Raises:
+        ModelError: these are not finite.
+    """
+    if not all(np.isfinite(values).all() for row in outputs for values in row.values()):
+        raise ModelError(
+            f"{example.where}: the model answers with numbers that are not finite; its "
+            "weights are damaged or its training diverged"
+        )
+    return rounded(model.decode(outputs, example, features))
 
 
 class Hands(Protocol):

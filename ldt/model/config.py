@@ -11,6 +11,7 @@ from ldt.attention import BACKENDS, POOLINGS, per_head, pooled
 from ldt.errors import ModelError
 from ldt.model.adapters import PROJECTIONS, offer_targets
 from ldt.model.fields import check_values
+from ldt.model.stock import OURS, THEIRS, is_stock
 
 # Keys of the authors' files that mean nothing once their values are known to be the plain ones.
 _AUTHORS_KEYS = ("attention_mode", "autoregressive", "ignore_attention_mask")
@@ -117,6 +118,8 @@ class AnswerKeys:
             `ldt.model.heads.passages` sum up; 1 where one is not named.
         passage_loss: whether ``each`` passage is right or not by itself, or ``one`` is right, or
             none; see `ldt.model.heads.passages`.
+        global_attention: segments of the inputs that had global attention while the model was
+            trained, `task.global_attention` of a recipe; None where no recipe trained it.
     """
 
     attention_backend: str = "auto"
@@ -128,6 +131,7 @@ class AnswerKeys:
     window_merge: Literal["mean", "sum"] = "mean"
     evidence_weights: dict[str, float] = field(default_factory=dict)
     passage_loss: Literal["each", "one"] = "each"
+    global_attention: list[str] | None = None
 
 
 @strict
@@ -141,7 +145,8 @@ class LdtConfig(PooledConfig, AnswerKeys, LongformerConfig):
     With `attention_dilation`, `causal` or `pooling_layers` the encoder is no plain Longformer any
     more: transformers has none of them. The keys that begin with ``pooling_`` describe the second
     level of a Poolingformer, see `ldt.model.pooling.SecondLevel`; without `pooling_layers` they
-    mean nothing.
+    mean nothing. A model that answers alike there is written as one of theirs, ``longformer``,
+    which other programs load too (`ldt.model.stock`); any other is ldt's alone, ``ldt``.
 
     Configurations of the authors' own downloads (allenai/longformer) are read too: their windows
     count one side and are doubled; modes that this encoder does not have are refused by name.
@@ -206,6 +211,17 @@ class LdtConfig(PooledConfig, AnswerKeys, LongformerConfig):
             "intermediate_size": 4 * chosen.get("hidden_size", 768),
         }
 
+    def to_diff_dict(self):
+        """As in transformers, what config.json gets; of a plain model that of transformers."""
+        values = super().to_diff_dict()
+        if is_stock(self):
+            ours = ("attention_dilation", "causal", "pooling", "classifier_pooling")
+            values = {key: x for key, x in values.items() if not key.startswith(ours)}
+            values["model_type"] = LongformerConfig.model_type
+            names = values.get("architectures") or []
+            values["architectures"] = [THEIRS.get(name, name) for name in names]
+        return values
+
 
 def plain_longformer(values, source="SOURCE"):
     """A copy of the dict ``values`` in ldt's terms: two-sided windows, model_type ldt.
@@ -224,7 +240,10 @@ def plain_longformer(values, source="SOURCE"):
             raise ModelError(f"{source}: config.json names no model_type, a Longformer's does")
         refuse_others(kind, source)
         raise ModelError(f"{source} is a {kind} model; ldt convert {source} makes it long")
-    return authors_windows(values, source, authors) | {"model_type": "ldt"}
+    values = authors_windows(values, source, authors) | {"model_type": "ldt"}
+    if isinstance(names := values.get("architectures"), list):
+        values["architectures"] = [OURS.get(name, name) for name in names]
+    return values
 
 
 def refuse_others(kind, source):

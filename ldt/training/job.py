@@ -147,7 +147,7 @@ class Job(ABC, Generic[OpenedT]):
 
 
 def config_changes(recipe: Recipe) -> dict[str, Any]:
-    """Keys of a model's config that the model section sets.
+    """Keys of a model's config that a recipe sets, whatever its data hold.
 
     Raises:
         RecipeError: there is no such backend.
@@ -158,6 +158,8 @@ def config_changes(recipe: Recipe) -> dict[str, Any]:
     changes: dict[str, Any] = {"attention_backend": recipe.model.attention}
     if recipe.model.window is not None:
         changes["attention_window"] = recipe.model.window
+    if hasattr(recipe.task, "global_attention"):
+        changes["global_attention"] = list(recipe.task.global_attention)
     return changes
 
 

@@ -48,6 +48,20 @@ HUB_TASKS = {
 }
 
 
+# Name of a head's class -> the class by which transformers finds it in a folder. None of a LED's:
+# there transformers has no global tokens unless it is told which.
+AUTO = {
+    f"LdtFor{kind}": f"AutoModelFor{kind}"
+    for kind in (
+        "MaskedLM",
+        "MultipleChoice",
+        "QuestionAnswering",
+        "SequenceClassification",
+        "TokenClassification",
+    )
+}
+
+
 def card(
     task: AnyTask,
     results: dict[str, Any],
@@ -94,6 +108,8 @@ def card(
         rows=_table(list(table[0]), [_figures(row) for row in table]) if table else "",
         by_length=_by_length(results),
         pattern=pattern_in_words(results["pattern"]) if "pattern" in results else "",
+        head=task.head().__name__,
+        auto=_auto(task, config),
         data=_data(task.kind, results),
         settings=_table(
             ["setting", "value"],
@@ -104,6 +120,12 @@ def card(
         plain=_plain,
     )
     return made.content.rstrip() + "\n"
+
+
+def _auto(task: AnyTask, config) -> str | None:
+    """The Auto class that loads the model without ldt; None where it is ldt's alone."""
+    written = config.to_diff_dict()["model_type"]  # in config.json
+    return None if written == config.model_type else AUTO.get(task.head().__name__)
 
 
 def _decisive(training: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-from types import SimpleNamespace
+import re
 
 import pytest
 import yaml
@@ -8,6 +8,7 @@ from huggingface_hub.repocard_data import (
     model_index_to_eval_results,
 )
 
+from ldt.model import LdtConfig, LdtModernBertConfig
 from ldt.tasks import Classification, Squad
 from ldt.training.model_card import card
 
@@ -41,7 +42,7 @@ RESULTS = {
     "tokens_per_second": 2500.0,
     "versions": {"ldt": "0.1.0", "torch": "2.13.0"},
 }
-CONFIG = SimpleNamespace(
+CONFIG = LdtConfig(
     id2label={0: "a|b", 1: "<script>x</script>"},
     pooling_layers=[6, 7],
     pooling="mean",
@@ -193,7 +194,7 @@ def test_steps_leave_epochs_without_a_say():
 
 
 def test_outputs_without_names_are_no_labels():
-    config = SimpleNamespace(**vars(CONFIG) | {"id2label": {0: "LABEL_0", 1: "LABEL_1"}})
+    config = LdtConfig(id2label={0: "LABEL_0", 1: "LABEL_1"})
     assert "Labels:" in card(TASK, RESULTS, CONFIG, {}, "r")
     assert "LABEL_" not in card(TASK, RESULTS, config, {}, "r")
 
@@ -217,3 +218,23 @@ def test_a_metric_that_is_no_number_is_not_in_the_metadata():
     assert [result.metric_type for result in made.data.eval_results] == ["macro_f1"]
     without = RESULTS | {"data": {"train": SET}, "table": []}
     assert ModelCard(card(TASK, without, CONFIG, TRAINING, "r")).data.eval_results is None
+
+
+@pytest.mark.parametrize(
+    ("config", "first"),
+    [
+        (CONFIG, "import ldt.model"),
+        (LdtConfig(), "from transformers import AutoModelForSequenceClassification, AutoTokenizer"),
+        (
+            LdtModernBertConfig(),
+            "from transformers import AutoModelForSequenceClassification, AutoTokenizer",
+        ),
+        (LdtModernBertConfig(global_layers="all"), "import ldt.model"),
+    ],
+)
+def test_the_first_line_of_python_says_whether_ldt_is_needed(config, first):
+    config.architectures = ["LdtForSequenceClassification"]
+    text = card(TASK, RESULTS, config, TRAINING, "r")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert code.splitlines()[0] == first
+    compile(code, "card", "exec")

@@ -52,6 +52,7 @@ class LdtSeq2SeqConfig(PooledConfig, LEDConfig):
         pooling_share_weights, pooling_gate: see `LdtConfig`.
         evidence_weights: of the losses that `LdtForEvidenceGeneration` sums up; 1 where one is not
             named.
+        global_attention: see `LdtConfig`.
     """
 
     model_type = "ldt_seq2seq"
@@ -73,6 +74,7 @@ class LdtSeq2SeqConfig(PooledConfig, LEDConfig):
     pooling_share_weights: bool = False
     pooling_gate: bool = False
     evidence_weights: dict[str, float] = field(default_factory=dict)
+    global_attention: list[str] | None = None
 
     @staticmethod
     def plain(values, source="SOURCE"):

@@ -1,0 +1,159 @@
+"""ldt serve: a fine-tuned model answers over HTTP."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ldt import errors
+from ldt.cli.options import Device
+
+KEY = "LDT_API_KEY"
+
+
+Run = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        help="Folder of the finished run whose model answers; by default runs/latest.",
+        show_default=False,
+    ),
+]
+Host = Annotated[
+    str,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Address to listen at; another than this machine's own needs an API key.",
+    ),
+]
+Port = Annotated[
+    int,
+    typer.Option(min=0, max=65535, metavar="NUMBER", help="Port to listen at; 0 takes a free one."),
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help=f"File with the key that callers must have; by default that in {KEY}, if any.",
+    ),
+]
+Precision = Annotated[
+    Literal["auto", "fp32", "bf16", "int8"],
+    typer.Option(
+        help="Number format to compute in, as for ldt predict; int8 is not compared with fp32."
+    ),
+]
+Library = Annotated[
+    Literal["torch", "onnx"],
+    typer.Option(
+        help="Library that runs the model: torch, or ONNX Runtime for a folder that ldt export "
+        "wrote."
+    ),
+]
+BatchTokens = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="TOKENS",
+        show_default="2,048, on a GPU 16,384",
+        help="Size of the largest batch, in tokens with padding.",
+    ),
+]
+Places = Annotated[
+    int,
+    typer.Option(
+        min=1, metavar="NUMBER", help="Number of documents that may wait for their answers."
+    ),
+]
+Documents = Annotated[
+    int,
+    typer.Option(min=1, metavar="NUMBER", help="Number of documents that a request may hold."),
+]
+Bytes = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        metavar="BYTES",
+        show_default="16 MiB",
+        help="Size of the largest request, in bytes.",
+    ),
+]
+Patience = Annotated[
+    float,
+    typer.Option(min=0.1, metavar="SECONDS", help="Time that a request may take."),
+]
+Draining = Annotated[
+    float,
+    typer.Option(min=0, metavar="SECONDS", help="Time that requests have to end after a SIGTERM."),
+]
+
+
+def serve(
+    run: Run = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8080,
+    api_key_file: KeyFile = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    runtime: Library = "torch",
+    batch_tokens: BatchTokens = None,
+    max_concurrent_requests: Places = 512,
+    max_client_batch_size: Documents = 32,
+    payload_limit: Bytes = 16 << 20,
+    request_timeout: Patience = 600.0,
+    drain_timeout: Draining = 60.0,
+) -> int:
+    """Answer requests over HTTP, as ldt predict answers for files.
+
+    Clients of Hugging Face's text-embeddings-inference (/predict), of huggingface_hub
+    (InferenceClient) and of the Open Inference Protocol are understood. Long documents are read to
+    their end. SIGTERM lets what is there be answered, and ends with the exit code 0.
+
+    Example: ldt serve runs/contracts --port 8080
+    """
+    try:
+        from ldt.serve import server
+    except ModuleNotFoundError as error:
+        raise errors.UserError(
+            f"{error.name} is not installed; pip install 'ldt-toolkit[serve]' has it"
+        ) from None
+    from ldt.serve.app import App
+    from ldt.serve.limits import Limits
+    from ldt.serve.model import Served
+
+    key = _key(api_key_file)
+    server.check_key(host, key)
+    place = server.bound(host, port)
+    served = Served(run, device, precision, batch_tokens, runtime)
+    limits = Limits(
+        places=max_concurrent_requests,
+        documents=max_client_batch_size,
+        body=payload_limit,
+        bodies=4 * payload_limit,
+        seconds=request_timeout,
+        reading=min(request_timeout, Limits.reading),
+    )
+    number = server.run(App(served, limits, key), place, drain_timeout)
+    return errors.EXIT_SIGINT if number == signal.SIGINT else errors.EXIT_OK
+
+
+def _key(file: Path | None) -> str | None:
+    """The key that callers must have, of a file or of the environment.
+
+    Raises:
+        UserError: the file cannot be read, or what is there is no key.
+    """
+    if file is None:
+        where, key = KEY, os.environ.get(KEY)
+    else:
+        where = f"--api-key-file {file}"
+        try:
+            key = file.read_text("ascii").strip()
+        except (OSError, UnicodeError) as error:
+            what = getattr(error, "strerror", None) or "other characters than ASCII"
+            raise errors.UserError(f"{where}: {what}") from None
+    if key is not None and not (key.isascii() and key.isprintable() and key.split() == [key]):
+        raise errors.UserError(f"{where}: a key is one word of ASCII characters")
+    return key

@@ -1,0 +1,1 @@
+"""A model that answers over HTTP: requests to batches, answers back, limits in between."""

@@ -1,0 +1,345 @@
+"""The routes of the server: TEI's, the Open Inference Protocol's and ldt's own."""
+
+import asyncio
+import logging
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ldt import __version__
+from ldt.data.strict_json import json_line
+from ldt.serve import openapi, page, shapes
+from ldt.serve.limits import Arriving, Doorkeeper, Limits
+from ldt.serve.metrics import Metrics
+from ldt.serve.model import Served
+from ldt.serve.refused import Gone, Refused, known, refused
+from ldt.serve.scheduler import TOKENIZING, Answered, Scheduler
+
+log = logging.getLogger("ldt")
+
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+_PREDICTING = ("/predict", "/", "/invocations")
+Understand = Callable[[Any], shapes.Asked]
+
+
+class App:
+    """A model behind HTTP: an ASGI application.
+
+    Args:
+        key: that callers must have; None for none.
+
+    Attributes:
+        draining: whether no more documents are taken; who runs the server sets it.
+        active: requests for an answer that are here.
+    """
+
+    def __init__(self, served: Served, limits: Limits | None = None, key: str | None = None):
+        self.served, self.limits = served, limits or Limits()
+        self.door = Doorkeeper(self.limits, key)
+        self.metrics = Metrics()
+        self.scheduler = Scheduler(
+            served.predictor.outputs,
+            batch_tokens=served.batch_tokens,
+            places=self.limits.places,
+            told=self._told,
+        )
+        self.draining, self.active = False, 0
+        self._reading = ThreadPoolExecutor(1, "reading")  # one body at a time is large in memory
+        self._openapi = openapi.document(served)
+        self._device = str(getattr(served.predictor, "device", "cpu")).partition(":")[0]
+        self._app = Starlette(
+            routes=self._routes(), exception_handlers={HTTPException: _no_such_route}
+        )
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request, also one that fails."""
+        if scope["type"] != "http":  # no lifespan: who made the app closes it
+            return
+        try:
+            await self._app(scope, receive, send)
+        except Exception as error:
+            log.error("".join(traceback.format_exception(error)))
+            answer = Refused(500, "Backend", "the server failed on this request").body()
+            await _json(answer, 500)(scope, receive, send)
+
+    @property
+    def ready(self) -> bool:
+        """Whether documents are taken."""
+        return not self.draining and self.scheduler.alive
+
+    def close(self, seconds: float | None = None) -> bool:
+        """Answer what is here and stop; whether all have answers."""
+        self._reading.shutdown(wait=False, cancel_futures=True)
+        return self.scheduler.drain(seconds)
+
+    def _routes(self) -> list[Route]:
+        served = self.served
+
+        def predict(value: Any) -> shapes.Asked:
+            return shapes.predict(value, served)
+
+        def infer(value: Any) -> shapes.Asked:
+            return shapes.infer(value, served)
+
+        model = "/v2/models/{name}"
+        posted = dict.fromkeys(_PREDICTING, self._answering(predict))
+        for name in ("answer", *shapes.ROUTES):
+            posted[f"/{name}"] = self._answering(self._native(name))
+        posted["/rerank"] = self._answering(_no_ranker)
+        posted[f"{model}/infer"] = self._answering(infer)
+        posted["/tokenize"] = self._tokenize
+        got = {
+            "/": self._root,
+            "/health": self._health,
+            "/ping": self._health,
+            "/metrics": self._metrics,
+            "/info": self._keyed(self._info),
+            "/openapi.json": self._keyed(lambda: self._openapi),
+            "/v2/health/live": self._live,
+            "/v2/health/ready": self._health,
+            "/v2": self._keyed(lambda: {"name": "ldt", "version": __version__, "extensions": []}),
+            model: self._keyed(lambda: shapes.described(served)),
+            f"{model}/ready": self._health,
+        }
+        routes = [Route(path, answer, methods=["POST"]) for path, answer in posted.items()]
+        return routes + [Route(path, answer, methods=["GET"]) for path, answer in got.items()]
+
+    def _check_name(self, request: Request) -> None:
+        """Raise a Refused where a route names another model."""
+        if request.path_params.get("name", self.served.name) != self.served.name:
+            raise Refused(404, "NotFound", "no such model", "model_type")
+
+    def _native(self, name: str) -> Understand:
+        return lambda value: shapes.native(value, self.served, name)
+
+    def _answering(self, understand: Understand) -> Callable[[Request], Awaitable[Response]]:
+        """The route of a body that is understood in this way."""
+
+        async def make(value: bytes, request: Request) -> tuple[Any, dict[str, str]]:
+            return await self._answers(value, understand, request)
+
+        async def route(request: Request) -> Response:
+            return await self._guarded(request, make)
+
+        return route
+
+    async def _tokenize(self, request: Request) -> Response:
+        async def make(value: bytes, request: Request) -> tuple[Any, dict[str, str]]:
+            return await self._thread(
+                lambda: shapes.tokenized(shapes.parsed(value), self.served, self.limits.documents)
+            ), {}
+
+        return await self._guarded(request, make)
+
+    async def _guarded(
+        self,
+        request: Request,
+        make: Callable[[bytes, Request], Awaitable[tuple[Any, dict[str, str]]]],
+    ) -> Response:
+        """An answer in JSON, or the error in its place."""
+        headers, arriving = dict(request.scope["headers"]), Arriving(request.receive)
+        self.active += 1
+        try:
+            self.door.check_caller(headers)
+            self._check_name(request)
+            if not self.ready:
+                raise Refused(503, "Unhealthy", "the server is about to stop", "overloaded")
+            async with (
+                asyncio.timeout(self.limits.seconds),
+                self.door.body(headers, arriving) as body,
+            ):
+                value, about = await make(body, request)
+                return _json(value, 200, about)
+        except Gone:
+            self.metrics.count("te_request_failure", err="dropped")
+            return Response(status_code=499)  # to nobody
+        except Exception as error:
+            if isinstance(error, Refused) and error.status != 408:
+                await self.door.discard(headers, arriving)
+            return self._refusal(error)
+        finally:
+            self.active -= 1
+
+    def _refusal(self, error: Exception) -> Response:
+        found = refused(error, str(self.served.folder))
+        if not known(error):
+            log.error("".join(traceback.format_exception(error)))
+        self.metrics.count("te_request_failure", err=found.failure)
+        about = {"connection": "close"} if found.status in (401, 403, 408, 413, 415, 503) else {}
+        if found.status == 401:
+            return Response(status_code=401, headers=about | {"www-authenticate": "Bearer"})
+        return _json(found.body(), found.status, about)
+
+    def _thread(self, work: Callable[[], Any]) -> Awaitable[Any]:
+        return asyncio.get_running_loop().run_in_executor(self._reading, work)
+
+    async def _answers(
+        self, body: bytes, understand: Understand, request: Request
+    ) -> tuple[Any, dict[str, str]]:
+        """The body of an answer, and what TEI says of it in headers."""
+        began, served = time.monotonic(), self.served
+
+        def prepared() -> tuple[shapes.Asked, Any, list[Any]]:
+            asked = understand(shapes.parsed(body))
+            shapes.check_batch(len(asked.documents), self.limits.documents)
+            model = served.variant(asked.options)
+            pairs = enumerate(asked.documents, 1)
+            return asked, model, [served.example(fields, number) for number, fields in pairs]
+
+        asked, model, examples = await self._thread(prepared)
+        count = self.metrics.count
+        count("te_request_count", method="batch" if len(examples) > 1 else "single")
+        count("te_predict_count", len(examples))
+        futures = self.scheduler.submit(model, examples, alone=model.alone)
+        answered = await _all(futures, request)
+        shaped = asked.shape([each.answer for each in answered])
+        seconds = time.monotonic() - began
+        count("te_request_success", method="batch" if len(examples) > 1 else "single")
+        count("te_predict_success", len(examples))
+        self._observe(answered, seconds)
+        return shaped, self._headers(asked, answered, seconds)
+
+    def _observe(self, answered: Sequence[Answered], seconds: float) -> None:
+        for each in answered:
+            parts = {
+                "tokenization_duration": each.tokenizing,
+                "queue_duration": each.waiting,
+                "inference_duration": each.running,
+            }
+            found = {f"te_predict_{name}": value for name, value in parts.items()}
+            total = sum(parts.values())
+            self.metrics.observe(
+                te_predict_duration=total, te_request_input_length=each.tokens, **found
+            )
+        parts = {
+            "te_request_tokenization_duration": max(each.tokenizing for each in answered),
+            "te_request_queue_duration": max(each.waiting for each in answered),
+            "te_request_inference_duration": max(each.running for each in answered),
+        }
+        self.metrics.observe(te_request_duration=seconds, **parts)
+
+    def _headers(
+        self, asked: shapes.Asked, answered: Sequence[Answered], seconds: float
+    ) -> dict[str, str]:
+        """Milliseconds, as TEI has them, and the chunks of all documents."""
+        times = {
+            "x-compute-time": seconds,
+            "x-total-time": seconds,
+            "x-tokenization-time": max(each.tokenizing for each in answered),
+            "x-queue-time": max(each.waiting for each in answered),
+            "x-inference-time": max(each.running for each in answered),
+        }
+        return {name: f"{value * 1000:.0f}" for name, value in times.items()} | {
+            "x-compute-type": self._device,
+            "x-compute-characters": str(asked.characters),
+            "x-compute-tokens": str(sum(each.tokens for each in answered)),
+            "x-windows": ",".join(str(each.answer["windows"]) for each in answered),
+        }
+
+    def _told(self, chunks: int, tokens: int) -> None:
+        self.metrics.observe(te_batch_next_size=chunks, te_batch_next_tokens=tokens)
+
+    def _keyed(self, value: Callable[[], Any]) -> Callable[[Request], Awaitable[Response]]:
+        """The route of a value that callers with a key alone may read."""
+
+        async def route(request: Request) -> Response:
+            try:
+                self.door.check_caller(dict(request.scope["headers"]))
+                self._check_name(request)
+            except Refused as error:
+                return self._refusal(error)
+            return _json(value())
+
+        return route
+
+    async def _root(self, request: Request) -> Response:
+        """The page for people in a browser; TEI's clients get its empty 200."""
+        if page.wanted(request.headers.get("accept", "")):
+            content, headers = page.page()
+            return Response(content, headers=headers)
+        return await self._health(request)
+
+    async def _health(self, request: Request) -> Response:
+        if self.ready:
+            return Response()
+        return _json({"error": "unhealthy", "error_type": "Unhealthy"}, 503)
+
+    async def _live(self, request: Request) -> Response:
+        return Response()
+
+    async def _metrics(self, request: Request) -> Response:
+        text = self.metrics.text(self.scheduler.here)
+        return Response(text, media_type="text/plain; version=0.0.4")
+
+    def _info(self) -> dict[str, Any]:
+        served, precision = self.served, self.served.precision
+        return {
+            "model_id": served.name,
+            "model_sha": served.sha,
+            "model_dtype": _DTYPES.get(precision, precision),
+            "served_model_name": served.name,
+            "model_type": {_kind(served): shapes.labels(served)},
+            "task": served.task.name,
+            "max_concurrent_requests": self.limits.places,
+            "max_input_length": None,  # longer documents are read in chunks
+            "max_chunk_length": served.predictor.max_length,
+            "max_batch_tokens": served.batch_tokens,
+            "max_batch_requests": None,
+            "max_client_batch_size": self.limits.documents,
+            "auto_truncate": False,
+            "tokenization_workers": TOKENIZING,
+            "version": __version__,
+            "sha": None,
+            "docker_label": None,
+        }
+
+
+def _kind(served: Served) -> str:
+    return "classifier" if served.task.name == "classification" else served.task.name
+
+
+def _no_ranker(value: Any) -> shapes.Asked:
+    raise Refused(424, "Backend", "model is not a re-ranker model", "model_type")
+
+
+async def _all(futures: Sequence["Future[Answered]"], request: Request) -> list[Answered]:
+    """The answers of some documents; where one has none, or the caller leaves, nobody waits on.
+
+    Raises:
+        Gone: the caller has left.
+    """
+    answers = asyncio.gather(*map(asyncio.wrap_future, futures))
+    # asyncio tells of what fails when nobody waits any more, unless somebody has looked at it.
+    answers.add_done_callback(lambda each: each.cancelled() or each.exception())
+    leaving = asyncio.ensure_future(request.receive())
+    try:
+        both: set[asyncio.Future[Any]] = {answers, leaving}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not answers.done():
+            raise Gone
+        return answers.result()
+    finally:
+        leaving.cancel()
+        answers.cancel()
+        for future in futures:
+            future.cancel()
+
+
+async def _no_such_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    method = error.status_code == 405
+    what = "another method than this route's" if method else "no such route"
+    found = Refused(error.status_code, "Validation" if method else "NotFound", what)
+    return _json(found.body(), found.status, dict(error.headers or {}))
+
+
+def _json(value: Any, status: int = 200, about: dict[str, str] | None = None) -> Response:
+    return Response(json_line(value).rstrip(), status, about, media_type="application/json")

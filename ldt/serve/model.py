@@ -1,0 +1,191 @@
+"""The model of a run as it answers requests, each with options of its own. No HTTP here.
+
+What runs a model is imported when there is one.
+"""
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+from ldt.data.records import Example, identified
+from ldt.data.sentences import Unit
+from ldt.data.tokenization import tokenize
+from ldt.errors import DataError, UserError
+from ldt.inference import options
+from ldt.inference.group import Feature, Predictor
+from ldt.inference.run_folder import Runtime, find_model, fingerprint, read_recipe
+from ldt.tasks.base import AnyTask
+
+if TYPE_CHECKING:
+    from ldt.inference.passages import By
+
+VARIANTS = 64  # combinations of options that are kept
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a request asks for, by the names of ``ldt predict``.
+
+    Args:
+        truncate: whether of a document that does not fit one input only its beginning is read;
+            else all of it is, in chunks.
+        n_best, raw_scores, label_sets, passages, passages_by, passages_unit, chunks: as
+            `ldt.inference.predict.predict` takes them. Passages by occlusion run the model once
+            for each, which nobody else could wait for.
+    """
+
+    truncate: bool = False
+    n_best: int | None = None
+    raw_scores: bool = False
+    label_sets: float | None = None
+    passages: int = 0
+    passages_by: "By" = "gradient"
+    passages_unit: Unit = "sentence"
+    chunks: bool = False
+
+
+class Served:
+    """The model of a run.
+
+    Args:
+        folder: of a finished run; None is runs/latest.
+        device, precision: as `ldt.inference.answerer.Answerer` has them.
+        batch_tokens: most tokens of a batch; None is `automatic_batch`.
+        runtime: "torch", or "onnx" for a folder of ``ldt export``.
+
+    Attributes:
+        folder: the folder, which no answer names.
+        name: the name of the folder, which answers have in its place.
+        sha: a hash of the files that decide what the model answers.
+
+    Raises:
+        UserError: the folder or an option cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: str | None = None,
+        device: str = "auto",
+        precision: str = "auto",
+        batch_tokens: int | None = None,
+        runtime: Runtime = "torch",
+    ):
+        from ldt.inference.passages import Wanted
+        from ldt.inference.run_model import RunModel
+
+        found = find_model(folder)
+        trained = read_recipe(found, runtime)
+        options.check("stop", 1 if batch_tokens is None else batch_tokens, None, None, 0)
+        options.check_runtime(runtime, precision)
+        if trained.task.kind != "examples":
+            raise UserError(
+                f"{found}: {trained.task.name} goes on with texts at random; ldt predict does that"
+            )
+        recipe = options.changed(trained, None, None, None)
+        # No request names a file of this machine.
+        self.recipe = replace(recipe, data=recipe.data.model_copy(update={"evidence": None}))
+        self.runtime = runtime
+        run = RunModel(found, self.recipe, device, {}, Wanted(), 1, runtime)
+        self.precision = run.automatic() if precision == "auto" else precision
+        predictor, _ = run.predictor(self.precision)
+        self.predictor = cast(Any, predictor)
+        self.folder, self.name = found, found.resolve().name
+        self.sha = fingerprint(found, self.recipe)
+        self.batch_tokens = batch_tokens or automatic_batch(predictor)
+        # Once before there are threads: the tokenizers' library cannot be set while another reads.
+        if self.predictor.tokenizer.is_fast:
+            tokenize(self.predictor.tokenizer, "a b")
+        self.variant = lru_cache(VARIANTS)(self._variant)
+
+    @property
+    def task(self) -> AnyTask:
+        """The task of the run."""
+        return self.recipe.task
+
+    def _variant(self, asked: Options) -> "Variant":
+        """What encodes and decodes as a request asks for it.
+
+        Raises:
+            UserError: answers of the task do not have what it asks for.
+        """
+        return Variant(self, asked)
+
+    def example(self, fields: Mapping[str, Any], number: int) -> Example:
+        """A document of a request as a record of the user's files.
+
+        Args:
+            fields: by the names that the task has for them, or by those of the files.
+            number: of the document in its request, from 1; its id where it has none.
+
+        Raises:
+            DataError: its id is neither text nor a whole number.
+        """
+        names = (self.task.document, *self.task.fields)
+        paths = {name: self.path(name) for name in names}
+        record = {paths.get(name, name): value for name, value in fields.items()}
+        example = Example(record, number, f"input {number:,}", record=number)
+        example.id = identified(example, self.recipe.data.id)
+        return example
+
+    def path(self, name: str) -> str:
+        """Where the records of the training have a field of the task."""
+        task = self.task
+        if hasattr(task, "path"):
+            return task.path(name, self.recipe.data)
+        return self.recipe.data.text if name == task.document else name
+
+
+class Variant:
+    """A model that answers as a request asks for it: a `ldt.inference.group.Predictor`.
+
+    Attributes:
+        alone: whether decoding takes the model as well.
+    """
+
+    def __init__(self, served: Served, asked: Options):
+        from ldt.inference.passages import Explaining, Wanted
+
+        task, data = served.recipe.task, served.recipe.data
+        shown = {"raw_scores": asked.raw_scores, "label_sets": asked.label_sets}
+        options.check_shown(task, asked.raw_scores, asked.label_sets)
+        about = asked.passages, asked.passages_by, (), asked.chunks
+        wanted = Wanted(*about, batch_tokens=served.batch_tokens, unit=asked.passages_unit)
+        wanted.check(task, served.precision, served.runtime)
+        task = options.changed(served.recipe, asked.n_best, None, None).task
+        if asked.truncate and "truncate" in task.overflows:
+            data = data.model_copy(update={"overflow": "truncate"})
+        predictor = copy(served.predictor)
+        vars(predictor).update(shown, task=task, data=data)
+        self.asked, self.task = asked, task
+        self.max_length = predictor.max_length
+        self.predictor: Predictor = predictor
+        self.alone = bool(wanted.keys()) and getattr(task, "rests_on", None) == "logits"
+        if wanted.keys():
+            self.predictor = Explaining(predictor, wanted)
+        self.outputs, self.decode = self.predictor.outputs, self.predictor.decode
+
+    def encode(self, example: Example) -> list[Feature]:
+        """The inputs of a document.
+
+        Raises:
+            DataError: it cannot be used, or would not be read to its end, which nobody allowed.
+        """
+        features = self.predictor.encode(example)
+        flags = features[0].get("flags", {})
+        if self.asked.truncate or not (flags.get("truncated") or flags.get("question_cut")):
+            return features
+        what = "the question is too long"
+        if unread := flags.get("unread_tokens"):
+            what = f"{unread:,} of {features[0]['tokens']:,} tokens would not be read"
+        raise DataError(f'{example.where}: {what}; "truncate": true has it cut')
+
+
+def automatic_batch(predictor: Any) -> int:
+    """Tokens of a batch where nobody says how many.
+
+    A GPU wants many. A CPU is as fast with few, and a short document that came a moment too late
+    waits the less for a batch to end.
+    """
+    return 16384 if str(getattr(predictor, "device", "")).startswith("cuda") else 2048

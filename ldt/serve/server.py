@@ -1,0 +1,183 @@
+"""The server as a process: its address, its signals, and how it ends."""
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ldt.data.strict_json import json_line
+from ldt.errors import UserError
+from ldt.serve.app import App
+from ldt.serve.limits import is_loopback
+
+log = logging.getLogger("ldt")
+
+TWICE = 1.0  # seconds within which a second signal is the same wish, sent to a group and to us
+IDLE = 10  # seconds in which a connection has to bring a request
+CLOSING = 5  # seconds for answers to leave when the last one is made
+
+
+class Protocol(H11Protocol):
+    """HTTP/1.1 whose connections must bring a request in time, and whose errors are JSON."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Give it its time; what follows a response has as much from uvicorn."""
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; only a whole head, no single byte of it, ends the waiting."""
+        self.conn.receive_data(data)
+        self.handle_events()
+
+    def send_400_response(self, msg: str) -> None:
+        """Say that this is no HTTP, where that can still be said, and close."""
+        body = json_line({"error": "invalid HTTP request", "error_type": "Validation"}).rstrip()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        try:
+            sent = [h11.Response(status_code=400, headers=headers, reason=b"Bad Request")]
+            for event in (*sent, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        except h11.LocalProtocolError:  # a response is on its way
+            pass
+        self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """A server that drains at the first signal, and is gone at the second.
+
+    uvicorn would end the process by the signal again, which then is no clean end.
+
+    Args:
+        draining: seconds for the requests that are here when the signal comes.
+
+    Attributes:
+        number: of the signal that came, 0 for none.
+        late: whether the seconds were over before all requests had answers.
+    """
+
+    def __init__(self, config: uvicorn.Config, app: App, draining: float):
+        super().__init__(config)
+        self.app, self.draining = app, draining
+        self.number, self.late = 0, False
+        self._came = 0.0
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Note signals while the server runs."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        wanted = [n for n in (signal.SIGINT, signal.SIGTERM) if _heard(n)]
+        before = {number: signal.signal(number, self.handle_exit) for number in wanted}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Begin to drain; at a second signal end at once."""
+        now = time.monotonic()
+        if self.number:
+            if now - self._came > TWICE:
+                os._exit(128 + sig)
+            return
+        self.number, self._came = sig, now
+        self.app.draining = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say where."""
+        await super().startup(sockets)
+        for place in sockets or ():
+            host, port = place.getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            log.info(f"{self.app.served.name} at http://{shown}:{port}")
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to end: until the last request has its answer others are told that it is late."""
+        if self.app.draining:
+            self.late = bool(self.app.active) and time.monotonic() - self._came > self.draining
+            self.should_exit = self.late or not self.app.active
+        return await super().on_tick(counter)
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket at an address, which does not listen yet.
+
+    Raises:
+        UserError: the address cannot be had.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        found = socket.socket(family, kind, proto)
+        if os.name == "posix":
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+    except (OSError, UnicodeError, OverflowError) as error:
+        what = getattr(error, "strerror", None) or error
+        raise UserError(f"--host {host} --port {port}: {what}") from None
+    return found
+
+
+def check_key(host: str, key: str | None) -> None:
+    """Refuse to answer other machines without a key.
+
+    Raises:
+        UserError: it would.
+    """
+    if key is None and not is_loopback(host):
+        raise UserError(
+            f"--host {host}: other machines can reach it; --api-key-file FILE, or LDT_API_KEY, "
+            "names the key that they must have"
+        )
+
+
+def run(app: App, place: socket.socket, draining: float) -> int:
+    """Serve until a signal comes and all requests have answers; the number of the signal."""
+    server = Server(config(app), app, draining)
+    server.run(sockets=[place])
+    app.close(0.0 if server.late else CLOSING)
+    if server.late:
+        log.warning(f"stopped after {draining:g} seconds with requests that had no answer")
+    return server.number
+
+
+def config(app: App) -> uvicorn.Config:
+    """How uvicorn serves it."""
+    return uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        log_level="critical",  # what goes wrong is told by the app
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=IDLE,
+        timeout_graceful_shutdown=CLOSING,
+        backlog=2048,
+    )
+
+
+def _heard(number: int) -> bool:
+    return signal.getsignal(number) is not signal.SIG_IGN

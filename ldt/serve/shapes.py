@@ -1,0 +1,360 @@
+"""Requests and answers in the shapes of TEI 1.9 and of huggingface_hub's InferenceClient.
+
+No HTTP here. A request becomes `Asked`: documents, options, and what its answers are made into.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from ldt.data.strict_json import Decoder, JsonError
+from ldt.errors import did_you_mean, kind, listed
+from ldt.inference.group import Answer
+from ldt.serve.answers import SHAPES, SPANS, outputs, ranked
+from ldt.serve.bodies import Infer, Native, Parameters, Predict, Tokenize
+from ldt.serve.model import Options, Served
+from ldt.serve.refused import Refused, invalid
+
+MOST_READ = 50_000_000  # characters: those of a document times those asked about it
+DEEPEST = 20  # levels of a body
+RANKED = ("multiple_choice", "wikihop")
+# Further names of fields for /rank, so that one request suits both tasks.
+_ALSO = {
+    "multiple_choice": {"query": "question", "candidates": "choices", "supports": "context"},
+    "wikihop": {"question": "query", "choices": "candidates", "context": "supports"},
+}
+# Route -> tasks that it is for; all others are for any.
+ROUTES = {
+    "entities": ("token_classification",),
+    "rank": RANKED,
+    "summarize": ("summarization",),
+}
+
+
+@dataclass
+class Asked:
+    """A request that can be answered.
+
+    Attributes:
+        documents: records, by the names of the task's fields.
+        shape: makes the body of the answer.
+    """
+
+    documents: list[dict[str, Any]]
+    options: Options
+    shape: Callable[[list[Answer]], Any]
+    characters: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.characters = sum(map(_characters, self.documents))
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+def parsed(body: bytes) -> Any:
+    """The value of a body.
+
+    Raises:
+        Refused: it is no JSON, by the standard; 400.
+    """
+    decoder = Decoder()
+    try:
+        text = body.decode("utf-8").strip(" \t\r\n")
+        value, end = decoder.decode(text)
+    except UnicodeDecodeError:
+        raise Refused(400, "Validation", "not UTF-8") from None
+    except JsonError as error:
+        raise Refused(400, "Validation", str(error)) from None
+    if end < len(text):
+        raise Refused(400, "Validation", "more text after the JSON value")
+    if decoder.problems:
+        raise Refused(400, "Validation", decoder.problems[0])
+    if _too_deep(value):
+        raise Refused(400, "Validation", "not JSON that can be read: nested too deep")
+    return value
+
+
+def checked(shape: type[Body], value: Any) -> Body:
+    """A value as a body of a shape.
+
+    Raises:
+        Refused: a field is missing, unknown or of another type; 422.
+    """
+    if not isinstance(value, dict):
+        raise invalid(f"{kind(value)}, expected an object")
+    try:
+        return shape.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        path = [str(part) for part in first["loc"] if "[" not in str(part) and part != "str"]
+        name = path[-1] if path else ""
+        if first["type"] == "extra_forbidden":
+            near = did_you_mean(name, shape.model_fields) if len(path) == 1 else ""
+            raise invalid(f"{'.'.join(path)[:100]!r} cannot be set here{near}") from None
+        words = first["msg"][:1].lower() + first["msg"][1:]
+        raise invalid(f"{'.'.join(path)[:100]}: {words}") from None
+
+
+def predict(value: Any, served: Served) -> Asked:
+    """What /predict is asked for."""
+    body = checked(Predict, value)
+    given, task = body.parameters or Parameters(), served.task
+    options: dict[str, Any] = {"truncate": bool(body.truncate), "raw_scores": body.raw_scores}
+    if task.name == "classification":
+        _check_function(given.function_to_apply, served)
+        options["raw_scores"] |= given.function_to_apply == "none"
+    elif task.name in SPANS and given.top_k is not None:
+        options["n_best"] = given.top_k
+    _check_parameters(given, served)
+    single, documents = _inputs(body.inputs, served)
+    one = SHAPES.get(task.name, lambda answer, given: answer)
+    nested = task.name == "summarization" or (
+        task.name == "classification" and body.parameters is not None
+    )
+
+    def shape(answers: list[Answer]) -> Any:
+        shaped = [one(answer, given) for answer in answers]
+        return shaped[0] if single and not nested else shaped
+
+    return Asked(documents, Options(**options), shape)
+
+
+def _check_function(function: str | None, served: Served) -> None:
+    """Refuse probabilities of another kind than those that the model was trained for."""
+    several = served.predictor.config.problem_type == "multi_label_classification"
+    right = "sigmoid" if several else "softmax"
+    if function not in (None, "none", right):
+        raise invalid(f"function_to_apply: {function}, this model answers by {right}")
+
+
+def _check_parameters(given: Parameters, served: Served) -> None:
+    """Refuse parameters that mean nothing to the task."""
+    takes = {
+        "classification": {"function_to_apply", "top_k"},
+        "token_classification": {"aggregation_strategy", "ignore_labels"},
+        **dict.fromkeys(SPANS, {"top_k", "handle_impossible_answer"}),
+    }
+    for name in given.model_fields_set:
+        if getattr(given, name) is not None and name not in takes.get(served.task.name, ()):
+            raise invalid(f"parameters.{name} means nothing to {served.task.name}")
+
+
+def _inputs(inputs: Any, served: Served) -> tuple[bool, list[dict[str, Any]]]:
+    """Whether there is one document, and the documents, of ``inputs``."""
+    task = served.task
+    if isinstance(inputs, dict):
+        return True, [_fields(inputs, served, strict=True)]
+    if isinstance(inputs, list) and not inputs:
+        raise Refused(400, "Empty", "inputs cannot be empty", "batch_size")
+    if isinstance(inputs, list) and isinstance(inputs[0], dict):
+        for number, each in enumerate(inputs, 1):
+            if not isinstance(each, dict):
+                raise invalid(f"inputs: {kind(each)} as number {number:,}, expected an object")
+        return False, [_fields(each, served, strict=True) for each in inputs]
+    if asked := getattr(task, "asked", ()):
+        names = listed([task.document, *asked])
+        raise invalid(f"inputs: {kind(inputs)}, expected an object with {names}")
+    if isinstance(inputs, str):
+        return True, [{task.document: inputs}]
+    if task.name != "classification":
+        return False, [{task.document: _text(each)} for each in inputs]
+    if not isinstance(inputs[0], list):
+        if len(inputs) > 2:
+            raise invalid('inputs: a list of texts; a batch is a list of lists, [["a"], ["b"]]')
+        return True, [{task.document: _alone(inputs)}]
+    return False, [{task.document: _alone(each)} for each in inputs]
+
+
+def _alone(texts: Any) -> str:
+    """The text of a list of one, as TEI has it."""
+    if isinstance(texts, list) and len(texts) == 2:
+        raise invalid('inputs: two texts are a pair, this model reads one; [["a"], ["b"]] is two')
+    if not isinstance(texts, list) or len(texts) != 1:
+        raise invalid(f"inputs: {kind(texts)}, expected a list of one text")
+    return _text(texts[0])
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise invalid(f"inputs: {kind(value)}, expected text")
+    return value
+
+
+def native(value: Any, served: Served, route: str) -> Asked:
+    """What /answer, /entities, /rank or /summarize is asked for.
+
+    Args:
+        route: without the slash.
+    """
+    task = served.task
+    if task.name not in ROUTES.get(route, (task.name,)):
+        right = " or ".join(ROUTES[route])
+        what = f"/{route} is for a model of {right}, this one is of {task.name}: /answer"
+        raise Refused(424, "Backend", what, "model_type")
+    body = checked(Native, value)
+    own = dict(body.model_extra or {})
+    if body.documents is not None and own:
+        raise invalid(f"{min(own)[:100]!r} cannot be set beside documents")
+    single = body.documents is None
+    documents = [own] if body.documents is None else body.documents
+    if not documents:
+        raise Refused(400, "Empty", "documents cannot be empty", "batch_size")
+    documents = [_fields(each, served, strict=single) for each in documents]
+    asked = {name: getattr(body, name) for name in Native.model_fields if name != "documents"}
+    ranking = route == "rank"
+    if ranking:
+        asked["n_best"] = sys.maxsize if "n_best" in type(task).model_fields else None
+    options = Options(**asked | {"truncate": bool(body.truncate)})
+
+    def shape(answers: list[Answer]) -> Any:
+        if ranking:
+            pairs = zip(answers, documents, strict=True)
+            answers = [ranked(answer, document, body.n_best) for answer, document in pairs]
+        return answers[0] if single else answers
+
+    return Asked(documents, options, shape)
+
+
+def _fields(given: Mapping[str, Any], served: Served, strict: bool) -> dict[str, Any]:
+    """The fields of a document by the task's names.
+
+    Args:
+        strict: whether a field that the task does not have is refused.
+    """
+    task = served.task
+    also = {"text": task.document} | _ALSO.get(task.name, {})
+    here = [name for name in (task.document, *task.fields) if name != "context_file"]
+    known = {"id", *here, *(served.path(name).partition(".")[0] for name in here)}
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        right = name if name in known else also.get(name, name)
+        if right not in known:
+            if strict:
+                near = did_you_mean(name, [*known, *Native.model_fields])
+                raise invalid(f"no field {name[:100]!r}{near}; it has {listed(sorted(known))}")
+            if getattr(task, "reads_files", False):  # a request names no file of this machine
+                continue
+        if right in found:
+            raise invalid(f"field {right!r} is there under two names")
+        found[right] = value
+    if task.name == "wikihop" and isinstance(found.get("supports"), str):
+        found["supports"] = [found["supports"]]
+    _check_size(found, getattr(task, "asked", ()))
+    return found
+
+
+def _check_size(fields: Mapping[str, Any], asked: Sequence[str]) -> None:
+    """Refuse a document that is read once for each of very many choices."""
+    several = [len(fields[name]) for name in asked if isinstance(fields.get(name), list)]
+    if several and max(several) * _characters(fields) > MOST_READ:
+        raise invalid(f"{max(several):,} choices for a document of this length are too many")
+
+
+def _characters(value: Any) -> int:
+    """Of all texts in a value, with one for anything else."""
+    total, stack = 0, [value]
+    while stack:
+        each = stack.pop()
+        if isinstance(each, dict | list):
+            stack.extend(each.values() if isinstance(each, dict) else each)
+        else:
+            total += len(each) if isinstance(each, str) else 1
+    return total
+
+
+def _too_deep(value: Any) -> bool:
+    """Whether lists and objects stand more than `DEEPEST` deep in each other."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def infer(value: Any, served: Served) -> Asked:
+    """What /v2/models/NAME/infer is asked for."""
+    body = checked(Infer, value)
+    sizes = {len(tensor.data) for tensor in body.inputs}
+    if any(tensor.shape != [len(tensor.data)] for tensor in body.inputs) or len(sizes) > 1:
+        raise invalid("inputs: of each the shape is [n], the number of its data")
+    if sizes == {0}:
+        raise Refused(400, "Empty", "inputs cannot be empty", "batch_size")
+    columns = {tensor.name: tensor.data for tensor in body.inputs}
+    if len(columns) < len(body.inputs):
+        raise invalid("inputs: two have one name")
+    rows = zip(*columns.values(), strict=True)
+    documents = [_fields(dict(zip(columns, row, strict=True)), served, strict=True) for row in rows]
+
+    def shape(answers: list[Answer]) -> Any:
+        about = {"model_name": served.name, **({} if body.id is None else {"id": body.id})}
+        return about | {"outputs": outputs(answers)}
+
+    return Asked(documents, Options(), shape)
+
+
+def tokenized(value: Any, served: Served, most: int) -> list[list[dict[str, Any]]]:
+    """The tokens of texts, as TEI's /tokenize has them."""
+    body = checked(Tokenize, value)
+    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    check_batch(len(texts), most)
+    tokenizer = getattr(served.predictor.tokenizer, "backend_tokenizer", None)
+    if tokenizer is None:
+        raise Refused(424, "Backend", "the tokenizer of this model names no places", "model_type")
+    found = []
+    for text in texts:
+        made = tokenizer.encode(text, add_special_tokens=body.add_special_tokens)
+        rows = zip(made.ids, made.tokens, made.special_tokens_mask, made.offsets, strict=True)
+        found.append(
+            [
+                {"id": number, "text": token if special else text[start:end], "special": special}
+                | {"start": None if special else start, "stop": None if special else end}
+                for number, token, special, (start, end) in (
+                    (number, token, bool(mask), place) for number, token, mask, place in rows
+                )
+            ]
+        )
+    return found
+
+
+def check_batch(size: int, most: int) -> None:
+    """Refuse a request of too many documents."""
+    if not size:
+        raise Refused(400, "Empty", "inputs cannot be empty", "batch_size")
+    if size > most:
+        what = f"batch size {size} > maximum allowed batch size {most}"
+        raise Refused(422, "Validation", what, "batch_size")
+
+
+def labels(served: Served) -> dict[str, Any]:
+    """The labels of a model as TEI's /info has them; none where it has no classes."""
+    names = getattr(served.predictor.config, "id2label", None) or {}
+    if served.task.name not in ("classification", "token_classification"):
+        return {}
+    return {
+        "id2label": {str(number): name for number, name in names.items()},
+        "label2id": {name: number for number, name in names.items()},
+    }
+
+
+def described(served: Served) -> dict[str, Any]:
+    """A model as the Open Inference Protocol describes it."""
+    task = served.task
+    inputs = [task.document, *getattr(task, "asked", ())]
+    return {
+        "name": served.name,
+        "versions": ["1"],
+        "platform": f"ldt_{served.runtime}",
+        "inputs": [{"name": name, "datatype": "BYTES", "shape": [-1]} for name in inputs],
+        "outputs": [{"name": "answer", "datatype": "BYTES", "shape": [-1]}],
+    }

@@ -1,0 +1,353 @@
+"""Requests of the clients that there are, over HTTP, and their answers beside ldt predict's."""
+
+import json
+import math
+import random
+import re
+import shutil
+import threading
+from contextlib import ExitStack
+
+import pytest
+from recipe_data import LINES
+from served import LONG, assert_same, predicted
+
+pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+pytest.importorskip("starlette", reason="starlette is not installed")
+from serving import post, running  # noqa: E402
+
+from ldt.serve.limits import Limits  # noqa: E402
+from ldt.serve.model import Served  # noqa: E402
+
+WORDS = "the party of this agreement ends and other first part".split()
+
+
+@pytest.fixture
+def client(monkeypatch):
+    """`InferenceClient` of an address here, which it may call though the hub is out of reach."""
+    from huggingface_hub import InferenceClient, constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    return InferenceClient
+
+
+def scores(answer):
+    """An answer of ldt predict in TEI's shape."""
+    best = sorted(answer["scores"].items(), key=lambda item: -item[1])
+    return [{"score": score, "label": label} for label, score in best]
+
+
+@pytest.fixture(scope="module")
+def expected(runs, tmp_path_factory):
+    """The answers of ldt predict for some texts, by text."""
+    rng = random.Random(0)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 90))) for _ in range(30)]
+    texts += [LONG, "like"]
+    records = [{"id": f"d{n}", "text": text} for n, text in enumerate(texts)]
+    answers = predicted(runs("classification"), records, tmp_path_factory.mktemp("predicted"))
+    return dict(zip(texts, answers, strict=True))
+
+
+def test_the_curl_lines_of_tei_are_answered(serve, expected):
+    """As its documentation has them, byte for byte."""
+    here = serve("classification")
+    one = b'{"inputs":"like"}'
+    status, body = here.raw(post("/predict", one))
+    assert status == 200
+    assert_same(json.loads(body), scores(expected["like"]))
+    # curl sends this type with -H 'Content-Type: application/json', and Accept: */*
+    status, body = here.raw(
+        b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nUser-Agent: curl/8.5.0\r\nAccept: */*"
+        b"\r\nContent-Type: application/json\r\nContent-Length: 17\r\n\r\n" + one
+    )
+    assert_same(json.loads(body), scores(expected["like"]))
+    batch = b'{"inputs":[["like"],["like"]]}'
+    status, body = here.raw(post("/predict", batch))
+    assert_same(json.loads(body), [scores(expected["like"])] * 2)
+
+
+def test_answers_are_those_of_predict_alone_in_a_batch_and_under_load(serve, expected):
+    here, texts = serve("classification"), list(expected)
+    wanted = [scores(answer) for answer in expected.values()]
+    alone = [here.ask("/predict", {"inputs": text})[1] for text in texts]
+    assert_same(alone, wanted)
+    assert_same(here.ask("/predict", {"inputs": [[text] for text in texts]})[1], wanted)
+    found = {}
+
+    def caller(number):
+        order = random.Random(number).sample(range(len(texts)), len(texts))
+        got = {at: here.ask("/predict", {"inputs": texts[at]})[1] for at in order}
+        found[number] = [got[at] for at in range(len(texts))]
+
+    threads = [threading.Thread(target=caller, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(6):
+        assert_same(found[number], wanted)
+
+
+@pytest.mark.nightly
+def test_a_document_of_20000_tokens_is_answered_as_by_predict(serve, runs, tmp_path):
+    here = serve("classification")
+    text = " ".join(random.Random(1).choices(WORDS, k=18_000))
+    (answer,) = predicted(runs("classification"), [{"id": "d", "text": text}], tmp_path)
+    status, found, headers = here.ask("/answer", {"id": "d", "text": text}, timeout=600)
+    assert int(headers["x-compute-tokens"]) > 20_000
+    assert_same(found, answer)
+
+
+@pytest.mark.nightly
+def test_an_exported_model_is_served(tokenizer_folder, tmp_path):
+    for name in ("onnx", "onnxruntime", "onnxscript"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    from exported import make_run
+
+    from ldt.export import export
+
+    run = make_run(tokenizer_folder, tmp_path / "run", "classification")
+    export(str(run), tmp_path / "exported")
+    records = [{"id": f"d{n}", "text": text} for n, text in enumerate(("like", LONG))]
+    wanted = predicted(run, records, tmp_path)
+    with running(Served(str(tmp_path / "exported"), runtime="onnx")) as here:
+        assert_same(here.ask("/answer", {"documents": records})[1], wanted)
+        status, found, _ = here.ask("/answer", {"text": "a", "passages": 1})
+        assert status == 422
+        assert "has no gradients" in found["error"]
+        chunks = {"text": LONG, "passages": 1, "passages_by": "chunks"}
+        assert here.ask("/answer", chunks)[0] == 200
+
+
+@pytest.mark.parametrize("path", ["", "/predict", "/invocations"])
+def test_inference_client_classifies(path, serve, expected, client):
+    here = serve("classification")
+    found = client(here.url + path).text_classification(LONG)
+    assert_same([{"score": e.score, "label": e.label} for e in found], scores(expected[LONG]))
+    (best,) = client(here.url).text_classification(LONG, top_k=1)
+    assert best.label == expected[LONG]["label"]
+    raw = client(here.url).text_classification(LONG, function_to_apply="none")
+    assert sum(e.score for e in raw) != pytest.approx(1)
+
+
+def test_inference_client_finds_entities(serve, runs, tmp_path, client):
+    text = "It is Party of the first part. " * 12
+    (answer,) = predicted(runs("token_classification"), [{"text": text}], tmp_path)
+    here = serve("token_classification")
+    found = client(here.url).token_classification(text)
+    assert len(found) == len(answer["entities"]) > 3
+    for one, other in zip(found, answer["entities"], strict=True):
+        assert (one.start, one.end, one.word) == (other["start"], other["end"], other["text"])
+        assert one.entity_group == other["label"]
+        assert abs(one.score - other["score"]) <= 2e-5
+        assert text[one.start : one.end] == one.word
+    assert client(here.url).token_classification(text, ignore_labels=["PER"]) == []
+
+
+def test_inference_client_answers_questions(serve, runs, tmp_path, client):
+    record = {"question": "who?", "context": LONG}
+    (answer,) = predicted(runs("triviaqa"), [record], tmp_path, n_best=3)
+    here = serve("triviaqa")
+    found = client(here.url).question_answering(**record)
+    assert (found.answer, found.start, found.end) == tuple(answer[k] for k in SPAN)
+    several = client(here.url).question_answering(**record, top_k=3)
+    assert [(e.answer, e.start, e.end) for e in several] == [
+        tuple(each[k] for k in SPAN) for each in answer["n_best"]
+    ]
+
+
+SPAN = ("answer", "start", "end")
+
+
+@pytest.fixture
+def changed(runs, tmp_path):
+    """A function that serves the run of a task with other values in its config."""
+    with ExitStack() as stack:
+
+        def serve(name, **values):
+            folder = shutil.copytree(runs(name), tmp_path / name)
+            config = json.loads((folder / "config.json").read_text())
+            (folder / "config.json").write_text(json.dumps(config | values))
+            return stack.enter_context(running(Served(str(folder))))
+
+        yield serve
+
+
+def test_several_labels_at_once_are_sigmoids(changed):
+    here = changed("classification", problem_type="multi_label_classification")
+    raw = here.ask("/predict", {"inputs": LONG, "raw_scores": True})[1]
+    body = {"inputs": LONG, "parameters": {"function_to_apply": "sigmoid"}}
+    for found in (here.ask("/predict", {"inputs": LONG})[1], here.ask("/", body)[1][0]):
+        wanted = [each | {"score": 1 / (1 + math.exp(-each["score"]))} for each in raw]
+        assert_same(found, wanted)
+    body["parameters"]["function_to_apply"] = "softmax"
+    status, found, _ = here.ask("/predict", body)
+    assert status == 422
+    assert "answers by sigmoid" in found["error"]
+
+
+def test_no_answer_is_an_answer_unless_the_caller_wants_none(changed, client):
+    here = changed("squad", no_answer_threshold=0.0)
+    record = {"question": "who?", "context": LONG}
+    own = here.ask("/answer", record)[1]
+    assert own["answer"] == ""
+    found = client(here.url).question_answering(**record)
+    assert (found.answer, found.start, found.end) == ("", 0, 0)
+    assert found.score == pytest.approx(own["no_answer"], abs=2e-5)
+    found = client(here.url).question_answering(**record, handle_impossible_answer=False)
+    assert (found.answer, found.start, found.end) == tuple(own[k] for k in ("best", *SPAN[1:]))
+    several = client(here.url).question_answering(**record, top_k=2)
+    assert [each.answer for each in several] == ["", own["best"]]
+
+
+def test_inference_client_summarizes(serve, client):
+    found = client(serve("summarization").url).summarization("the party agrees. it ends.")
+    assert isinstance(found.summary_text, str)
+
+
+@pytest.mark.parametrize(
+    ("task", "route", "options"),
+    [
+        ("classification", "answer", {"passages": 2, "chunks": True, "raw_scores": True}),
+        ("token_classification", "entities", {"passages": 1}),
+        ("squad", "answer", {"n_best": 3, "passages": 1}),
+        ("triviaqa", "answer", {}),
+        ("wikihop", "answer", {"n_best": 2}),
+        ("multiple_choice", "answer", {}),
+        ("hotpotqa", "answer", {}),
+        ("evidence_classification", "answer", {}),
+        ("summarization", "summarize", {}),
+    ],
+)
+def test_own_routes_give_the_answers_of_predict(task, route, options, serve, runs, tmp_path):
+    records = [{"id": f"d{n}"} | LINES[task](n) for n in range(1, 5)]
+    wanted = predicted(runs(task), records, tmp_path, **options)
+    here = serve(task)
+    status, found, headers = here.ask(f"/{route}", {"documents": records} | options)
+    assert status == 200
+    for each in found:
+        assert each["windows"] >= 1
+        wanted[found.index(each)].setdefault("windows", each["windows"])
+    by_name = [dict(sorted(each.items())) for each in found]
+    assert_same(by_name, [dict(sorted(each.items())) for each in wanted])
+    assert headers["x-windows"] == ",".join(str(each["windows"]) for each in found)
+
+
+@pytest.mark.parametrize("task", ["multiple_choice", "wikihop"])
+def test_choices_are_ranked(task, serve):
+    fields = {"query": "who?", "candidates": ["yes", "no", "both"], "context": LONG[:400]}
+    status, found, _ = serve(task).ask("/rank", fields)
+    assert status == 200
+    ranking = found["ranking"]
+    assert sorted(each["index"] for each in ranking) == [0, 1, 2]
+    assert [each["text"] for each in ranking] == [
+        fields["candidates"][each["index"]] for each in ranking
+    ]
+    assert [e["score"] for e in ranking] == sorted((e["score"] for e in ranking), reverse=True)
+    assert found["answer"] == ranking[0]["text"]
+    assert "n_best" not in found
+    assert len(serve(task).ask("/rank", fields | {"n_best": 2})[1]["ranking"]) == 2
+
+
+def test_a_document_is_cut_only_where_the_request_says_so(serve):
+    here = serve("classification")
+    whole = here.ask("/answer", {"text": LONG})[1]
+    cut = here.ask("/answer", {"text": LONG, "truncate": True})[1]
+    assert whole["windows"] > 5
+    assert "truncated" not in whole
+    assert cut["windows"] == 1
+    assert cut["truncated"] is True
+    status, found, _ = serve("summarization").ask("/summarize", {"text": LONG})
+    assert status == 422
+    assert "would not be read" in found["error"]
+    assert serve("summarization").ask("/summarize", {"text": LONG, "truncate": True})[0] == 200
+
+
+def test_the_open_inference_protocol(serve, expected):
+    here = serve("classification")
+    assert here.ask("/v2/health/live")[0] == here.ask("/v2/health/ready")[0] == 200
+    assert here.ask("/v2/models/classification/ready")[0] == 200
+    about = here.ask("/v2/models/classification")[1]
+    assert about["name"] == "classification"
+    assert about["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
+    tensor = {"name": "text", "shape": [2], "datatype": "BYTES", "data": [LONG, "like"]}
+    body = {"id": "7", "inputs": [tensor]}
+    status, found, _ = here.ask("/v2/models/classification/infer", body)
+    assert (status, found["model_name"], found["id"]) == (200, "classification", "7")
+    outputs = {each["name"]: each for each in found["outputs"]}
+    assert outputs["label"]["data"] == [expected[t]["label"] for t in (LONG, "like")]
+    wanted = [s for t in (LONG, "like") for s in expected[t]["scores"].values()]
+    assert_same(outputs["scores"]["data"], wanted)
+    assert outputs["scores"]["shape"] == [2, 2]
+    assert here.ask("/v2/models/other/infer", body)[0] == 404
+    assert here.ask("/v2/models/other")[0] == 404
+
+
+def test_tokens_have_their_places(serve):
+    status, (tokens,), _ = serve("classification").ask("/tokenize", {"inputs": "the party"})
+    assert status == 200
+    assert [t["special"] for t in tokens][:1] == [True]
+    inside = [t for t in tokens if not t["special"]]
+    assert [t["text"] for t in inside] == ["the party"[t["start"] : t["stop"]] for t in inside]
+    assert "".join(t["text"] for t in inside).replace(" ", "") == "theparty"
+    body = {"inputs": ["a", "b"], "add_special_tokens": False}
+    found = serve("classification").ask("/tokenize", body)[1]
+    assert len(found) == 2
+    assert not any(t["special"] for text in found for t in text)
+
+
+def test_a_browser_gets_the_page_and_others_an_empty_answer(serve):
+    here = serve("classification")
+    status, content, headers = here.ask("/", headers={"Accept": "text/html,*/*;q=0.8"})
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert content.startswith(b"<!doctype html>")
+    assert "default-src 'none'" in headers["content-security-policy"]
+    for accept in ("*/*", "application/json"):
+        assert here.ask("/", headers={"Accept": accept})[:2] == (200, b"")
+
+
+def test_info_names_limits_and_no_path(serve, runs):
+    status, info, _ = serve("classification").ask("/info")
+    assert status == 200
+    assert info["model_id"] == "classification"
+    assert info["model_type"]["classifier"]["id2label"] == {"0": "a", "1": "b"}
+    assert info["max_client_batch_size"] == 32
+    assert info["auto_truncate"] is False
+    assert str(runs("classification").parent) not in json.dumps(info)
+
+
+def test_the_openapi_document_names_the_routes_and_is_one(serve):
+    found = serve("squad").ask("/openapi.json")[1]
+    assert found["openapi"].startswith("3.1")
+    assert {"/predict", "/answer", "/tokenize", "/info"} <= set(found["paths"])
+    assert {"question", "context", "passages"} <= set(
+        found["components"]["schemas"]["Native"]["properties"]
+    )
+    text = json.dumps(found)
+    for name in set(re.findall(r"#/components/schemas/(\w+)", text)):
+        assert name in found["components"]["schemas"]
+    for path in found["paths"]:
+        method = "POST" if "post" in found["paths"][path] else "GET"
+        place = path.replace("{name}", "squad")
+        assert serve("squad").ask(place, b"{}" if method == "POST" else None)[0] != 404
+
+
+def test_metrics_count_by_the_names_of_tei(runs):
+    with running(Served(str(runs("classification"))), Limits(documents=4)) as here:
+        assert here.ask("/predict", {"inputs": "a"})[0] == 200
+        assert here.ask("/predict", {"inputs": [["a"], ["b"]]})[0] == 200
+        assert here.ask("/predict", {"inputs": [["a"]] * 5})[0] == 422
+        assert here.ask("/predict", {})[0] == 422
+        text = here.ask("/metrics")[1].decode()
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
+    assert lines['te_request_count{method="single"}'] == "1"
+    assert lines['te_request_count{method="batch"}'] == "1"
+    assert lines['te_request_success{method="batch"}'] == "1"
+    assert lines['te_request_failure{err="batch_size"}'] == "1"
+    assert lines['te_request_failure{err="validation"}'] == "1"
+    assert lines["te_predict_success"] == "3"
+    assert lines["te_request_duration_count"] == "2"
+    assert lines["te_predict_duration_count"] == "3"
+    assert lines['te_request_input_length_bucket{le="+Inf"}'] == "3"
+    assert int(lines["te_batch_next_size_count"]) >= 2
+    assert lines["te_queue_size"] == "0"

@@ -1,0 +1,348 @@
+"""The server's page: its headers, and what people see of a server that the tests make up."""
+
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from browsers import browser  # noqa: F401
+from report_examples import HOSTILE
+
+from ldt.serve.page import page, wanted
+
+EMOJI = "😀 The tenant, 𝔄cme Ltd, pays\r\nrent in May. It ends in June."
+TEXT = EMOJI.replace("\r\n", "\n")  # as a browser sends it
+INFO = {"model_id": "contracts", "task": "classification", "max_chunk_length": 4096}
+
+
+def place(words):
+    """A span as an answer has it, in characters."""
+    start = TEXT.index(words)
+    return {"start": start, "end": start + len(words), "text": words, "score": 0.75}
+
+
+LABELLED = {
+    "id": 1,
+    "label": "lease",
+    "scores": {"lease": 0.9, "loan": 0.1},
+    "windows": 3,
+    "passages": [place("pays\nrent in May."), place("rent")],
+}
+
+
+class Server(ThreadingHTTPServer):
+    """A server of the page.
+
+    Attributes:
+        info: what /info answers.
+        answers: route -> function of a body that gives (status, body of the answer).
+        asked: (route, body, headers) of each POST.
+    """
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.info, self.answers, self.asked, self.key = INFO, {}, [], None
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def reply(self, status, body, headers):
+        self.send_response(status)
+        for name, value in {"content-length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def as_json(self, status, value):
+        self.reply(status, json.dumps(value).encode(), {"content-type": "application/json"})
+
+    def refused(self):
+        if self.server.key and self.headers["authorization"] != f"Bearer {self.server.key}":
+            self.reply(401, b"", {})
+            return True
+        return False
+
+    def do_GET(self):
+        if self.path == "/":
+            body, headers = page()
+            self.reply(200, body, headers)
+        elif not self.refused():
+            self.as_json(200, self.server.info)
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.asked.append((self.path, body, dict(self.headers)))
+        if not self.refused():
+            self.as_json(*self.server.answers[self.path.strip("/")](body))
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    made = Server()
+    threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True).start()
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+@pytest.fixture
+def opened(browser, server):  # noqa: F811
+    """A function that opens the page; afterwards nothing was said, and nobody else was asked."""
+    said, urls, contexts = [], [], []
+
+    def open_page(**options):
+        contexts.append(browser.new_context(viewport={"width": 1300, "height": 900}, **options))
+        shown = contexts[-1].new_page()
+        shown.set_default_timeout(20_000)
+        shown.on("console", lambda message: said.append(message.text))
+        shown.on("pageerror", lambda error: said.append(str(error)))
+        shown.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
+        shown.on("request", lambda request: urls.append(request.url))
+        shown.goto(server.url)
+        return shown
+
+    open_page.said = said
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert [each for each in said if "status of 4" not in each] == []  # Chromium tells of any 4xx
+    assert [url for url in urls if not url.startswith((server.url, "data:,"))] == []
+
+
+def ask(shown, text=TEXT, **fields):
+    for name, value in fields.items():
+        shown.fill(f"#field-{name}", value)
+    shown.fill("#text", text)
+    shown.locator("#ask:not([disabled])").click()
+    shown.locator("#result:not([hidden])").wait_for()
+
+
+def marks(shown, kind):
+    return shown.locator(f".document mark.{kind}").all_text_contents()
+
+
+# -- without a browser
+
+
+@pytest.mark.parametrize(
+    ("accept", "right"),
+    [
+        ("text/html,application/xhtml+xml;q=0.9,*/*;q=0.8", True),
+        ("application/json, text/html;q=0.5", True),
+        ("*/*", False),
+        ("application/json", False),
+        ("", False),
+    ],
+)
+def test_browsers_alone_get_the_page(accept, right):
+    assert wanted(accept) is right
+
+
+def test_the_policy_names_all_that_may_run_and_the_page_has_no_address_outside():
+    body, headers = page()
+    text = body.decode()
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+    assert policy.count("sha256-") == 2
+    assert not re.search(r"https?:|//[a-z]|\son[a-z]+=|\sstyle=|innerHTML|insertAdjacent", text)
+    assert len(re.findall("<script", text)) == len(re.findall("<style", text)) == 1
+
+
+# -- in a browser
+
+
+@pytest.mark.browser
+def test_a_document_is_classified_with_its_passages_where_they_are(server, opened):
+    server.answers["answer"] = lambda body: (200, LABELLED)
+    shown = opened()
+    ask(shown, EMOJI)
+    assert server.asked[0][:2] == ("/answer", {"text": TEXT, "passages": 3})
+    assert shown.locator("#verdict").inner_text() == "lease"
+    assert shown.locator("#model").inner_text() == "contracts"
+    assert "read in 3 windows" in shown.locator("#status").inner_text()
+    assert shown.locator("tbody th").all_inner_texts() == ["lease", "loan"]
+    assert marks(shown, "passage") == ["pays\n", "rent", " in May."]
+    whole = shown.locator(".document").evaluate(
+        """(each) => { const text = each.cloneNode(true);
+        text.querySelectorAll('.tag').forEach((tag) => tag.remove()); return text.textContent; }"""
+    )
+    assert whole == TEXT
+    assert shown.locator(".jump").all_text_contents() == ["pays\nrent in May.", "rent"]
+    shown.locator(".jump").first.click()
+    assert shown.evaluate("document.activeElement.id") == "mark-0"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("task", "route", "fields", "answer", "verdict", "sent"),
+    [
+        (
+            "squad",
+            "answer",
+            {"question": "When?"},
+            {"answer": "in May", **place("in May")},
+            "in May",
+            {"question": "When?", "context": TEXT, "passages": 3},
+        ),
+        (
+            "squad",
+            "answer",
+            {"question": "Who?"},
+            {"answer": "", "no_answer": 0.9, **place("in May")},
+            "No answer in this document",
+            {"question": "Who?", "context": TEXT, "passages": 3},
+        ),
+        (
+            "token_classification",
+            "entities",
+            {},
+            {"entities": [place("𝔄cme Ltd") | {"label": "ORG"}]},
+            "1 entity",
+            {"text": TEXT},
+        ),
+        (
+            "multiple_choice",
+            "rank",
+            {"question": "When?", "choices": "May\n\n June "},
+            {"ranking": [{"text": "June", "score": 0.8}, {"text": "May", "score": 0.2}]},
+            "June",
+            {"question": "When?", "choices": ["May", "June"], "context": TEXT, "passages": 3},
+        ),
+        (
+            "summarization",
+            "summarize",
+            {},
+            {"summary": "Rent is paid."},
+            "Rent is paid.",
+            {"text": TEXT},
+        ),
+    ],
+    ids=["span", "no answer", "entities", "ranking", "summary"],
+)
+def test_each_task_is_asked_at_its_route(
+    server, opened, task, route, fields, answer, verdict, sent
+):
+    server.info = INFO | {"task": task}
+    server.answers[route] = lambda body: (200, answer)
+    shown = opened()
+    shown.locator("#ask:not([disabled])").wait_for()
+    ask(shown, **fields)
+    assert server.asked[0][:2] == (f"/{route}", sent)
+    assert shown.locator("#verdict").inner_text() == verdict
+    named = [*answer.get("entities", ()), *([answer] if answer.get("answer") else [])]
+    assert marks(shown, "answer") == [each["text"] for each in named]
+
+
+@pytest.mark.browser
+def test_a_task_without_a_form_takes_records(server, opened):
+    server.info = INFO | {"task": "qasper"}
+    server.answers["answer"] = lambda body: (200, {"answer": "yes"})
+    shown = opened()
+    shown.locator("#ask:not([disabled])").wait_for()
+    ask(shown, '{"question": "Why?", "paragraphs": ["a"]}')
+    assert server.asked[0][1] == {"question": "Why?", "paragraphs": ["a"]}
+    shown.fill("#text", "{")
+    shown.locator("#ask").click()
+    assert shown.locator("#problem").inner_text() == "This is no record in JSON."
+
+
+@pytest.mark.browser
+def test_hostile_text_is_inert(server, opened):
+    text = HOSTILE.replace("\0", "")
+    there = {"start": 0, "end": len(text), "text": text, "label": text}
+    server.info = INFO | {"model_id": text, "task": "token_classification"}
+    server.answers["entities"] = lambda body: (200, {"entities": [there], text: text})
+    shown = opened()
+    ask(shown, text)
+    assert shown.locator("#model").text_content() == text
+    assert marks(shown, "answer") == [text]
+    assert shown.locator("img, main script").count() == 0
+    assert shown.evaluate("document.scripts.length") == 1
+    server.answers["entities"] = lambda body: (422, {"error": text, "error_type": text})
+    shown.locator("#ask").click()
+    shown.locator("#problem:not([hidden])").wait_for()
+    assert shown.locator("#problem").text_content() == text
+
+
+@pytest.mark.browser
+def test_a_server_with_a_key_is_asked_with_it(server, opened):
+    server.key = "secret"
+    server.answers["answer"] = lambda body: (200, LABELLED)
+    shown = opened()
+    shown.locator("#key-label:not([hidden])").wait_for()
+    assert shown.locator("#problem").inner_text() == "The server wants its key."
+    shown.fill("#key", "secret")
+    shown.locator("#key").press("Tab")
+    ask(shown)
+    assert server.asked[0][2]["authorization"] == "Bearer secret"
+    assert "secret" not in shown.evaluate("JSON.stringify([localStorage, sessionStorage])")
+
+
+@pytest.mark.browser
+def test_a_model_without_passages_answers_without_and_says_why(server, opened):
+    server.answers["answer"] = lambda body: (
+        (422, {"error": "no passages here", "error_type": "Validation"})
+        if "passages" in body
+        else (200, LABELLED | {"passages": []})
+    )
+    shown = opened()
+    ask(shown)
+    assert shown.locator("#status").inner_text().endswith("Without passages: no passages here")
+    server.answers["answer"] = lambda body: (429, {"error": "overloaded"})
+    shown.locator("#ask").click()
+    shown.locator("#problem:not([hidden])").wait_for()
+    assert len(server.asked) == 3, "asked once more only where passages may be the reason"
+
+
+@pytest.mark.browser
+def test_keys_and_files_do_all_of_it(server, opened, tmp_path):
+    server.answers["answer"] = lambda body: (200, LABELLED)
+    shown = opened()
+    shown.locator("#ask:not([disabled])").wait_for()
+    file = tmp_path / "contract.txt"
+    file.write_bytes(EMOJI.encode())
+    shown.set_input_files("#file", file)
+    shown.locator("#status", has_text="contract.txt").wait_for()
+    shown.locator("#text").press("Control+Enter")
+    shown.locator("#result:not([hidden])").wait_for()
+    assert server.asked[0][1]["text"] == TEXT
+    assert shown.evaluate("document.activeElement.id") == "answered"
+    dropped = shown.evaluate_handle(
+        """() => { const data = new DataTransfer();
+        data.items.add(new File(['dropped here'], 'b.txt', {type: 'text/plain'})); return data; }"""
+    )
+    shown.dispatch_event("body", "drop", {"dataTransfer": dropped})
+    shown.locator("#status", has_text="b.txt").wait_for()
+    assert shown.input_value("#text") == "dropped here"
+    file.write_bytes(b"PK\0\1")
+    shown.set_input_files("#file", file)
+    shown.locator("#problem", has_text="contract.txt is no text file").wait_for()
+    assert shown.input_value("#text") == "dropped here"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [400, 1500])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_width_scrolls_sideways_and_no_scheme_bars_anyone(server, opened, width, scheme):
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe is not installed"
+    )
+    server.answers["answer"] = lambda body: (200, LABELLED)
+    shown = opened(color_scheme=scheme)
+    shown.set_viewport_size({"width": width, "height": 900})
+    for answered in (False, True):
+        if answered:
+            ask(shown)
+        assert shown.evaluate("document.documentElement.scrollWidth") <= width
+        found = axe.Axe().run(shown).response["violations"]
+        assert [(each["id"], each["nodes"][0]["html"][:200]) for each in found] == []

@@ -1,0 +1,296 @@
+"""Documents of many callers, their answers and their order."""
+
+import random
+import threading
+import time
+from concurrent.futures import wait
+
+import numpy as np
+import pytest
+from recipe_data import LINES
+from served import LONG, assert_same, predicted
+
+from ldt.data.records import Example
+from ldt.errors import DataError, ModelError, ResourceError, UserError
+from ldt.serve.model import Options, Served
+from ldt.serve.scheduler import ClosedError, FullError, Scheduler
+
+WORDS = "the party of this agreement ends and other first part".split()
+
+
+class Counting:
+    """A model whose chunks are numbers: it notes its batches, and waits where it is told to."""
+
+    max_length = 100
+
+    def __init__(self):
+        self.batches, self.held, self.begun = [], threading.Event(), threading.Event()
+        self.held.set()
+
+    def encode(self, example):
+        if example.fields.get("bad"):
+            raise DataError(f"{example.where}: bad")
+        sizes = example.fields["sizes"]
+        return [{"input_ids": [example.id] * size} for size in sizes]
+
+    def outputs(self, features):
+        self.batches.append([each["input_ids"][0] for each in features])
+        self.begun.set()
+        assert self.held.wait(30)
+        if "poison" in self.batches[-1]:
+            raise ValueError("a bug")
+        if len(features) * max(len(each["input_ids"]) for each in features) > 300:
+            raise ResourceError("out of memory")
+        return [{"logits": np.zeros(1) + len(each["input_ids"])} for each in features]
+
+    def decode(self, outputs, example, features):
+        return {"answer": sum(int(each["logits"][0]) for each in outputs)}
+
+
+@pytest.fixture
+def counting():
+    return Counting()
+
+
+@pytest.fixture
+def make(counting):
+    made = []
+
+    def make(model=counting, batch_tokens=100, places=512):
+        made.append(Scheduler(model.outputs, batch_tokens=batch_tokens, places=places))
+        return made[-1]
+
+    yield make
+    counting.held.set()
+    for each in made:
+        assert each.drain(30)
+
+
+def document(name, *sizes, **fields):
+    return Example({"sizes": sizes, **fields}, name, "input 1")
+
+
+def texts(count):
+    rng = random.Random(0)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(1, 150))) for _ in range(count)]
+
+
+def test_answers_are_those_of_predict_alone_in_a_batch_and_under_load(
+    classifier, make, runs, tmp_path
+):
+    records = [{"id": f"d{n}", "text": text} for n, text in enumerate([*texts(30), LONG, ""])]
+    expected = predicted(runs("classification"), records, tmp_path)
+    scheduler = make(classifier.predictor, batch_tokens=512)
+    variant = classifier.variant(Options())
+    examples = [classifier.example(record, 1) for record in records]
+    alone = [scheduler.submit(variant, [each])[0].result(60).answer for each in examples]
+    together = [each.result(60).answer for each in scheduler.submit(variant, examples)]
+    found = {}
+
+    def caller(number):
+        order = list(range(len(examples)))
+        random.Random(number).shuffle(order)
+        futures = {at: scheduler.submit(variant, [examples[at]])[0] for at in order}
+        found[number] = [futures[at].result(60).answer for at in range(len(examples))]
+
+    threads = [threading.Thread(target=caller, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for answers in (alone, together, *found.values()):
+        assert_same(answers, expected)
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("classification", {"passages": 2, "raw_scores": True}),
+        ("classification", {"passages": 1, "passages_by": "chunks", "chunks": True}),
+        ("token_classification", {}),
+        ("squad", {"n_best": 3, "passages": 1}),
+        ("triviaqa", {}),
+        ("wikihop", {}),
+        ("multiple_choice", {}),
+        ("hotpotqa", {}),
+        ("evidence_classification", {}),
+        ("summarization", {}),
+    ],
+)
+def test_every_task_answers_as_in_predict(task, options, runs, make, tmp_path):
+    records = [{"id": f"d{n}"} | LINES[task](n) for n in range(1, 8)]
+    expected = predicted(runs(task), records, tmp_path, **options)
+    served = Served(str(runs(task)))
+    variant = served.variant(Options(**options))
+    scheduler = make(served.predictor, batch_tokens=256)
+    examples = [served.example(record, 1) for record in records]
+    futures = scheduler.submit(variant, examples, alone=variant.alone)
+    assert_same([each.result(60).answer for each in futures], expected)
+
+
+def test_short_documents_overtake_a_long_one_that_is_not_starved(counting, make):
+    scheduler = make()
+    counting.held.clear()
+    first = scheduler.submit(counting, [document("first", 10)])
+    assert counting.begun.wait(30)  # all that follow wait for it
+    long = scheduler.submit(counting, [document("long", *[100] * 20)])
+    shorts = []
+    for n in range(30):
+        shorts += scheduler.submit(counting, [document(n, 100)])
+    while len(scheduler._waiting) < 31:
+        time.sleep(0.001)
+    late = []
+    told, clock = scheduler.told, []
+
+    def more(chunks, tokens):
+        """A further short one after each batch, for ever as it were."""
+        clock.append(scheduler.clock)
+        if len(late) < 40:
+            late.extend(scheduler.submit(counting, [document(f"late {len(late)}", 100)]))
+            while len(scheduler._waiting) < 1:
+                time.sleep(0.001)
+        told(chunks, tokens)
+
+    scheduler.told = more
+    counting.held.set()
+    wait([*first, *shorts, *long], 30)
+    order = [batch[0] for batch in counting.batches]
+    assert order[1:31] == list(range(30))  # none of them waits for the long one
+    assert order.index("long") <= 32  # due when 2,000 tokens were run, and so it was
+    wait(late, 30)
+    # Of those that came later each waited for a chunk or two, not for all twenty.
+    last = len(order) - order[::-1].index("long")
+    assert sum(str(name).startswith("late") for name in order[:last]) >= 15
+
+
+def test_a_batch_has_as_many_chunks_as_fit_of_any_documents(counting, make):
+    scheduler = make()
+    counting.held.clear()
+    futures = scheduler.submit(counting, [document("first", 1)])
+    assert counting.begun.wait(30)
+    futures += scheduler.submit(counting, [document("a", 30, 30, 30, 30), document("b", 20, 20)])
+    futures += scheduler.submit(counting, [document("huge", 250)])
+    while len(scheduler._waiting) < 3:
+        time.sleep(0.001)
+    counting.held.set()
+    assert [each.result(30).answer["answer"] for each in futures] == [1, 120, 40, 250]
+    assert counting.batches[1:] == [["b", "b", "a"], ["a", "a", "a"], ["huge"]]
+
+
+def test_nothing_waits_for_a_batch_to_fill(counting, make):
+    scheduler = make(batch_tokens=10**6)
+    for n in range(3):
+        began = time.monotonic()
+        scheduler.submit(counting, [document(n, 5)])[0].result(30)
+        assert time.monotonic() - began < 5  # at once, were the machine not shared
+    assert counting.batches == [[0], [1], [2]]
+
+
+def test_a_document_that_is_cancelled_is_not_run_and_frees_its_place(counting, make):
+    scheduler = make(places=2)
+    counting.held.clear()
+    (first,) = scheduler.submit(counting, [document("first", 10)])
+    assert counting.begun.wait(30)
+    (second,) = scheduler.submit(counting, [document("second", 10)])
+    with pytest.raises(FullError, match="2 of 2 places are taken"):
+        scheduler.submit(counting, [document("third", 10)])
+    assert second.cancel()
+    assert scheduler.here == 1
+    (third,) = scheduler.submit(counting, [document("third", 10)])
+    assert first.cancel()  # also one that runs: its answer is for nobody
+    counting.held.set()
+    assert third.result(30).answer == {"id": "third", "answer": 10, "windows": 1}
+    assert counting.batches == [["first"], ["third"]]
+
+
+def test_places_are_taken_all_or_none(counting, make):
+    scheduler = make(places=3)
+    with pytest.raises(FullError):
+        scheduler.submit(counting, [document(n, 1) for n in range(4)])
+    assert scheduler.here == 0
+    assert len(scheduler.submit(counting, [document(n, 1) for n in range(3)])) == 3
+
+
+def test_only_what_cannot_be_run_fails(counting, make):
+    scheduler = make(batch_tokens=1000)
+    counting.held.clear()
+    futures = scheduler.submit(counting, [document("first", 1)])
+    assert counting.begun.wait(30)
+    futures += scheduler.submit(
+        counting,
+        [document("a", 10), document("poison", 20, 20), document("b", 30), document("c", 40)],
+    )
+    futures += scheduler.submit(counting, [document("bad", 1, bad=True)])
+    while len(scheduler._waiting) < 4:
+        time.sleep(0.001)
+    counting.held.set()
+    wait(futures, 30)
+    errors = [type(each.exception(0)) for each in futures]
+    assert errors == [type(None), type(None), ValueError, type(None), type(None), DataError]
+    assert scheduler.here == 0
+
+
+def test_batches_become_smaller_where_the_memory_does_not_hold_them(counting, make, caplog):
+    scheduler = make(batch_tokens=1000)
+    (future,) = scheduler.submit(counting, [document("long", *[50] * 20)])
+    assert future.result(30).answer["answer"] == 1000
+    assert scheduler.fitting <= 500
+    (future,) = scheduler.submit(counting, [document("huge", 400)])
+    assert isinstance(future.exception(30), ResourceError)
+    assert "out of memory; going on with batches of 500 tokens" in caplog.messages
+
+
+def test_numbers_that_are_not_finite_are_no_answer(counting, make, monkeypatch):
+    monkeypatch.setattr(counting, "outputs", lambda some: [{"logits": np.array([np.nan])}])
+    with pytest.raises(ModelError, match="^input 1: .* not finite"):
+        make().submit(counting, [document("a", 1)])[0].result(30)
+
+
+def test_draining_answers_what_is_there_and_takes_nothing_more(counting, make):
+    scheduler = make()
+    counting.held.clear()
+    futures = scheduler.submit(counting, [document(n, 100) for n in range(5)])
+    assert counting.begun.wait(30)
+    assert not scheduler.drain(0.01)
+    assert not scheduler.alive
+    with pytest.raises(ClosedError):
+        scheduler.submit(counting, [document("late", 1)])
+    counting.held.set()
+    assert scheduler.drain(30)
+    assert [each.result(0).answer["answer"] for each in futures] == [100] * 5
+
+
+def test_a_document_is_cut_only_where_the_request_says_so(runs, make, tmp_path):
+    served = Served(str(runs("classification")))
+    example = served.example({"text": LONG}, 1)
+    scheduler = make(served.predictor)
+    answers = [
+        scheduler.submit(served.variant(Options(truncate=cut)), [example])[0].result(60).answer
+        for cut in (False, True)
+    ]
+    assert answers[0]["windows"] > 5
+    assert "truncated" not in answers[0]
+    assert answers[1]["windows"] == 1
+    assert answers[1]["truncated"]
+    assert answers[0]["scores"] != answers[1]["scores"]
+
+
+def test_a_model_that_reads_beginnings_alone_is_asked_to_cut(runs, make):
+    served = Served(str(runs("summarization")))
+    example = served.example({"text": LONG}, 1)
+    with pytest.raises(DataError, match=r'input 1: [\d,]+ of [\d,]+ tokens would not be read; "tr'):
+        served.variant(Options()).encode(example)
+    assert served.variant(Options(truncate=True)).encode(example)[0]["flags"]["truncated"]
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "what"),
+    [
+        ("squad", {"raw_scores": True}, "answers of squad have no scores by class"),
+        ("classification", {"n_best": 2}, "classification has one answer a document"),
+        ("summarization", {"passages": 2}, "answers of summarization are not explained"),
+    ],
+)
+def test_what_a_task_does_not_have_is_refused(task, options, what, runs):
+    with pytest.raises(UserError, match=what):
+        Served(str(runs(task))).variant(Options(**options))

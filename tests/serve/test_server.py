@@ -1,0 +1,248 @@
+"""The command: its address, its key, and how it ends."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+from served import LONG
+
+pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+pytest.importorskip("starlette", reason="starlette is not installed")
+from serving import JSON, running  # noqa: E402
+
+from ldt.errors import UserError  # noqa: E402
+from ldt.serve import server  # noqa: E402
+
+# A model that takes its time, in a process that is as `ldt serve` is.
+SLOW = """
+import time
+from ldt.serve.model import Served
+made = Served.__init__
+def slow(self, *args, **kwargs):
+    made(self, *args, **kwargs)
+    right = self.predictor.outputs
+    def outputs(features):
+        time.sleep(SECONDS)
+        return right(features)
+    self.predictor.outputs = outputs
+Served.__init__ = slow
+"""
+
+
+class Process:
+    """``ldt serve`` in a process, once it answers."""
+
+    def __init__(self, *arguments, seconds=0.0, **environment):
+        code = f"from ldt.__main__ import main\n{SLOW.replace('SECONDS', str(seconds))}\nmain()\n"
+        command = [sys.executable, "-c", code, "serve", *map(str, arguments), "--port", "0"]
+        self.process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env=os.environ | environment
+        )
+        self.lines = []
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if found := re.search(r"http://\S+:(\d+)$", line.strip()):
+                self.port = int(found[1])
+                break
+        else:
+            raise AssertionError(self.lines)
+        assert self.ask("GET", "/health")[0] == 200
+
+    def ask(self, method, path, value=None, headers=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        body = None if value is None else json.dumps(value).encode()
+        connection.request(method, path, body, (JSON if body else {}) | (headers or {}))
+        response = connection.getresponse()
+        found = response.status, response.read()
+        connection.close()
+        return found
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(30)
+        self.process.stderr.close()
+
+
+def test_sigterm_lets_requests_end_and_exits_0(runs):
+    with Process(runs("classification"), seconds=0.3) as here:
+        found = []
+
+        def ask():
+            found.append(here.ask("POST", "/answer", {"text": LONG * 4}))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        time.sleep(0.8)
+        here.process.send_signal(signal.SIGTERM)
+        late = time.monotonic() + 10
+        status = 200
+        while status == 200 and time.monotonic() < late:  # until the signal has come
+            status, body = here.ask("GET", "/health")
+        assert status == 503
+        assert json.loads(body) == {"error": "unhealthy", "error_type": "Unhealthy"}
+        assert here.ask("GET", "/v2/health/live")[0] == 200
+        status, body = here.ask("POST", "/predict", {"inputs": "a"})
+        assert (status, json.loads(body)["error_type"]) == (503, "Unhealthy")
+        asking.join(60)
+        assert found[0][0] == 200
+        assert json.loads(found[0][1])["windows"] > 20
+        assert here.process.wait(30) == 0
+        assert here.process.stderr.read() == ""
+
+
+def test_a_second_signal_ends_it_at_once(runs):
+    with Process(runs("classification"), seconds=30) as here:
+        asking = threading.Thread(target=lambda: _ignored(here.ask, "POST", "/", {"inputs": "a"}))
+        asking.start()
+        time.sleep(0.5)
+        here.process.send_signal(signal.SIGTERM)
+        time.sleep(server.TWICE + 0.3)
+        assert here.process.poll() is None
+        here.process.send_signal(signal.SIGTERM)
+        assert here.process.wait(10) == 143
+        asking.join(30)
+
+
+def _ignored(ask, *args):
+    with suppress(OSError, http.client.HTTPException):
+        ask(*args)
+
+
+def test_what_has_no_end_is_left_behind_after_the_time_to_drain(runs):
+    with Process(runs("classification"), "--drain-timeout", 0.2, seconds=60) as here:
+        asking = threading.Thread(target=lambda: _ignored(here.ask, "POST", "/", {"inputs": "a"}))
+        asking.start()
+        time.sleep(0.5)
+        here.process.send_signal(signal.SIGTERM)
+        assert here.process.wait(30) == 0
+        assert "stopped after 0.2 seconds with requests that had no answer" in (
+            here.process.stderr.read()
+        )
+        asking.join(30)
+
+
+def test_ctrl_c_drains_as_well_and_other_machines_need_the_key_of_the_environment(runs):
+    with Process(runs("classification"), "--host", "0.0.0.0", LDT_API_KEY="s3cret") as here:
+        given = {"Authorization": "Bearer s3cret"}
+        assert here.ask("POST", "/predict", {"inputs": "a"})[:2] == (401, b"")
+        assert here.ask("POST", "/predict", {"inputs": "a"}, given)[0] == 200
+        assert here.ask("GET", "/health")[0] == 200
+        here.process.send_signal(signal.SIGINT)
+        assert here.process.wait(30) == 130
+
+
+@pytest.mark.parametrize(
+    "given",
+    [None, "", "Bearer", "Bearer ", "Bearer secre", "Bearer secrets", "Basic secret", "secret"],
+)
+def test_without_the_key_there_is_no_answer(given, keyed):
+    headers = {} if given is None else {"Authorization": given}
+    for path in ("/info", "/openapi.json", "/v2/models/classification"):
+        assert keyed.ask(path, headers=headers)[:2] == (401, b"")
+    for path in ("/predict", "/answer", "/tokenize", "/v2/models/classification/infer"):
+        status, body, about = keyed.ask(path, {"inputs": "a"}, headers=headers)
+        assert (status, body) == (401, b"")
+        assert about["www-authenticate"] == "Bearer"
+
+
+def test_with_the_key_there_is_one_under_any_host(keyed):
+    headers = {"Authorization": "bearer secret", "Host": "models.example"}
+    assert keyed.ask("/predict", {"inputs": "a"}, headers=headers)[0] == 200
+    for path in ("/health", "/ping", "/metrics", "/v2/health/ready", "/"):
+        assert keyed.ask(path)[0] == 200
+
+
+@pytest.fixture(scope="module")
+def keyed(classifier):
+    with running(classifier, key="secret") as here:
+        yield here
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "line"),
+    [
+        (
+            ["--host", "0.0.0.0"],
+            {},
+            "error: --host 0.0.0.0: other machines can reach it; --api-key-file FILE, or "
+            "LDT_API_KEY, names the key that they must have",
+        ),
+        (["--host", "::"], {}, "error: --host ::: other machines"),
+        ([], {"LDT_API_KEY": ""}, "error: LDT_API_KEY: a key is one word of ASCII characters"),
+        (["--api-key-file", "missing"], {}, "error: --api-key-file missing: No such file"),
+        (["--host", "host.invalid"], {"LDT_API_KEY": "k"}, "error: --host host.invalid --port"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(arguments, environment, line, runs, cli):
+    code, out, err = cli("serve", str(runs("classification")), *arguments, **environment)
+    assert (code, out) == (2, "")
+    assert err.startswith(line)
+    assert err.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_one_line(runs, cli):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, _, err = cli("serve", str(runs("classification")), "--port", str(port))
+    assert code == 2
+    assert err == f"error: --host 127.0.0.1 --port {port}: Address already in use\n"
+
+
+def test_a_key_is_read_from_a_file(tmp_path):
+    from ldt.cli.serve import _key
+
+    file = tmp_path / "key"
+    file.write_text("s3cret\n")
+    assert _key(file) == "s3cret"
+    for wrong in ("", "two words", "\u00e9", "a\x00"):
+        file.write_text(wrong, "utf-8")
+        with pytest.raises(UserError, match="--api-key-file"):
+            _key(file)
+
+
+@pytest.fixture
+def cli(capfd, monkeypatch):
+    """A function that runs a command here: (exit code, standard output, standard error)."""
+    from ldt.cli import main
+
+    def run(*arguments, **environment):
+        monkeypatch.delenv("LDT_API_KEY", raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments])
+        out, err = capfd.readouterr()
+        return ended.value.code, out, err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("host", "is_one"),
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("127.8.9.1", True),
+        ("::1", True),
+        ("0.0.0.0", False),
+        ("", False),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("10.0.0.1", False),
+    ],
+)
+def test_addresses_of_this_machine_alone(host, is_one):
+    assert server.is_loopback(host) is is_one
