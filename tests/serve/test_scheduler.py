@@ -140,11 +140,10 @@ def test_short_documents_overtake_a_long_one_that_is_not_starved(counting, make)
     while len(scheduler._waiting) < 31:
         time.sleep(0.001)
     late = []
-    told, clock = scheduler.told, []
+    told = scheduler.told
 
     def more(chunks, tokens):
         """A further short one after each batch, for ever as it were."""
-        clock.append(scheduler.clock)
         if len(late) < 40:
             pushed = scheduler._number
             late.extend(scheduler.submit(counting, [document(f"late {len(late)}", 100)]))
