@@ -11,7 +11,8 @@ _GLOBALS: dict[str, tuple[list[str] | None, ...]] = {
     "ForSequenceClassification": (None, ["cls"]),
     "ForTokenClassification": (None, []),
 }
-THEIRS = {f"Ldt{head}": f"Longformer{head}" for head in _GLOBALS}
+HEADS = tuple(_GLOBALS)
+THEIRS = {f"Ldt{head}": f"Longformer{head}" for head in HEADS}
 OURS = {theirs: ours for ours, theirs in THEIRS.items()}
 
 

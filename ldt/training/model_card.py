@@ -11,6 +11,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ldt.data.remote import is_hub_set
 from ldt.metrics.numbers import is_share, metric_text
+from ldt.model.stock import HEADS
 from ldt.tasks.base import AnyTask, Task
 from ldt.tasks.classification import REGRESSION
 from ldt.tasks.decisions import in_words
@@ -45,20 +46,6 @@ HUB_TASKS = {
     "LdtForQuestionAnswering": "question-answering",
     "LdtForSequenceClassification": "text-classification",
     "LdtForTokenClassification": "token-classification",
-}
-
-
-# Name of a head's class -> the class by which transformers finds it in a folder. None of a LED's:
-# there transformers has no global tokens unless it is told which.
-AUTO = {
-    f"LdtFor{kind}": f"AutoModelFor{kind}"
-    for kind in (
-        "MaskedLM",
-        "MultipleChoice",
-        "QuestionAnswering",
-        "SequenceClassification",
-        "TokenClassification",
-    )
 }
 
 
@@ -123,9 +110,13 @@ def card(
 
 
 def _auto(task: AnyTask, config) -> str | None:
-    """The Auto class that loads the model without ldt; None where it is ldt's alone."""
-    written = config.to_diff_dict()["model_type"]  # in config.json
-    return None if written == config.model_type else AUTO.get(task.head().__name__)
+    """The Auto class that loads the model without ldt; None where it is ldt's alone.
+
+    A LED's is: there transformers has no global tokens unless it is told which.
+    """
+    head = task.head().__name__.removeprefix("Ldt")
+    stock = config.to_diff_dict()["model_type"] != config.model_type  # in config.json
+    return f"AutoModel{head}" if stock and head in HEADS else None
 
 
 def _decisive(training: dict[str, Any]) -> list[str]:

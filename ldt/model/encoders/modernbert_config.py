@@ -10,23 +10,11 @@ from ldt.attention import BACKENDS
 from ldt.model.config import AnswerKeys, OwnConfig, check_pad_token
 from ldt.model.encoders.rotation import TYPES
 from ldt.model.fields import check_values
+from ldt.model.stock import HEADS
 
 _OURS = ("full_attention_window", "global_layers", "clip_global_distances")
 _NAMES = {  # of heads that transformers has, there and here
-    f"ModernBert{head}": name
-    for head, name in (
-        ("Model", "LdtModernBertModel"),
-        *(
-            (f"For{kind}", f"LdtFor{kind}")
-            for kind in (
-                "MaskedLM",
-                "MultipleChoice",
-                "QuestionAnswering",
-                "SequenceClassification",
-                "TokenClassification",
-            )
-        ),
-    )
+    f"ModernBert{head}": f"Ldt{head}" if head != "Model" else "LdtModernBertModel" for head in HEADS
 }
 
 
