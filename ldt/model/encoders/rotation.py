@@ -123,10 +123,13 @@ def edge_bias(turned_parts, parts, layout, reach, cos, sin):
             ahead, behind = (_scores(q, turned(k, cos, side)) for side in (sin, -sin))
             far = torch.where((distance > 0)[:, None], ahead, behind)
             found.append(torch.where((distance.abs() > reach)[:, None], far - near, 0.0))
-    return tuple(
-        torch.cat([F.pad(x, (0, max(x.shape[2] for x in found) - x.shape[2])) for x in found])
-        for found in (columns, rows)
-    )
+    return _together(columns), _together(rows)
+
+
+def _together(parts):
+    """Biases of all documents, with as many keys as the most."""
+    most = max(part.shape[2] for part in parts)
+    return torch.cat([F.pad(part, (0, most - part.shape[2])) for part in parts])
 
 
 def _scores(q, k):
