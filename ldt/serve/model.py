@@ -6,7 +6,7 @@ What runs a model is imported when there is one.
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ldt.data.records import Example, identified
@@ -59,6 +59,7 @@ class Served:
         folder: the folder, which no answer names.
         name: the name of the folder, which answers have in its place.
         sha: a hash of the files that decide what the model answers.
+        variant: the `Variant` of `Options`, made once.
 
     Raises:
         UserError: the folder or an option cannot be used.
@@ -97,20 +98,12 @@ class Served:
         # Once before there are threads: the tokenizers' library cannot be set while another reads.
         if self.predictor.tokenizer.is_fast:
             tokenize(self.predictor.tokenizer, "a b")
-        self.variant = lru_cache(VARIANTS)(self._variant)
+        self.variant = lru_cache(VARIANTS)(partial(Variant, self))
 
     @property
     def task(self) -> AnyTask:
         """The task of the run."""
         return self.recipe.task
-
-    def _variant(self, asked: Options) -> "Variant":
-        """What encodes and decodes as a request asks for it.
-
-        Raises:
-            UserError: answers of the task do not have what it asks for.
-        """
-        return Variant(self, asked)
 
     def example(self, fields: Mapping[str, Any], number: int) -> Example:
         """A document of a request as a record of the user's files.
@@ -142,6 +135,9 @@ class Variant:
 
     Attributes:
         alone: whether decoding takes the model as well.
+
+    Raises:
+        UserError: answers of the task do not have what the request asks for.
     """
 
     def __init__(self, served: Served, asked: Options):

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from ldt.errors import DataError, ModelError, ResourceError, UserError
+from ldt.errors import ModelError, ResourceError, UserError
 from ldt.serve.scheduler import ClosedError, FullError
 
 LONGEST = 300  # characters of a message, which may quote what was sent
@@ -56,8 +56,6 @@ def refused(error: BaseException, hidden: str) -> Refused:
         return Refused(424, "Backend", "out of memory with this document", "inference")
     if isinstance(error, ModelError):
         return Refused(424, "Backend", _words(error, hidden), "inference")
-    if isinstance(error, DataError):
-        return invalid(_words(error, hidden))
     if isinstance(error, UserError):
         return invalid(_words(error, hidden))
     return Refused(424, "Backend", "the model failed on this request", "inference")

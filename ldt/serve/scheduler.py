@@ -3,8 +3,9 @@
 A few threads tokenize, one runs the model. A document is due when the model has run as many tokens
 since its arrival as it has itself, and those that are due first come first: so short ones overtake
 a long one, but none does for ever. A batch takes chunks in this order, as many as fit. A document
-that has more is due again a batch later: once begun, a long one has every other batch at least, and
-a short one waits for a batch of it, not for all. Nothing waits for a batch to fill.
+that has more is due again a batch later: once begun, each batch of a long one waits for documents
+that are there already, and a short one for a batch of it, not for all. Nothing waits for a batch to
+fill.
 """
 
 import logging
