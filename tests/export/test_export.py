@@ -8,11 +8,11 @@ import pytest
 import torch
 from exported import DOCUMENTS, TASKS, answered, make_run
 from safetensors.torch import load_file, save_file
+from served import assert_same, predicted
 
 import ldt
 from ldt import cli
 from ldt.errors import ModelError, ResourceError, UserError
-from ldt.inference.predict import predict
 from ldt.model import LdtModernBertConfig
 from ldt.recipe.recipe import of_keys
 
@@ -54,27 +54,6 @@ def instantly(exported, monkeypatch):
     return run
 
 
-def answers(folder, documents, tmp_path, **options):
-    source, target = tmp_path / "documents.jsonl", tmp_path / "answers.jsonl"
-    source.write_text("".join(json.dumps(each) + "\n" for each in documents))
-    predict(str(source), model=str(folder), output=str(target), overwrite=True, **options)
-    return [json.loads(line) for line in target.read_text().splitlines()]
-
-
-def assert_same(one, other):
-    """All equal, numbers within 2e-5."""
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key, value in one.items():
-            assert_same(value, other[key])
-    elif isinstance(one, list):
-        assert len(one) == len(other)
-        for pair in zip(one, other, strict=True):
-            assert_same(*pair)
-    else:
-        assert one == (pytest.approx(other, abs=2e-5) if isinstance(one, float) else other)
-
-
 def longer(document):
     """The document, and with its text three and eleven times, which is several chunks."""
     (field,) = {"text", "tokens", "context", "supports"} & document.keys()
@@ -88,8 +67,8 @@ def longer(document):
 def test_an_exported_model_answers_as_the_run_does(task, exported, tmp_path):
     run, folder = exported(task)
     documents = list(longer(DOCUMENTS[task]))
-    expected = answers(run, documents, tmp_path)
-    assert_same(answers(folder, documents, tmp_path, runtime="onnx"), expected)
+    expected = predicted(run, documents, tmp_path)
+    assert_same(predicted(folder, documents, tmp_path, runtime="onnx"), expected)
 
 
 @pytest.mark.parametrize(
@@ -112,14 +91,14 @@ def test_an_exported_modernbert_answers_as_the_run_does(
     full = "full layers, whose memory grows with the square of the length" in said
     assert full == (window is None)
     documents = list(longer(DOCUMENTS[task]))
-    found = answers(tmp_path / "onnx", documents, tmp_path, runtime="onnx")
-    assert_same(found, answers(run, documents, tmp_path))
+    found = predicted(tmp_path / "onnx", documents, tmp_path, runtime="onnx")
+    assert_same(found, predicted(run, documents, tmp_path))
 
 
 @pytest.mark.parametrize("task", ALL)
 def test_the_lines_of_the_readme_answer_without_torch_and_ldt(task, exported, tmp_path):
     run, folder = exported(task)
-    (expected,) = answers(run, [DOCUMENTS[task]], tmp_path)
+    (expected,) = predicted(run, [DOCUMENTS[task]], tmp_path)
     found = answered(folder, DOCUMENTS[task])
     assert found
     assert_same(found, {key: expected[key] for key in found})
@@ -150,8 +129,8 @@ def test_passages_and_python_go_by_the_exported_model(exported, tmp_path):
     run, folder = exported("classification")
     documents = list(longer(DOCUMENTS["classification"]))
     asked = {"passages": 2, "passages_by": "occlusion", "chunks": True}
-    found = answers(folder, documents, tmp_path, runtime="onnx", **asked)
-    assert_same(found, answers(run, documents, tmp_path, **asked))
+    found = predicted(folder, documents, tmp_path, runtime="onnx", **asked)
+    assert_same(found, predicted(run, documents, tmp_path, **asked))
     text = documents[-1]["text"]
     assert_same(ldt.load(str(folder), runtime="onnx")(text), ldt.load(str(run))(text))
 
@@ -167,15 +146,15 @@ def test_passages_and_python_go_by_the_exported_model(exported, tmp_path):
 def test_what_an_exported_model_cannot_is_refused(options, line, exported, tmp_path):
     _, folder = exported("classification")
     with pytest.raises(UserError, match=line):
-        answers(folder, [], tmp_path, runtime="onnx", **options)
+        predicted(folder, [], tmp_path, runtime="onnx", **options)
 
 
 def test_each_runtime_names_the_other(exported, tmp_path):
     run, folder = exported("classification")
     with pytest.raises(ModelError, match="an exported model; --runtime onnx runs it"):
-        answers(folder, [], tmp_path)
+        predicted(folder, [], tmp_path)
     with pytest.raises(ModelError, match=r"no model\.onnx; ldt export \S+ TARGET makes a folder"):
-        answers(run, [], tmp_path, runtime="onnx")
+        predicted(run, [], tmp_path, runtime="onnx")
 
 
 def test_a_damaged_file_is_an_error_of_the_model(exported, tmp_path):
@@ -183,7 +162,7 @@ def test_a_damaged_file_is_an_error_of_the_model(exported, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / "model.onnx").write_bytes((folder / "model.onnx").read_bytes()[:2000])
     with pytest.raises(ModelError, match=r"model\.onnx: cannot be read"):
-        answers(copy, [DOCUMENTS["classification"]], tmp_path, runtime="onnx")
+        predicted(copy, [DOCUMENTS["classification"]], tmp_path, runtime="onnx")
 
 
 def test_a_file_that_computes_something_else_is_not_left_behind(
@@ -307,7 +286,7 @@ def test_int8_is_smaller_and_its_answers_are_compared(exported, instantly, tmp_p
     assert not list((tmp_path / "onnx").glob("int8*"))
     _, exact = exported("classification")
     found, expected = (
-        answers(folder, lines, tmp_path, runtime="onnx") for folder in (tmp_path / "onnx", exact)
+        predicted(folder, lines, tmp_path, runtime="onnx") for folder in (tmp_path / "onnx", exact)
     )
     assert [each["label"] for each in found] == [each["label"] for each in expected]
     assert found != expected
@@ -321,7 +300,7 @@ def test_without_onnx_runtime_a_line_says_what_to_install(exported, tmp_path, mo
     _, folder = exported("classification")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UserError, match=r"pip install 'ldt-toolkit\[export\]' has it"):
-        answers(folder, [DOCUMENTS["classification"]], tmp_path, runtime="onnx")
+        predicted(folder, [DOCUMENTS["classification"]], tmp_path, runtime="onnx")
 
 
 def test_a_disk_that_is_too_small_is_said_before_the_export(instantly, tmp_path, monkeypatch):

@@ -31,3 +31,34 @@ def browser():
         launched = playwright.chromium.launch(executable_path=path, args=arguments)
         yield launched
         launched.close()
+
+
+class Watched:
+    """Pages of a browser, each in a context of its own.
+
+    Attributes:
+        said: on the consoles and in dialogs.
+        asked: addresses of all requests.
+        contexts: of the pages, in order.
+    """
+
+    def __init__(self, browser):
+        self.browser, self.said, self.asked, self.contexts = browser, [], [], []
+
+    def open(self, address, **options):
+        """The page of an address, which may take its time."""
+        screen = {"viewport": {"width": 1300, "height": 900}} | options
+        self.contexts.append(self.browser.new_context(**screen))
+        page = self.contexts[-1].new_page()
+        page.set_default_timeout(20_000)
+        page.on("console", lambda message: self.said.append(message.text))
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on("dialog", lambda dialog: (self.said.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda request: self.asked.append(request.url))
+        page.goto(address)
+        return page
+
+    def close(self):
+        """Leave all of them."""
+        for context in self.contexts:
+            context.close()

@@ -6,7 +6,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from browsers import browser  # noqa: F401
+from browsers import Watched, browser  # noqa: F401
 from report_examples import HOSTILE
 
 from ldt.serve.page import page, wanted
@@ -97,25 +97,17 @@ def server():
 @pytest.fixture
 def opened(browser, server):  # noqa: F811
     """A function that opens the page; afterwards nothing was said, and nobody else was asked."""
-    said, urls, contexts = [], [], []
+    pages = Watched(browser)
 
     def open_page(**options):
-        contexts.append(browser.new_context(viewport={"width": 1300, "height": 900}, **options))
-        shown = contexts[-1].new_page()
-        shown.set_default_timeout(20_000)
-        shown.on("console", lambda message: said.append(message.text))
-        shown.on("pageerror", lambda error: said.append(str(error)))
-        shown.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
-        shown.on("request", lambda request: urls.append(request.url))
-        shown.goto(server.url)
-        return shown
+        return pages.open(server.url, **options)
 
-    open_page.said = said
+    open_page.said = pages.said
     yield open_page
-    for context in contexts:
-        context.close()
-    assert [each for each in said if "status of 4" not in each] == []  # Chromium tells of any 4xx
-    assert [url for url in urls if not url.startswith((server.url, "data:,"))] == []
+    pages.close()
+    # Chromium tells of any 4xx.
+    assert [each for each in pages.said if "status of 4" not in each] == []
+    assert [url for url in pages.asked if not url.startswith((server.url, "data:,"))] == []
 
 
 def ask(shown, text=TEXT, **fields):
