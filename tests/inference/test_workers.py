@@ -1,6 +1,7 @@
 """Groups answered by several processes; most of them have a model that imports no torch."""
 
 import json
+import logging
 import os
 import pickle
 import signal
@@ -115,8 +116,9 @@ def test_several_processes_give_the_groups_of_one_in_their_order(answered, sink,
 
 
 def test_a_worker_has_its_threads_and_processors_and_heeds_no_signal_of_the_terminal(
-    tmp_path, can_fork
+    tmp_path, can_fork, monkeypatch
 ):
+    monkeypatch.setattr(logging.getLogger("ldt"), "handlers", [logging.NullHandler()])
     (first, *_) = sorted(os.sched_getaffinity(0))
     with Workers([Lengths(str(tmp_path))], [Seat("cpu", 3, frozenset([first]))]) as workers:
         workers.start()
