@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -123,6 +124,7 @@ def serve(
     from ldt.serve.limits import Limits
     from ldt.serve.model import Served
 
+    _need_no_temporary_files()
     key = _key(api_key_file)
     server.check_key(host, key)
     place = server.bound(host, port)
@@ -137,6 +139,14 @@ def serve(
     )
     number = server.run(App(served, limits, key), place, drain_timeout)
     return errors.EXIT_SIGINT if number == signal.SIGINT else errors.EXIT_OK
+
+
+def _need_no_temporary_files() -> None:
+    """Let modules be imported that ask for a folder of such files, where none can be written."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        tempfile.tempdir = os.curdir
 
 
 def _key(file: Path | None) -> str | None:
