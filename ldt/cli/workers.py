@@ -1,6 +1,9 @@
 """The places of the processes that answer for ``ldt predict --workers``."""
 
+import ctypes
+import os
 import re
+import sys
 
 from ldt.bench import limits
 from ldt.errors import UserError, plural
@@ -48,7 +51,21 @@ def seats(workers: str, device: str) -> list[Seat]:
 
 
 def _gpus() -> int:
-    """The GPUs that torch finds; no memory of theirs is taken."""
+    """The GPUs that torch finds; no memory of theirs is taken.
+
+    Without a driver there is none: then torch is not imported, so that processes can fork.
+    """
+    if sys.platform == "linux" and not _has_driver():
+        return 0
     import torch
 
     return torch.cuda.device_count()
+
+
+def _has_driver() -> bool:
+    """Whether there is the library of NVIDIA's driver, or the device of AMD's."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return os.path.exists("/dev/kfd")
+    return True

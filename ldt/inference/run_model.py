@@ -63,6 +63,11 @@ class RunModel:
             exact, predictor.exact = predictor.exact, None  # whose weights are let go of
         return Explaining(predictor, self.wanted) if self.wanted.keys() else predictor, exact
 
+    def prepare(self) -> None:
+        """Import what the model needs."""
+        self._class()
+        self.recipe.task.head()
+
     def settings(self) -> Settings:
         """The precision of "auto" and the libraries for matrix products that are faster here."""
         from ldt.attention import matmul

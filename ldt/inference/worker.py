@@ -34,6 +34,9 @@ Answers = Callable[[Sequence[Document], int, Tell], Answered]  # such as `Answer
 class Maker(Protocol):
     """What makes the model of a worker, sent to it as a pickle."""
 
+    def prepare(self) -> None:
+        """Import what the model needs, for processes that go on from this one; compute nothing."""
+
     def settings(self) -> Settings:
         """What this machine would compute with; all workers get that of the first one."""
 

@@ -11,19 +11,19 @@ import os
 import pickle
 import queue
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import psutil
 
 from ldt.errors import ResourceError, plural
 from ldt.inference.group import Answered, Document, Tell, untold
+from ldt.inference.processes import Process, can_fork, forked, spawned
 from ldt.inference.worker import Maker, Reply, Settings, receive, send
 
 log = logging.getLogger("ldt")
@@ -94,10 +94,18 @@ class Workers:
             os.close(self.memory)
 
     def start(self) -> None:
-        """Start the processes, and wait for none of them."""
+        """Start the processes, and wait for none of them.
+
+        Those on the CPU go on from this process where they can, and share what it has imported.
+        """
+        new = spawned
+        if can_fork() and all(seat.device == "cpu" for _, seat in self._places):
+            self._places[0][0].prepare()
+            new = forked
+        processes = [new(seat.threads, self.memory) for _, seat in self._places]
         self._looked = time.monotonic()
-        for number in range(len(self._places)):
-            self._start(number)
+        for number, process in enumerate(processes):
+            self._begin(number, process)
 
     def settings(self) -> Settings:
         """Those of the first process that has begun.
@@ -236,7 +244,8 @@ class Workers:
         place = f"{worker.group.documents[0][0].where}: " if worker.group else ""
         again = f" and its {_named(worker.group.documents)}" if worker.group else ""
         log.warning(f"{place}a worker process {end}; another one takes its place{again}")
-        fresh = self._start(worker.number, talks=False)
+        threads = self._places[worker.number][1].threads
+        fresh = self._begin(worker.number, spawned(threads, self.memory), talks=False)
         fresh.first, fresh.tries = group, worker.tries + (not worker.loaded)
 
     def _look(self) -> None:
@@ -255,9 +264,9 @@ class Workers:
                 worker.hung = f"did not get on for {limit:,.0f} s and was ended"
                 worker.process.kill()
 
-    def _start(self, number: int, talks: bool = True) -> "_Worker":
+    def _begin(self, number: int, process: Process, talks: bool = True) -> "_Worker":
         maker, seat = self._places[number]
-        worker = _Worker(number, seat, talks and not number, self.memory)
+        worker = _Worker(number, process, talks and not number)
         self._workers.append(worker)
         worker.listen(self._replies)
         worker.give("begin", seat.processors, maker)
@@ -286,15 +295,14 @@ class _Worker:
         hung: what was wrong with one that had to be killed.
     """
 
-    def __init__(self, number: int, seat: Seat, talks: bool, memory: int | None):
-        self.number, self.talks = number, talks
+    def __init__(self, number: int, process: Process, talks: bool):
+        self.number, self.process, self.talks = number, process, talks
         self.message, self.hung = "", ""
         self.group: _Group | None = None
         self.first: _Group | None = None
         self.begun = self.loaded = False
         self.tries, self.waited, self._spent = 0, 0.0, 0.0
         self._inbox: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
-        self.process = _process(seat.threads, memory)
 
     def listen(self, replies: queue.SimpleQueue) -> None:
         """Put replies there, and None for the end of the process."""
@@ -334,13 +342,13 @@ class _Worker:
         return self.hung or _how(self.process.wait())
 
     def _speak(self, replies: queue.SimpleQueue) -> None:
-        with suppress(OSError), self.process as process:
-            assert process.stdin
-            assert process.stdout
+        assert self.process.stdin
+        assert self.process.stdout
+        with suppress(OSError), self.process.stdin as to, self.process.stdout as of:
             while (message := self._inbox.get()) is not None:
                 try:
-                    send(process.stdin, pickle.dumps(message))
-                    while not (reply := pickle.loads(receive(process.stdout))).last:
+                    send(to, pickle.dumps(message))
+                    while not (reply := pickle.loads(receive(of))).last:
                         replies.put((self, reply))
                 except (OSError, EOFError):
                     replies.put((self, None))
@@ -348,36 +356,6 @@ class _Worker:
                 except Exception as error:  # of what cannot be sent
                     reply = Reply(error)
                 replies.put((self, reply))
-
-
-def _process(threads: int, memory: int | None) -> subprocess.Popen[bytes]:
-    """A process that runs `ldt.inference.worker.main` with the modules of this one.
-
-    torch and MKL read the number of threads when they are imported.
-    """
-    counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
-    code = f"import sys; sys.path[:] = {sys.path!r}; from ldt.inference.worker import main; main()"
-    with _unheard():
-        return subprocess.Popen(
-            [sys.executable, "-P", "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | counts | {"MKL_DYNAMIC": "FALSE"},
-            pass_fds=() if memory is None else (memory,),
-        )
-
-
-@contextmanager
-def _unheard() -> Iterator[None]:
-    """Keep SIGINT and SIGTERM waiting, which a process that is started here never gets."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _how(code: int) -> str:

@@ -20,6 +20,7 @@ def machine(monkeypatch):
         parts = [frozenset([number]) for number in range(cores)]
         monkeypatch.setattr(limits, "_cores", lambda root: parts)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        monkeypatch.setattr(module, "_has_driver", lambda: bool(gpus))
         monkeypatch.setattr(limits, "cpu_quota", lambda root: None)
         for name in ("LDT_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             monkeypatch.delenv(name, raising=False)
@@ -76,8 +77,8 @@ def test_what_has_no_place_is_refused(machine, workers, device, gpus, words):
 
 def test_the_cpu_is_shared_without_torch():
     code = (
-        "import sys\nfrom ldt.cli.workers import seats\n"
-        "assert len(seats('3', 'cpu')) == 3\nprint('torch' in sys.modules)"
+        "import sys\nfrom ldt.cli import workers\nworkers._has_driver = bool\n"
+        "assert len(workers.seats('3', 'auto')) == 3\nprint('torch' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"

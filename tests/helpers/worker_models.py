@@ -1,5 +1,6 @@
 """A model for workers that imports no torch: it does to itself what its documents say."""
 
+import logging
 import os
 import signal
 import sys
@@ -43,6 +44,9 @@ class Lengths:
     begin: str = ""
     max_length = 8
 
+    def prepare(self):
+        """It needs nothing."""
+
     def settings(self):
         Path(self.folder, f"pid-{os.getpid()}").touch()
         act(self.begin, self.folder, "begin")
@@ -54,6 +58,8 @@ class Lengths:
             else [],
             "heard": [n for n in ends if signal.getsignal(n) != signal.SIG_IGN],
             "torch": "torch" in sys.modules,
+            "handlers": len(logging.getLogger("ldt").handlers),
+            "files": [os.readlink(f"/proc/self/fd/{n}") for n in open_files()],
         }
 
     def load(self, settings):
@@ -72,11 +78,32 @@ class Lengths:
         return answer | ({"answer": done} if done else {})
 
 
+class Torch(Lengths):
+    """Computes with torch where it begins."""
+
+    def prepare(self):
+        import torch  # noqa: F401
+
+    def settings(self):
+        imported = {"torch": "torch" in sys.modules}
+        import torch
+
+        torch.ones(2000, 2000) @ torch.ones(2000, 2000)  # by all of its threads
+        return imported | {"computing": torch.get_num_threads()}
+
+
 class Other(Lengths):
     """Another label for every tenth document."""
 
     def decode(self, outputs, example, features):
         return super().decode(outputs, example, features) if example.id % 10 else {"label": ""}
+
+
+def open_files():
+    """Numbers of the files that this process has open."""
+    return sorted(
+        n for n in map(int, os.listdir("/proc/self/fd")) if os.path.exists(f"/proc/self/fd/{n}")
+    )
 
 
 def act(what, folder, name):

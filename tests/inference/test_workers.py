@@ -1,6 +1,7 @@
 """Groups answered by several processes; most of them have a model that imports no torch."""
 
 import json
+import logging
 import os
 import pickle
 import signal
@@ -68,8 +69,14 @@ def sink():
     return Sink()
 
 
+@pytest.fixture(params=[False, True], ids=["fresh", "forked"])
+def can_fork(request, monkeypatch):
+    """Whether processes go on from this one; those of these tests use no torch."""
+    monkeypatch.setattr(module, "can_fork", lambda: request.param)
+
+
 @pytest.fixture
-def answered(tmp_path, sink):
+def answered(tmp_path, sink, can_fork):
     """Answers records by two processes; returns what they count."""
 
     def answer(records, *, seats=TWO, begin="", **options):
@@ -108,12 +115,42 @@ def test_several_processes_give_the_groups_of_one_in_their_order(answered, sink,
     assert len(begun(tmp_path)) == 2
 
 
-def test_a_worker_has_its_threads_and_processors_and_heeds_no_signal_of_the_terminal(tmp_path):
+def test_a_worker_has_its_threads_and_processors_and_heeds_no_signal_of_the_terminal(
+    tmp_path, can_fork, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger("ldt"), "handlers", [logging.NullHandler()])
     (first, *_) = sorted(os.sched_getaffinity(0))
     with Workers([Lengths(str(tmp_path))], [Seat("cpu", 3, frozenset([first]))]) as workers:
         workers.start()
         found = workers.settings()
-    assert found == {"threads": ["3", "3"], "processors": [first], "heard": [], "torch": False}
+    found.pop("torch")
+    files = found.pop("files")
+    assert found == {"threads": ["3", "3"], "processors": [first], "heard": [], "handlers": 1}
+    assert [name.partition(":")[0] for name in files[:2]] == ["/dev/null", files[2]]
+    assert sorted(name.partition(":")[0] for name in files[3:]) == ["/memfd", "pipe", "pipe"]
+
+
+FORKED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from worker_models import Torch
+from ldt.inference.workers import Seat, Workers
+before = "torch" in sys.modules
+with Workers([Torch(sys.argv[2])] * 2, [Seat("cpu", 3)] * 2) as workers:
+    workers.start()
+    found = workers.settings()
+    import torch
+    print(before, found["torch"], found["computing"], torch.get_num_threads())
+"""
+
+
+def test_what_is_imported_here_is_there_in_forked_ones_and_computes_with_their_threads(tmp_path):
+    command = [sys.executable, "-c", FORKED, HELPERS, str(tmp_path)]
+    environment = os.environ | {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    out = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=120
+    )
+    assert out.stdout.split() == ["False", "True", "3", "2"]
 
 
 def test_a_group_whose_worker_dies_is_answered_by_a_fresh_one(answered, sink, log):
