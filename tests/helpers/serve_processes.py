@@ -11,7 +11,7 @@ import sys
 # A model that takes its time, in a process that is as `ldt serve` is.
 SLOW = """
 import time
-from ldt.serve.model import Served
+from ldt.serve.model import Here, Served
 made = Served.__init__
 def slow(self, *args, **kwargs):
     made(self, *args, **kwargs)
@@ -19,7 +19,7 @@ def slow(self, *args, **kwargs):
     def outputs(features):
         time.sleep(SECONDS)
         return right(features)
-    self.predictor.outputs = outputs
+    self.hands = [Here(outputs)]
 Served.__init__ = slow
 """
 
@@ -33,7 +33,8 @@ class Process:
     """
 
     def __init__(self, *arguments, seconds=0.0, under=(), **environment):
-        code = f"from ldt.__main__ import main\n{SLOW.replace('SECONDS', str(seconds))}\nmain()\n"
+        slow = SLOW.replace("SECONDS", str(seconds)) if seconds else ""
+        code = f"from ldt.__main__ import main\n{slow}\nmain()\n"
         command = [*under, sys.executable, "-c", code, "serve", *map(str, arguments)]
         self.process = subprocess.Popen(
             [*command, "--port", "0"],

@@ -13,7 +13,7 @@ from served import LONG, assert_same, predicted
 from ldt.data.records import Example
 from ldt.errors import DataError, ModelError, ResourceError, UserError
 from ldt.serve.model import Options, Served
-from ldt.serve.scheduler import ClosedError, FullError, Scheduler
+from ldt.serve.scheduler import ClosedError, FullError, Here, Scheduler
 
 WORDS = "the party of this agreement ends and other first part".split()
 
@@ -57,7 +57,7 @@ def make(counting):
     made = []
 
     def make(model=counting, batch_tokens=100, places=512):
-        made.append(Scheduler(model.outputs, batch_tokens=batch_tokens, places=places))
+        made.append(Scheduler([Here(model.outputs)], batch_tokens=batch_tokens, places=places))
         return made[-1]
 
     yield make
