@@ -113,7 +113,7 @@ class Served:
                 self.precision = run.automatic() if precision == "auto" else precision
                 self.predictor, _ = run.predictor(self.precision)
                 self.device = str(getattr(self.predictor, "device", "cpu"))
-                self.hands, self.variant = [Here(self.predictor.outputs)], cached(Variant, self)
+                self.hands, self.variant = [Here(self.predictor)], cached(Variant, self)
             self._stack = stack.pop_all()
         self.folder, self.name = found, found.resolve().name
         self.sha = fingerprint(found, self.recipe)

@@ -106,17 +106,17 @@ class Here:
     """A `Hand` of this process.
 
     Args:
-        outputs: of the model, `ldt.inference.group.Predictor.outputs`.
+        model: whose outputs are those of all documents.
     """
 
     aside = True
     answer = staticmethod(answer_of)
 
-    def __init__(self, outputs: Callable[[list[Feature]], list[Outputs]]):
-        self._outputs = outputs
+    def __init__(self, model: Predictor):
+        self.model = model
 
     def outputs(self, documents: list[Document]) -> list[Outputs]:
-        return self._outputs([feature for _, features in documents for feature in features])
+        return self.model.outputs([feature for _, features in documents for feature in features])
 
 
 class Scheduler:

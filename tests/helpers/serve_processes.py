@@ -11,7 +11,7 @@ import sys
 # A model that takes its time, in a process that is as `ldt serve` is.
 SLOW = """
 import time
-from ldt.serve.model import Here, Served
+from ldt.serve.model import Served
 made = Served.__init__
 def slow(self, *args, **kwargs):
     made(self, *args, **kwargs)
@@ -19,7 +19,7 @@ def slow(self, *args, **kwargs):
     def outputs(features):
         time.sleep(SECONDS)
         return right(features)
-    self.hands = [Here(outputs)]
+    self.predictor.outputs = outputs
 Served.__init__ = slow
 """
 
