@@ -17,7 +17,7 @@ def seats(workers: str, device: str) -> list[Seat]:
 
     "auto" is a process for each GPU. On a CPU it is one for every `CORES` cores: up to a fifth of a
     forward pass of a short document runs in one thread, so more cores for each gain little, while
-    fewer would take more memory, as each process has libraries and activations of its own.
+    fewer would take more memory, as each process has activations of its own.
 
     Args:
         workers: their number, or "auto".
