@@ -2,6 +2,8 @@
 
 import os
 import signal
+import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -52,6 +54,14 @@ Library = Annotated[
         "wrote."
     ),
 ]
+Workers = Annotated[
+    str,
+    typer.Option(
+        metavar="NUMBER",
+        help="Number of processes with the model, each with its share of the processors, or a GPU "
+        "each; auto is one for each GPU, or for every four cores.",
+    ),
+]
 BatchTokens = Annotated[
     int | None,
     typer.Option(
@@ -98,6 +108,7 @@ def serve(
     device: Device = "auto",
     precision: Precision = "auto",
     runtime: Library = "torch",
+    workers: Workers = "1",
     batch_tokens: BatchTokens = None,
     max_concurrent_requests: Places = 512,
     max_client_batch_size: Documents = 32,
@@ -119,14 +130,16 @@ def serve(
         raise errors.UserError(
             f"{error.name} is not installed; pip install 'ldt-toolkit[serve]' has it"
         ) from None
+    from ldt.cli.workers import seats
     from ldt.serve.app import App
     from ldt.serve.limits import Limits
     from ldt.serve.model import Served
 
+    _need_no_temporary_files()
     key = _key(api_key_file)
     server.check_key(host, key)
     place = server.bound(host, port)
-    served = Served(run, device, precision, batch_tokens, runtime)
+    served = Served(run, device, precision, batch_tokens, runtime, seats(workers, device))
     limits = Limits(
         places=max_concurrent_requests,
         documents=max_client_batch_size,
@@ -135,8 +148,17 @@ def serve(
         seconds=request_timeout,
         reading=min(request_timeout, Limits.reading),
     )
-    number = server.run(App(served, limits, key), place, drain_timeout)
+    with closing(served):
+        number = server.run(App(served, limits, key), place, drain_timeout)
     return errors.EXIT_SIGINT if number == signal.SIGINT else errors.EXIT_OK
+
+
+def _need_no_temporary_files() -> None:
+    """Let modules be imported that ask for a folder of such files, where none can be written."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        tempfile.tempdir = os.curdir
 
 
 def _key(file: Path | None) -> str | None:

@@ -22,13 +22,13 @@ from contextlib import suppress
 from typing import IO, Any, NamedTuple, Protocol
 
 from ldt.data.children import end_with_parent
-from ldt.inference.group import Answered, Document, Tell
+from ldt.inference.group import Tell
 
 BEAT = 1.0  # seconds
 _SIZE = 8  # bytes of the length of a message
 
 Settings = dict[str, Any]
-Answers = Callable[[Sequence[Document], int, Tell], Answered]  # such as `Answering`
+Answers = Callable[..., Any]  # of a group, what comes with it and a `Tell`, such as `Answering`
 
 
 class Maker(Protocol):
@@ -137,8 +137,7 @@ class _Work:
             self.answers = self.maker.load(content[0])
             return None
         assert self.answers is not None
-        documents, compared = content
-        return self.answers(documents, compared, tell)
+        return self.answers(*content, tell)
 
 
 class _Told:

@@ -48,6 +48,10 @@ class Seat(NamedTuple):
     processors: frozenset[int] = frozenset()
 
 
+class LostError(ResourceError):
+    """Two processes have died with the same group, or none can take the place of a dead one."""
+
+
 class Workers:
     """Processes that answer groups: `ldt.inference.group.Hands`, and a context that ends them.
 
@@ -60,6 +64,7 @@ class Workers:
         seats: the place of each.
         endless: whether a document may take any time, so that only a worker is killed that has
             not computed either.
+        memory: descriptor of such a file as below, of others that share it; None for one of these.
 
     Attributes:
         memory: descriptor of an empty file in memory that all processes have under this number, for
@@ -68,10 +73,16 @@ class Workers:
             have to be run again.
     """
 
-    def __init__(self, makers: Sequence[Maker], seats: Sequence[Seat], endless: bool = False):
+    def __init__(
+        self,
+        makers: Sequence[Maker],
+        seats: Sequence[Seat],
+        endless: bool = False,
+        memory: int | None = None,
+    ):
         self.endless = endless
-        self.memory: int | None = None
-        if sys.platform == "linux":
+        self.memory = None if memory is None else os.dup(memory)
+        if memory is None and sys.platform == "linux":
             self.memory = os.memfd_create("ldt", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.tell: Tell = untold
         self._places = list(zip(makers, seats, strict=True))
@@ -88,24 +99,19 @@ class Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in self._workers:
-            worker.end()
+        self._end()
         if self.memory is not None:
             os.close(self.memory)
 
-    def start(self) -> None:
-        """Start the processes, and wait for none of them.
+    def _end(self) -> None:
+        """End the processes that there are."""
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.end()
 
-        Those on the CPU go on from this process where they can, and share what it has imported.
-        """
-        new = spawned
-        if can_fork() and all(seat.device == "cpu" for _, seat in self._places):
-            self._places[0][0].prepare()
-            new = forked
-        processes = [new(seat.threads, self.memory) for _, seat in self._places]
-        self._looked = time.monotonic()
-        for number, process in enumerate(processes):
-            self._begin(number, process)
+    def start(self) -> None:
+        """Start the processes, and wait for none of them."""
+        start_all([self])
 
     def settings(self) -> Settings:
         """Those of the first process that has begun.
@@ -131,6 +137,33 @@ class Workers:
                 worker.give("load", settings)
         while not any(worker.loaded for worker in self._workers):
             self._step()
+
+    def ask(self, documents: Sequence[Document], *more: Any) -> Any:
+        """The answer for a group, the only one that is here; after an error others can be asked.
+
+        Args:
+            more: what the worker's `Answers` takes beside it.
+
+        Raises:
+            LostError: two processes have died with it, or the model cannot be loaded again.
+            Exception: the worker's.
+        """
+        if not self._workers:
+            self._begin(0, spawned(self._places[0][1].threads, self.memory), talks=False)
+        group = _Group(documents, *more)
+        self._groups.append(group)
+        self._hand_out()
+        try:
+            while group.answered is None:
+                self._step()
+        except Exception as error:  # of a process that was to have the model
+            self._end()
+            raise LostError(str(error)) from error
+        finally:
+            self._groups.clear()
+        if isinstance(group.answered, BaseException):
+            raise group.answered
+        return group.answered
 
     def busy(self) -> bool:
         """True while there are groups without an answer."""
@@ -234,7 +267,7 @@ class Workers:
             self.tell(-worker.group.windows, -worker.group.tokens)
             worker.group.windows = worker.group.tokens = 0
             if worker.group.given > 1:
-                worker.group.answered = ResourceError(_lost(worker.group.documents, end))
+                worker.group.answered = LostError(_lost(worker.group.documents, end))
                 return
         if not worker.loaded and worker.tries:
             raise ResourceError(
@@ -273,11 +306,35 @@ class Workers:
         return worker
 
 
-class _Group:
-    """A group that was given, and its answers or its error once there are any."""
+def start_all(several: Sequence[Workers]) -> None:
+    """Start the processes of some workers, and wait for none of them.
 
-    def __init__(self, documents: Sequence[Document], compared: int):
-        self.documents, self.compared = documents, compared
+    Those on the CPU go on from this process where they can, and share what it has imported: all of
+    them before there are threads that speak with them.
+    """
+    places = [place for workers in several for place in workers._places]
+    new = spawned
+    if can_fork() and all(seat.device == "cpu" for _, seat in places):
+        places[0][0].prepare()
+        new = forked
+    processes = [
+        [new(seat.threads, workers.memory) for _, seat in workers._places] for workers in several
+    ]
+    for workers, its in zip(several, processes, strict=True):
+        workers._looked = time.monotonic()
+        for number, process in enumerate(its):
+            workers._begin(number, process)
+
+
+class _Group:
+    """A group that was given, and its answers or its error once there are any.
+
+    Args:
+        more: what a worker takes beside it.
+    """
+
+    def __init__(self, documents: Sequence[Document], *more: Any):
+        self.documents, self.more = documents, more
         self.given = 0  # times
         self.windows = self.tokens = 0  # that were told
         self.answered: Answered | BaseException | None = None
@@ -319,7 +376,7 @@ class _Worker:
         """Send a group."""
         self.group, self.first = group, None
         group.given += 1
-        self.give("answer", group.documents, group.compared)
+        self.give("answer", group.documents, *group.more)
 
     def done(self) -> tuple[str, _Group | None]:
         """The message that is replied to, and its group."""

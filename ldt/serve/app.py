@@ -46,7 +46,7 @@ class App:
         self.door = Doorkeeper(self.limits, key)
         self.metrics = Metrics()
         self.scheduler = Scheduler(
-            served.predictor.outputs,
+            served.hands,
             batch_tokens=served.batch_tokens,
             places=self.limits.places,
             told=self._told,
@@ -54,7 +54,7 @@ class App:
         self.draining, self.active = False, 0
         self._reading = ThreadPoolExecutor(1, "reading")  # one body at a time is large in memory
         self._openapi = openapi.document(served)
-        self._device = str(getattr(served.predictor, "device", "cpu")).partition(":")[0]
+        self._device = served.device.partition(":")[0]
         self._app = Starlette(
             routes=self._routes(), exception_handlers={HTTPException: _no_such_route}
         )

@@ -3,23 +3,27 @@
 What runs a model is imported when there is one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ldt.data.records import Example, identified
 from ldt.data.sentences import Unit
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, UserError
 from ldt.inference import options
-from ldt.inference.group import Feature, Predictor
+from ldt.inference.group import Feature
 from ldt.inference.run_folder import Runtime, find_model, fingerprint, read_recipe
+from ldt.recipe.recipe import Recipe
+from ldt.serve.scheduler import Hand, Here
 from ldt.tasks.base import AnyTask
 
 if TYPE_CHECKING:
     from ldt.inference.passages import By
+    from ldt.inference.workers import Seat
 
 VARIANTS = 64  # combinations of options that are kept
 
@@ -54,12 +58,16 @@ class Served:
         device, precision: as `ldt.inference.answerer.Answerer` has them.
         batch_tokens: most tokens of a batch; None is `automatic_batch`.
         runtime: "torch", or "onnx" for a folder of ``ldt export``.
+        seats: of processes that have the model; none where it is in this one.
 
     Attributes:
+        hands: copies of the model, for `ldt.serve.scheduler.Scheduler`.
+        device: that they are on.
+        predictor: the model or, of processes, what makes inputs.
         folder: the folder, which no answer names.
         name: the name of the folder, which answers have in its place.
         sha: a hash of the files that decide what the model answers.
-        variant: the `Variant` of `Options`, made once.
+        variant: the `Variant` of `Options`, or their `Reading`, made once.
 
     Raises:
         UserError: the folder or an option cannot be used.
@@ -72,9 +80,11 @@ class Served:
         precision: str = "auto",
         batch_tokens: int | None = None,
         runtime: Runtime = "torch",
+        seats: "Sequence[Seat]" = (),
     ):
         from ldt.inference.passages import Wanted
         from ldt.inference.run_model import RunModel
+        from ldt.serve.crew import Crew
 
         found = find_model(folder)
         trained = read_recipe(found, runtime)
@@ -89,16 +99,32 @@ class Served:
         self.recipe = replace(recipe, data=recipe.data.model_copy(update={"evidence": None}))
         self.runtime = runtime
         run = RunModel(found, self.recipe, device, {}, Wanted(), 1, runtime)
-        self.precision = run.automatic() if precision == "auto" else precision
-        predictor, _ = run.predictor(self.precision)
-        self.predictor = cast(Any, predictor)
+        self.predictor: Any
+        self.hands: Sequence[Hand]
+        self.variant: Callable[[Options], Any]
+        with ExitStack() as stack:
+            if seats:
+                self.device = seats[0].device
+                tokens = batch_tokens or automatic_batch(self.device)
+                crew = stack.enter_context(Crew(replace(run, batch_tokens=tokens), seats))
+                self.precision, self.hands = crew.load(precision), crew.hands
+                self.predictor, self.variant = run.inputs(), cached(Reading, self)
+            else:
+                self.precision = run.automatic() if precision == "auto" else precision
+                self.predictor, _ = run.predictor(self.precision)
+                self.device = str(getattr(self.predictor, "device", "cpu"))
+                self.hands, self.variant = [Here(self.predictor)], cached(Variant, self)
+            self._stack = stack.pop_all()
         self.folder, self.name = found, found.resolve().name
         self.sha = fingerprint(found, self.recipe)
-        self.batch_tokens = batch_tokens or automatic_batch(predictor)
+        self.batch_tokens = batch_tokens or automatic_batch(self.device)
         # Once before there are threads: the tokenizers' library cannot be set while another reads.
         if self.predictor.tokenizer.is_fast:
             tokenize(self.predictor.tokenizer, "a b")
-        self.variant = lru_cache(VARIANTS)(partial(Variant, self))
+
+    def close(self) -> None:
+        """End the processes that have the model."""
+        self._stack.close()
 
     @property
     def task(self) -> AnyTask:
@@ -130,18 +156,30 @@ class Served:
         return self.recipe.data.text if name == task.document else name
 
 
-class Variant:
-    """A model that answers as a request asks for it: a `ldt.inference.group.Predictor`.
+@dataclass(frozen=True)
+class Loaded:
+    """A model in a process that answers for a server, by the names of `Served`."""
+
+    recipe: Recipe
+    predictor: Any
+    precision: str
+    runtime: Runtime
+    batch_tokens: int
+
+
+class Reading:
+    """What makes the inputs of a request, as it asks for them: a `ldt.inference.group.Encoder`.
 
     Attributes:
+        asked: what it asks for.
         alone: whether decoding takes the model as well.
 
     Raises:
         UserError: answers of the task do not have what the request asks for.
     """
 
-    def __init__(self, served: Served, asked: Options):
-        from ldt.inference.passages import Explaining, Wanted
+    def __init__(self, served: Served | Loaded, asked: Options):
+        from ldt.inference.passages import Wanted
 
         task, data = served.recipe.task, served.recipe.data
         shown = {"raw_scores": asked.raw_scores, "label_sets": asked.label_sets}
@@ -154,13 +192,10 @@ class Variant:
             data = data.model_copy(update={"overflow": "truncate"})
         predictor = copy(served.predictor)
         vars(predictor).update(shown, task=task, data=data)
-        self.asked, self.task = asked, task
+        self.asked, self.task, self.wanted = asked, task, wanted
         self.max_length = predictor.max_length
-        self.predictor: Predictor = predictor
+        self.predictor = predictor
         self.alone = bool(wanted.keys()) and getattr(task, "rests_on", None) == "logits"
-        if wanted.keys():
-            self.predictor = Explaining(predictor, wanted)
-        self.outputs, self.decode = self.predictor.outputs, self.predictor.decode
 
     def encode(self, example: Example) -> list[Feature]:
         """The inputs of a document.
@@ -178,10 +213,27 @@ class Variant:
         raise DataError(f'{example.where}: {what}; "truncate": true has it cut')
 
 
-def automatic_batch(predictor: Any) -> int:
+def cached(variant: "type[Reading]", model: Served | Loaded) -> Callable[[Options], Any]:
+    """The variants of a model, of which the newest are kept."""
+    return lru_cache(VARIANTS)(partial(variant, model))
+
+
+class Variant(Reading):
+    """A model that answers as a request asks for it: a `ldt.inference.group.Predictor`."""
+
+    def __init__(self, served: Served | Loaded, asked: Options):
+        from ldt.inference.passages import Explaining
+
+        super().__init__(served, asked)
+        if self.wanted.keys():
+            self.predictor = Explaining(self.predictor, self.wanted)
+        self.outputs, self.decode = self.predictor.outputs, self.predictor.decode
+
+
+def automatic_batch(device: str) -> int:
     """Tokens of a batch where nobody says how many.
 
     A GPU wants many. A CPU is as fast with few, and a short document that came a moment too late
     waits the less for a batch to end.
     """
-    return 16384 if str(getattr(predictor, "device", "")).startswith("cuda") else 2048
+    return 16384 if device.startswith("cuda") else 2048

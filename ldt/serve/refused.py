@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from ldt.errors import ModelError, ResourceError, UserError
+from ldt.inference.workers import LostError
 from ldt.serve.scheduler import ClosedError, FullError
 
 LONGEST = 300  # characters of a message, which may quote what was sent
@@ -52,6 +53,9 @@ def refused(error: BaseException, hidden: str) -> Refused:
         return Refused(503, "Unhealthy", str(error), "overloaded")
     if isinstance(error, TimeoutError):
         return Refused(503, "Overloaded", "no answer within the time of a request", "overloaded")
+    if isinstance(error, LostError):
+        what = "two processes with the model, one after the other, have died with this request"
+        return Refused(500, "Inference", what, "inference")
     if isinstance(error, ResourceError):
         return Refused(424, "Backend", "out of memory with this document", "inference")
     if isinstance(error, ModelError):

@@ -1,11 +1,11 @@
-"""Documents of many callers to answers: their chunks in batches, one batch at a time. No HTTP here.
+"""Documents of many callers to answers: their chunks in batches, one a model. No HTTP here.
 
-A few threads tokenize, one runs the model. A document is due when the model has run as many tokens
-since its arrival as it has itself, and those that are due first come first: so short ones overtake
-a long one, but none does for ever. A batch takes chunks in this order, as many as fit. A document
-that has more is due again a batch later: once begun, each batch of a long one waits for documents
-that are there already, and a short one for a batch of it, not for all. Nothing waits for a batch to
-fill.
+A few threads tokenize, one runs each copy of the model; whichever is free takes the next batch. A
+document is due when the models have run as many tokens since its arrival as it has itself, and
+those that are due first come first: so short ones overtake a long one, but none does for ever. A
+batch takes chunks in this order, as many as fit. A document that has more is due again a batch
+later: once begun, each batch of a long one waits for documents that are there already, and a short
+one for a batch of it, not for all. Nothing waits for a batch to fill.
 """
 
 import logging
@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, Protocol
 
 from ldt.data.records import Example
 from ldt.errors import ResourceError, UserError
-from ldt.inference.group import Answer, Feature, Outputs, Predictor, answer_of
+from ldt.inference.group import Answer, Document, Feature, Outputs, Predictor, answer_of
+from ldt.inference.workers import LostError
 
 log = logging.getLogger("ldt")
 
@@ -83,11 +84,46 @@ class _Job:
 _Chunk = tuple[_Job, int]  # and its number
 
 
+class Hand(Protocol):
+    """A copy of the model; one thread asks it.
+
+    Attributes:
+        aside: whether another thread may ask for answers meanwhile, where the model is not needed.
+    """
+
+    aside: bool
+
+    def outputs(self, documents: list[Document]) -> list[Outputs]:
+        """Arrays by name for documents of one input each, run as one batch."""
+
+    def answer(
+        self, model: Predictor, outputs: list[Outputs], example: Example, features: list[Feature]
+    ) -> Answer:
+        """The answer for a document, as `ldt.inference.group.answer_of` has it."""
+
+
+class Here:
+    """A `Hand` of this process.
+
+    Args:
+        model: whose outputs are those of all documents.
+    """
+
+    aside = True
+    answer = staticmethod(answer_of)
+
+    def __init__(self, model: Predictor):
+        self.model = model
+
+    def outputs(self, documents: list[Document]) -> list[Outputs]:
+        return self.model.outputs([feature for _, features in documents for feature in features])
+
+
 class Scheduler:
     """What answers documents of many callers.
 
     Args:
-        outputs: of the model, `ldt.inference.group.Predictor.outputs`; called by one thread.
+        hands: the copies of the model.
         batch_tokens: most tokens of a batch, padding included; a longer chunk is run alone.
         places: documents that may be here at a time, those in the model among them.
         told: is called with the chunks and tokens of each batch.
@@ -98,13 +134,13 @@ class Scheduler:
 
     def __init__(
         self,
-        outputs: Callable[[list[Feature]], list[Outputs]],
+        hands: Sequence[Hand],
         *,
         batch_tokens: int,
         places: int,
         told: Callable[[int, int], object] = lambda chunks, tokens: None,
     ):
-        self.outputs, self.told = outputs, told
+        self.told = told
         self.fitting = batch_tokens  # of them, what the memory holds
         self.places = self._free = places
         self.clock = 0
@@ -114,8 +150,12 @@ class Scheduler:
         self._changed = threading.Condition()
         self._tokenizing = ThreadPoolExecutor(TOKENIZING, "tokenizing")
         self._decoding = ThreadPoolExecutor(1, "decoding")  # else answers would wait for inputs
-        self._model = threading.Thread(target=self._run, name="model", daemon=True)
-        self._model.start()
+        self._models = [
+            threading.Thread(target=self._run, args=(hand,), name="model", daemon=True)
+            for hand in hands
+        ]
+        for thread in self._models:
+            thread.start()
 
     def submit(
         self, model: Predictor, examples: Sequence[Example], *, alone: bool = False
@@ -150,8 +190,8 @@ class Scheduler:
 
     @property
     def alive(self) -> bool:
-        """Whether documents are taken, and the model's thread is there."""
-        return not self._closed and self._model.is_alive()
+        """Whether documents are taken, and the models' threads are there."""
+        return not self._closed and all(thread.is_alive() for thread in self._models)
 
     def close(self) -> None:
         """Take no more documents; those that are here are still answered."""
@@ -167,7 +207,8 @@ class Scheduler:
         if empty:
             for pool in (self._tokenizing, self._decoding):
                 pool.shutdown()
-            self._model.join(seconds)
+            for thread in self._models:
+                thread.join(seconds)
         return empty
 
     def _leave(self, future: "Future[Answered]") -> None:
@@ -196,14 +237,14 @@ class Scheduler:
         self._number += 1
         heappush(self._waiting, (job.due, self._number, job))
 
-    def _run(self) -> None:
-        """The model's thread: batch after batch, until there is nothing and nothing will come."""
+    def _run(self, hand: Hand) -> None:
+        """A model's thread: batch after batch, until there is nothing and nothing will come."""
         while (batch := self._next()) is not None:
             now = time.monotonic()
             for job, _ in batch:
                 job.started = job.started or now
             tokens = sum(job.length(chunk) for job, chunk in batch)
-            self._run_batch(batch)
+            self._run_batch(hand, batch)
             with self._changed:
                 self.clock += tokens
             self.told(len(batch), tokens)
@@ -216,6 +257,8 @@ class Scheduler:
                 if not self._waiting:
                     return None
                 if batch := self._batch():
+                    if self._waiting:  # for another model
+                        self._changed.notify_all()
                     return batch
 
     def _over(self) -> bool:
@@ -246,40 +289,43 @@ class Scheduler:
             self._push(job)
         return batch
 
-    def _run_batch(self, batch: list[_Chunk]) -> None:
+    def _run_batch(self, hand: Hand, batch: list[_Chunk]) -> None:
         """Run a batch; where that fails its halves, so that only what cannot be run fails."""
         try:
-            outputs = self.outputs([job.features[chunk] for job, chunk in batch])
+            outputs = hand.outputs([(job.example, [job.features[chunk]]) for job, chunk in batch])
         except BaseException as error:
-            if len(batch) == 1:
-                _fail(batch[0][0], error)
+            if len(batch) == 1 or isinstance(error, LostError):  # which takes too long to try again
+                for job, _ in batch:
+                    _fail(job, error)
                 return
             half = len(batch) // 2
             if isinstance(error, ResourceError):
                 longest = max(job.length(chunk) for job, chunk in batch)
                 self.fitting = max(1, min(self.fitting, longest * len(batch)) // 2)
                 log.warning(f"out of memory; going on with batches of {self.fitting:,} tokens")
-            self._run_batch(batch[:half])
-            self._run_batch(batch[half:])
+            self._run_batch(hand, batch[:half])
+            self._run_batch(hand, batch[half:])
             return
         for (job, chunk), output in zip(batch, outputs, strict=True):
-            job.outputs[chunk] = output
-            job.left -= 1
-            if job.left:
+            with self._changed:
+                job.outputs[chunk] = output
+                job.left -= 1
+                left = job.left
+            if left:
                 continue
-            if job.alone:
-                _answer(job)
+            if job.alone or not hand.aside:
+                _answer(hand, job)
             else:
-                self._decoding.submit(_answer, job)
+                self._decoding.submit(_answer, hand, job)
 
 
-def _answer(job: _Job) -> None:
+def _answer(hand: Hand, job: _Job) -> None:
     """Give a document whose chunks have all been run its answer."""
     if job.future.done():
         return
     outputs: Any = job.outputs
     try:
-        answer = answer_of(job.model, outputs, job.example, job.features)
+        answer = hand.answer(job.model, outputs, job.example, job.features)
     except BaseException as error:
         _fail(job, error)
         return

@@ -88,6 +88,7 @@ def test_more_than_it_takes_is_told_at_once(held):
     for each in asking:
         each.start()
     until(lambda: here.app.scheduler.here == 4)
+    assert "te_queue_size 4" in here.ask("/metrics")[1].decode().splitlines()
     status, said, _ = here.ask("/predict", {"inputs": "a"})
     assert (status, said["error_type"]) == (429, "Overloaded")
     assert "4 of 4 places are taken" in said["error"]
@@ -134,6 +135,13 @@ def test_callers_that_leave_free_their_place_and_are_not_answered(held):
     assert 'te_request_failure{err="dropped"} 4' in here.ask("/metrics")[1].decode()
 
 
+def test_where_one_document_fails_nobody_waits_for_the_others(held):
+    here, model = held
+    status, said, _ = here.ask("/answer", {"documents": [{"text": "a"}, {"text": 1}]})
+    assert (status, said["error_type"]) == (422, "Validation")
+    until(lambda: here.app.scheduler.here == 0)  # though the model is not let go on
+
+
 def test_a_request_has_a_time(runs):
     served = Served(str(runs("classification")))
     model = Held(served)
@@ -157,7 +165,7 @@ def test_numbers_that_are_not_finite_are_424_and_bugs_say_nothing(runs, caplog):
         return found
 
     with running(served) as here:
-        here.app.scheduler.outputs = wrong
+        served.predictor.outputs = wrong
         status, said, _ = here.ask("/predict", {"inputs": "a"})
         assert (status, said["error_type"]) == (424, "Backend")
         assert "not finite" in said["error"]
@@ -165,10 +173,10 @@ def test_numbers_that_are_not_finite_are_424_and_bugs_say_nothing(runs, caplog):
         def bug(features):
             raise RuntimeError(f"secret of {runs('classification')}")
 
-        here.app.scheduler.outputs = bug
+        served.predictor.outputs = bug
         status, said, _ = here.ask("/predict", {"inputs": "a"})
         assert (status, said["error_type"]) == (424, "Backend")
         assert "secret" not in str(said)
         assert "RuntimeError: secret of" in caplog.text  # for who runs the server
-        here.app.scheduler.outputs = right
+        served.predictor.outputs = right
         assert here.ask("/predict", {"inputs": "a"})[0] == 200

@@ -13,7 +13,7 @@ from served import LONG, assert_same, predicted
 from ldt.data.records import Example
 from ldt.errors import DataError, ModelError, ResourceError, UserError
 from ldt.serve.model import Options, Served
-from ldt.serve.scheduler import ClosedError, FullError, Scheduler
+from ldt.serve.scheduler import ClosedError, FullError, Here, Scheduler
 
 WORDS = "the party of this agreement ends and other first part".split()
 
@@ -57,7 +57,7 @@ def make(counting):
     made = []
 
     def make(model=counting, batch_tokens=100, places=512):
-        made.append(Scheduler(model.outputs, batch_tokens=batch_tokens, places=places))
+        made.append(Scheduler([Here(model)], batch_tokens=batch_tokens, places=places))
         return made[-1]
 
     yield make
@@ -161,7 +161,7 @@ def test_short_documents_overtake_a_long_one_that_is_not_starved(counting, make)
     wait(late, 30)
     # Of those that came later each waited for a chunk or two, not for all twenty.
     last = len(order) - order[::-1].index("long")
-    assert sum(str(name).startswith("late") for name in order[:last]) >= 15
+    assert sum(str(name).startswith("late") for name in order[order.index("long") : last]) >= 15
 
 
 def test_a_batch_has_as_many_chunks_as_fit_of_any_documents(counting, make):
@@ -176,6 +176,56 @@ def test_a_batch_has_as_many_chunks_as_fit_of_any_documents(counting, make):
     counting.held.set()
     assert [each.result(30).answer["answer"] for each in futures] == [1, 120, 40, 250]
     assert counting.batches[1:] == [["b", "b", "a"], ["a", "a", "a"], ["huge"]]
+
+
+@pytest.mark.parametrize(("others", "batch"), [(60, ["a", "c"]), (64, ["a"])])
+def test_a_batch_passes_over_some_that_do_not_fit(counting, make, others, batch):
+    scheduler = make(batch_tokens=200)
+    counting.held.clear()
+    futures = scheduler.submit(counting, [document("first", 1)])
+    assert counting.begun.wait(30)
+    futures += scheduler.submit(counting, [document(n, 110) for n in range(others)])
+    futures += scheduler.submit(counting, [document("a", 90), document("c", 50, 101)])
+    while len(scheduler._waiting) < others + 2:
+        time.sleep(0.001)
+    counting.held.set()
+    wait(futures, 30)
+    assert counting.batches[1] == batch
+
+
+def test_whichever_model_is_free_takes_the_next_batch(counting):
+    class Other(Counting):
+        pass
+
+    other = Other()
+    counting.held.clear()
+    scheduler = Scheduler([Here(counting), Here(other)], batch_tokens=100, places=512)
+    futures = scheduler.submit(other, [document("long", *[100] * 20)])
+    futures += scheduler.submit(other, [document(n, 100) for n in range(10)])
+    assert counting.begun.wait(30)
+    late = time.monotonic() + 30
+    while sum(each.done() for each in futures) < 10 and time.monotonic() < late:
+        time.sleep(0.001)
+    done = sum(each.done() for each in futures)
+    counting.held.set()
+    assert [each.result(30).answer["answer"] for each in futures] == [2000, *[100] * 10]
+    assert done == 10  # all but what the held one has
+    assert len(counting.batches) + len(other.batches) == 30
+    assert scheduler.drain(30)
+
+
+def test_a_document_waits_for_no_model_that_has_another(counting):
+    """Both models run chunks of one document, as whoever takes a batch wakes the other."""
+    other = Counting()
+    meeting = threading.Barrier(2)
+    for each in (counting, other):
+        right = each.outputs
+        each.outputs = lambda some, right=right: (meeting.wait(30), right(some))[1]
+    scheduler = Scheduler([Here(counting), Here(other)], batch_tokens=100, places=512)
+    (future,) = scheduler.submit(counting, [document("long", *[100] * 6)])
+    assert future.result(30).answer["answer"] == 600
+    assert len(counting.batches) == len(other.batches) == 3
+    assert scheduler.drain(30)
 
 
 def test_nothing_waits_for_a_batch_to_fill(counting, make):
@@ -193,6 +243,8 @@ def test_a_document_that_is_cancelled_is_not_run_and_frees_its_place(counting, m
     (first,) = scheduler.submit(counting, [document("first", 10)])
     assert counting.begun.wait(30)
     (second,) = scheduler.submit(counting, [document("second", 10)])
+    while not scheduler._waiting:
+        time.sleep(0.001)
     with pytest.raises(FullError, match="2 of 2 places are taken"):
         scheduler.submit(counting, [document("third", 10)])
     assert second.cancel()

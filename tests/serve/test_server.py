@@ -2,12 +2,8 @@
 
 import http.client
 import json
-import os
-import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -17,68 +13,11 @@ from served import LONG
 
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 pytest.importorskip("starlette", reason="starlette is not installed")
-from serving import JSON, running  # noqa: E402
+from serve_processes import Process  # noqa: E402
+from serving import running  # noqa: E402
 
 from ldt.errors import UserError  # noqa: E402
 from ldt.serve import server  # noqa: E402
-
-# A model that takes its time, in a process that is as `ldt serve` is.
-SLOW = """
-import time
-from ldt.serve.model import Served
-made = Served.__init__
-def slow(self, *args, **kwargs):
-    made(self, *args, **kwargs)
-    right = self.predictor.outputs
-    def outputs(features):
-        time.sleep(SECONDS)
-        return right(features)
-    self.predictor.outputs = outputs
-Served.__init__ = slow
-"""
-
-
-class Process:
-    """``ldt serve`` in a process, once it answers."""
-
-    def __init__(self, *arguments, seconds=0.0, **environment):
-        code = f"from ldt.__main__ import main\n{SLOW.replace('SECONDS', str(seconds))}\nmain()\n"
-        command = [sys.executable, "-c", code, "serve", *map(str, arguments), "--port", "0"]
-        self.process = subprocess.Popen(
-            command,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | environment,
-            # A test in the background ignores it, and so would the server.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-        self.lines = []
-        for line in self.process.stderr:
-            self.lines.append(line)
-            if found := re.search(r"http://\S+:(\d+)$", line.strip()):
-                self.port = int(found[1])
-                break
-        else:
-            raise AssertionError(self.lines)
-        assert self.ask("GET", "/health")[0] == 200
-
-    def ask(self, method, path, value=None, headers=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        body = None if value is None else json.dumps(value).encode()
-        connection.request(method, path, body, (JSON if body else {}) | (headers or {}))
-        response = connection.getresponse()
-        found = response.status, response.read()
-        connection.close()
-        return found
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(30)
-        self.process.stderr.close()
 
 
 def test_sigterm_lets_requests_end_and_exits_0(runs):

@@ -1,0 +1,65 @@
+"""Small parts of the server, each alone: counts, errors, rankings, and what a request may be."""
+
+import pytest
+from served import make_run
+
+from ldt.errors import ResourceError, UserError
+from ldt.serve.answers import ranked
+from ldt.serve.bodies import Predict
+from ldt.serve.metrics import Metrics
+from ldt.serve.model import Options, Served
+from ldt.serve.refused import Refused, refused
+from ldt.serve.shapes import checked, native
+
+
+def test_a_value_counts_up_to_its_bound():
+    metrics = Metrics()
+    metrics.observe(te_batch_next_size=2)
+    metrics.observe(te_batch_next_size=3)
+    lines = metrics.text(0).splitlines()
+    for bound, count in {"1": 0, "2": 1, "4": 2, "+Inf": 2}.items():
+        assert f'te_batch_next_size_bucket{{le="{bound}"}} {count}' in lines
+    assert "te_batch_next_size_sum 5" in lines
+
+
+def test_errors_name_no_path_and_have_the_names_of_json():
+    found = refused(UserError("/srv/run/x: wrong; --n-best does"), "/srv/run")
+    assert (found.status, str(found)) == (422, "the model/x: wrong; n_best does")
+    found = refused(ResourceError("/srv/run: out of memory"), "/srv/run")
+    assert (found.status, found.kind) == (424, "Backend")
+    assert str(found) == "out of memory with this document"
+
+
+def test_choices_come_best_first_and_twins_by_their_first_place():
+    found = ranked({"scores": [0.1, 0.7, 0.2]}, {"choices": ["a", "b", "c"]}, 2)["ranking"]
+    assert [(each["index"], each["text"]) for each in found] == [(1, "b"), (2, "c")]
+    best = [{"answer": "a", "score": 0.2}, {"answer": "b", "score": 0.8}]
+    found = ranked({"n_best": best}, {"candidates": ["a", "b", "a"]}, None)["ranking"]
+    assert [(each["index"], each["text"]) for each in found] == [(1, "b"), (0, "a")]
+
+
+def test_no_request_reads_the_folder_of_evidence(tiny_longformer, tmp_path):
+    run = make_run(tiny_longformer, tmp_path / "run", "triviaqa", evidence=str(tmp_path))
+    assert Served(str(run)).recipe.data.evidence is None
+
+
+def test_a_question_is_cut_only_where_the_request_says_so(runs):
+    served = Served(str(runs("squad")))
+    fields = {"question": "when does this agreement end? " * 40, "context": "it ends."}
+    example = served.example(fields, 1)
+    with pytest.raises(UserError, match='^input 1: the question is too long; "truncate": true'):
+        served.variant(Options()).encode(example)
+    assert served.variant(Options(truncate=True)).encode(example)[0]["flags"]["question_cut"]
+
+
+def test_a_long_document_is_not_read_for_each_of_very_many_choices(runs):
+    served = Served(str(runs("multiple_choice")))
+    body = {"question": "who?", "context": "a" * 600_000, "choices": ["b"] * 100}
+    with pytest.raises(Refused, match="100 choices for a document of this length are too many"):
+        native(body, served, "rank")
+    assert native(body | {"choices": ["b"] * 9}, served, "rank").documents
+
+
+def test_a_field_that_is_not_there_is_named():
+    with pytest.raises(Refused, match="^'input' cannot be set here, did you mean 'inputs'"):
+        checked(Predict, {"inputs": "a", "input": "b"})
