@@ -6,12 +6,11 @@ import sys
 
 import pytest
 import torch
-from exported import DOCUMENTS, TASKS, answered, make_run
+from exported import DOCUMENTS, TASKS, answered, longer, make_run
 from safetensors.torch import load_file, save_file
 from served import assert_same, predicted
 
 import ldt
-from ldt import cli
 from ldt.errors import ModelError, ResourceError, UserError
 from ldt.model import LdtModernBertConfig
 from ldt.recipe.recipe import of_keys
@@ -28,39 +27,12 @@ ALL = [
 ]
 
 
-@pytest.fixture(scope="module")
-def exported(tokenizer_folder, tmp_path_factory):
-    """Function of a task: (folder of the run, of what is exported of it)."""
-    made = {}
-
-    def get(task):
-        if task not in made:
-            folder = tmp_path_factory.mktemp(task)
-            run = make_run(tokenizer_folder, folder / "run", task)
-            with pytest.raises(SystemExit) as ended:
-                cli.main(["export", str(run), str(folder / "onnx")])
-            assert ended.value.code == 0
-            made[task] = run, folder / "onnx"
-        return made[task]
-
-    return get
-
-
 @pytest.fixture
 def instantly(exported, monkeypatch):
     """Has exports write the graph of ``exported``, which is there; the same of the run's copies."""
     run, folder = exported("classification")
     monkeypatch.setattr(graph, "write", lambda *args: shutil.copy(folder / "model.onnx", args[3]))
     return run
-
-
-def longer(document):
-    """The document, and with its text three and eleven times, which is several chunks."""
-    (field,) = {"text", "tokens", "context", "supports"} & document.keys()
-    for times in (1, 3, 11):
-        value = document[field]
-        value = value * times if isinstance(value, list) else " ".join([value] * times)
-        yield document | {field: value}
 
 
 @pytest.mark.parametrize("task", ALL)
@@ -153,7 +125,9 @@ def test_each_runtime_names_the_other(exported, tmp_path):
     run, folder = exported("classification")
     with pytest.raises(ModelError, match="an exported model; --runtime onnx runs it"):
         predicted(folder, [], tmp_path)
-    with pytest.raises(ModelError, match=r"no model\.onnx; ldt export \S+ TARGET makes a folder"):
+    with pytest.raises(
+        ModelError, match=r"no model\.onnx; ldt export \S+ TARGET --format onnx"
+    ):
         predicted(run, [], tmp_path, runtime="onnx")
 
 
