@@ -92,8 +92,7 @@ def export(
         format: one of `FORMATS`.
         precision: "fp32", or "int8" of an ONNX file: weights of 8 bits, after the proof.
         opset: version of ONNX's operators, one of `graph.OPSETS`; None is `graph.OPSET`.
-        check: documents on which answers in int8 are compared with those in fp32; None: data.eval
-            of the run.
+        check: documents on which int8 is compared with fp32; None: data.eval of the run.
         int8_bound: share of these answers that may change.
         overwrite: replace a model that is at ``target``.
 

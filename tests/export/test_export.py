@@ -125,9 +125,7 @@ def test_each_runtime_names_the_other(exported, tmp_path):
     run, folder = exported("classification")
     with pytest.raises(ModelError, match="an exported model; --runtime onnx runs it"):
         predicted(folder, [], tmp_path)
-    with pytest.raises(
-        ModelError, match=r"no model\.onnx; ldt export \S+ TARGET --format onnx"
-    ):
+    with pytest.raises(ModelError, match=r"no model\.onnx; ldt export \S+ TARGET --format onnx"):
         predicted(run, [], tmp_path, runtime="onnx")
 
 
