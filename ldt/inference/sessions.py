@@ -18,6 +18,8 @@ class Session(ABC):
 
     Args:
         file: of `ldt export`.
+        threads: of the library; None: as many as OMP_NUM_THREADS says, else as there are processors
+            for this process.
 
     Attributes:
         inputs: names of what goes in, in order.
@@ -30,9 +32,9 @@ class Session(ABC):
     format: ClassVar[Exported]
     inputs: list[str]
 
-    def __init__(self, file: Path):
+    def __init__(self, file: Path, threads: int | None = None):
         try:
-            self._open(file)
+            self._open(file, threads or _threads())
         except ImportError:
             raise UserError(
                 f"{self.format.library} is not installed; pip install {self.format.install} has it"
@@ -43,7 +45,7 @@ class Session(ABC):
             raise ModelError(f"{file}: cannot be read: {first_line(error)}") from error
 
     @abstractmethod
-    def _open(self, file: Path) -> None:
+    def _open(self, file: Path, threads: int) -> None:
         """Make the file ready, and say its inputs."""
 
     @abstractmethod
@@ -64,11 +66,11 @@ class OnnxSession(Session):
 
     format = RUNTIMES["onnx"]
 
-    def _open(self, file: Path) -> None:
+    def _open(self, file: Path, threads: int) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = _threads()
+        options.intra_op_num_threads = threads
         options.enable_cpu_mem_arena = False  # which keeps what the longest input took
         options.log_severity_level = 4
         self._session = onnxruntime.InferenceSession(
@@ -86,11 +88,11 @@ class OpenVinoSession(Session):
 
     format = RUNTIMES["openvino"]
 
-    def _open(self, file: Path) -> None:
+    def _open(self, file: Path, threads: int) -> None:
         import openvino
 
         # It would compute in bfloat16 where the processor has it.
-        options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": _threads()}
+        options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
         self._model = openvino.Core().compile_model(file, "CPU", options)
         self.inputs = [each.any_name for each in self._model.inputs]
 
@@ -103,7 +105,7 @@ class ProgramSession(Session):
 
     format = RUNTIMES["pt2"]
 
-    def _open(self, file: Path) -> None:
+    def _open(self, file: Path, threads: int) -> None:
         import torch
 
         program = torch.export.load(file)
@@ -118,18 +120,17 @@ class ProgramSession(Session):
         return {name: output.numpy() for name, output in outputs.items()}
 
 
-def session(format: Exported, file: Path) -> Session:
-    """A file of a format, ready to run.
+def session(format: Exported, file: Path, threads: int | None = None) -> Session:
+    """A file of a format, ready to run; ``threads`` as `Session` has them.
 
     Raises:
         UserError, ModelError: as `Session` does.
     """
-    return resolve_name(format.session)(file)
+    return resolve_name(format.session)(file, threads)
 
 
 def _threads() -> int:
-    """How many a library is to use; it would count the machine's processors by itself, not those
-    of this process."""
+    """By itself a library would count the processors of the machine, not those of this process."""
     asked = os.environ.get("OMP_NUM_THREADS")
     if asked:
         return int(asked)
