@@ -51,7 +51,7 @@ CONTRACTS = {"train": range(120), "new": range(10_000, 10_200)}  # numbers of th
 CUAD = {
     "model.path": MINILM,
     "data.max_length": 1024,
-    "training.num_train_epochs": 4,
+    "training.num_train_epochs": 3,
     "training.bf16": "false",
 }
 
