@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from ldt.cli.console import say, stdout
+from ldt.inference.runtimes import Format
 
 
 def export(
@@ -16,8 +17,8 @@ def export(
         Path, typer.Argument(metavar="TARGET", help="Folder to create for the exported model.")
     ],
     format: Annotated[
-        Literal["onnx"],
-        typer.Option(help="Format of the file: onnx, which ONNX Runtime and others run."),
+        Format,
+        typer.Option(help="Format of the file: onnx, which most programs run, openvino or torch."),
     ] = "onnx",
     precision: Annotated[
         Literal["fp32", "int8"],
@@ -27,9 +28,11 @@ def export(
         ),
     ] = "fp32",
     opset: Annotated[
-        int,
-        typer.Option(min=18, max=23, metavar="NUMBER", help="Version of ONNX's operators."),
-    ] = 20,
+        int | None,
+        typer.Option(
+            min=18, max=23, metavar="NUMBER", show_default="20", help="Version of ONNX's operators."
+        ),
+    ] = None,
     check: Annotated[
         str | None,
         typer.Option(
@@ -53,9 +56,8 @@ def export(
 ) -> None:
     """Turn a run's model into a file that runs without ldt.
 
-    The folder gets the model as one file, its tokenizer and labels, and a README with the lines
-    of Python that run it. At the end the file is run beside the model, to prove that both compute
-    the same; ldt predict --runtime onnx answers by it.
+    The folder gets the model, its tokenizer and labels, and a README with the lines of Python that
+    run it, after a proof that it computes the same; ldt predict --runtime answers by it.
 
     Example: ldt export runs/contracts contracts-onnx --opset 20
     """

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from ldt.inference.runtimes import Runtime
+
 Recipe = Annotated[
     Path,
     typer.Argument(
@@ -32,4 +34,10 @@ KeepCheckpoints = Annotated[
 Device = Annotated[
     Literal["auto", "cpu", "cuda"],
     typer.Option(help="Device to compute on; auto takes the GPU if there is one."),
+]
+Library = Annotated[
+    Runtime,
+    typer.Option(
+        help="What runs the model: torch, for a folder that ldt export wrote onnx, openvino or pt2."
+    ),
 ]

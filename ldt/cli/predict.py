@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ldt import errors
-from ldt.cli.options import Device
+from ldt.cli.options import Device, Library
 from ldt.data.remote import is_remote
 
 
@@ -209,13 +209,7 @@ def predict(
             "part of the output, and ldt merge the output of all parts.",
         ),
     ] = None,
-    runtime: Annotated[
-        Literal["torch", "onnx"],
-        typer.Option(
-            help="Library that runs the model: torch, or ONNX Runtime for a folder that ldt export "
-            "wrote."
-        ),
-    ] = "torch",
+    runtime: Library = "torch",
     workers: Annotated[
         str,
         typer.Option(

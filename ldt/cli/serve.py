@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from ldt import errors
-from ldt.cli.options import Device
+from ldt.cli.options import Device, Library
 
 KEY = "LDT_API_KEY"
 
@@ -45,13 +45,6 @@ Precision = Annotated[
     Literal["auto", "fp32", "bf16", "int8"],
     typer.Option(
         help="Number format to compute in, as for ldt predict; int8 is not compared with fp32."
-    ),
-]
-Library = Annotated[
-    Literal["torch", "onnx"],
-    typer.Option(
-        help="Library that runs the model: torch, or ONNX Runtime for a folder that ldt export "
-        "wrote."
     ),
 ]
 Workers = Annotated[

@@ -14,13 +14,12 @@ from ldt.export import graph
 from ldt.export.int8 import Comparison, documents_of, quantise
 from ldt.export.proof import Check, batch, prove
 from ldt.files import check_new_folder, existing, new_folder, remove_abandoned, writing
-from ldt.inference.run_folder import GRAPH, find_model, read_recipe
+from ldt.inference.run_folder import find_model, read_recipe
+from ldt.inference.runtimes import FORMATS, Exported
+from ldt.inference.sessions import session
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.padded import HEADS, has_head, refused
 from ldt.recipe.recipe import Recipe
-
-OPSET = 20
-_NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
 
 @dataclass
@@ -31,7 +30,8 @@ class Report:
         source, target: folders, as they were given.
         parameters: of the model.
         interface: what goes in and comes out.
-        opset: version of ONNX's operators.
+        format: of the file.
+        opset: version of ONNX's operators; None in another format.
         size: of the file, in bytes.
         seconds: that the export took, proof included.
         checks: the proof.
@@ -42,7 +42,8 @@ class Report:
     target: Path
     parameters: int
     interface: graph.Interface
-    opset: int
+    format: Exported
+    opset: int | None
     size: int
     seconds: float
     checks: list[Check]
@@ -52,8 +53,8 @@ class Report:
         """The report as text, the proof and the next command last."""
         names = self.interface
         facts = {
-            "file": f"{GRAPH}, {self.size / 1e6:,.1f} MB, opset {self.opset}, "
-            f"{self.parameters:,} parameters",
+            "file": f"{' and '.join(self.format.files)}, {self.size / 1e6:,.1f} MB, "
+            f"{f'opset {self.opset}, ' if self.opset else ''}{self.parameters:,} parameters",
             "inputs": ", ".join(names.inputs),
             "outputs": ", ".join(names.outputs),
             "global tokens": beside.GLOBALS[names.globals_],
@@ -65,7 +66,7 @@ class Report:
             "outputs",
             *(f"  {check.name:<18}{check}" for check in self.checks),
             *([f"int8: {self.comparison}"] if self.comparison else []),
-            f"next: ldt predict FILE --runtime onnx --model {self.target}",
+            f"next: ldt predict FILE --runtime {self.format.runtime} --model {self.target}",
         ]
 
 
@@ -75,36 +76,35 @@ def export(
     *,
     format: str = "onnx",
     precision: str = "fp32",
-    opset: int = OPSET,
+    opset: int | None = None,
     check: Names | None = None,
     int8_bound: float = 0.01,
     overwrite: bool = False,
 ) -> Report:
-    """Write a run's model as an ONNX file, after a proof that it computes the same.
+    """Write a run's model as a file that runs without ldt, after a proof that it computes the same.
 
-    Everything is in a temporary folder beside the target until the proof holds. The file runs by
-    ONNX Runtime on the CPU for the proof.
+    Everything is in a temporary folder beside the target until the proof holds, for which the file
+    runs on the CPU by the library that it is for.
 
     Args:
         run: folder of a finished run; None is `LATEST` in the current directory.
         target: folder to write.
-        format: "onnx".
-        precision: "fp32", or "int8": weights of 8 bits, after the proof.
-        opset: version of ONNX's operators, one of `graph.OPSETS`.
-        check: documents on which answers in int8 are compared with those in fp32; None: data.eval
-            of the run.
+        format: one of `FORMATS`.
+        precision: "fp32", or "int8" of an ONNX file: weights of 8 bits, after the proof.
+        opset: version of ONNX's operators, one of `graph.OPSETS`; None is `graph.OPSET`.
+        check: documents on which int8 is compared with fp32; None: data.eval of the run.
         int8_bound: share of these answers that may change.
         overwrite: replace a model that is at ``target``.
 
     Raises:
         UserError: an option or the target cannot be used, or a package is missing.
-        ModelError: the model cannot be exported, or the proof fails; nothing is at the target then,
-            or what was there before.
+        ModelError: the model cannot be exported, or the proof fails; the target is as it was.
         PrecisionError: int8 changes too many answers.
         ResourceError: the disk is too small.
     """
     began = time.monotonic()
-    _check_options(format, precision, opset)
+    written = _check_options(format, precision, opset)
+    opset = opset or graph.OPSET
     folder = find_model(None if run is None else str(run))
     recipe = read_recipe(folder)
     target = Path(target).expanduser()
@@ -119,21 +119,22 @@ def export(
     _check_space(target, place, model)
     remove_abandoned(place)
     with writing(target), new_folder(place) as made:
-        checks = _written(made / GRAPH, recipe, model, interface, opset)
+        checks = _written(made, recipe, model, interface, written, opset)
         _check_proof(folder, target, checks)
         tokenizer = load_tokenizer(folder, model.config)
-        beside.write(made, folder, recipe, model.config, tokenizer, interface, checks)
+        beside.write(made, folder, recipe, model.config, tokenizer, interface, written, checks)
         comparison = None
         if documents:
             comparison = quantise(made, recipe, *documents, int8_bound)
             beside.append(made, f"In int8: {comparison}.")
-        size = (made / GRAPH).stat().st_size
+        size = sum((made / file).stat().st_size for file in written.files)
     return Report(
         source=str(folder),
         target=target,
         parameters=sum(p.numel() for p in model.parameters()),
         interface=interface,
-        opset=opset,
+        format=written,
+        opset=opset if format == "onnx" else None,
         size=size,
         seconds=time.monotonic() - began,
         checks=checks,
@@ -142,32 +143,45 @@ def export(
 
 
 def _written(
-    file: Path, recipe: Recipe, model: Any, interface: graph.Interface, opset: int
+    folder: Path,
+    recipe: Recipe,
+    model: Any,
+    interface: graph.Interface,
+    format: Exported,
+    opset: int,
 ) -> list[Check]:
     """Write the graph of a model; the proof runs what was written, so that it covers saving and
     reading too."""
     sample = batch(model.config, interface, *_traced(recipe, model.config), "right")
     sample = {name: sample[name] for name in interface.inputs}
-    graph.write(graph.graph(model, interface), interface, sample, file, opset)
-    return prove(model, interface, file, _longest(recipe, model.config))
+    file = folder / format.file
+    graph.write(graph.Graph(model, interface), interface, sample, file, format.name, opset)
+    return prove(model, interface, session(format, file), _longest(recipe, model.config))
 
 
-def _check_options(format: str, precision: str, opset: int) -> None:
-    if format != "onnx":
-        raise UserError(f"--format must be onnx, got {format}")
+def _check_options(format: str, precision: str, opset: int | None) -> Exported:
+    """The format that is asked for, which can be written."""
+    if format not in FORMATS:
+        raise UserError(f"--format must be one of {', '.join(FORMATS)}, got {format}")
+    found = FORMATS[format]
     if precision not in ("fp32", "int8"):
         raise UserError(f"--precision must be fp32 or int8, got {precision}")
-    if opset not in graph.OPSETS:
+    if precision not in found.precisions:
+        raise UserError(f"--precision {precision} is for --format onnx; {format} has fp32 alone")
+    if opset is not None and format != "onnx":
+        raise UserError(f"--opset is for --format onnx; {format} has operators of its own")
+    if opset is not None and opset not in graph.OPSETS:
         first, last = graph.OPSETS[0], graph.OPSETS[-1]
         raise UserError(f"--opset must be {first} to {last}, got {opset}")
     from importlib.util import find_spec
 
-    missing = [name for name in _NEEDED if find_spec(name) is None]
+    missing = [name for name in (*found.writes, found.package) if find_spec(name) is None]
     if missing:
         raise UserError(
-            f"{' and '.join(missing)} cannot be imported; pip install 'ldt-toolkit[export]' "
-            "has what exports"
+            f"{' and '.join(missing)} cannot be imported; pip install {found.install} has what "
+            "exports"
         )
+    return found
 
 
 def _check_task(folder: Path, recipe: Recipe) -> None:

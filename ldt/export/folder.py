@@ -15,6 +15,7 @@ from ldt import __version__
 from ldt.data.tokenization import special_id
 from ldt.export.graph import Interface
 from ldt.export.proof import Check
+from ldt.inference.runtimes import Exported
 from ldt.model.config import layer_windows
 from ldt.recipe.recipe import RECIPE, Recipe
 from ldt.tasks.deciding import Calibrated
@@ -36,6 +37,7 @@ def write(
     config: Any,
     tokenizer: Any,
     interface: Interface,
+    format: Exported,
     checks: Sequence[Check],
 ) -> None:
     """Write the files beside the graph.
@@ -47,6 +49,7 @@ def write(
         config: of the model.
         tokenizer: of the model.
         interface: of the graph.
+        format: of the graph.
         checks: the proof.
 
     Raises:
@@ -63,7 +66,7 @@ def write(
     _finish(folder / "tokenizer.json", tokenizer, longest)
     assert recipe.path is not None
     shutil.copyfile(recipe.path, folder / RECIPE)
-    text = _readme(source, recipe, config, tokenizer, interface, checks, longest)
+    text = _readme(source, recipe, config, tokenizer, interface, format, checks, longest)
     (folder / "README.md").write_text(text, "utf-8")
 
 
@@ -97,6 +100,7 @@ def _readme(
     config: Any,
     tokenizer: Any,
     interface: Interface,
+    format: Exported,
     checks: Sequence[Check],
     longest: int,
 ) -> str:
@@ -117,6 +121,7 @@ def _readme(
         windows=_windows(config, longest),
         longest=longest,
         interface=interface,
+        format=format,
         globals=GLOBALS[interface.globals_],
         worst=max(checks, key=lambda check: check.relative),
         policy=policy,
@@ -129,7 +134,7 @@ def _readme(
         else policy.thresholds.tolist(),
         ids={role: special_id(tokenizer, role) for role in ("cls", "sep")},
         ldt=__version__,
-        versions={name: version(name) for name in ("torch", "onnx", "onnxscript", "onnxruntime")},
+        versions={name: version(name) for name in ("torch", *format.writes, format.package)},
     )
 
 

@@ -1,19 +1,22 @@
-"""A fine-tuned model as an ONNX graph with free batch and length."""
+"""A fine-tuned model as a graph with free batch and length, in a format that other programs run."""
 
 import logging
 import warnings
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from ldt.errors import ModelError
 from ldt.model.padded import PaddedModel
 from ldt.tasks.base import Task
 
 OPSETS = range(18, 24)  # of ONNX, that are written
+OPSET = 20
 LARGEST = 2**31 - 2**20  # bytes; a protobuf file is no larger
 # Roles that stand in front of the first separator, by task: with global attention on all of them
 # the graph finds its global tokens itself.
@@ -59,29 +62,46 @@ class Interface:
         return cls(found, tuple(inputs), task.outputs)
 
 
-def graph(model: Any, interface: Interface) -> PaddedModel:
-    """The module whose operators are exported."""
-    return PaddedModel(model, interface.globals_).eval()
+class Graph(nn.Module):
+    """What is exported of a model: a `PaddedModel` that gives a dict of its outputs."""
+
+    def __init__(self, model: Any, interface: Interface):
+        super().__init__()
+        self.padded = PaddedModel(model, interface.globals_).eval().requires_grad_(False)
+        self.outputs = interface.outputs
+
+    def forward(
+        self,
+        input_ids,
+        attention_mask,
+        global_attention_mask=None,
+        token_type_ids=None,
+        positions=None,
+    ):
+        more = global_attention_mask, token_type_ids, positions
+        return dict(zip(self.outputs, self.padded(input_ids, attention_mask, *more), strict=True))
 
 
 def write(
-    module: PaddedModel, interface: Interface, sample: dict[str, Any], file: Path, opset: int
+    module: nn.Module,
+    interface: Interface,
+    sample: dict[str, Any],
+    file: Path,
+    format: str = "onnx",
+    opset: int = OPSET,
 ) -> None:
-    """Write a module as one ONNX file, weights included.
+    """Write a module as one graph, weights included.
 
     Args:
         sample: inputs, with another size for batch and length.
+        file: to write; in OpenVINO's format the weights are in a second one beside it.
+        format: one of `WRITERS`.
         opset: version of ONNX's operators.
 
     Raises:
-        ModelError: the file would be larger than `LARGEST`.
+        ModelError: the weights are larger than the format takes.
         OSError: the disk did not take it.
     """
-    size = sum(p.numel() * p.element_size() for p in module.parameters())
-    if size > LARGEST:
-        raise ModelError(f"{size / 2**30:.1f} GiB of weights; an ONNX file holds less than 2 GiB")
-    import onnx
-
     free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     with torch.no_grad(), _quiet():
         program = torch.export.export(
@@ -92,21 +112,58 @@ def write(
             # The only relation that is left holds always: whole blocks are parted into blocks.
             prefer_deferred_runtime_asserts_over_guards=True,
         )
-        made = torch.onnx.export(
-            program,
-            (),
-            dynamo=True,
-            opset_version=opset,
-            input_names=interface.inputs,
-            output_names=interface.outputs,
-            external_data=False,
-            verbose=False,
+        WRITERS[format](program, interface, file, opset)
+
+
+def _write_onnx(program: Any, interface: Interface, file: Path, opset: int) -> None:
+    import onnx
+
+    onnx.save_model(_onnx(program, interface, opset), file)
+
+
+def _write_openvino(program: Any, interface: Interface, file: Path, opset: int) -> None:
+    """Write it by way of ONNX."""
+    import openvino
+
+    made = _onnx(program, interface, opset).SerializeToString()
+    openvino.save_model(openvino.Core().read_model(made), file, compress_to_fp16=False)
+
+
+def _write_torch(program: Any, interface: Interface, file: Path, opset: int) -> None:
+    torch.export.save(program, file)
+
+
+WRITERS: dict[str, Callable[[Any, Interface, Path, int], None]] = {
+    "onnx": _write_onnx,
+    "openvino": _write_openvino,
+    "torch": _write_torch,
+}
+
+
+def _onnx(program: Any, interface: Interface, opset: int) -> Any:
+    """The ONNX model of an exported program."""
+    size = sum(p.numel() * p.element_size() for p in program.state_dict.values())
+    if size > LARGEST:
+        raise ModelError(
+            f"{size / 2**30:.1f} GiB of weights; ONNX holds less than 2 GiB, --format torch more"
         )
+    import onnx
+
+    made = torch.onnx.export(
+        program,
+        (),
+        dynamo=True,
+        opset_version=opset,
+        input_names=interface.inputs,
+        output_names=interface.outputs,
+        external_data=False,
+        verbose=False,
+    )
     assert made is not None
     model = made.model_proto
     _name_sizes(model)
     onnx.checker.check_model(model)
-    onnx.save_model(model, file)
+    return model
 
 
 def _name_sizes(model: Any) -> None:

@@ -14,10 +14,10 @@ from ldt.data.sources import Names, each
 from ldt.errors import PrecisionError, UserError, plural
 from ldt.inference import options
 from ldt.inference.agreement import DOCUMENTS, same
+from ldt.inference.exported import ExportedPredictor
 from ldt.inference.group import Answering, Document
 from ldt.inference.inputs import layout_of_training
-from ldt.inference.onnx import OnnxPredictor
-from ldt.inference.run_folder import GRAPH
+from ldt.inference.runtimes import FORMATS
 from ldt.recipe.recipe import Recipe
 
 BATCH_TOKENS = 4096
@@ -93,8 +93,9 @@ def quantise(folder: Path, recipe: Recipe, source: str, examples: Sequence[Any],
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    file, lowered = folder / GRAPH, folder / f"int8-{GRAPH}"
-    exact = OnnxPredictor(folder, recipe)
+    file = folder / FORMATS["onnx"].file
+    lowered = folder / f"int8-{file.name}"
+    exact = ExportedPredictor(folder, recipe)
     documents = [(example, exact.encode(example)) for example in examples]
     before, seconds = _timed(exact, documents)
     size = file.stat().st_size
@@ -111,7 +112,7 @@ def quantise(folder: Path, recipe: Recipe, source: str, examples: Sequence[Any],
     finally:
         logging.disable(logging.NOTSET)
     lowered.replace(file)
-    after, faster = _timed(OnnxPredictor(folder, recipe), documents)
+    after, faster = _timed(ExportedPredictor(folder, recipe), documents)
     pairs = list(zip(before, after, strict=True))
     equal = [pair for pair in pairs if same(*pair)]
     changed = len(pairs) - len(equal)
@@ -135,7 +136,7 @@ def _projections(file: Path) -> list[str]:
     return [node.name for node in products if node.input[1] in matrices]
 
 
-def _timed(model: OnnxPredictor, documents: Sequence[Document]) -> tuple[list[Any], float]:
+def _timed(model: ExportedPredictor, documents: Sequence[Document]) -> tuple[list[Any], float]:
     """Answers for documents, and the processor time that they took."""
     began = time.process_time()
     return Answering(model, BATCH_TOKENS)(documents).answers, time.process_time() - began

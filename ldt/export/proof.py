@@ -4,14 +4,13 @@ The model runs by its own attention, which packs; global tokens and padding are 
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ldt.errors import ModelError
 from ldt.export.graph import Interface
-from ldt.inference.onnx import Session
+from ldt.inference.sessions import Session
 from ldt.model.config import layer_windows
 from ldt.model.loading import quiet
 
@@ -59,19 +58,18 @@ class Check:
 
 @quiet()
 @torch.no_grad()
-def prove(model: Any, interface: Interface, file: Path, longest: int) -> list[Check]:
-    """Compare a model and its file.
+def prove(model: Any, interface: Interface, session: Session, longest: int) -> list[Check]:
+    """Compare a model and its file, which `ldt export` has written.
 
     Args:
         model: of ldt.
         interface: of the file.
-        file: to run.
+        session: that runs the file.
         longest: tokens of the longest input.
 
     Raises:
         ModelError: the model's outputs are not finite.
     """
-    session = Session(file)
     windows = [window for window in layer_windows(model.config) if window < longest]
     middle = min(longest, 2 * max(windows, default=0) + 5)
     cases = [

@@ -8,5 +8,5 @@ PREDICTORS = {
     "examples": "ldt.inference.predictor:EncoderPredictor",
     "characters": "ldt.inference.generate:CharacterPredictor",
 }
-# The class that answers in place of those with --runtime onnx, of tasks that `ldt export` takes.
-ONNX = "ldt.inference.onnx:OnnxPredictor"
+# The class that answers in place of those with a model of `ldt export`.
+EXPORTED = "ldt.inference.exported:ExportedPredictor"

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 from ldt.data.records import Example, identified
 from ldt.data.strict_json import json_line
 from ldt.errors import DataError, kind
-from ldt.inference.run_folder import Runtime
+from ldt.inference.runtimes import Runtime
 
 Refuse = Callable[[DataError, Example], None]
 _LOADING = threading.Lock()
@@ -37,7 +37,7 @@ class Answerer:
         passages, passages_by, passages_of, passages_unit: passages that each answer names as what
             it rests on, as `ldt.inference.predict.predict` takes them.
         chunks: whether answers list the chunks of their document, with the scores of each.
-        runtime: "torch", or "onnx" for a folder of ``ldt export``.
+        runtime: "torch", or one of `RUNTIMES` for a folder of ``ldt export``.
         on_error: "stop" raises at a document that cannot be used; "answer" gives it the answer
             {"id", "error"}, for callers that need one for each.
     """

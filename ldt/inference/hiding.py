@@ -71,7 +71,7 @@ def _hidden(predictor: Decoder, parts: list[tuple[Feature, np.ndarray]]) -> list
         for row, (_, tokens) in enumerate(parts):
             inputs["attention_mask"][row, torch.from_numpy(tokens)] = 0
         logits = predictor.logits(inputs)
-    except Exception as error:  # ONNX Runtime has types of its own
+    except Exception as error:  # each library has types of its own
         if not out_of_memory(error):
             raise
         raise too_large(features, predictor.device, error, 0) from error

@@ -1,11 +1,12 @@
 """Options of ``ldt predict``: what cannot be asked for, and what they change of a recipe."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from ldt.data.formats import FORMATS
 from ldt.data.options import check_encoding
 from ldt.errors import UserError
+from ldt.inference.runtimes import RUNTIMES, Runtime
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import AnyTask
 
@@ -43,9 +44,9 @@ def check_runtime(runtime: str, precision: str) -> None:
     Raises:
         UserError: one is asked of an exported model.
     """
-    if runtime not in ("torch", "onnx"):
-        raise ValueError(f"runtime must be torch or onnx, got {runtime!r}")
-    if runtime == "onnx" and precision != "auto":
+    if runtime not in get_args(Runtime):
+        raise ValueError(f"runtime must be one of {', '.join(get_args(Runtime))}, got {runtime!r}")
+    if runtime in RUNTIMES and precision != "auto":
         raise UserError(
             f"--precision {precision}: an exported model has its own; ldt export --precision "
             "makes another"

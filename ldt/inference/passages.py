@@ -20,7 +20,7 @@ from ldt.inference.faithfulness import faithfulness
 from ldt.inference.group import batches
 from ldt.inference.hiding import hiding
 from ldt.inference.predictor import Decoder, too_large
-from ldt.inference.run_folder import Runtime
+from ldt.inference.runtimes import RUNTIMES, Runtime
 from ldt.tasks.base import AnyTask, Outputs, Task
 from ldt.tasks.explained import Reading, Target
 
@@ -83,10 +83,10 @@ class Wanted:
         if self.unit != "sentence" and rests_on == "logits" and self.by == "chunks":
             raise UserError("--passages-unit: passages by chunks are whole chunks")
         by_gradient = self.number and rests_on == "logits" and self.by == "gradient"
-        if by_gradient and runtime == "onnx":
+        if by_gradient and runtime in RUNTIMES:
             raise UserError(
-                "--passages-by gradient: --runtime onnx has no gradients; --passages-by occlusion "
-                "needs none"
+                f"--passages-by gradient: --runtime {runtime} has no gradients; --passages-by "
+                "occlusion needs none"
             )
         if by_gradient and precision == "int8":
             raise UserError(

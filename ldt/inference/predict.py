@@ -41,14 +41,9 @@ from ldt.inference.inputs import (
 )
 from ldt.inference.passages import By, Wanted
 from ldt.inference.progress import progress
-from ldt.inference.run_folder import (
-    Runtime,
-    classes_of,
-    find_model,
-    fingerprint,
-    read_recipe,
-)
+from ldt.inference.run_folder import classes_of, find_model, fingerprint, read_recipe
 from ldt.inference.run_model import RunModel
+from ldt.inference.runtimes import RUNTIMES, Runtime
 from ldt.inference.shards import Shard
 from ldt.inference.stream import Beside, Counts, Documents, answer_all
 from ldt.inference.workers import THREADS, Seat, Workers
@@ -133,7 +128,8 @@ def predict(
         chunks: whether answers list the chunks of their document, with the scores of each.
         shard: "2/7": answer the second of each seven records alone, as lines of a file whose name
             goes on with ".2-of-7"; `ldt.inference.merge` makes ``output`` of all seven.
-        runtime: what runs the model; "onnx" that of a folder of `ldt export`, on the CPU.
+        runtime: what runs the model; one of `RUNTIMES` that of a folder of `ldt export`, on the
+            CPU.
         workers: places of processes that answer in place of this one, `ldt.inference.workers`; all
             on the CPU with the same number of threads, or on GPUs.
 
@@ -182,7 +178,7 @@ def predict(
         }
         # Threads of a GPU's worker change no answer.
         on_cpu = [str(seat.threads) for seat in workers[:1] if seat.device == "cpu"]
-        made_by |= {"--runtime": "onnx"} if runtime == "onnx" else {}
+        made_by |= {"--runtime": runtime} if runtime in RUNTIMES else {}
         made_by |= {"--layout": layout or "", THREADS: "".join(on_cpu)}
         made_by |= {"--shard": str(share), "task": recipe.task.name} if share else {}
         sink = ending.sink = _open_sink(output, recipe, made_by, resume, overwrite, stack)

@@ -6,19 +6,16 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import Literal
 
 from ldt.errors import ModelError, UserError
 from ldt.inference import PREDICTORS
+from ldt.inference.runtimes import FORMATS, RUNTIMES, Runtime
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import RECIPE, Recipe
 
 log = logging.getLogger("ldt")
 
-Runtime = Literal["torch", "onnx"]
-
 LATEST = "runs/latest"
-GRAPH = "model.onnx"  # of an exported model
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "adapter_model.*")
 _DECISIVE = (
@@ -29,7 +26,7 @@ _DECISIVE = (
     "vocab*",
     "*.safetensors",
     "*.bin",
-    "*.onnx",
+    *(file for format in FORMATS.values() for file in format.files),
 )  # for the answers
 
 
@@ -78,17 +75,7 @@ def read_recipe(folder: Path, runtime: Runtime = "torch") -> Recipe:
             f"{folder}: no {RECIPE}, so this is not a fine-tuned model and has no answers; "
             f"ldt finetune RECIPE model.path={folder} trains it"
         )
-    if runtime == "onnx" and not (folder / GRAPH).is_file():
-        raise ModelError(
-            f"{folder}: no {GRAPH}; ldt export {folder} TARGET makes a folder that has it"
-        )
-    if runtime == "torch" and not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
-        if (folder / GRAPH).is_file():
-            raise ModelError(f"{folder}: an exported model; --runtime onnx runs it")
-        raise ModelError(
-            f"{folder}: no weights, this run is not finished; ldt finetune {file} --resume "
-            "goes on with it"
-        )
+    _check_weights(folder, runtime, file)
     recipe = recipes.load(file, search=False)
     if recipe.task.kind not in PREDICTORS:
         raise ModelError(
@@ -96,6 +83,26 @@ def read_recipe(folder: Path, runtime: Runtime = "torch") -> Recipe:
             f"model.path={folder} trains a model that has"
         )
     return recipe
+
+
+def _check_weights(folder: Path, runtime: Runtime, recipe: Path) -> None:
+    """Refuse a folder without the weights that ``runtime`` runs."""
+    asked = RUNTIMES.get(runtime)
+    patterns = (asked.file,) if asked else _WEIGHTS
+    if any(any(folder.glob(pattern)) for pattern in patterns):
+        return
+    for format in FORMATS.values():
+        if (folder / format.file).is_file():
+            raise ModelError(f"{folder}: an exported model; --runtime {format.runtime} runs it")
+    if asked:
+        raise ModelError(
+            f"{folder}: no {asked.file}; ldt export {folder} TARGET --format {asked.name} makes a "
+            "folder that has it"
+        )
+    raise ModelError(
+        f"{folder}: no weights, this run is not finished; ldt finetune {recipe} --resume goes on "
+        "with it"
+    )
 
 
 def classes_of(folder: Path) -> list[str] | None:

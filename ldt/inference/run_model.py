@@ -6,10 +6,10 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from ldt.inference import ONNX, PREDICTORS
+from ldt.inference import EXPORTED, PREDICTORS
 from ldt.inference.group import Answering, Encoder, Predictor
 from ldt.inference.passages import Explaining, Wanted
-from ldt.inference.run_folder import Runtime
+from ldt.inference.runtimes import RUNTIMES, Runtime
 from ldt.inference.worker import Settings
 from ldt.recipe.recipe import Recipe
 
@@ -55,6 +55,8 @@ class RunModel:
             memory: of lowered weights that processes share, for `ldt.model.shared.lowered_in`.
         """
         shown = {name: value for name, value in self.shown.items() if value}
+        if self.runtime in RUNTIMES:
+            shown["runtime"] = self.runtime
         if precision != "fp32" and memory is not None:
             shown["memory"] = memory
         predictor = self._class()(self.folder, self.recipe, self.device, precision, **shown)
@@ -83,5 +85,5 @@ class RunModel:
         return Answering(model, self.batch_tokens, exact)
 
     def _class(self) -> Any:
-        place = ONNX if self.runtime == "onnx" else PREDICTORS[self.recipe.task.kind]
+        place = EXPORTED if self.runtime in RUNTIMES else PREDICTORS[self.recipe.task.kind]
         return resolve_name(place)

@@ -16,7 +16,8 @@ from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, UserError
 from ldt.inference import options
 from ldt.inference.group import Feature
-from ldt.inference.run_folder import Runtime, find_model, fingerprint, read_recipe
+from ldt.inference.run_folder import find_model, fingerprint, read_recipe
+from ldt.inference.runtimes import Runtime
 from ldt.recipe.recipe import Recipe
 from ldt.serve.scheduler import Hand, Here
 from ldt.tasks.base import AnyTask
@@ -57,7 +58,7 @@ class Served:
         folder: of a finished run; None is runs/latest.
         device, precision: as `ldt.inference.answerer.Answerer` has them.
         batch_tokens: most tokens of a batch; None is `automatic_batch`.
-        runtime: "torch", or "onnx" for a folder of ``ldt export``.
+        runtime: "torch", or one of `RUNTIMES` for a folder of ``ldt export``.
         seats: of processes that have the model; none where it is in this one.
 
     Attributes:

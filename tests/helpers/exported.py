@@ -61,20 +61,29 @@ def make_run(tokenizer_folder, folder, task, *, of=LdtConfig, section=None, leng
     return folder
 
 
+def longer(document):
+    """The document, and with its text three and eleven times, which is several chunks."""
+    (field,) = {"text", "tokens", "context", "supports"} & document.keys()
+    for times in (1, 3, 11):
+        value = document[field]
+        value = value * times if isinstance(value, list) else " ".join([value] * times)
+        yield document | {field: value}
+
+
 def example(folder):
     """The lines of Python in a README."""
     (code,) = re.findall(r"^```python\n(.*?)^```", (folder / "README.md").read_text(), re.M | re.S)
     return code
 
 
-def answered(folder, document):
-    """What the README's lines print for a document, where neither torch nor ldt can be imported."""
+def answered(folder, document, without=("torch", "transformers", "ldt")):
+    """What the README's lines print for a document, where some packages cannot be imported."""
     code = example(folder)
     for field, value in document.items():
         line = f"{field} = {value!r}"
         code, count = re.subn(rf"(?m)^{field} = .*$", lambda _, line=line: line, code)
         assert count == 1, field
-    alone = "import sys\nsys.modules |= dict.fromkeys(('torch', 'transformers', 'ldt'))\n"
+    alone = f"import sys\nsys.modules |= dict.fromkeys({without!r})\n"
     run = [sys.executable, "-c", alone + code]
     done = subprocess.run(run, cwd=folder, capture_output=True, text=True)
     assert not done.returncode, done.stderr
