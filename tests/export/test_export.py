@@ -99,7 +99,8 @@ def test_the_lines_of_the_readme_answer_without_torch_and_ldt(task, exported, tm
 def test_the_lines_of_the_readme_decide_as_the_run_does(problem, decisions, instantly, tmp_path):
     run = shutil.copytree(instantly, tmp_path / "run")
     config = json.loads((run / "config.json").read_text())
-    config |= {"problem_type": problem, "decisions": decisions}
+    measured = {"ece": [0.2, 0.1], "documents": 9}
+    config |= {"problem_type": problem, "decisions": decisions | {"measured": measured}}
     (run / "config.json").write_text(json.dumps(config))
     export(run, tmp_path / "onnx")
     (expected,) = predicted(run, [DOCUMENTS["classification"]], tmp_path)
