@@ -33,7 +33,7 @@ def test_errors_name_no_path_and_have_the_names_of_json():
 def test_choices_come_best_first_and_twins_by_their_first_place():
     found = ranked({"scores": [0.1, 0.7, 0.2]}, {"choices": ["a", "b", "c"]}, 2)["ranking"]
     assert [(each["index"], each["text"]) for each in found] == [(1, "b"), (2, "c")]
-    best = [{"answer": "a", "score": 0.2}, {"answer": "b", "score": 0.8}]
+    best = [{"answer": "b", "score": 0.8}, {"answer": "a", "score": 0.2}]
     found = ranked({"n_best": best}, {"candidates": ["a", "b", "a"]}, None)["ranking"]
     assert [(each["index"], each["text"]) for each in found] == [(1, "b"), (0, "a")]
 
@@ -43,9 +43,10 @@ def test_no_request_reads_the_folder_of_evidence(tiny_longformer, tmp_path):
     assert Served(str(run)).recipe.data.evidence is None
 
 
-def test_a_question_is_cut_only_where_the_request_says_so(runs):
-    served = Served(str(runs("squad")))
-    fields = {"question": "when does this agreement end? " * 40, "context": "it ends."}
+def test_a_question_is_cut_only_where_the_request_says_so(tiny_longformer, tmp_path):
+    run = make_run(tiny_longformer, tmp_path / "run", "squad", task="max_question: 4")
+    served = Served(str(run))
+    fields = {"question": "when does this agreement end?", "context": "it ends."}
     example = served.example(fields, 1)
     with pytest.raises(UserError, match='^input 1: the question is too long; "truncate": true'):
         served.variant(Options()).encode(example)
