@@ -9,6 +9,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import globals_on_one
 import pytest
 import torch
 import transformers
@@ -281,6 +282,11 @@ def test_two_processes_evaluate_as_one(alone, of_two, task):
         assert found[2] == pytest.approx(alone(task, size)[2])
 
 
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_one_of_two_processes_may_have_no_global_tokens(of_two, kind):
+    assert torch.load(of_two / f"globals on one, {kind}.pt")
+
+
 def save(found, name):
     if os.environ["RANK"] == "0":
         torch.save(found, Path(sys.argv[1]) / f"{name}.pt")
@@ -301,6 +307,9 @@ def as_one_of_two(folder, nightly):
         shutil.rmtree(folder / "checkpoint-2", ignore_errors=True)
         found = gradients(folder, "triviaqa", *OF_TWO[0], resume=folder / "checkpoint-1")
         save(found, "resumed")
+    for kind in ("ddp", "fsdp"):
+        globals_on_one.check(kind)
+        save(True, f"globals on one, {kind}")
 
 
 if __name__ == "__main__":
