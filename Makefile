@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 WEIGHTS := $(VENV)/weights
+# whole files to each process, in the order of tests/conftest.py
+BY_FILE := --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 
 .PHONY: help setup demo test nightly chaos check docs bench gpu clean
@@ -18,10 +20,10 @@ demo: $(READY) $(WEIGHTS) ## Long documents at 512 tokens and at full length, ab
 	@$(BIN)/python examples/demo/demo.py
 
 test: $(READY) $(WEIGHTS) ## All tests, no GPU and no network needed; ARGS="-k predict" selects
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 $(BY_FILE) $(ARGS)
 
 nightly: $(READY) ## Property tests on fresh cases, ten times as many, and larger sizes; half an hour
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m nightly $(ARGS)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 $(BY_FILE) -m nightly $(ARGS)
 
 chaos: export LDT_CHAOS ?= 60
 chaos: export LDT_CHAOS_SEED ?= $(shell date +%s)

@@ -15,6 +15,7 @@ import logging
 import random
 import socket
 import sys
+from collections import Counter
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -82,6 +83,34 @@ def garbage_is_searched_for_in_what_came_since():
     """
     gc.collect()
     gc.freeze()
+
+
+LONGEST = [  # files below tests that take a minute or more of a core, the longest first
+    "model/test_compile.py",
+    "benchmarks/test_benchmarks.py",
+    "training/test_distributed.py",
+    "training/test_summarization.py",
+    "training/test_char_lm.py",
+    "inference/test_workers.py",
+    "training/test_whole_steps.py",
+    "recipe/test_shipped.py",
+    "export/test_export.py",
+    "model/test_recompute_hooks.py",
+    "examples/test_demo.py",
+    "docs/test_walk.py",
+    "test_readme.py",
+]
+
+
+def pytest_collection_modifyitems(items):
+    """A long file that begins late has the other processes wait at the end; of the others those
+    with most tests come first.
+    """
+    places = {f"tests/{name}": place for place, name in enumerate(LONGEST)}
+    files = [item.nodeid.partition("::")[0] for item in items]
+    sizes = Counter(files)
+    order = {file: (places.get(file, len(places)), -sizes[file]) for file in sizes}
+    items.sort(key=lambda item: order[item.nodeid.partition("::")[0]])
 
 
 _compared = pytest.StashKey[int]()

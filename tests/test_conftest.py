@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import properties
@@ -24,6 +25,19 @@ def test_the_network_is_out_of_reach():
 def test_this_machine_is_within_reach():
     with socket.create_server(("127.0.0.1", 0)) as server:
         socket.create_connection(server.getsockname(), timeout=5).close()
+
+
+def test_files_that_take_longest_begin_first(request):
+    here = Path(__file__).parent
+    plugins = request.config.pluginmanager.get_plugins()
+    (own,) = (x for x in plugins if getattr(x, "__file__", None) == str(here / "conftest.py"))
+    assert all((here / name).exists() for name in own.LONGEST)
+    short = ["tests/a.py::one", "tests/b.py::one", "tests/b.py::two[::]", "tests/c.py::one"]
+    first, second = (f"tests/{name}::one" for name in own.LONGEST[:2])
+    items = [SimpleNamespace(nodeid=name) for name in (*short, second, first)]
+    own.pytest_collection_modifyitems(items)
+    found = [item.nodeid for item in items]
+    assert found == [first, second, *short[1:3], short[0], short[3]]
 
 
 def test_gloo_works_over_loopback():

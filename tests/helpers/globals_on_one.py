@@ -1,4 +1,4 @@
-"""A program of two processes, of which one has global tokens: the averaged gradients are right."""
+"""Of two processes one has global tokens: the averaged gradients are right."""
 
 import torch
 from longformers import batch, gradients, ldt_model
@@ -12,6 +12,7 @@ def loss(model, inputs):
 
 
 def check(kind):
+    """In each of two processes of a group, by "ddp" or by "fsdp"."""
     rank = distributed.get_rank()
     torch.manual_seed(0)
     model, inputs = (
@@ -39,10 +40,3 @@ def check(kind):
         distributed.all_reduce(square)
         total = sum(x.double().square().sum() for x in wanted.values())
         torch.testing.assert_close(square, total, rtol=1e-4, atol=0)
-
-
-if __name__ == "__main__":
-    distributed.init_process_group("gloo")
-    for kind in ("ddp", "fsdp"):
-        check(kind)
-    distributed.destroy_process_group()

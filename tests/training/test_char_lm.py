@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+import shutil
 import subprocess
 import sys
 from itertools import islice
@@ -15,7 +16,7 @@ import torch
 from training_runs import assert_same_run, train, weights
 
 from ldt.attention import matmul
-from ldt.cli import main
+from ldt.cli import main, training
 from ldt.data.characters import Alphabet
 from ldt.data.records import Example
 from ldt.errors import DataError, RecipeError, UserError
@@ -35,17 +36,17 @@ ONE_LIBRARY = {"LDT_ONEDNN": "1", "OMP_NUM_THREADS": "1"}
 RECIPES = Path(__file__).parents[2] / "recipes"
 
 
-@pytest.fixture
-def recipe(tmp_path, monkeypatch, one_library):
-    """Makes a recipe of two phases of 4 steps, on words in any order."""
-    monkeypatch.chdir(tmp_path)
+def write_text():
+    """Words in any order, to the file text of the current directory."""
     generator = random.Random(0)
     words = ["the ", "party ", "of ", "first ", "part.\n"]
     Path("text").write_text("".join(generator.choice(words) for _ in range(500)), "utf-8")
 
-    def make(*overrides, name="r.yaml", phases="[{steps: 4}, {}]"):
-        Path(name).write_text(
-            f"""
+
+def make(*overrides, name="r.yaml", phases="[{steps: 4}, {}]"):
+    """A recipe of two phases of 4 steps."""
+    Path(name).write_text(
+        f"""
 task: {{name: charlm, phases: {phases}}}
 model:
   window: [4, 8]
@@ -64,10 +65,29 @@ training:
   save_strategy: steps
   save_steps: 2
 """
-        )
-        return recipes.load(name, overrides, command="pretrain")
+    )
+    return recipes.load(name, overrides, command="pretrain")
 
+
+ONE_STEP = "task.phases=[{steps: 1}]"
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch, one_library):
+    """`make`, in a directory with a text."""
+    monkeypatch.chdir(tmp_path)
+    write_text()
     return make
+
+
+@pytest.fixture(scope="module")
+def runs_of_a_step(tmp_path_factory):
+    """Folder of a run of one step, r."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("step"))
+        write_text()
+        training.train(make(ONE_STEP))
+        return Path("runs").absolute()
 
 
 def results(run):
@@ -166,30 +186,31 @@ def test_a_phase_begins_with_the_weights_of_the_one_before(recipe, monkeypatch):
     assert not torch.equal(begun[0]["norm.weight"], before["norm.weight"])
 
 
-@pytest.mark.parametrize("step", [3, 7])
-def test_a_killed_training_goes_on_bit_by_bit_in_its_phase(recipe, monkeypatch, step):
+def test_a_killed_training_goes_on_bit_by_bit_in_its_phase(recipe, monkeypatch):
     class Stop(Exception):
         pass
 
     train(recipe("training.output_dir=runs/whole"))
-    run, seen = Trainer.training_step, []
+    run = Trainer.training_step
+    for step in (3, 7):
+        own, seen = recipe(f"training.output_dir=runs/{step}"), []
 
-    def training_step(self, *args, **kwargs):
-        seen.append(1)
-        if len(seen) == step + 1:
-            raise Stop
-        return run(self, *args, **kwargs)
+        def training_step(self, *args, step=step, seen=seen, **kwargs):
+            seen.append(1)
+            if len(seen) == step + 1:
+                raise Stop
+            return run(self, *args, **kwargs)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "training_step", training_step)
-        with pytest.raises(Stop):
-            train(recipe())
-    train(recipe(), resume=True)
-    for part in ("", "/phase-1"):
-        found = results(f"runs/whole{part}")
-        found["base_model"] = found["base_model"] and "runs/r/phase-1"
-        Path(f"runs/whole{part}/metrics.json").write_text(json.dumps(found), "utf-8")
-        assert_same_run(f"runs/whole{part}", f"runs/r{part}")
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "training_step", training_step)
+            with pytest.raises(Stop):
+                train(own)
+        train(own, resume=True)
+        for part in ("", "/phase-1"):
+            found = results(f"runs/whole{part}")
+            found["base_model"] = found["base_model"] and f"runs/{step}/phase-1"
+            Path(f"runs/whole{part}/metrics.json").write_text(json.dumps(found), "utf-8")
+            assert_same_run(f"runs/whole{part}", f"runs/{step}{part}")
 
 
 def test_a_finished_training_stays_and_is_replaced_when_asked(recipe, capsys):
@@ -309,8 +330,8 @@ def test_bits_of_what_is_not_there_are_refused(recipe, tiny_longformer):
             perplexity("runs/r", **options)
 
 
-def test_the_command_measures_character_models_too(recipe, capsys):
-    train(recipe("task.phases=[{steps: 1}]"))
+def test_the_command_measures_character_models_too(recipe, runs_of_a_step, capsys):
+    shutil.copytree(runs_of_a_step, "runs")
     with pytest.raises(SystemExit) as left:
         main(["perplexity", "--model", "runs/r", "--part", "test", "--json", "b.json"])
     assert left.value.code == 0
@@ -323,14 +344,11 @@ def test_the_command_measures_character_models_too(recipe, capsys):
 
 
 @pytest.fixture
-def sampler(recipe):
-    def make(*overrides):
-        made = recipe("task.phases=[{steps: 1}]", *overrides)
-        if not Path("runs/r").exists():
-            train(made)
-        return CharacterPredictor(Path("runs/r"), made, "cpu")
+def sampler(recipe, runs_of_a_step):
+    def predictor(*overrides):
+        return CharacterPredictor(runs_of_a_step / "r", recipe(ONE_STEP, *overrides), "cpu")
 
-    return make
+    return predictor
 
 
 def continued(sampler, *lines, batch_tokens=10_000):

@@ -43,11 +43,6 @@ training:
 
 def launched(processes, *overrides, program="ldt"):
     """The command of a run, and its environment."""
-    return command_of(processes, program, "pretrain", "r.yaml", *overrides)
-
-
-def command_of(processes, program, *arguments):
-    """The command that starts a module in several processes, and its environment."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -55,7 +50,7 @@ def command_of(processes, program, *arguments):
     command = [sys.executable, "-m", "torch.distributed.run", *where, "-m", program]
     environment = os.environ | {"LDT_ONEDNN": "1", "OMP_NUM_THREADS": "1"}
     environment |= {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONFAULTHANDLER": "1"}
-    return [*command, *arguments], environment
+    return [*command, "pretrain", "r.yaml", *overrides], environment
 
 
 def run(processes, *overrides, **kwargs):
@@ -136,14 +131,6 @@ def test_two_processes_with_a_shard_each_train_as_one_and_resume(place_of_runs):
     assert "resuming from step" in done.stderr
     assert Path("runs/shards/checkpoint-8/pytorch_model_fsdp.bin").exists()
     assert largest_difference("runs/one", "runs/shards") < 1e-5
-
-
-def test_one_of_two_processes_may_have_no_global_tokens():
-    command, environment = command_of(2, "globals_on_one")
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_command_leaves_the_process_group_as_it_ends(monkeypatch):

@@ -207,25 +207,26 @@ class Stop(Exception):
     """What a test interrupts a run with."""
 
 
-@pytest.mark.parametrize("call", [3, 6, 10])
-def test_a_run_that_ends_while_it_writes_resumes_bit_by_bit(recipe, monkeypatch, generated, call):
+def test_a_run_that_ends_while_it_writes_resumes_bit_by_bit(recipe, monkeypatch, generated):
     """In the first evaluation, in the second, and in the last one, of all documents."""
     short = ("task.generation.max_length=6",)
     train(recipe(*short, "training.output_dir=runs/whole"))
-    generated.clear()
     counted = LdtForConditionalGeneration.generate
+    for call in (3, 6, 10):
+        generated.clear()
+        own = recipe(*short, f"training.output_dir=runs/{call}")
 
-    def stopped(self, **kwargs):
-        if len(generated) == call:
-            raise Stop
-        return counted(self, **kwargs)
+        def stopped(self, call=call, **kwargs):
+            if len(generated) == call:
+                raise Stop
+            return counted(self, **kwargs)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(LdtForConditionalGeneration, "generate", stopped)
-        with pytest.raises(Stop):
-            train(recipe(*short))
-    train(recipe(*short), resume=True)
-    assert_same_run("runs/whole", "runs/r")
+        with monkeypatch.context() as patch:
+            patch.setattr(LdtForConditionalGeneration, "generate", stopped)
+            with pytest.raises(Stop):
+                train(own)
+        train(own, resume=True)
+        assert_same_run("runs/whole", f"runs/{call}")
 
 
 def test_smoothed_labels_are_those_of_the_trainer(recipe, monkeypatch):

@@ -9,6 +9,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import globals_on_one
 import pytest
 import torch
 import transformers
@@ -29,6 +30,10 @@ def test_all_tasks_are_here():
 
 
 BOUNDS = {torch.float64: 1e-9, torch.float32: 4e-5}
+EACH_ALONE = [  # batches of an input each, which take longest; an epoch has them in float32
+    torch.float64,
+    pytest.param(torch.float32, marks=pytest.mark.nightly),
+]
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +43,24 @@ def at_once(tmp_path_factory):
     return cache(lambda task, dtype: gradients(folder, task, 8, 1, dtype))
 
 
+def assert_one_gradient(folder, at_once, task, dtype, size, batches):
+    wanted, losses = at_once(task, dtype)
+    assert len(wanted) == 2
+    found, other_losses = gradients(folder, task, size, batches, dtype)
+    assert other_losses == pytest.approx(losses, rel=1e-5)
+    assert_same(found, wanted, BOUNDS[dtype])
+
+
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("task", TASKS)
 def test_a_step_has_one_gradient_however_its_inputs_lie_in_batches(tmp_path, at_once, task, dtype):
-    wanted, losses = at_once(task, dtype)
-    assert len(wanted) == 2
-    for size, batches in ((4, 2), (1, 8)):
-        found, other_losses = gradients(tmp_path, task, size, batches, dtype)
-        assert other_losses == pytest.approx(losses, rel=1e-5)
-        assert_same(found, wanted, BOUNDS[dtype])
+    assert_one_gradient(tmp_path, at_once, task, dtype, 4, 2)
+
+
+@pytest.mark.parametrize("dtype", EACH_ALONE)
+@pytest.mark.parametrize("task", TASKS)
+def test_so_it_has_with_each_input_alone(tmp_path, at_once, task, dtype):
+    assert_one_gradient(tmp_path, at_once, task, dtype, 1, 8)
 
 
 @pytest.mark.parametrize("task", ["classification", "token_classification", "summarization"])
@@ -107,12 +121,12 @@ def test_the_input_of_a_process_that_has_no_other_counts_nothing(tmp_path, task)
     assert found[1][0] > 0
 
 
+@pytest.mark.parametrize("layout", [(1, 8), pytest.param((4, 2), marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("task", TASKS)
-def test_an_epoch_of_sgd_changes_the_weights_alike(tmp_path, task):
+def test_an_epoch_of_sgd_changes_the_weights_alike(tmp_path, task, layout):
     how = {"optim": "sgd", "learning_rate": 0.01, "lr_scheduler_type": "constant"}
     wanted = updates(tmp_path, task, 8, 1, **how)
-    for layout in ((4, 2), (1, 8)):
-        assert_same([updates(tmp_path, task, *layout, **how)], [wanted], 1e-4)
+    assert_same([updates(tmp_path, task, *layout, **how)], [wanted], 1e-4)
 
 
 def test_an_epoch_of_adam_changes_the_weights_as_far(tmp_path):
@@ -134,6 +148,13 @@ def evaluated(folder, task, size, **changes):
     loss = made.evaluate()["eval_loss"]
     answers = made.compute_metrics.prediction
     return answers.predictions, answers.label_ids, loss
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """`evaluated` of a task and size, by this process; evaluated once."""
+    folder = tmp_path_factory.mktemp("alone")
+    return cache(lambda task, size: evaluated(folder, task, size))
 
 
 def assert_evaluated(task, found):
@@ -166,19 +187,19 @@ def assert_evaluated(task, found):
 
 @pytest.mark.parametrize("size", [4, 5, 13])
 @pytest.mark.parametrize("task", OF_ROWS)
-def test_an_evaluation_has_each_row_of_each_input(tmp_path, task, size):
-    assert_evaluated(task, evaluated(tmp_path, task, size))
+def test_an_evaluation_has_each_row_of_each_input(alone, task, size):
+    assert_evaluated(task, alone(task, size))
 
 
 @pytest.mark.parametrize("task", ["classification, regression", *OF_ROWS])
-def test_the_loss_of_an_evaluation_weighs_batches_by_their_inputs(tmp_path, task):
+def test_the_loss_of_an_evaluation_weighs_batches_by_their_inputs(alone, task):
     model, items = made_of(task)
     total = 0
     for start in range(0, INPUTS, 4):
         batch = items[start : start + 4]
         with torch.no_grad():
             total += model(**Collator(1, type(model))(batch)).loss.item() * len(batch)
-    assert evaluated(tmp_path, task, 4)[2] == pytest.approx(total / INPUTS)
+    assert alone(task, 4)[2] == pytest.approx(total / INPUTS)
 
 
 def test_an_evaluation_drops_no_batch(tmp_path):
@@ -188,19 +209,37 @@ def test_an_evaluation_drops_no_batch(tmp_path):
 # -- two processes
 
 # What each takes at a time, of which the last step has 5 inputs: 4 and 1; 2 and 2, 1 and none.
-OF_TWO = [(4, 1, torch.float64), (2, 2, torch.float64), (4, 1, torch.float32)]
+OF_TWO = [(2, 2, torch.float64), (4, 1, torch.float32)]
+OF_TWO_NIGHTLY = [(4, 1, torch.float64), (2, 2, torch.float32)]
 
 
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory):
     """Folder of what two processes make of all tasks."""
-    folder = tmp_path_factory.mktemp("two")
+    return made_by_two(tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="module")
+def of_two_nightly(tmp_path_factory):
+    """Folder of the gradients in the other layouts."""
+    return made_by_two(tmp_path_factory.mktemp("two"), "nightly")
+
+
+def made_by_two(folder, *nightly):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    where = ["--nproc-per-node", "2", "--master-port", port]
+    where = ["--nproc-per-node", "2", "--master-port", port, __file__, str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "torch.distributed.run", *where, __file__, str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        *where,
+        __file__,
+        str(folder),
+        *nightly,
+    ]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=500, check=False
     )
@@ -208,29 +247,44 @@ def of_two(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_two_processes_have_the_gradients_of_one(at_once, of_two, task):
-    for layout in OF_TWO:
+def assert_as_of_one(at_once, folder, task, layouts):
+    for layout in layouts:
         wanted, losses = at_once(task, layout[2])
-        found, other_losses = torch.load(of_two / f"{task} {layout}.pt")
+        found, other_losses = torch.load(folder / f"{task} {layout}.pt")
         assert other_losses == pytest.approx(losses, rel=1e-5)
         assert_same(found, wanted, BOUNDS[layout[2]])
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_two_processes_have_the_gradients_of_one(at_once, of_two, task):
+    assert_as_of_one(at_once, of_two, task, OF_TWO)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("task", TASKS)
+def test_so_they_have_in_other_layouts(at_once, of_two_nightly, task):
+    assert_as_of_one(at_once, of_two_nightly, task, OF_TWO_NIGHTLY)
+
+
 @pytest.mark.skipif(not RESUMES, reason=WHY_NOT)
 def test_two_processes_go_on_within_an_epoch_as_if_nothing_had_been(of_two):
-    whole, _ = torch.load(of_two / f"triviaqa {OF_TWO[1]}.pt")
+    whole, _ = torch.load(of_two / f"triviaqa {OF_TWO[0]}.pt")
     rest, _ = torch.load(of_two / "resumed.pt")
     assert len(rest) == 1
     assert all(torch.equal(one, same) for one, same in zip(rest[0], whole[1], strict=True))
 
 
 @pytest.mark.parametrize("task", OF_ROWS)
-def test_two_processes_evaluate_as_one(tmp_path, of_two, task):
+def test_two_processes_evaluate_as_one(alone, of_two, task):
     for size in (2, 4):
         found = torch.load(of_two / f"evaluated {task} {size}.pt", weights_only=False)
         assert_evaluated(task, found)
-        assert found[2] == pytest.approx(evaluated(tmp_path, task, size)[2])
+        assert found[2] == pytest.approx(alone(task, size)[2])
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_one_of_two_processes_may_have_no_global_tokens(of_two, kind):
+    assert torch.load(of_two / f"globals on one, {kind}.pt")
 
 
 def save(found, name):
@@ -238,24 +292,29 @@ def save(found, name):
         torch.save(found, Path(sys.argv[1]) / f"{name}.pt")
 
 
-def as_one_of_two(folder):
+def as_one_of_two(folder, nightly):
     """All that the tests of two processes compare."""
     for task in TASKS:
-        for layout in OF_TWO:
+        for layout in OF_TWO_NIGHTLY if nightly else OF_TWO:
             save(gradients(folder, task, *layout), f"{task} {layout}")
+    if nightly:
+        return
     for task in OF_ROWS:
         for size in (2, 4):
             save(evaluated(folder, task, size), f"evaluated {task} {size}")
     if RESUMES:
-        gradients(folder, "triviaqa", *OF_TWO[1], save_strategy="steps", save_steps=1)
+        gradients(folder, "triviaqa", *OF_TWO[0], save_strategy="steps", save_steps=1)
         shutil.rmtree(folder / "checkpoint-2", ignore_errors=True)
-        found = gradients(folder, "triviaqa", *OF_TWO[1], resume=folder / "checkpoint-1")
+        found = gradients(folder, "triviaqa", *OF_TWO[0], resume=folder / "checkpoint-1")
         save(found, "resumed")
+    for kind in ("ddp", "fsdp"):
+        globals_on_one.check(kind)
+        save(True, f"globals on one, {kind}")
 
 
 if __name__ == "__main__":
     gc.freeze()  # each training searches for garbage
-    as_one_of_two(Path(sys.argv[1]))
+    as_one_of_two(Path(sys.argv[1]), nightly="nightly" in sys.argv)
     leave_group()
     names = {name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")}
     assert "pt_gloo_runloop" not in names  # it may abort the interpreter at its end
