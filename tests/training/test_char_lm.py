@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from char_lm_runs import make, write_text
 from training_runs import assert_same_run, train, weights
 
 from ldt.attention import matmul
@@ -34,41 +34,6 @@ from ldt.training.trainer import Trainer
 
 ONE_LIBRARY = {"LDT_ONEDNN": "1", "OMP_NUM_THREADS": "1"}
 RECIPES = Path(__file__).parents[2] / "recipes"
-
-
-def write_text():
-    """Words in any order, to the file text of the current directory."""
-    generator = random.Random(0)
-    words = ["the ", "party ", "of ", "first ", "part.\n"]
-    Path("text").write_text("".join(generator.choice(words) for _ in range(500)), "utf-8")
-
-
-def make(*overrides, name="r.yaml", phases="[{steps: 4}, {}]"):
-    """A recipe of two phases of 4 steps."""
-    Path(name).write_text(
-        f"""
-task: {{name: charlm, phases: {phases}}}
-model:
-  window: [4, 8]
-  config:
-    hidden_size: 16
-    num_hidden_layers: 2
-    num_attention_heads: 2
-    intermediate_size: 32
-    attention_dilation: [1, [1, 2]]
-    hidden_dropout_prob: 0.1
-data: {{train: text, eval_fraction: 0.05, test_fraction: 0.05, max_length: 32}}
-training:
-  learning_rate: 0.01
-  per_device_train_batch_size: 4
-  gradient_accumulation_steps: 1
-  save_strategy: steps
-  save_steps: 2
-"""
-    )
-    return recipes.load(name, overrides, command="pretrain")
-
-
 ONE_STEP = "task.phases=[{steps: 1}]"
 
 
