@@ -1,13 +1,12 @@
 """The threads of commands that compute, settled before they import torch."""
 
 import logging
-import os
-import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from ldt.bench import limits
+from ldt.data.children import use_threads
 from ldt.errors import plural
 
 log = logging.getLogger("ldt")
@@ -36,10 +35,6 @@ def settle() -> None:
     number, why = limits.threads()
     if number is None:
         return
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = str(number)
-    os.environ["MKL_DYNAMIC"] = "FALSE"  # else MKL takes fewer, as torch.set_num_threads knows
-    if torch := sys.modules.get("torch"):  # it has read them already
-        torch.set_num_threads(number)
+    use_threads(number)
     if why != "LDT_THREADS":
         log.info(f"{plural(number, 'thread')}: {why}; LDT_THREADS takes another number")

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, NoReturn, Protocol
 
+from ldt.data.children import thread_variables, use_threads
 from ldt.inference.worker import main
 
 _OPEN = "/proc/self/fd"  # descriptors of this process
@@ -63,7 +64,7 @@ def spawned(threads: int, memory: int | None) -> Process:
             [sys.executable, "-P", "-c", code],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | _counts(threads),
+            env=os.environ | thread_variables(threads),
             pass_fds=() if memory is None else (memory,),
         )
 
@@ -128,20 +129,12 @@ def _go_on(read: int, write: int, threads: int, memory: int | None) -> NoReturn:
         sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
         for logger in (logging.getLogger(), logging.getLogger("ldt")):
             logger.handlers.clear()
-        os.environ.update(_counts(threads))
-        if torch := sys.modules.get("torch"):
-            torch.set_num_threads(threads)
+        use_threads(threads)
         main()
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(1)
-
-
-def _counts(threads: int) -> dict[str, str]:
-    """Variables for a number of threads."""
-    counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
-    return counts | {"MKL_DYNAMIC": "FALSE"}
 
 
 @contextmanager
