@@ -155,7 +155,7 @@ def _written(
     sample = batch(model.config, interface, *_traced(recipe, model.config), "right")
     sample = {name: sample[name] for name in interface.inputs}
     file = folder / format.file
-    graph.write(graph.Graph(model, interface), interface, sample, file, format.name, opset)
+    graph.write(graph.graph(model, interface), interface, sample, file, format.name, opset)
     return prove(model, interface, session(format, file), _longest(recipe, model.config))
 
 

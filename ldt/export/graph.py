@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from ldt.errors import ModelError
 from ldt.model.padded import PaddedModel
@@ -62,28 +61,13 @@ class Interface:
         return cls(found, tuple(inputs), task.outputs)
 
 
-class Graph(nn.Module):
-    """What is exported of a model: a `PaddedModel` that gives a dict of its outputs."""
-
-    def __init__(self, model: Any, interface: Interface):
-        super().__init__()
-        self.padded = PaddedModel(model, interface.globals_).eval().requires_grad_(False)
-        self.outputs = interface.outputs
-
-    def forward(
-        self,
-        input_ids,
-        attention_mask,
-        global_attention_mask=None,
-        token_type_ids=None,
-        positions=None,
-    ):
-        more = global_attention_mask, token_type_ids, positions
-        return dict(zip(self.outputs, self.padded(input_ids, attention_mask, *more), strict=True))
+def graph(model: Any, interface: Interface) -> PaddedModel:
+    """The module whose operators are exported."""
+    return PaddedModel(model, interface.globals_).eval().requires_grad_(False)
 
 
 def write(
-    module: nn.Module,
+    module: PaddedModel,
     interface: Interface,
     sample: dict[str, Any],
     file: Path,

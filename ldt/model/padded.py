@@ -55,7 +55,7 @@ class PaddedModel(nn.Module):
         token_type_ids=None,
         positions=None,
     ):
-        """A tuple of the logits, as the head's output has them.
+        """A dict of the logits, by the names that the head's output has for them.
 
         Args:
             input_ids, attention_mask, global_attention_mask, token_type_ids: [b, n] int64;
@@ -212,29 +212,31 @@ def _answer(model, x):
 
 
 def _documents(model, x, keep, positions):
-    return (_answer(model, _read(model, x, keep)),)
+    return {"logits": _answer(model, _read(model, x, keep))}
 
 
 def _tokens(model, x, keep, positions):
-    return (torch.where(keep[:, :, None], _answer(model, x), 0.0),)
+    return {"logits": torch.where(keep[:, :, None], _answer(model, x), 0.0)}
 
 
 def _spans(model, x, keep, positions):
     logits, least = _answer(model, x), torch.finfo(x.dtype).min
-    return tuple(torch.where(keep, logits[:, :, side], least) for side in range(2))
+    sides = ("start_logits", "end_logits")
+    return {name: torch.where(keep, logits[:, :, i], least) for i, name in enumerate(sides)}
 
 
 def _choices(model, x, keep, positions):
     encoder = model.base_model
     if isinstance(encoder, LdtModel):
-        return (_answer(model, torch.tanh(_linear(encoder.pooler.dense, _of_first(x, keep)))),)
-    return (_answer(model, _read(model, x, keep)),)
+        first = torch.tanh(_linear(encoder.pooler.dense, _of_first(x, keep)))
+        return {"logits": _answer(model, first)}
+    return {"logits": _answer(model, _read(model, x, keep))}
 
 
 def _candidates(model, x, keep, positions):
     logits = torch.where(keep, _linear(model.classifier, x).squeeze(-1), 0.0)
     logits = logits.gather(1, positions.clamp(min=0))
-    return (torch.where(positions >= 0, logits, torch.finfo(x.dtype).min),)
+    return {"logits": torch.where(positions >= 0, logits, torch.finfo(x.dtype).min)}
 
 
 ENCODERS: dict[type, Callable] = {LdtModel: _longformer, LdtModernBertModel: modernbert}

@@ -59,7 +59,7 @@ def test_its_folder_holds_the_files_of_its_format_alone(format, task, exported, 
     names = {"README.md", "config.json", "recipe.yaml", "tokenizer.json", *FORMATS[format].files}
     assert {path.name for path in folder.iterdir()} - {"tokenizer_config.json"} == names
     said = (folder / "README.md").read_text()
-    assert f"proof: run by {FORMATS[format].library}" in said
+    assert f"proof: run by {FORMATS[format].title}" in said
     runtime = FORMATS[format].runtime
     with pytest.raises(ModelError, match=f"an exported model; --runtime {runtime} runs it"):
         predicted(folder, [], tmp_path)
@@ -95,9 +95,9 @@ def test_a_file_that_computes_something_else_is_not_left_behind(
     write = graph.write
 
     def other(module, *args):
-        module.padded.model.classifier.out_proj.bias.data[0] += 0.01
+        module.model.classifier.out_proj.bias.data[0] += 0.01
         write(module, *args)
-        module.padded.model.classifier.out_proj.bias.data[0] -= 0.01
+        module.model.classifier.out_proj.bias.data[0] -= 0.01
 
     monkeypatch.setattr(graph, "write", other)
     with pytest.raises(ModelError, match="differs from the model by .* is not written"):

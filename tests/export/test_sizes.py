@@ -24,7 +24,7 @@ from ldt.model import (
 for package in ("onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="pip install 'ldt-toolkit[export]' has what exports")
 
-from ldt.export.graph import Graph, Interface, write  # noqa: E402
+from ldt.export.graph import Interface, graph, write  # noqa: E402
 from ldt.export.proof import TOLERANCE, batch  # noqa: E402
 from ldt.inference.sessions import OnnxSession  # noqa: E402
 
@@ -109,7 +109,7 @@ def test_a_graph_equals_its_model_at_all_sizes(
     interface = Interface(globals_, tuple(asked), outputs)
     sample = batch(model.config, interface, 3, 40, "right")
     file = tmp_path / "model.onnx"
-    write(Graph(model, interface), interface, {name: sample[name] for name in asked}, file)
+    write(graph(model, interface), interface, {name: sample[name] for name in asked}, file)
     session = OnnxSession(file)
     gaps, values = {}, []
     for case in grid(globals_ == "given"):
@@ -155,7 +155,7 @@ def test_memory_grows_with_the_length_and_no_faster(tmp_path):
     interface = Interface("first", ("input_ids", "attention_mask"), LOGITS)
     sample = batch(model.config, interface, 3, 40, "right")
     sample = {name: sample[name] for name in interface.inputs}
-    write(Graph(model, interface), interface, sample, tmp_path / "model.onnx")
+    write(graph(model, interface), interface, sample, tmp_path / "model.onnx")
     peaks = []
     for tokens in (4096, 16384):
         command = [sys.executable, "-c", PEAK, str(tmp_path / "model.onnx"), str(tokens)]

@@ -39,7 +39,8 @@ def assert_same(head, inputs, globals_="given", make=ldt_model, **changes):
             if key != "global_attention_mask" or globals_ == "given"
         }
         found = PaddedModel(model, globals_)(**kept)
-    for name, value in zip(OUTPUTS[head], found, strict=True):
+    for name, (named, value) in zip(OUTPUTS[head], found.items(), strict=True):
+        assert named == name
         torch.testing.assert_close(value, expected[name], atol=2e-5, rtol=1e-5)
 
 
