@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ldt.data.records import Example
-from ldt.inference.group import Answer, Document, Feature, Outputs, answer_of
+from ldt.inference.group import Answer, Document, Feature, Outputs
 from ldt.inference.run_model import RunModel
 from ldt.inference.worker import Settings
 from ldt.inference.workers import LostError, Seat, Workers, start_all
 from ldt.serve.model import Loaded, Variant, cached
+from ldt.serve.scheduler import Here
 
 log = logging.getLogger("ldt")
 
@@ -114,12 +115,12 @@ class _Answers:
     """What a process does: outputs of some inputs, or the answer for a document that has them."""
 
     def __init__(self, model: Loaded):
-        self.outputs = model.predictor.outputs
+        self.here = Here(model.predictor)
         self.variant = cached(Variant, model)
 
     def __call__(self, documents: Sequence[Document], *asked: Any) -> Any:
         if len(asked) == 1:
-            return self.outputs([feature for _, features in documents for feature in features])
+            return self.here.outputs(list(documents))
         options, outputs, _ = asked
         ((example, features),) = documents
-        return answer_of(self.variant(options), outputs, example, features)
+        return self.here.answer(self.variant(options), outputs, example, features)
