@@ -1,4 +1,4 @@
-"""The places of the processes that answer for ``ldt predict --workers``."""
+"""The places of the processes that answer for ``--workers``."""
 
 import ctypes
 import os

@@ -14,8 +14,8 @@ class Exported:
     Args:
         name: of the format.
         runtime: name of what runs it.
-        library: the same in words.
-        package: that has this library.
+        title: the same in words.
+        package: that has what runs it.
         writes: packages that writing it needs besides.
         extra: of ldt-toolkit that has them all; None where ldt needs them anyway.
         files: names of the model's files; the first is opened.
@@ -25,7 +25,7 @@ class Exported:
 
     name: Format
     runtime: Runtime
-    library: str
+    title: str
     package: str
     writes: tuple[str, ...]
     extra: str | None

@@ -37,7 +37,7 @@ class Session(ABC):
             self._open(file, threads or _threads())
         except ImportError:
             raise UserError(
-                f"{self.format.library} is not installed; pip install {self.format.install} has it"
+                f"{self.format.title} is not installed; pip install {self.format.install} has it"
             ) from None
         except Exception as error:  # of types of its own, which have no common one
             if out_of_memory(error):
