@@ -27,6 +27,7 @@ _TORCH_WRITE = ("PytorchStreamWriter", "inline_container", "unexpected pos")
 MANIFEST = "manifest.json"
 _POLL = 0.2  # seconds between two tries for a lock
 _LEEWAY = 60  # seconds by which the clocks of processes and files may differ
+_REPLACED = ".replaced"  # ends the name of a folder while another one takes its place
 _LEFTOVER = re.compile(r".+\.tmp-\d+")
 
 
@@ -97,7 +98,7 @@ def move_into_place(folder: Path, target: Path) -> None:
     """
     settle(folder)
     if target.exists():
-        old = temporary(target.with_name(f"{target.name}.old"))
+        old = temporary(target.with_name(target.name + _REPLACED))
         target.rename(old)
         try:
             folder.rename(target)
@@ -205,13 +206,21 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def remove_abandoned(target: Path) -> None:
-    """Remove what processes left beside ``target`` that were killed while they made it."""
+    """Remove what processes left beside ``target`` that were killed while they made it.
+
+    An older folder that one of them had moved away, with nothing in its place yet, goes back.
+    """
     import psutil
 
-    for path in target.parent.glob(f"{glob.escape(target.name)}.tmp-*"):
-        maker = path.name.rpartition("-")[2]
-        if maker.isdecimal() and (int(maker) == os.getpid() or not psutil.pid_exists(int(maker))):
-            remove(path)
+    for moved in (_REPLACED, ""):
+        for path in target.parent.glob(f"{glob.escape(target.name)}{moved}.tmp-*"):
+            maker = path.name.rpartition("-")[2]
+            if not maker.isdecimal() or psutil.pid_exists(int(maker)) and int(maker) != os.getpid():
+                continue
+            if moved and not target.exists():
+                path.rename(target)
+            else:
+                remove(path)
 
 
 def require_space(folder: Path, needed: int, what: str) -> None:
@@ -373,6 +382,8 @@ def check_target(target: Path) -> None:
 def check_new_folder(target: Path, source: Path, overwrite: bool) -> None:
     """Refuse a folder for a model that is in use or cannot be made, before anything is loaded.
 
+    What killed processes left beside it is removed first.
+
     Args:
         target: folder to make.
         source: folder that it is made from.
@@ -382,6 +393,7 @@ def check_new_folder(target: Path, source: Path, overwrite: bool) -> None:
         UserError: it is one of them.
     """
     place, here = Path(os.path.abspath(target)), Path(os.path.realpath(source))
+    remove_abandoned(place)
     if Path(os.path.realpath(place)) in (here, *here.parents):
         raise UserError(f"{target} is or holds the source; name another target")
     if place.exists() or place.is_symlink():

@@ -199,3 +199,16 @@ def test_a_new_folder_has_the_rights_that_the_umask_leaves(tmp_path, umask, righ
     made = list((tmp_path / "model").rglob("weights"))
     assert [path.stat().st_mode & 0o777 for path in made] == [rights] * 2
     assert elsewhere.stat().st_mode & 0o777 == 0o400
+
+
+def test_an_older_folder_that_a_killed_process_moved_away_goes_back(tmp_path):
+    target, source = tmp_path / "model", tmp_path / "run"
+    for name in ("model.replaced.tmp-999999999", "model.tmp-999999999"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "model.replaced.tmp-999999999" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="model exists already"):
+        files.check_new_folder(target, source, False)
+    assert (target / "config.json").exists()
+    (tmp_path / "model.replaced.tmp-999999999").mkdir()
+    files.check_new_folder(target, source, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

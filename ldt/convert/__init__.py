@@ -16,7 +16,7 @@ from ldt.convert.report import Proved, Report, shown_path
 from ldt.convert.seq2seq import Seq2SeqSource
 from ldt.convert.source import find_source
 from ldt.errors import ModelError, ResourceError, UserError
-from ldt.files import check_new_folder, new_folder, remove_abandoned, writing
+from ldt.files import check_new_folder, new_folder, writing
 from ldt.inference.masked_text import MaskedText, score, scorer, texts
 from ldt.model import LdtForMaskedLM, load, load_tokenizer, usable_length
 from ldt.model.config import upper_middle_layers
@@ -152,7 +152,7 @@ def _written(target, origin, config, weights, tokenizer, report_of, check, longe
         check, longest: text to score both models on, if there is any, and the longest input.
     """
     place = Path(os.path.abspath(target))
-    _remove_leftovers(place)
+    shutil.rmtree(place.with_name(f"{place.name}.partial"), ignore_errors=True)  # of old versions
     with writing(target), new_folder(place) as folder:
         _write(folder, config, weights, tokenizer, origin.generation)
         report = report_of(origin.load(folder))
@@ -331,9 +331,3 @@ def _check_tokenizer(tokenizer, folder, config):
             f"the {type(tokenizer).__name__} of the source is another one after it is saved and "
             "loaded"
         )
-
-
-def _remove_leftovers(place):
-    """Remove the temporary folders of conversions to this target that were killed."""
-    shutil.rmtree(place.with_name(f"{place.name}.partial"), ignore_errors=True)  # of old versions
-    remove_abandoned(place)

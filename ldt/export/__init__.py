@@ -13,7 +13,7 @@ from ldt.export import folder as beside
 from ldt.export import graph
 from ldt.export.int8 import Comparison, documents_of, quantise
 from ldt.export.proof import Check, batch, prove
-from ldt.files import check_new_folder, existing, new_folder, remove_abandoned, writing
+from ldt.files import check_new_folder, existing, new_folder, writing
 from ldt.inference.run_folder import find_model, read_recipe
 from ldt.inference.runtimes import FORMATS, Exported
 from ldt.inference.sessions import session
@@ -117,7 +117,6 @@ def export(
     interface = graph.Interface.of(recipe.task, model.config)
     place = Path(os.path.abspath(target))
     _check_space(target, place, model)
-    remove_abandoned(place)
     with writing(target), new_folder(place) as made:
         checks = _written(made, recipe, model, interface, written, opset)
         _check_proof(folder, target, checks)
