@@ -1,17 +1,17 @@
 """What `ldt serve` gives under load beside `ldt predict`, and its memory over many requests.
 
     python benchmarks/serve.py                  # minutes of two cores
-    python benchmarks/serve.py --documents 40 --requests 300    # that it runs
+    python benchmarks/serve.py --documents 40 --rounds 1 --requests 300    # that it runs
 
 A random Longformer of four layers, 128 wide, that reads 512 tokens at a time, answered by one
 thread in a process of its own; the load comes from this process over the loopback, and its CPU time
 is stated. Documents of 50 to 20,000 tokens, their lengths spread evenly over the logarithm.
 
-Load: all documents by 1, 8 and 64 clients, each with one request at a time; documents in a second
-beside those of `ldt predict` in a process of one thread, without its start; the seconds to an
-answer by length. Overtaking: short documents by four clients while one of a hundred chunks is
-answered. Soak: requests of short documents, some of them refused, to a tiny model: the resident
-memory of the server after a tenth and at the end.
+Load, in rounds: `ldt predict` in a process of one thread, without its start, then all documents by
+1, 8 and 64 clients, each with one request at a time; documents in a second by the median of the
+rounds, the ratio of the medians, the seconds to an answer by length. Overtaking: short documents by
+four clients while one of a hundred chunks is answered. Soak: requests of short documents, some of
+them refused, to a tiny model: the resident memory of the server after a tenth and at the end.
 """
 
 import argparse
@@ -186,6 +186,42 @@ def predicted(model, texts):
     return time.perf_counter() - began, [answer["label"] for answer in answers]
 
 
+def under_load(model, texts, folder, rounds):
+    """Figures of `ldt predict` and of the server under each load, by rounds that take turns."""
+    predict, taken, found = [], {each: [] for each in CLIENTS}, {each: [] for each in CLIENTS}
+    own = dict.fromkeys(CLIENTS, 0.0)
+    with Server(model) as server:
+        asyncio.run(load(server.port, texts[:4], 1))
+        for _ in range(rounds):
+            seconds, labels = in_a_process(model, texts, folder)
+            predict.append(seconds)
+            print("predict", seconds, flush=True)
+            for clients in CLIENTS:
+                began, cpu = time.perf_counter(), time.process_time()
+                answers = asyncio.run(load(server.port, texts, clients))
+                taken[clients].append(time.perf_counter() - began)
+                own[clients] += time.process_time() - cpu
+                assert [label for *_, label in answers] == labels, "other labels than ldt predict"
+                found[clients] += answers
+                print(clients, taken[clients][-1], flush=True)
+        over = asyncio.run(overtaking(server.port))
+    middle = statistics.median(predict)
+    return {
+        "predict": {"documents a second": len(texts) / middle, "seconds": predict},
+        "load": {
+            clients: {
+                "documents a second": len(texts) / statistics.median(taken[clients]),
+                "of ldt predict": middle / statistics.median(taken[clients]),
+                "rounds": taken[clients],
+                "seconds of CPU of the load": own[clients] / rounds,
+                "seconds": by_length(found[clients]),
+            }
+            for clients in CLIENTS
+        },
+        "overtaking": over,
+    }
+
+
 def in_a_process(model, texts, folder):
     """`predicted` in a process of one thread."""
     file = folder / "texts.json"
@@ -198,7 +234,8 @@ def in_a_process(model, texts, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--documents", type=int, default=300, help="for the load")
+    parser.add_argument("--documents", type=int, default=150, help="for the load")
+    parser.add_argument("--rounds", type=int, default=5, help="of the load")
     parser.add_argument("--requests", type=int, default=5000, help="for the soak")
     parser.add_argument("--json", type=Path, default=RESULT, help="file for the figures")
     parser.add_argument("--predict", nargs=2, metavar=("MODEL", "FILE"), help=argparse.SUPPRESS)
@@ -210,7 +247,7 @@ def main():
     from ldt.bench.measure import machine
     from ldt.files import write_whole
 
-    result = {"machine": machine(), "documents": options.documents, "load": {}}
+    result = {"machine": machine(), "documents": options.documents}
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for name, shape in {"small": SMALL, "tiny": TINY}.items():
@@ -218,25 +255,8 @@ def main():
             make(folder / name, shape)
         (folder / "small" / "recipe.yaml").write_text(READ)
         texts = documents(options.documents)
-        seconds, labels = in_a_process(folder / "small", texts, folder)
-        result["predict"] = {"documents a second": len(texts) / seconds}
-        print("predict", result["predict"], flush=True)
-        with Server(folder / "small") as server:
-            asyncio.run(load(server.port, texts[:4], 1))
-            for clients in CLIENTS:
-                began, own = time.perf_counter(), time.process_time()
-                found = asyncio.run(load(server.port, texts, clients))
-                took = time.perf_counter() - began
-                assert [label for *_, label in found] == labels, "other labels than ldt predict"
-                result["load"][clients] = {
-                    "documents a second": len(texts) / took,
-                    "of ldt predict": seconds / took,
-                    "seconds of CPU of the load": time.process_time() - own,
-                    "seconds": by_length(found),
-                }
-                print(clients, result["load"][clients], flush=True)
-            result["overtaking"] = asyncio.run(overtaking(server.port))
-            print(result["overtaking"], flush=True)
+        result |= under_load(folder / "small", texts, folder, options.rounds)
+        print(result["load"], result["overtaking"], flush=True)
         with Server(folder / "tiny") as server:
             result["soak"] = asyncio.run(soak(server, options.requests))
             print(result["soak"], flush=True)

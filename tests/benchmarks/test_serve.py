@@ -9,7 +9,17 @@ def test_the_server_is_measured_under_load(script, tmp_path, monkeypatch):
     for name in ("starlette", "uvicorn"):
         pytest.importorskip(name, reason=f"{name} is not installed")
     file = tmp_path / "result.json"
-    words = ["serve.py", "--documents", "8", "--requests", "100", "--json", str(file)]
+    words = [
+        "serve.py",
+        "--documents",
+        "8",
+        "--rounds",
+        "1",
+        "--requests",
+        "100",
+        "--json",
+        str(file),
+    ]
     monkeypatch.setattr(sys, "argv", words)
     script("serve").main()
     result = json.loads(file.read_text("utf-8"))
