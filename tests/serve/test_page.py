@@ -228,6 +228,8 @@ def test_each_task_is_asked_at_its_route(
     server.answers[route] = lambda body: (200, answer)
     shown = opened()
     shown.locator("#ask:not([disabled])").wait_for()
+    name = "Question answering" if task == "squad" else task.replace("_", " ").capitalize()
+    assert shown.locator("#about").inner_text().startswith(f"{name}. ")
     ask(shown, **fields)
     assert server.asked[0][:2] == (f"/{route}", sent)
     assert shown.locator("#verdict").inner_text() == verdict
