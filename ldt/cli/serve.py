@@ -60,7 +60,7 @@ BatchTokens = Annotated[
     typer.Option(
         min=1,
         metavar="TOKENS",
-        show_default="2,048, on a GPU 16,384",
+        show_default="2,048, on a GPU or of a small model up to 16,384",
         help="Size of the largest batch, in tokens with padding.",
     ),
 ]

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ldt.inference.passages import By
     from ldt.inference.workers import Seat
 
+LEAST, MOST = 2048, 16384  # tokens of a batch where nobody says how many
+WORK = 1 << 30  # tokens x layers x width², which take a core some tenths of a second
 VARIANTS = 64  # combinations of options that are kept
 
 
@@ -103,22 +105,25 @@ class Served:
         self.predictor: Any
         self.hands: Sequence[Hand]
         self.variant: Callable[[Options], Any]
+        if seats:
+            self.device, self.predictor = seats[0].device, run.inputs()
+        else:
+            self.precision = run.automatic() if precision == "auto" else precision
+            self.predictor, _ = run.predictor(self.precision)
+            self.device = str(getattr(self.predictor, "device", "cpu"))
+        self.batch_tokens = batch_tokens or automatic_batch(self.device, self.predictor.config)
         with ExitStack() as stack:
             if seats:
-                self.device = seats[0].device
-                tokens = batch_tokens or automatic_batch(self.device)
-                crew = stack.enter_context(Crew(replace(run, batch_tokens=tokens), seats))
+                crew = stack.enter_context(
+                    Crew(replace(run, batch_tokens=self.batch_tokens), seats)
+                )
                 self.precision, self.hands = crew.load(precision), crew.hands
-                self.predictor, self.variant = run.inputs(), cached(Reading, self)
+                self.variant = cached(Reading, self)
             else:
-                self.precision = run.automatic() if precision == "auto" else precision
-                self.predictor, _ = run.predictor(self.precision)
-                self.device = str(getattr(self.predictor, "device", "cpu"))
                 self.hands, self.variant = [Here(self.predictor)], cached(Variant, self)
             self._stack = stack.pop_all()
         self.folder, self.name = found, found.resolve().name
         self.sha = fingerprint(found, self.recipe)
-        self.batch_tokens = batch_tokens or automatic_batch(self.device)
         # Once before there are threads: the tokenizers' library cannot be set while another reads.
         if self.predictor.tokenizer.is_fast:
             tokenize(self.predictor.tokenizer, "a b")
@@ -231,10 +236,13 @@ class Variant(Reading):
         self.outputs, self.decode = self.predictor.outputs, self.predictor.decode
 
 
-def automatic_batch(device: str) -> int:
+def automatic_batch(device: str, config: Any) -> int:
     """Tokens of a batch where nobody says how many.
 
-    A GPU wants many. A CPU is as fast with few, and a short document that came a moment too late
-    waits the less for a batch to end.
+    A GPU wants many, and on a CPU a small model, which spends its time between the operators. A
+    large one is as fast with few, and a short document that came a moment too late waits the less
+    for a batch to end.
     """
-    return 16384 if device.startswith("cuda") else 2048
+    if device.startswith("cuda"):
+        return MOST
+    return min(MOST, max(LEAST, WORK // (config.num_hidden_layers * config.hidden_size**2)))

@@ -4,10 +4,11 @@ import pytest
 from served import make_run
 
 from ldt.errors import ResourceError, UserError
+from ldt.model import LdtConfig
 from ldt.serve.answers import ranked
 from ldt.serve.bodies import Predict
 from ldt.serve.metrics import Metrics
-from ldt.serve.model import Options, Served
+from ldt.serve.model import Options, Served, automatic_batch
 from ldt.serve.refused import Refused, refused
 from ldt.serve.shapes import checked, native
 
@@ -64,3 +65,17 @@ def test_a_long_document_is_not_read_for_each_of_very_many_choices(runs):
 def test_a_field_that_is_not_there_is_named():
     with pytest.raises(Refused, match="^'input' cannot be set here, did you mean 'inputs'"):
         checked(Predict, {"inputs": "a", "input": "b"})
+
+
+@pytest.mark.parametrize(
+    ("device", "layers", "width", "tokens"),
+    [
+        ("cpu", 12, 768, 2048),
+        ("cpu", 2, 256, 8192),
+        ("cpu", 1, 16, 16384),
+        ("cuda:1", 12, 768, 16384),
+    ],
+)
+def test_batches_of_a_small_model_and_of_a_gpu_are_larger(device, layers, width, tokens):
+    config = LdtConfig(num_hidden_layers=layers, hidden_size=width)
+    assert automatic_batch(device, config) == tokens
