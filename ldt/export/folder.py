@@ -63,7 +63,7 @@ def write(
     file.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", "utf-8")
     longest = recipe.data.max_length or tokenizer.model_max_length
     tokenizer.save_pretrained(folder)
-    _finish(folder / "tokenizer.json", tokenizer, longest)
+    lay_out(folder / "tokenizer.json", tokenizer, longest)
     assert recipe.path is not None
     shutil.copyfile(recipe.path, folder / RECIPE)
     text = _readme(source, recipe, config, tokenizer, interface, format, checks, longest)
@@ -77,8 +77,14 @@ def append(folder: Path, line: str) -> None:
     file.write_text(f"{before.rstrip()}\n\n{line}\n{mark}{after}", "utf-8")
 
 
-def _finish(file: Path, tokenizer: Any, longest: int) -> None:
-    """Have tokenizer.json itself lay inputs out, cut and pad them, as ldt does."""
+def lay_out(file: Path, tokenizer: Any, longest: int) -> None:
+    """Have tokenizer.json itself lay inputs out, cut and pad them, as ldt does.
+
+    Args:
+        file: of the tokenizer.
+        tokenizer: that it was saved from.
+        longest: tokens of an input.
+    """
     made = Tokenizer.from_file(str(file))
     ids = {role: special_id(tokenizer, role) for role in ("cls", "sep")}
     first, last = (tokenizer.convert_ids_to_tokens(id) for id in ids.values())

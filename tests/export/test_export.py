@@ -10,6 +10,8 @@ from exported import DOCUMENTS, TASKS, answered, longer, make_run
 from safetensors.torch import load_file, save_file
 from served import assert_same, predicted
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoTokenizer
 
 import ldt
 from ldt.errors import ModelError, ResourceError, UserError
@@ -19,7 +21,7 @@ from ldt.recipe.recipe import of_keys
 for package in ("onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="pip install 'ldt-toolkit[export]' has what exports")
 
-from ldt.export import export, graph  # noqa: E402
+from ldt.export import export, folder, graph  # noqa: E402
 
 OFTEN = ("classification",)  # of every run of the tests; an export takes 10 seconds
 ALL = [
@@ -108,6 +110,33 @@ def test_the_lines_of_the_readme_decide_as_the_run_does(problem, decisions, inst
     assert_same(found, {key: expected[key] for key in found})
 
 
+def test_the_readme_says_which_decisions_its_lines_leave_out(instantly, tmp_path):
+    run = shutil.copytree(instantly, tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    calibration = {"method": "beta", "weights": [[1.5, 0.5, 0.1]] * 3}
+    config |= {"problem_type": "multi_label_classification"}
+    config["decisions"] = {"calibration": calibration, "measured": {"ece": [0.2, 0.1]}}
+    (run / "config.json").write_text(json.dumps(config))
+    export(run, tmp_path / "onnx")
+    said = (tmp_path / "onnx/README.md").read_text()
+    assert "are calibrated (beta); these lines leave that out" in said
+
+
+def test_tokenizer_json_has_the_types_of_its_tokenizer(tokenizer_folder, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    given = {name: getattr(tokenizer, f"{name}_token") for name in ("cls", "sep")}
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="{cls} $A {sep}".format(**given),
+        pair="{cls} $A {sep} $B:1 {sep}:1".format(**given),
+        special_tokens=[(each, tokenizer.convert_tokens_to_ids(each)) for each in given.values()],
+    )
+    tokenizer.save_pretrained(tmp_path)
+    folder.lay_out(tmp_path / "tokenizer.json", tokenizer, 12)
+    row = Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("the party", "the other")
+    assert row.type_ids[: row.tokens.index(given["sep"]) + 1].count(1) == 0
+    assert row.type_ids[row.tokens.index(given["sep"]) + 1 :].count(0) == 0
+
+
 def test_the_file_stands_alone_and_has_standard_operators_and_free_sizes(exported):
     import onnx
 
@@ -189,6 +218,17 @@ def test_a_file_that_computes_something_else_is_not_left_behind(
     with pytest.raises(ModelError, match="differs from the model by .* is not written"):
         export(other, tmp_path / "onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_report_has_the_version_asked_for_and_the_longest_input(instantly, monkeypatch, tmp_path):
+    asked, write = [], graph.write
+    monkeypatch.setattr(graph, "write", lambda *args: (asked.append(args[4:]), write(*args)))
+    report = export(instantly, tmp_path / "onnx", opset=21)
+    assert asked == [("onnx", 21)]
+    assert report.opset == 21
+    assert max(check.tokens for check in report.checks) == 64  # data.max_length
+    export(instantly, tmp_path / "other")
+    assert asked[1] == ("onnx", graph.OPSET)
 
 
 def test_a_full_disk_and_a_killed_export_leave_nothing(instantly, tmp_path, monkeypatch):

@@ -119,11 +119,17 @@ def test_what_a_format_does_not_have_is_refused(format, tmp_path, monkeypatch):
             export("run", tmp_path / "made", format=format)
 
 
-def test_the_report_says_files_and_next_command(tokenizer_folder, tmp_path):
+@pytest.mark.parametrize("format", OTHERS)
+def test_the_report_says_files_and_next_command(format, tokenizer_folder, tmp_path):
+    if why := missing(format):
+        pytest.skip(why)
     run = make_run(tokenizer_folder, tmp_path / "run", "classification")
-    report = export(run, tmp_path / "made", format="torch")
+    report = export(run, tmp_path / "made", format=format)
     lines = "\n".join(report.lines())
-    assert f"model.pt2, {(tmp_path / 'made/model.pt2').stat().st_size / 1e6:,.1f} MB, " in lines
+    files = FORMATS[format].files
+    size = sum((tmp_path / "made" / file).stat().st_size for file in files)
+    assert f"{' and '.join(files)}, {size / 1e6:,.1f} MB, " in lines
+    assert report.size == size
     assert "opset" not in lines
-    assert f"--runtime pt2 --model {tmp_path / 'made'}" in lines
+    assert f"--runtime {FORMATS[format].runtime} --model {tmp_path / 'made'}" in lines
     assert json.loads((tmp_path / "made/config.json").read_text())["num_labels"] == 3
