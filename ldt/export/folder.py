@@ -58,8 +58,8 @@ def write(
     config.save_pretrained(folder)
     file = folder / "config.json"
     values = json.loads(file.read_text("utf-8"))
-    if "id2label" in values:  # other programs look for it
-        values["num_labels"] = len(values["id2label"])
+    # Other programs look for them; two labels without names are left out of it.
+    values |= {"id2label": config.id2label, "num_labels": len(config.id2label)}
     file.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", "utf-8")
     longest = recipe.data.max_length or tokenizer.model_max_length
     tokenizer.save_pretrained(folder)
