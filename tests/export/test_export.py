@@ -1,6 +1,7 @@
 """A run exported to ONNX: a proven file, `ldt predict --runtime onnx`, lines that need no ldt."""
 
 import json
+import logging
 import shutil
 import sys
 
@@ -15,14 +16,16 @@ from transformers import AutoTokenizer
 
 import ldt
 from ldt.errors import ModelError, ResourceError, UserError
-from ldt.model import LdtModernBertConfig
+from ldt.model import LdtForQuestionAnswering, LdtModernBertConfig
 from ldt.recipe.recipe import of_keys
 
 for package in ("onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="pip install 'ldt-toolkit[export]' has what exports")
 
 from ldt.export import export, folder, graph  # noqa: E402
+from ldt.export.proof import Check, batch, prove  # noqa: E402
 
+OUTPUTS = ("start_logits", "end_logits")
 OFTEN = ("classification",)  # of every run of the tests; an export takes 10 seconds
 ALL = [
     pytest.param(task, marks=[] if task in OFTEN else pytest.mark.nightly, id=task)
@@ -231,6 +234,49 @@ def test_a_report_has_the_version_asked_for_and_the_longest_input(instantly, mon
     assert asked[1] == ("onnx", graph.OPSET)
 
 
+def test_a_difference_that_is_no_number_or_has_no_spread_passes_no_proof():
+    assert Check("case", 1, 1, 0.5e-4, 1.0).ok
+    for difference, spread in ((2e-4, 1.0), (float("nan"), 1.0), (1e-9, 0.0)):
+        assert not Check("case", 1, 1, difference, spread).ok
+
+
+def test_each_output_is_compared(tokenizer_folder, tmp_path):
+    run = make_run(tokenizer_folder, tmp_path / "run", "squad")
+    model = LdtForQuestionAnswering.from_pretrained(run).eval()
+    interface = graph.Interface("question", ("input_ids", "attention_mask"), OUTPUTS)
+
+    def written(inputs):
+        found = model(**inputs)
+        return {name: (found[name] + (name == wrong)).numpy() for name in OUTPUTS}
+
+    for wrong in (None, *OUTPUTS):
+        checks = prove(model, interface, written, 40)
+        assert all(check.ok for check in checks) == (wrong is None)
+
+
+def test_a_model_whose_outputs_are_not_finite_is_not_exported(instantly, tmp_path):
+    run = shutil.copytree(instantly, tmp_path / "run")
+    weights = load_file(run / "model.safetensors")
+    weights["classifier.out_proj.weight"][:] = 3e38
+    save_file(weights, run / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match="the model's outputs are not finite"):
+        export(run, tmp_path / "onnx")
+    assert not (tmp_path / "onnx").exists()
+
+
+def test_weights_that_onnx_does_not_hold_are_refused_in_a_line(
+    tokenizer_folder, tmp_path, monkeypatch
+):
+    run = make_run(tokenizer_folder, tmp_path / "run", "classification")
+    monkeypatch.setattr(graph, "LARGEST", 1000)
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    with pytest.raises(ModelError, match="ONNX holds less than 2 GiB, --format torch more"):
+        export(run, tmp_path / "onnx")
+    assert log.level == level != logging.ERROR
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 def test_a_full_disk_and_a_killed_export_leave_nothing(instantly, tmp_path, monkeypatch):
     whole = export(instantly, tmp_path / "onnx")
     assert whole.lines()
@@ -307,8 +353,6 @@ def test_the_graph_finds_global_tokens_or_asks_for_them(task, asked, types, glob
 
 @pytest.mark.parametrize("padding", ["none", "right", "left", "inside"])
 def test_inputs_of_the_proof_have_padding_and_global_tokens_where_they_say(padding):
-    from ldt.export.proof import batch
-
     config = ldt.model.LdtConfig(vocab_size=40)
     inputs = batch(config, graph.Interface("question", (), ()), 4, 20, padding)
     real = inputs["attention_mask"]
