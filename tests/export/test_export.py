@@ -24,6 +24,7 @@ for package in ("onnxscript", "onnxruntime"):
 
 from ldt.export import export, folder, graph  # noqa: E402
 from ldt.export.proof import Check, batch, prove  # noqa: E402
+from ldt.inference.sessions import OnnxSession  # noqa: E402
 
 OUTPUTS = ("start_logits", "end_logits")
 OFTEN = ("classification",)  # of every run of the tests; an export takes 10 seconds
@@ -391,6 +392,27 @@ def test_int8_is_smaller_and_its_answers_are_compared(exported, instantly, tmp_p
     with pytest.raises(PrecisionError, match="changes 3 of 3 answers on .* allows; nothing was"):
         export(instantly, tmp_path / "other", **asked)
     assert not (tmp_path / "other").exists()
+
+
+def test_a_file_runs_by_the_threads_of_its_process(exported, monkeypatch):
+    import onnxruntime
+
+    _, folder = exported("classification")
+    asked, make = [], onnxruntime.InferenceSession
+
+    def noted(file, options, **named):
+        asked.append(options.intra_op_num_threads)
+        assert not options.enable_cpu_mem_arena
+        return make(file, options, **named)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", noted)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    for threads in (None, 1):
+        OnnxSession(folder / "model.onnx", threads)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 5}, raising=False)
+    OnnxSession(folder / "model.onnx")
+    assert asked == [3, 1, 2]
 
 
 def test_without_onnx_runtime_a_line_says_what_to_install(exported, tmp_path, monkeypatch):
