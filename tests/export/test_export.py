@@ -6,7 +6,6 @@ import shutil
 import sys
 
 import pytest
-import torch
 from exported import DOCUMENTS, TASKS, answered, longer, make_run
 from safetensors.torch import load_file, save_file
 from served import assert_same, predicted
@@ -16,17 +15,14 @@ from transformers import AutoTokenizer
 
 import ldt
 from ldt.errors import ModelError, ResourceError, UserError
-from ldt.model import LdtForQuestionAnswering, LdtModernBertConfig
+from ldt.model import LdtModernBertConfig
 from ldt.recipe.recipe import of_keys
 
 for package in ("onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="pip install 'ldt-toolkit[export]' has what exports")
 
 from ldt.export import export, folder, graph  # noqa: E402
-from ldt.export.proof import Check, batch, prove  # noqa: E402
-from ldt.inference.sessions import OnnxSession  # noqa: E402
 
-OUTPUTS = ("start_logits", "end_logits")
 OFTEN = ("classification",)  # of every run of the tests; an export takes 10 seconds
 ALL = [
     pytest.param(task, marks=[] if task in OFTEN else pytest.mark.nightly, id=task)
@@ -235,26 +231,6 @@ def test_a_report_has_the_version_asked_for_and_the_longest_input(instantly, mon
     assert asked[1] == ("onnx", graph.OPSET)
 
 
-def test_a_difference_that_is_no_number_or_has_no_spread_passes_no_proof():
-    assert Check("case", 1, 1, 0.5e-4, 1.0).ok
-    for difference, spread in ((2e-4, 1.0), (float("nan"), 1.0), (1e-9, 0.0)):
-        assert not Check("case", 1, 1, difference, spread).ok
-
-
-def test_each_output_is_compared(tokenizer_folder, tmp_path):
-    run = make_run(tokenizer_folder, tmp_path / "run", "squad")
-    model = LdtForQuestionAnswering.from_pretrained(run).eval()
-    interface = graph.Interface("question", ("input_ids", "attention_mask"), OUTPUTS)
-
-    def written(inputs):
-        found = model(**inputs)
-        return {name: (found[name] + (name == wrong)).numpy() for name in OUTPUTS}
-
-    for wrong in (None, *OUTPUTS):
-        checks = prove(model, interface, written, 40)
-        assert all(check.ok for check in checks) == (wrong is None)
-
-
 def test_a_model_whose_outputs_are_not_finite_is_not_exported(instantly, tmp_path):
     run = shutil.copytree(instantly, tmp_path / "run")
     weights = load_file(run / "model.safetensors")
@@ -352,20 +328,6 @@ def test_the_graph_finds_global_tokens_or_asks_for_them(task, asked, types, glob
     assert found.inputs == ("input_ids", "attention_mask", *inputs)
 
 
-@pytest.mark.parametrize("padding", ["none", "right", "left", "inside"])
-def test_inputs_of_the_proof_have_padding_and_global_tokens_where_they_say(padding):
-    config = ldt.model.LdtConfig(vocab_size=40)
-    inputs = batch(config, graph.Interface("question", (), ()), 4, 20, padding)
-    real = inputs["attention_mask"]
-    assert (real.sum() == 80) == (padding == "none")
-    assert real.any(1).all()
-    for ids, mask, far in zip(*(inputs[name] for name in inputs), strict=True):
-        place = ((ids == config.sep_token_id) & (mask == 1)).nonzero()[0].item()
-        assert far.tolist() == [int(i < place and mask[i] == 1) for i in range(20)]
-    first = batch(config, graph.Interface("first", (), ()), 4, 20, padding)
-    assert torch.equal(first["global_attention_mask"].sum(1), torch.ones(4).long())
-
-
 def test_int8_is_smaller_and_its_answers_are_compared(exported, instantly, tmp_path, monkeypatch):
     from ldt.errors import PrecisionError
     from ldt.export import int8
@@ -392,27 +354,6 @@ def test_int8_is_smaller_and_its_answers_are_compared(exported, instantly, tmp_p
     with pytest.raises(PrecisionError, match="changes 3 of 3 answers on .* allows; nothing was"):
         export(instantly, tmp_path / "other", **asked)
     assert not (tmp_path / "other").exists()
-
-
-def test_a_file_runs_by_the_threads_of_its_process(exported, monkeypatch):
-    import onnxruntime
-
-    _, folder = exported("classification")
-    asked, make = [], onnxruntime.InferenceSession
-
-    def noted(file, options, **named):
-        asked.append(options.intra_op_num_threads)
-        assert not options.enable_cpu_mem_arena
-        return make(file, options, **named)
-
-    monkeypatch.setattr(onnxruntime, "InferenceSession", noted)
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    for threads in (None, 1):
-        OnnxSession(folder / "model.onnx", threads)
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 5}, raising=False)
-    OnnxSession(folder / "model.onnx")
-    assert asked == [3, 1, 2]
 
 
 def test_without_onnx_runtime_a_line_says_what_to_install(exported, tmp_path, monkeypatch):

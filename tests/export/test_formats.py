@@ -113,6 +113,8 @@ def test_what_a_format_does_not_have_is_refused(format, tmp_path, monkeypatch):
         export("run", tmp_path / "made", format=format, opset=20)
     with pytest.raises(UserError, match="--format must be one of onnx, openvino, torch, got tf"):
         export("run", tmp_path / "made", format="tf")
+    named = f"'ldt-toolkit[{format}]'" if FORMATS[format].extra else "ldt-toolkit"
+    assert FORMATS[format].install == named
     if FORMATS[format].extra:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
         with pytest.raises(UserError, match=rf"pip install 'ldt-toolkit\[{format}\]' has what"):
