@@ -257,8 +257,6 @@ class Scheduler:
                 if not self._waiting:
                     return None
                 if batch := self._batch():
-                    if self._waiting:  # for another model
-                        self._changed.notify_all()
                     return batch
 
     def _over(self) -> bool:

@@ -13,7 +13,7 @@ from served import LONG, assert_same, predicted
 from ldt.data.records import Example
 from ldt.errors import DataError, ModelError, ResourceError, UserError
 from ldt.serve.model import Options, Served
-from ldt.serve.scheduler import ClosedError, FullError, Here, Scheduler
+from ldt.serve.scheduler import TOKENIZING, ClosedError, FullError, Here, Scheduler
 
 WORDS = "the party of this agreement ends and other first part".split()
 
@@ -215,7 +215,7 @@ def test_whichever_model_is_free_takes_the_next_batch(counting):
 
 
 def test_a_document_waits_for_no_model_that_has_another(counting):
-    """Both models run chunks of one document, as whoever takes a batch wakes the other."""
+    """Both models run chunks of one document."""
     other = Counting()
     meeting = threading.Barrier(2)
     for each in (counting, other):
@@ -254,6 +254,23 @@ def test_a_document_that_is_cancelled_is_not_run_and_frees_its_place(counting, m
     counting.held.set()
     assert third.result(30).answer == {"id": "third", "answer": 10, "windows": 1}
     assert counting.batches == [["first"], ["third"]]
+
+
+def test_a_document_that_is_cancelled_is_not_tokenized(counting, make):
+    begun, go, right = [], threading.Event(), counting.encode
+
+    def encode(example):
+        begun.append(example.id)
+        assert go.wait(30)
+        return right(example)
+
+    counting.encode = encode
+    scheduler = make()
+    futures = scheduler.submit(counting, [document(n, 1) for n in range(TOKENIZING + 2)])
+    assert futures[TOKENIZING].cancel()
+    go.set()
+    assert futures[-1].result(30).answer["answer"] == 1
+    assert sorted(begun) == [n for n in range(TOKENIZING + 2) if n != TOKENIZING]
 
 
 def test_places_are_taken_all_or_none(counting, make):
