@@ -56,7 +56,9 @@ def test_an_export_that_is_killed_leaves_what_was_there_or_all_of_the_new(name, 
     (home / "exported/of old").write_text("")
     killed = ldt(*command(name, "--overwrite"), cwd=home, fault=Fault(at=at, number=signal.SIGKILL))
     assert killed.code == -signal.SIGKILL or at > events
-    (there,) = {*home.glob("exported"), *home.glob("exported.replaced.tmp-*")}
+    there = home / "exported"
+    if not there.exists():  # between two renames
+        (there,) = home.glob("exported.replaced.tmp-*")
     assert contents(there) in (files, files | {"of old": 0})
     outcome = ldt(*command(name, "--overwrite"), cwd=home)
     assert outcome.code == 0, outcome.err
