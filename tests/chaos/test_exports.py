@@ -69,7 +69,7 @@ def test_an_export_that_is_killed_leaves_what_was_there_or_all_of_the_new(name, 
 @pytest.mark.parametrize("code", sample(REFUSED, 1))
 @pytest.mark.parametrize(("name", "at"), sample(CASES, 1))
 def test_an_export_whose_disk_refuses_once_is_an_error(name, at, code, ldt, wanted):
-    home, files, events = wanted(name)
+    home, files, _ = wanted(name)
     (home / "exported/of old").write_text("")
     outcome = ldt(*command(name, "--overwrite"), cwd=home, fault=Fault(at=at, errno=code))
     assert not outcome.bug, outcome.err

@@ -202,18 +202,18 @@ def test_a_damaged_file_is_an_error_of_the_model(exported, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "rows"),
+    ("name", "rows", "factor"),
     [
-        ("encoder.layer.0.attention.self.value_global.weight", slice(None)),
-        ("embeddings.position_embeddings.weight", slice(60, None)),  # of the longest case alone
+        ("encoder.layer.0.attention.self.value_global.weight", slice(None), 1.002),
+        ("embeddings.position_embeddings.weight", slice(60, None), 1.5),  # of the longest case
     ],
 )
 def test_a_file_that_computes_something_else_is_not_left_behind(
-    name, rows, instantly, tokenizer_folder, tmp_path
+    name, rows, factor, instantly, tokenizer_folder, tmp_path
 ):
     other = make_run(tokenizer_folder, tmp_path / "run", "classification")
     weights = load_file(other / "model.safetensors")
-    weights[f"longformer.{name}"][rows] *= 1.5
+    weights[f"longformer.{name}"][rows] *= factor
     save_file(weights, other / "model.safetensors", {"format": "pt"})
     with pytest.raises(ModelError, match="differs from the model by .* is not written"):
         export(other, tmp_path / "onnx")
