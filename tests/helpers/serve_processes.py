@@ -7,20 +7,23 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
-# A model that takes its time, in a process that is as `ldt serve` is.
-SLOW = """
+# A model that waits, in a process that is as `ldt serve` is.
+WAITING = """
+import os
 import time
 from ldt.serve.model import Served
 made = Served.__init__
-def slow(self, *args, **kwargs):
+def waiting(self, *args, **kwargs):
     made(self, *args, **kwargs)
     right = self.predictor.outputs
     def outputs(features):
-        time.sleep(SECONDS)
+        while not os.path.exists(GATE):
+            time.sleep(0.01)
         return right(features)
     self.predictor.outputs = outputs
-Served.__init__ = slow
+Served.__init__ = waiting
 """
 
 
@@ -28,13 +31,13 @@ class Process:
     """``ldt serve`` in a process, once it answers.
 
     Args:
-        seconds: that each batch takes longer.
+        gate: a file that each batch waits for.
         under: words of a command that runs another one.
     """
 
-    def __init__(self, *arguments, seconds=0.0, under=(), **environment):
-        slow = SLOW.replace("SECONDS", str(seconds)) if seconds else ""
-        code = f"from ldt.__main__ import main\n{slow}\nmain()\n"
+    def __init__(self, *arguments, gate=None, under=(), **environment):
+        waiting = WAITING.replace("GATE", repr(str(gate))) if gate else ""
+        code = f"from ldt.__main__ import main\n{waiting}\nmain()\n"
         command = [*under, sys.executable, "-c", code, "serve", *map(str, arguments)]
         self.process = subprocess.Popen(
             [*command, "--port", "0"],
@@ -67,6 +70,20 @@ class Process:
         found = response.status, response.read()
         connection.close()
         return found
+
+    def wait_for_request(self):
+        """Return once the server has read a request for an answer."""
+        late = time.monotonic() + 60
+        while b"\nte_request_count{" not in self.ask("GET", "/metrics")[1]:
+            assert time.monotonic() < late
+            time.sleep(0.01)
+
+    def terminate(self):
+        """Send SIGTERM, and return once the server knows."""
+        self.process.send_signal(signal.SIGTERM)
+        late = time.monotonic() + 60
+        while self.ask("GET", "/health")[0] == 200:
+            assert time.monotonic() < late
 
     def __enter__(self):
         return self

@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 from served import LONG
@@ -20,26 +20,25 @@ from ldt.errors import UserError  # noqa: E402
 from ldt.serve import server  # noqa: E402
 
 
-def test_sigterm_lets_requests_end_and_exits_0(runs):
-    with Process(runs("classification"), seconds=0.3) as here:
+def test_sigterm_lets_requests_end_and_exits_0(runs, tmp_path):
+    with Process(runs("classification"), gate=tmp_path / "gate") as here:
         found = []
-
-        def ask():
-            found.append(here.ask("POST", "/answer", {"text": LONG * 4}))
-
-        asking = threading.Thread(target=ask)
+        asking = threading.Thread(
+            target=lambda: found.append(here.ask("POST", "/answer", {"text": LONG * 4}))
+        )
         asking.start()
-        time.sleep(0.8)
-        here.process.send_signal(signal.SIGTERM)
-        late = time.monotonic() + 10
-        status = 200
-        while status == 200 and time.monotonic() < late:  # until the signal has come
-            status, body = here.ask("GET", "/health")
+        here.wait_for_request()
+        here.terminate()
+        time.sleep(0.5)  # it looks ten times a second whether it may end
+        status, body = here.ask("GET", "/health")
         assert status == 503
         assert json.loads(body) == {"error": "unhealthy", "error_type": "Unhealthy"}
         assert here.ask("GET", "/v2/health/live")[0] == 200
         status, body = here.ask("POST", "/predict", {"inputs": "a"})
         assert (status, json.loads(body)["error_type"]) == (503, "Unhealthy")
+        assert here.process.poll() is None
+        assert not found
+        (tmp_path / "gate").touch()
         asking.join(60)
         assert found[0][0] == 200
         assert json.loads(found[0][1])["windows"] > 20
@@ -47,35 +46,41 @@ def test_sigterm_lets_requests_end_and_exits_0(runs):
         assert here.process.stderr.read() == ""
 
 
-def test_a_second_signal_ends_it_at_once(runs):
-    with Process(runs("classification"), seconds=30) as here:
-        asking = threading.Thread(target=lambda: _ignored(here.ask, "POST", "/", {"inputs": "a"}))
-        asking.start()
-        time.sleep(0.5)
-        here.process.send_signal(signal.SIGTERM)
+def test_a_second_signal_ends_it_at_once(runs, tmp_path):
+    with Process(runs("classification"), gate=tmp_path / "never") as here, _asking(here):
+        here.terminate()
         time.sleep(server.TWICE + 0.3)
         assert here.process.poll() is None
         here.process.send_signal(signal.SIGTERM)
         assert here.process.wait(10) == 143
-        asking.join(30)
 
 
-def _ignored(ask, *args):
-    with suppress(OSError, http.client.HTTPException):
-        ask(*args)
+@contextmanager
+def _asking(here):
+    """Within it, a request for an answer is there."""
+
+    def ask():
+        with suppress(OSError, http.client.HTTPException):
+            here.ask("POST", "/", {"inputs": "a"})
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    here.wait_for_request()
+    yield
+    asking.join(30)
 
 
-def test_what_has_no_end_is_left_behind_after_the_time_to_drain(runs):
-    with Process(runs("classification"), "--drain-timeout", 0.2, seconds=60) as here:
-        asking = threading.Thread(target=lambda: _ignored(here.ask, "POST", "/", {"inputs": "a"}))
-        asking.start()
-        time.sleep(0.5)
+def test_what_has_no_end_is_left_behind_after_the_time_to_drain(runs, tmp_path):
+    never = tmp_path / "never"
+    with (
+        Process(runs("classification"), "--drain-timeout", 0.2, gate=never) as here,
+        _asking(here),
+    ):
         here.process.send_signal(signal.SIGTERM)
         assert here.process.wait(30) == 0
         assert "stopped after 0.2 seconds with requests that had no answer" in (
             here.process.stderr.read()
         )
-        asking.join(30)
 
 
 def test_ctrl_c_drains_as_well_and_other_machines_need_the_key_of_the_environment(runs):
