@@ -177,12 +177,12 @@ def test_documents_that_no_worker_survives_are_named_and_the_answers_before_them
 
 
 def test_a_worker_that_hangs_is_noticed(answered, sink, log, monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", 5)  # in which a process begins on a busy machine too
+    monkeypatch.setattr(module, "PATIENCE", 5.5)  # in which a process begins on a busy machine too
     monkeypatch.setattr(module, "LONGEST", 0)
     answered(documents(100, n50="stop once"))
     assert sink.groups == alone(documents(100))[0]
     (said,) = [line for line in log.messages if "worker" in line]
-    assert "49: a worker process did not get on for 5 s and was ended; another" in said
+    assert "49: a worker process did not get on for 6 s and was ended; another" in said
 
 
 def test_one_that_computes_may_take_any_time_and_one_that_stands_still_may_not(
