@@ -7,7 +7,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager, suppress
 
 # A model that waits, in a process that is as `ldt serve` is.
 WAITING = """
@@ -25,6 +27,15 @@ def waiting(self, *args, **kwargs):
     self.predictor.outputs = outputs
 Served.__init__ = waiting
 """
+
+
+def until(condition):
+    """Return once something is so."""
+    for _ in range(6000):
+        if condition():
+            return
+        time.sleep(0.005)
+    raise AssertionError("not within 30 seconds")
 
 
 class Process:
@@ -71,19 +82,25 @@ class Process:
         connection.close()
         return found
 
-    def wait_for_request(self):
-        """Return once the server has read a request for an answer."""
-        late = time.monotonic() + 60
-        while b"\nte_request_count{" not in self.ask("GET", "/metrics")[1]:
-            assert time.monotonic() < late
-            time.sleep(0.01)
+    @contextmanager
+    def asking(self, *request):
+        """Within it the server has read a request; its answer, if one comes, is in the list."""
+        found = []
+
+        def ask():
+            with suppress(OSError, http.client.HTTPException):
+                found.append(self.ask(*request))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        until(lambda: b"\nte_request_count{" in self.ask("GET", "/metrics")[1])
+        yield found
+        asking.join(60)
 
     def terminate(self):
         """Send SIGTERM, and return once the server knows."""
         self.process.send_signal(signal.SIGTERM)
-        late = time.monotonic() + 60
-        while self.ask("GET", "/health")[0] == 200:
-            assert time.monotonic() < late
+        until(lambda: self.ask("GET", "/health")[0] != 200)
 
     def __enter__(self):
         return self

@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -146,25 +146,15 @@ def test_no_process_and_no_memory_stays_behind(number, runs):
     with Process(runs("classification"), "--workers", 2) as here:
         children = psutil.Process(here.process.pid).children(recursive=True)
         assert len(children) == 2
-        found = []
-        asking = threading.Thread(target=lambda: found.append(ask(here)))
-        asking.start()
-        here.wait_for_request()
-        here.process.send_signal(number)
-        asking.join(60)
+        with here.asking("POST", "/answer", {"text": LONG * 10}) as found:
+            time.sleep(0.3)
+            here.process.send_signal(number)
         assert here.process.wait(60) == (0 if number == signal.SIGTERM else -9)
         assert psutil.wait_procs(children, 30)[1] == []
         if number == signal.SIGTERM:
-            (status, body) = found[0]
+            status, body = found[0]
             assert status == 200
+            json.loads(body)
             assert here.process.stderr.read() == ""
     if shared:
         assert set(os.listdir("/dev/shm")) <= shared
-
-
-def ask(here):
-    try:
-        status, body = here.ask("POST", "/answer", {"text": LONG * 10})
-    except OSError:
-        return None
-    return status, json.loads(body)

@@ -2,12 +2,12 @@
 
 import socket
 import threading
-import time
 
 import pytest
 
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 pytest.importorskip("starlette", reason="starlette is not installed")
+from serve_processes import until  # noqa: E402
 from serving import post, running  # noqa: E402
 
 from ldt.serve import server  # noqa: E402
@@ -68,14 +68,6 @@ def held(runs):
     with running(served, Limits(places=4, documents=4, body=1000, bodies=2500)) as server:
         yield server, model
         model.go.set()
-
-
-def until(condition):
-    for _ in range(6000):
-        if condition():
-            return
-        time.sleep(0.005)
-    raise AssertionError("not within 30 seconds")
 
 
 def test_more_than_it_takes_is_told_at_once(held):

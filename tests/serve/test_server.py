@@ -1,12 +1,9 @@
 """The command: its address, its key, and how it ends."""
 
-import http.client
 import json
 import signal
 import socket
-import threading
 import time
-from contextlib import contextmanager, suppress
 
 import pytest
 from served import LONG
@@ -21,25 +18,20 @@ from ldt.serve import server  # noqa: E402
 
 
 def test_sigterm_lets_requests_end_and_exits_0(runs, tmp_path):
-    with Process(runs("classification"), gate=tmp_path / "gate") as here:
-        found = []
-        asking = threading.Thread(
-            target=lambda: found.append(here.ask("POST", "/answer", {"text": LONG * 4}))
-        )
-        asking.start()
-        here.wait_for_request()
-        here.terminate()
-        time.sleep(0.5)  # it looks ten times a second whether it may end
-        status, body = here.ask("GET", "/health")
-        assert status == 503
-        assert json.loads(body) == {"error": "unhealthy", "error_type": "Unhealthy"}
-        assert here.ask("GET", "/v2/health/live")[0] == 200
-        status, body = here.ask("POST", "/predict", {"inputs": "a"})
-        assert (status, json.loads(body)["error_type"]) == (503, "Unhealthy")
-        assert here.process.poll() is None
-        assert not found
-        (tmp_path / "gate").touch()
-        asking.join(60)
+    gate, document = tmp_path / "gate", {"text": LONG * 4}
+    with Process(runs("classification"), "--batch-tokens", 512, gate=gate) as here:
+        with here.asking("POST", "/answer", document) as found:
+            here.terminate()
+            time.sleep(0.5)  # it looks ten times a second whether it may end
+            status, body = here.ask("GET", "/health")
+            assert status == 503
+            assert json.loads(body) == {"error": "unhealthy", "error_type": "Unhealthy"}
+            assert here.ask("GET", "/v2/health/live")[0] == 200
+            status, body = here.ask("POST", "/predict", {"inputs": "a"})
+            assert (status, json.loads(body)["error_type"]) == (503, "Unhealthy")
+            assert here.process.poll() is None
+            assert not found
+            gate.touch()
         assert found[0][0] == 200
         assert json.loads(found[0][1])["windows"] > 20
         assert here.process.wait(30) == 0
@@ -47,7 +39,10 @@ def test_sigterm_lets_requests_end_and_exits_0(runs, tmp_path):
 
 
 def test_a_second_signal_ends_it_at_once(runs, tmp_path):
-    with Process(runs("classification"), gate=tmp_path / "never") as here, _asking(here):
+    with (
+        Process(runs("classification"), gate=tmp_path / "never") as here,
+        here.asking("POST", "/", {"inputs": "a"}),
+    ):
         here.terminate()
         time.sleep(server.TWICE + 0.3)
         assert here.process.poll() is None
@@ -55,26 +50,11 @@ def test_a_second_signal_ends_it_at_once(runs, tmp_path):
         assert here.process.wait(10) == 143
 
 
-@contextmanager
-def _asking(here):
-    """Within it, a request for an answer is there."""
-
-    def ask():
-        with suppress(OSError, http.client.HTTPException):
-            here.ask("POST", "/", {"inputs": "a"})
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    here.wait_for_request()
-    yield
-    asking.join(30)
-
-
 def test_what_has_no_end_is_left_behind_after_the_time_to_drain(runs, tmp_path):
     never = tmp_path / "never"
     with (
         Process(runs("classification"), "--drain-timeout", 0.2, gate=never) as here,
-        _asking(here),
+        here.asking("POST", "/", {"inputs": "a"}),
     ):
         here.process.send_signal(signal.SIGTERM)
         assert here.process.wait(30) == 0
