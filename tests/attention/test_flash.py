@@ -249,13 +249,16 @@ def test_the_kernels_of_this_torch_take_what_they_are_given(globals, monkeypatch
         assert (x.shape, x.dtype, x.device.type) == ((50, 2, 64), torch.bfloat16, "meta")
 
 
-def test_the_dense_kernels_have_the_signatures_of_those_of_this_torch():
+def test_the_dense_kernels_take_what_is_passed_to_those_of_this_torch():
+    """torch 2.11 lacks names of 2.13 that nobody passes."""
     ours, theirs = dense_flash.kernels(), flash.of_torch()
-    assert inspect.signature(ours.forward).parameters.keys() == (
-        inspect.signature(theirs.forward.func).parameters.keys()
-    )
     schema = theirs.backward.default._schema.arguments
-    assert [*inspect.signature(ours.backward).parameters] == [x.name for x in schema]
+    of_torch = inspect.signature(theirs.forward.func).parameters, [x.name for x in schema]
+    for call, names in zip(ours, of_torch, strict=True):
+        taken = inspect.signature(call).parameters.values()
+        by_place = [x.name for x in taken if x.kind != x.KEYWORD_ONLY]
+        assert by_place == [*names][: len(by_place)]
+        assert {x.name for x in taken} <= set(names)
 
 
 @pytest.mark.parametrize(

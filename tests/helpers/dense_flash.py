@@ -1,4 +1,4 @@
-"""torch's FlashAttention with its signatures, as full matrices: any device, any dtype.
+"""torch's FlashAttention as full matrices, by the arguments ldt passes: any device, any dtype.
 
 As the kernels do, it sums in float32 at least and rounds factors of products to the tensors' dtype.
 """
@@ -20,10 +20,6 @@ def varlen_attn(
     return_aux=None,
     scale=None,
     window_size=(-1, -1),
-    enable_gqa=False,
-    seqused_k=None,
-    block_table=None,
-    num_splits=None,
 ):
     """Output [total, heads, dim] and the log-sum-exp [heads, total] of scaled scores."""
     scores = _scores(query, key, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size)

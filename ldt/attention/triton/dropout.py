@@ -16,14 +16,15 @@ def token_codes(layout, heads, seed):
     Args:
         layout: of the packed tokens.
         heads: number of heads.
-        seed: int, or int64 tensor [] on the device, which is not read by the host.
+        seed: int, or int64 tensor []; one on the device of the layout is not read by the host.
 
     Returns:
         Two [heads, total] int32, of the queries and of the keys.
     """
     place = layout.document_of
-    if not isinstance(seed, torch.Tensor):
-        seed = torch.full((), seed % 2**32, dtype=torch.int64, device=place.device)
+    if not isinstance(seed, torch.Tensor) or seed.device != place.device:
+        # Filled and not copied: a copy from the host would wait for the device.
+        seed = torch.full((), int(seed) % 2**32, dtype=torch.int64, device=place.device)
     codes = torch.empty(2, heads, len(place), dtype=torch.int32, device=place.device)
     grid = triton.cdiv(len(place), 1024), heads, 2
     given = codes, place, layout.cu_seqlens, seed, len(place), heads

@@ -94,10 +94,11 @@ def test_the_default_tiles_are_as_close_as_the_definition(dtype):
     assert as_close(layout, dtype, dim=40, **arguments)
 
 
+@pytest.mark.parametrize("place", [there, lambda seed: seed], ids=["device", "host"])
 @pytest.mark.parametrize("seed", [0, -(2**40) - 1, 2**31, torch.tensor(-(2**33) - 5)])
-def test_dropout_takes_what_the_definition_takes(seed):
+def test_dropout_takes_what_the_definition_takes(seed, place):
     layout = pack([60, 5, 1])
-    queries, keys = dropout.token_codes(there(layout), 3, there(seed))
+    queries, keys = dropout.token_codes(there(layout), 3, place(seed))
     token = torch.arange(66)
     assert torch.equal(queries.cpu(), definition.token_codes(layout, 3, token, seed, 1))
     assert torch.equal(keys.cpu(), definition.token_codes(layout, 3, token, seed, 2))

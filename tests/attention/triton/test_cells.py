@@ -69,14 +69,14 @@ def off(layout, size, stride, dtype=torch.float32, **how):
 
 
 @cases(8, shrink=False)
-@example((pack([261], [119, 124]), None), (5, 4), 2, 0.0, 16, (64, 32), 261)
+@example((pack([261], [119, 124]), None), (5, 4), 2, 0.0, 16, (32, 32), 261)
 @given(
     batches(longest=300).filter(lambda batch: batch[0].total_tokens <= 400),
     st.sampled_from([(5, 4), (4, 4), (2, 3), (1, 1), (6, 2), (9, 16)]),
     st.sampled_from([2, 6, 32, 130, 512]),
     dropouts,
     st.sampled_from([16, 20, 64, 100, 128]),
-    st.sampled_from([(64, 32), (128, 64), (64, 128)]),
+    st.sampled_from([(32, 16), (32, 64), (16, 64)]),
     st.integers(0, 2**31),
 )
 def test_any_batch_is_as_close_as_the_definition(
