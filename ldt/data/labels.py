@@ -32,6 +32,7 @@ MULTI = "multi_label_classification"
 REGRESSION = "regression"
 Gold = str | list[str] | float  # a class, the list of classes, or the number of a regression
 WHOLE = "none"  # the separator that parts nothing
+MOST_CODES = 20  # different numbers that can be classes, however few documents have them
 
 _FLAGS = {"true": True, "false": False, "1": True, "0": False}  # true and false as CSV has them
 _SEPARATORS = ("|", ";", "\n", ",", " / ")
@@ -155,6 +156,8 @@ class LabelReader:
             return "true" if value else "false"
         if isinstance(value, int):
             return str(value)
+        if isinstance(value, float) and math.isfinite(value):
+            return str(int(value) if value.is_integer() else value)  # 1.0 is the class 1
         what = "expected text, a whole number, true or false"
         raise DataError(f"{where}: label {self.path!r} is {shown(value)}, {what}")
 
@@ -211,22 +214,43 @@ def infer_problem(values: Values, reader: LabelReader) -> str:
         if value is None:
             raise DataError(f"{where}: label {path!r} is null")
         first.setdefault(type(value).__name__, where)
-    if set(first) in ({"float"}, {"float", "int"}):
-        return REGRESSION
-    if len(first) > 1:
+    if len(first) > 1 and set(first) != {"float", "int"}:
         (_, one), (_, other) = list(first.items())[:2]
         kinds = {where: kind(value) for value, where in reversed(values)}
         raise DataError(
             f"{other}: label {path!r} is {kinds[other]}, at {one} {kinds[one]}; they must be alike"
         )
-    if set(first) == {"str"} and all(_is_number(value) for value, _ in values):
-        decimal = next((value for value, _ in values if is_decimal(value)), None)
-        if decimal is not None:
-            raise AmbiguousLabels(
-                f"{values[0][1]}: labels such as {decimal!r} are numbers as text; "
-                "task.problem=regression reads them so, single_label as classes"
-            )
+    if first and not isinstance(values[0][0], bool) and all(_is_number(v) for v, _ in values):
+        return _of_numbers(values)
     return SINGLE
+
+
+def _of_numbers(values: Values) -> str:
+    """The problem of labels that are numbers, or their text.
+
+    Few different ones without a point are classes; many different ones that JSON or a table has as
+    numbers with a point, and some that are not whole, are those of a regression.
+
+    Raises:
+        AmbiguousLabels: all others.
+    """
+    different = {float(v) if isinstance(v, str) else v for v, _ in values}
+    decimal = next((value for value, _ in values if is_decimal(value)), None)
+    half = len(values) / 2
+    if decimal is None and len(different) <= max(MOST_CODES, half):
+        return SINGLE
+    if isinstance(decimal, float):
+        whole = all(number % 1 == 0 for number in different)
+        few = max(MOST_CODES, half) if whole else min(MOST_CODES, half)
+        if not 1 < len(different) <= few:
+            return REGRESSION
+    first, where = values[0]
+    one = first if decimal is None else decimal
+    kind_of = "numbers as text" if isinstance(one, str) else "numbers"
+    raise AmbiguousLabels(
+        f"{where}: labels such as {one!r} are {kind_of}; task.problem=regression reads them so, "
+        f"single_label as {len(different):,} classes"
+    )
 
 
 def check_meaning(values: Values, reader: LabelReader) -> None:
@@ -367,15 +391,17 @@ def is_blank(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value.strip())
 
 
-def is_decimal(value: str) -> bool:
-    """True for a number with a point or an exponent."""
-    return _is_number(value) and not value.strip("+- ").isdigit()
+def is_decimal(value: Any) -> bool:
+    """True for a number with a point or an exponent, and for the text of one."""
+    if isinstance(value, str):
+        return _is_number(value) and not value.strip("+- ").isdigit()
+    return isinstance(value, float)
 
 
-def _is_number(value: str) -> bool:
+def _is_number(value: Any) -> bool:
     try:
-        return math.isfinite(float(value))
-    except ValueError:
+        return isinstance(value, int | float) or math.isfinite(float(value))
+    except (TypeError, ValueError):
         return False
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from ldt.data.labels import MOST_CODES
 from ldt.data.options import DataSection
 from ldt.data.records import Example
 from ldt.errors import UserError, first_line, listed
@@ -17,6 +18,7 @@ MOST_CLASSES = 50  # a field of more different values holds no classes
 # Ways to read labels, tried in this order: keys of `task:`, and of `data:` where it has them.
 _READINGS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({}, {}),
+    ({"problem": "single_label"}, {}),  # of few whole numbers with a point
     ({"problem": "regression"}, {}),
     ({}, {"label_separator": "|"}),
     ({}, {"label_separator": ";"}),
@@ -67,6 +69,8 @@ def labels(examples: Sequence[Example], path: str | list[str]) -> Labels:
             mark in cell for cell in cells
         ):
             continue
+        if task_keys.get("problem") == "single_label" and not _are_codes(cells):
+            continue
         task = Classification(**task_keys)
         data = DataSection.model_validate({"label": path, **data_keys})
         try:
@@ -81,6 +85,14 @@ def labels(examples: Sequence[Example], path: str | list[str]) -> Labels:
         counts = Counter(str(name) for names in lists for name in names)
         return Labels(path, task_keys, data_keys, counts)
     return Labels(path, trouble=trouble)
+
+
+def _are_codes(cells: Sequence[str]) -> bool:
+    """True for the texts of a few whole numbers."""
+    try:
+        return len(set(cells)) <= MOST_CODES and all(float(cell) % 1 == 0 for cell in cells)
+    except ValueError:
+        return False
 
 
 def label_field(

@@ -54,10 +54,11 @@ class Classification(Deciding, Weighted):
         problem: kind of answer; none detects it by the labels of the training set: text, whole
             numbers, true and false are single_label; lists of text, several classes in a cell
             (`data.label_separator`), vectors of 0 and 1, objects or several label fields of true
-            and false, multi_label; numbers with a point regression.
+            and false, multi_label; many different numbers with a point regression. Where numbers
+            can be meant as classes too, it asks.
         labels: the classes in the order of the model's outputs, and of vectors of 0 and 1; none
             takes all those of the training set, sorted as text. Whole numbers, true and false are
-            classes by their text.
+            classes by their text, 1.0 is the class 1.
         pooling: tokens that the answer is read from: the ``cls`` token, or the ``mean`` or ``max``
             of all tokens, feature by feature. Where few documents are labelled and one clause
             decides, max is the safer choice.
@@ -200,8 +201,8 @@ class Classification(Deciding, Weighted):
         """Return the class, or the list of classes; of a number an empty one."""
         reader = self.labels_of(data)
         value = reader.raw(example)
-        if self.problem == "regression" or isinstance(value, float):
-            return []
+        if self.problem == "regression" or (self.problem is None and is_decimal(value)):
+            return []  # a number, or `learn` will ask what it is meant to be
         return reader.classes(value, example.where)
 
     def answer_key(self, example: Example, data: "DataSection") -> str:

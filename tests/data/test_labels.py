@@ -93,8 +93,50 @@ LAYOUTS = {
         {},
         {
             "csv": "file:2: labels such as '0.5' are numbers as text; task.problem=regression "
-            "reads them so, single_label as classes",
+            "reads them so, single_label as 2 classes",
             None: ("regression", ["label"], [0.5, 2.0]),
+        },
+    ),
+    "whole numbers with a point": (
+        labelled([0.0, 1.0, 0.0]),
+        {},
+        {},
+        {
+            "csv": "file:2: labels such as '0.0' are numbers as text; task.problem=regression "
+            "reads them so, single_label as 2 classes",
+            None: "file:2: labels such as 0.0 are numbers; task.problem=regression reads them so, "
+            "single_label as 2 classes",
+        },
+    ),
+    "whole numbers with a point, as classes": (
+        labelled([0.0, 1.0, 0.0]),
+        {},
+        {"problem": "single_label"},
+        {
+            "csv": (SINGLE, ["0.0", "1.0"], ["0.0", "1.0", "0.0"]),
+            None: (SINGLE, ["0", "1"], ["0", "1", "0"]),
+        },
+    ),
+    "many whole numbers": (
+        labelled([*range(1900, 1960), 1900]),
+        {},
+        {},
+        {
+            "csv": "file:2: labels such as '1900' are numbers as text; task.problem=regression "
+            "reads them so, single_label as 60 classes",
+            None: "file:2: labels such as 1900 are numbers; task.problem=regression reads them so, "
+            "single_label as 60 classes",
+        },
+    ),
+    "few numbers with halves": (
+        labelled([1.5, 2.0] * 4),
+        {},
+        {},
+        {
+            "csv": "file:2: labels such as '1.5' are numbers as text; task.problem=regression "
+            "reads them so, single_label as 2 classes",
+            None: "file:2: labels such as 1.5 are numbers; task.problem=regression reads them so, "
+            "single_label as 2 classes",
         },
     ),
     "lists of text": (labelled(LISTS), {}, {}, (MULTI, sorted(NAMES), GOLDS)),

@@ -149,6 +149,9 @@ def test_labels_may_be_several_fields_lists_or_numbers(tmp_path):
     table.write_text("text,label\n" + "".join(f"{TEXT},{n % 2}\n" for n in range(4)))
     whole = survey(str(table)).labels
     assert (whole.task, whole.counts) == ({}, {"0": 2, "1": 2})
+    pointed = [{"text": TEXT, "label": float(n % 2)} for n in range(4)]
+    codes = survey(lines(tmp_path / "c.jsonl", pointed)).labels
+    assert (codes.task, codes.counts) == ({"problem": "single_label"}, {"0": 2, "1": 2})
 
 
 def needs(key):
