@@ -5,9 +5,8 @@
 
 Registers and bytes spilled are of a thread, bytes of shared memory of a program; of several forms
 of a kernel that share a tile the largest. half is bfloat16, float16 on a T4. No time is measured:
-which tiles are fast only a GPU can tell (`gpu.py --only tune`). Writes results/aot.json, each GPU
-as soon as it is there; the others stay as they are. Exit code 1 where a kernel does not keep to its
-GPU.
+which tiles are fast only a GPU can tell. Writes results/aot.json, each GPU as soon as it is there;
+the others stay as they are. Exit code 1 where a kernel does not keep to its GPU.
 """
 
 import argparse

@@ -6,7 +6,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["LDT_CHECK_RECOMPUTE"] = "1"  # what a backward pass computes again is compared
-os.environ["LDT_TILES"] = "none"  # tiles of the table, whatever a search found on this machine
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models; more threads only wait for each other
 
 import gc

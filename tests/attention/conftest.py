@@ -10,7 +10,7 @@ def gpu(monkeypatch):
 
     driver = pytest.importorskip("triton").runtime.driver
 
-    from ldt.attention.triton import devices, tuned
+    from ldt.attention.triton import devices
 
     def pretend(limits, name="a GPU"):
         asked = {
@@ -28,7 +28,6 @@ def gpu(monkeypatch):
 
     def forget():
         devices._ask.cache_clear()
-        tuned.found.cache_clear()
 
     yield pretend
     forget()

@@ -15,14 +15,16 @@ from pathlib import Path
 
 import torch
 
-OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
+OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg")
 
 
-def compile_launches(wanted):
+def compile_launches(wanted, tiles=()):
     """One dictionary per kernel that differs of the calls of `launches.calls`.
 
     Args:
         wanted: {name of a device of `devices.KNOWN`: labels}; None for all labels.
+        tiles: (key of `devices.TILES`, bytes of a number, dims of a head, fields of a `Tile`) that
+            stand for those of the table, on every device.
 
     Each has: device, call (the first one with that kernel), kernel, tile (rows x columns, None
     where it has none), warps, stages, registers (of a thread), spilled (bytes of a thread), shared
@@ -33,7 +35,7 @@ def compile_launches(wanted):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     helpers = Path(__file__).parent
     environment["PYTHONPATH"] = os.pathsep.join([str(helpers), str(helpers.parents[1])])
-    command = [sys.executable, __file__, json.dumps(wanted)]
+    command = [sys.executable, __file__, json.dumps(wanted), json.dumps(tiles)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -137,11 +139,13 @@ def _usage(cubin):
     return {name: int(number) for name, number in re.findall(r"\b([A-Z]+):(\d+)", out)}
 
 
-def _main(wanted):
+def _main(wanted, tiles):
     import launches
 
     from ldt.attention.triton import devices
 
+    for kernel, size, dims, fields in tiles:
+        devices.TILES[kernel][size, dims] = {0: (devices.Tile(*fields),) * 2}
     done = set()
     for name, labels in wanted.items():
         devices.LATEST = limits = devices.KNOWN[name]
@@ -161,4 +165,4 @@ def _main(wanted):
 
 
 if __name__ == "__main__":
-    _main(json.loads(sys.argv[1]))
+    _main(*map(json.loads, sys.argv[1:]))

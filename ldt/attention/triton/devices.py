@@ -1,7 +1,8 @@
 """Which tiles the Triton kernels take on a GPU: one table by what a program may have there.
 
-The three ways to ask: `tile` for a launch, `find` for any device, known or not, and `lacking` for
-why a device has no kernels. Nothing here imports triton before a device is asked for.
+The four ways to ask: `tile` for a launch, `find` for any device, known or not, `fits` for a tile of
+a search, and `lacking` for why a device has no kernels. Nothing here imports triton before a device
+is asked for.
 
 The tiles were found by compiling ahead of time, not yet by timing: none is to spill a register or
 to pass the shared memory of its class. `tests/attention/triton/test_compile.py` holds a part of
@@ -9,6 +10,10 @@ them to that at each run, and all of them for every GPU of `KNOWN` by ``make nig
 float32 is multiplied in parts, or by plain multiply-adds, both of which hold whole rows in
 registers; dropout costs registers; and Hopper's matrix units read from shared memory what earlier
 ones load.
+
+float32 never goes to warpgroup units (wgmma): ptxas 12.8.93, of triton 3.5.1 to 3.7.1, reads their
+factors from wrong addresses of shared memory. They take 64 rows at a time, so tiles of float32 have
+fewer from `WARPGROUPS` on.
 """
 
 from dataclasses import dataclass
@@ -22,6 +27,9 @@ FOLDED = ("rows", "blocks")  # kernels of `TILES` whose columns are not dims of 
 KIB = 1024
 REGISTERS = 65536  # 255 for each thread of eight warps: fewer than that no tile here was made for
 WARP = 32
+REGISTERS_OF_THREAD = 255  # at most
+THREADS = 1024  # of a program, at most
+WARPGROUPS = (9, 0), 64  # the compute capability with units of warpgroups, and their rows
 BFLOAT16 = (8, 0)  # the compute capability from which on there are products of bfloat16, TF32
 # Options of every launch. A product and a sum are one instruction; said, because Triton 3.9 warns
 # where it is not, and 3.10 makes two of them then.
@@ -30,12 +38,14 @@ OPTIONS = {"enable_fp_fusion": True}
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Work of a program: rows that it owns, columns at a time, warps, stages of loads."""
+    """Work of a program: rows that it owns, columns at a time, warps, stages of loads; registers
+    that a thread may have, None where the compiler chooses."""
 
     rows: int
     columns: int
     warps: int
     stages: int
+    maxnreg: int | None = None
 
     @property
     def launch(self):
@@ -45,6 +55,7 @@ class Tile:
             "BLOCK_N": self.columns,
             "num_warps": self.warps,
             "num_stages": self.stages,
+            **({} if self.maxnreg is None else {"maxnreg": self.maxnreg}),
             **OPTIONS,
         }
 
@@ -107,7 +118,7 @@ TILES: dict[str, dict[tuple[int, int], dict[int, tuple[Tile, Tile]]]] = {
             64: _both(16, 16, 8, 1),
         },
         (4, 64): {
-            227: _both(64, 32, 8, 2),
+            227: _both(32, 32, 8, 2),
             99: (Tile(32, 32, 8, 2), Tile(32, 32, 4, 2)),
             64: _both(32, 16, 8, 1),
         },
@@ -219,6 +230,32 @@ def find(kernel, dtype, dim, dropout, limits):
     table = tables[dtype.itemsize, min(wide)]
     fitting = [least for least in table if least * KIB <= limits.shared]
     return table[max(fitting)][bool(dropout)] if fitting else None
+
+
+def fits(tile, kernel, size, dims, limits):
+    """True if a GPU of these `Limits` may have room for a `Tile`, and none of its products is one
+    of float32 by warpgroup units: what no program does without, sums and scores in registers (a
+    B200 has tensor memory for them) and two blocks of loads in shared memory, is there.
+
+    Args:
+        kernel: "forward", "dq" or "dkv".
+        size: bytes of a number of the tensors.
+        dims: of a head, padded.
+    """
+    sides = tile.rows, tile.columns, tile.warps
+    threads, sums = tile.warps * limits.warp, 2 if kernel == "dkv" else 1
+    held = 0 if limits.capability[0] == 10 else tile.rows * (sums * dims + tile.columns)
+    registers = min(tile.maxnreg or REGISTERS_OF_THREAD, REGISTERS_OF_THREAD)
+    capability, rows = WARPGROUPS
+    return (
+        all(n > 0 and n & (n - 1) == 0 for n in sides)
+        and min(tile.rows, tile.columns) >= 16
+        and tile.stages >= 1
+        and threads <= THREADS
+        and held <= min(registers * threads, limits.registers)
+        and 2 * max(tile.stages - 1, 1) * tile.columns * dims * size <= limits.shared
+        and (size < 4 or tile.rows < rows or limits.capability < capability)
+    )
 
 
 @cache

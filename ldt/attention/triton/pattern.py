@@ -28,7 +28,7 @@ from functools import cache
 import torch
 import triton
 
-from ldt.attention.triton import tuned
+from ldt.attention.triton import devices
 from ldt.attention.triton.splits import FEW
 
 
@@ -127,12 +127,12 @@ class Pattern:
 
     def tile(self, kernel, q, dropout):
         """The `Tile` of a kernel of this pattern."""
-        found = tuned.tile(kernel, q, dropout > 0)
+        found = devices.tile(kernel, q, dropout > 0)
         if not self.few:
             return found
         if kernel == "dkv":  # which meets them in a step or two: nothing to load ahead
-            return replace(found, columns=FEW, stages=1)
-        return found if found.rows == FEW else replace(found, rows=FEW, warps=4)
+            return replace(found, columns=FEW, stages=1, maxnreg=None)
+        return found if found.rows == FEW else replace(found, rows=FEW, warps=4, maxnreg=None)
 
 
 @cache  # and never freed: CUDA graphs read them

@@ -19,7 +19,7 @@ SPILLED = {
         *("_bwd_dq half 96", "_bwd_dq half 128", "_bwd_dq fp32 64", "_bwd_dkv fp32 32"),
     },
     "B200": {
-        *("_forward half 64", "_forward half 96", "_forward half 128", "_forward fp32 32"),
+        *("_forward half 64", "_forward half 96", "_forward half 128"),
         *("_bwd_dq half 96", "_bwd_dkv half 64", "_bwd_dkv half 128"),
     },
     "RTX 50": {"_bwd_dq half 32", "bwd_dx half 768"},
@@ -33,6 +33,8 @@ COVER = {
     "H100, H200": [
         "band half 64, globals, gaps, dropout",
         "band half 128, globals, long",
+        "band fp32 32, globals, gaps",
+        "band fp32 64, globals, gaps",
         "band fp32 64, globals, gaps, dropout",
         "cells half 64",
         "rows half 128, many, dropout",
@@ -101,9 +103,25 @@ def test_float32_goes_to_matrix_units_in_three_parts(results):
     assert {row["precision"] for row in own} == {"tf32x3"}
 
 
+def by_warpgroups(rows):
+    """Of the rows of `compile_launches`, those of float32 that use Hopper's matrix units."""
+    return [row for row in rows if " fp32 " in row["call"] and row["wgmma"]]
+
+
+def test_float32_never_goes_to_warpgroup_units(results):
+    assert by_warpgroups(results) == []
+
+
+def test_a_thread_has_no_more_registers_than_its_tile_says():
+    wanted, tile = {"H100, H200": ["cells half 64"]}, ["forward", 2, 64, (64, 64, 4, 2, 128)]
+    taken = {row["kernel"]: row["registers"] for row in compile_launches(wanted, [tile])}
+    assert taken["forward._forward"] <= 128 < taken["backward._bwd_dq"]
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_kernel_keeps_to_the_limits_of_every_gpu(name):
     found = compile_launches({name: None})
     print("\n" + as_table(found))
     assert over(found, SPILLED.get(name, ())) == []
+    assert by_warpgroups(found) == []

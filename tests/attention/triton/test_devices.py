@@ -1,6 +1,9 @@
 """Which tiles a device gets, what `auto` takes there, and where a kernel is launched."""
 
+import json
 import logging
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 pytest.importorskip("triton")
 
+import triton
 from triton.runtime import driver
 
 from ldt import attention
@@ -20,14 +24,18 @@ from ldt.attention.triton.devices import (
     KNOWN,
     TILES,
     Limits,
+    Tile,
     find,
+    fits,
     lacking,
     tile,
 )
 from ldt.attention.triton.launch import launched
 
 OF_HEADS = [name for name in TILES if name not in FOLDED]
-T4 = KNOWN["T4"]
+OF_BANDS = "forward", "dq", "dkv"
+T4, HOPPER = KNOWN["T4"], KNOWN["H100, H200"]
+AOT = Path(__file__).parents[3] / "benchmarks/results/aot.json"
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -61,6 +69,68 @@ def test_widths_are_rounded_up_to_those_of_the_table():
         assert of[4] is None
     of = [find("rows", torch.float16, width, False, limits) for width in (128, 1024, 1025)]
     assert (of[0] == of[1], of[2]) == (True, None)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_tile_of_the_table_fits_what_it_is_for(name):
+    limits = KNOWN[name]
+    for kernel in OF_BANDS:
+        for (size, most), classes in TILES[kernel].items():
+            fitting = [least for least in classes if least * KIB <= limits.shared]
+            for one in classes[max(fitting)]:
+                assert fits(one, kernel, size, most, limits), (kernel, one)
+
+
+def test_what_the_compiler_needs_is_no_less_than_what_is_asked_for():
+    """Each program that was compiled fits a GPU that has what it took, and no more."""
+    names = {"forward._forward": "forward", "backward._bwd_dq": "dq", "backward._bwd_dkv": "dkv"}
+    checked = 0
+    for name, found in json.loads(AOT.read_text("utf-8"))["gpus"].items():
+        for kernel in (one for one in found["kernels"] if one["kernel"] in names):
+            took = replace(
+                KNOWN[name],
+                shared=kernel["shared"],
+                registers=kernel["registers"] * kernel["warps"] * KNOWN[name].warp,
+            )
+            size = {"half": 2, "fp32": 4}[kernel["dtype"]]
+            one = Tile(*kernel["tile"], kernel["warps"], kernel["stages"])
+            dims = triton.next_power_of_2(kernel["dims"])
+            assert fits(one, names[kernel["kernel"]], size, dims, took), (name, kernel)
+            checked += 1
+    assert checked > 200
+
+
+def test_dkv_has_two_sums_and_its_loads_two_blocks():
+    limits = replace(HOPPER, shared=2 * 2 * 64 * 64 * 2, registers=64 * (2 * 64 + 64))
+    one = Tile(64, 64, 8, 3)
+    assert fits(one, "dkv", 2, 64, limits)
+    assert not fits(one, "dkv", 2, 64, replace(limits, registers=limits.registers - 1))
+    assert fits(one, "dq", 2, 64, replace(limits, registers=64 * (64 + 64)))
+    assert not fits(one, "dkv", 2, 64, replace(limits, shared=limits.shared - 1))
+    assert not fits(replace(one, rows=32), "dkv", 4, 64, limits)
+    assert not fits(one, "dkv", 2, 128, limits)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"rows": 48}, {"rows": 8}, {"rows": 0}, {"rows": 512}, {"columns": 8}),
+        *({"warps": 64}, {"stages": 0}, {"stages": 40}, {"maxnreg": 63}),
+    ],
+)
+def test_a_tile_of_no_program_does_not_fit(changes):
+    one = Tile(64, 64, 4, 2, maxnreg=64)  # 64 sums and 64 scores of 64 rows, 64 registers a thread
+    assert fits(one, "forward", 2, 64, HOPPER)
+    assert not fits(replace(one, **changes), "forward", 2, 64, HOPPER)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_float32_never_goes_to_warpgroup_units(name):
+    """From Hopper on no tile of float32 has the 64 rows of one."""
+    for kernel in OF_BANDS:
+        for rows, goes in ((32, True), (64, KNOWN[name].capability < (9, 0))):
+            assert fits(Tile(rows, 16, 8, 1), kernel, 4, 64, KNOWN[name]) == goes
+            assert fits(Tile(rows, 16, 8, 1), kernel, 2, 64, KNOWN[name])
 
 
 @pytest.fixture
