@@ -86,7 +86,6 @@ training:
   num_train_epochs: {epochs}
   per_device_train_batch_size: {batch}
   gradient_accumulation_steps: 1
-  bf16: auto
   save_strategy: "no"
   eval_strategy: "no"
   seed: 0

@@ -153,6 +153,11 @@ def recipe_page():
         if value != theirs[key]
     ]
     lines += [*table(["key", "default in ldt", "default in transformers"], rows), ""]
+    lines += [
+        "`bf16` is `auto` on CUDA: true where the GPU has instructions for bfloat16 and `fp16` is "
+        "not set. On a CPU it is false; `auto` is true there where the CPU has them.",
+        "",
+    ]
     lines += ["Keys that only ldt has:", ""]
     if set(OWN_TRAINING) != set(OWN_TRAINING_KEYS):
         raise ValueError("OWN_TRAINING: a meaning for each of OWN_TRAINING_KEYS, and no other")

@@ -159,7 +159,6 @@ def _training_keys(found: Survey, task: str, width: int | None) -> Iterator[Key]
         yield Key("training", "gradient_accumulation_steps", 8, "Batches that make one step.")
     else:
         yield Key("training", "max_steps", 1000)
-    yield Key("training", "bf16", "auto", "bfloat16 where the device has instructions for it.")
     yield Key("training", "seed", 0)
 
 

@@ -14,6 +14,7 @@ from transformers import TrainingArguments, get_scheduler
 from transformers.training_args import ParallelMode
 
 from ldt.attention.matmul import has_bfloat16
+from ldt.attention.triton.devices import precision as kernels
 from ldt.data.options import CorpusSection
 from ldt.errors import RecipeError, UserError, first_line
 from ldt.recipe.problems import shown
@@ -59,9 +60,10 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     """The training section with ldt's defaults filled in; idempotent.
 
     Besides `DEFAULTS`: 8 inputs a step over all processes; evaluation and saving go together,
-    after each epoch or however one of them is set; the best weights are loaded at the end; bf16
-    "auto" is true where the device has instructions for it; with per_device_train_batch_size
-    "auto" gradient_accumulation_steps counts the inputs of a step, and becomes the batch.
+    after each epoch or however one of them is set; the best weights are loaded at the end; bf16 is
+    "auto" on CUDA, and "auto" is true where the device has instructions for it and fp16 is not
+    set; with per_device_train_batch_size "auto" gradient_accumulation_steps counts the inputs of a
+    step, and becomes the batch.
 
     Raises:
         RecipeError: keys that are wrong, or ask for evaluation where there is nothing to evaluate.
@@ -79,8 +81,8 @@ def settings(recipe: Recipe) -> dict[str, Any]:
                 f"{recipe.where('training', key)}: is always {shown(value)}; leave it out"
             )
     values = DEFAULTS | _by_one_name(recipe)
-    if values.get("bf16") == "auto":
-        values["bf16"] = _multiplies_bfloat16(values)
+    if values.setdefault("bf16", "auto" if on_cuda(values) else False) == "auto":
+        values["bf16"] = not values.get("fp16") and _multiplies_bfloat16(values)
     if values.get("lora") is not None:
         values["lora"] = lora.filled(recipe, values)
     automatic = is_automatic(recipe)
@@ -331,24 +333,52 @@ def check_smoothing(recipe: Recipe, config: Any = None) -> None:
 
 def _check_backend(recipe: Recipe) -> None:
     """Raise RecipeError for a backend that does not run on the device of the training."""
-    import torch
-
     if recipe.model.attention != "triton" or os.environ.get("TRITON_INTERPRET") == "1":
         return
-    if not torch.cuda.is_available() or recipe.training.get("use_cpu"):
+    if not on_cuda(recipe.training):
         raise RecipeError(
             f"{recipe.where('model', 'attention')}: triton runs on CUDA, the training on cpu; "
             "model.attention=blocked runs there"
         )
 
 
-def _multiplies_bfloat16(training: dict[str, Any]) -> bool:
+def on_cuda(training: Mapping[str, Any]) -> bool:
+    """True if a training runs on CUDA."""
+    import torch
+
+    return torch.cuda.is_available() and not training.get("use_cpu")
+
+
+def _multiplies_bfloat16(training: Mapping[str, Any]) -> bool:
     """True if the device of a training has instructions for bfloat16."""
     import torch
 
-    if torch.cuda.is_available() and not training.get("use_cpu"):
+    if on_cuda(training):
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return has_bfloat16()
+
+
+def precision(training: Mapping[str, Any], weight: Any) -> str:
+    """The number format that a training computes in, with the key that changes it, for its log.
+
+    Args:
+        training: its `settings`.
+        weight: a float32 tensor of the model, on the device.
+    """
+    import torch
+
+    has = _multiplies_bfloat16(training)
+    device = "GPU" if on_cuda(training) else "CPU"
+    if training.get("fp16"):
+        return "precision: fp16, as training.fp16 says"
+    if training["bf16"]:
+        why = f" (the {device} has it)" if has else ""
+        return f"precision: bf16{why}; training.bf16=false trains in float32"
+    line = "precision: float32"
+    if device == "GPU":
+        told = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+        line += f", products of layers in {told}, of attention kernels in {kernels(weight)}"
+    return line + (f"; the {device} has bf16: training.bf16=true is faster" if has else "")
 
 
 def _fixed(recipe: Recipe) -> dict[str, Any]:

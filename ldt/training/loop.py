@@ -25,7 +25,7 @@ from ldt.model.pooling import gates
 from ldt.recipe.recipe import Recipe, dump
 from ldt.tasks.decisions import in_words
 from ldt.training import TrainingResult, checkpoints, lora, pattern, processes, run_folder
-from ldt.training.arguments import is_automatic, settings
+from ldt.training.arguments import is_automatic, precision, settings
 from ldt.training.cost import Cost, estimate, fitting
 from ldt.training.evaluation import Measured, MetricsByStep, no_better_than
 from ldt.training.job import Job, Prepared
@@ -139,7 +139,7 @@ def train(
             _require_space(run, prepared.model, training)
         trainer = make_trainer(job, prepared, training, scratch or run, console)
         if processes.is_first():
-            _announce(job, prepared, trainer, run)
+            _announce(job, prepared, trainer, run, training)
         estimates = dry_run or (is_automatic(job.recipe) and checkpoint is None)
         cost = _measure(job, prepared, trainer) if estimates else None
         if dry_run:
@@ -243,10 +243,13 @@ def _say_where_it_begins(run: Path, checkpoint: Path | None, resume: bool) -> No
 # -- the training
 
 
-def _announce(job: Job, prepared: Prepared, trainer: Trainer, run: Path) -> None:
+def _announce(
+    job: Job, prepared: Prepared, trainer: Trainer, run: Path, training: dict[str, Any]
+) -> None:
     """Say what will be trained, and what is likely to disappoint."""
     tell(prepared.notices)
     log.info("%s: %s", run, job.plan(prepared, trainer.args))
+    log.info("%s", precision(training, next(iter(prepared.model.parameters()))))
     _warn_of_slow_bfloat16(trainer)
     if prepared.measure is None:
         log.warning("no data.eval and no data.eval_fraction: nothing will tell how well it works")

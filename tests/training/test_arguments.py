@@ -85,29 +85,70 @@ def test_settings_that_cannot_work_are_named(recipe, training, without, what):
         settings(made)
 
 
+@pytest.fixture
+def pretended(monkeypatch):
+    """Has torch tell of a GPU, and of bfloat16 on it and on the CPU."""
+
+    def device(gpu, cpu=False):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu is not None)
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: gpu)
+        monkeypatch.setattr("ldt.training.arguments.has_bfloat16", lambda: cpu)
+
+    return device
+
+
 @pytest.mark.parametrize(
-    ("gpu", "cpu", "use_cpu", "found"),
+    ("gpu", "cpu", "training", "found"),
     [
-        (None, True, None, True),
-        (None, False, None, False),
-        (True, False, None, True),
-        (False, True, None, False),
-        (True, False, True, False),
+        (None, True, {"bf16": "auto"}, True),
+        (None, False, {"bf16": "auto"}, False),
+        (None, True, {}, False),  # the CPU trains in float32 unless it is asked
+        (True, False, {}, True),
+        (False, True, {}, False),
+        (True, False, {"bf16": False}, False),
+        (True, False, {"fp16": True}, False),
+        (True, False, {"fp16": True, "bf16": "auto"}, False),
+        (True, False, {"use_cpu": True}, False),
+        (True, False, {"use_cpu": True, "bf16": "auto"}, False),
+        (False, False, {"bf16": True}, True),
     ],
 )
-def test_bf16_auto_is_what_the_device_has_instructions_for(
-    recipe, monkeypatch, gpu, cpu, use_cpu, found
+def test_bf16_is_auto_on_cuda_and_auto_is_what_the_device_has(
+    recipe, pretended, gpu, cpu, training, found
 ):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu is not None)
+    pretended(gpu, cpu)
+    assert settings(replace(recipe(), training=training))["bf16"] is found
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cpu", "overrides", "line"),
+    [
+        (True, False, [], "bf16 (the GPU has it); training.bf16=false trains in float32"),
+        (
+            True,
+            False,
+            ["training.bf16=false"],
+            "float32, products of layers in ieee, of attention kernels in tf32x3; the GPU has "
+            "bf16: training.bf16=true is faster",
+        ),
+        (
+            False,
+            False,
+            [],
+            "float32, products of layers in ieee, of attention kernels in tf32x3",
+        ),
+        (None, False, [], "float32"),
+        (None, True, [], "float32; the CPU has bf16: training.bf16=true is faster"),
+    ],
+)
+def test_a_training_says_in_which_numbers_it_computes(
+    recipe, pretended, monkeypatch, caplog, gpu, cpu, overrides, line
+):
+    monkeypatch.setattr("ldt.training.arguments.on_cuda", lambda training: gpu is not None)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: gpu)
     monkeypatch.setattr("ldt.training.arguments.has_bfloat16", lambda: cpu)
-    made = recipe()
-    made = replace(
-        made, training={"bf16": "auto"} | ({} if use_cpu is None else {"use_cpu": use_cpu})
-    )
-    assert settings(made)["bf16"] is found
-    made = replace(made, training={"bf16": True})
-    assert settings(made)["bf16"] is True
+    train(recipe(*overrides), dry_run=True)
+    assert f"precision: {line}" in caplog.messages
 
 
 @dataclasses.dataclass
