@@ -1,10 +1,29 @@
-"""Sentences and paragraphs of a raw text, by its marks alone: no model, nothing to download."""
+"""Words' edges, sentences and paragraphs of a raw text, by its marks alone: no model needed."""
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 Span = tuple[int, int]  # the first character, and the one behind the last
+
+JOINERS = "\u200c\u200d"  # inside of words of Persian, of Indian languages, and of emoji
+# Signs that unicodedata calls control characters, though they are seen.
+_VISIBLE = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2"
+SEPARATORS = "".join(  # part words: spaces, zero-width ones too, control characters, directions
+    sign
+    for sign in map(chr, range(0x3001))
+    if sign.isspace()
+    or unicodedata.category(sign) == "Cc"
+    or sign in "\u061c\u200b\u200e\u200f"
+    or "\u202a" <= sign <= "\u202e"
+    or "\u2066" <= sign <= "\u2069"
+)
+EDGES = SEPARATORS + "".join(  # no part of a word at its edges
+    sign
+    for sign in map(chr, (*range(0x3001), 0xFEFF, 0xFFF9, 0xFFFA, 0xFFFB))
+    if unicodedata.category(sign) == "Cf" and sign not in _VISIBLE
+)
 
 LONGEST = 2000  # characters of a sentence or a paragraph; a longer one, such as a table, is cut
 
@@ -38,6 +57,30 @@ _END = re.compile(
 _NUMBER = re.compile(r"\W*(?:\d+(?:\.\d+)*|[A-Za-z]|[ivxlcIVXLC]+)")
 _WORD_BEFORE = re.compile(r"[^\s(\[\"“'‘«]+$")
 _REACH = 40  # characters looked at around a mark
+
+
+def trimmed(text: str, start: int, end: int) -> Span:
+    """The span without the characters at its edges that are no part of a word.
+
+    These are white space, control characters, marks of direction, byte order marks, zero-width
+    spaces and joiners; only a joiner behind a combining mark is part of its letter. Inside of a
+    span all stay. A span of nothing else ends where it begins.
+    """
+    piece = text[start:end]
+    first, last = end - len(piece.lstrip(EDGES)), start + len(piece.rstrip(EDGES))
+    if first < last < end and text[last] in JOINERS and is_mark(text[last - 1]):
+        last += 1
+    return first, max(first, last)
+
+
+def bare(text: str) -> str:
+    """The text without what `trimmed` leaves out at its edges."""
+    return text[slice(*trimmed(text, 0, len(text)))]
+
+
+def is_mark(sign: str) -> bool:
+    """Tell whether a character is a combining mark, part of the letter in front of it."""
+    return unicodedata.category(sign)[0] == "M"
 
 
 def sentences(text: str) -> list[Span]:
@@ -101,9 +144,9 @@ def _of_paragraph(text: str, start: int, end: int) -> Iterator[Span]:
     for match in _END.finditer(text, start, end):
         if match["spaced"] and not _ends(text, start, match, end):
             continue
-        yield from _cut(text, *_trimmed(text, start, match.end()))
+        yield from _cut(text, *trimmed(text, start, match.end()))
         start = match.end()
-    yield from _cut(text, *_trimmed(text, start, end))
+    yield from _cut(text, *trimmed(text, start, end))
 
 
 def _ends(text: str, start: int, match: re.Match, end: int) -> bool:
@@ -123,14 +166,6 @@ def _ends(text: str, start: int, match: re.Match, end: int) -> bool:
     return not initial and word[0].lower() not in _ABBREVIATIONS
 
 
-def _trimmed(text: str, start: int, end: int) -> Span:
-    while start < end and text[start].isspace():
-        start += 1
-    while start < end and text[end - 1].isspace():
-        end -= 1
-    return start, end
-
-
 def _cut(text: str, start: int, end: int) -> Iterator[Span]:
     while end - start > LONGEST:
         stop = start + LONGEST
@@ -139,7 +174,7 @@ def _cut(text: str, start: int, end: int) -> Iterator[Span]:
             if place > start:
                 stop = place
                 break
-        yield _trimmed(text, start, stop)
-        start, end = _trimmed(text, stop, end)
+        yield trimmed(text, start, stop)
+        start, end = trimmed(text, stop, end)
     if start < end:
         yield start, end

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ldt.data.sentences import trimmed
 from ldt.errors import ModelError
 
 PIECE = 16_384  # characters tokenized at once
@@ -42,8 +43,8 @@ def tokenize_with_offsets(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
 
     Returns:
         ids, and [tokens, 2] int32: the first character of each token and the one behind its last.
-        White space in front of a word belongs to no token. Tokens that are parts of one character
-        (an emoji as bytes) have that character's place all of them.
+        What is no part of a word (`ldt.data.sentences.trimmed`) belongs to no token. Tokens that
+        are parts of one character (an emoji as bytes) have that character's place all of them.
 
     Raises:
         ModelError: a tokenizer without a fast implementation, which has no offsets.
@@ -56,8 +57,8 @@ def tokenize_with_offsets(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
         ids += found["input_ids"]
         places += [(start + a, start + b) for a, b in found["offset_mapping"]]
         start += len(piece)
-    trimmed = [_trimmed(text, *place) for place in places]
-    return _without_special(tokenizer, ids), np.array(trimmed, np.int32).reshape(-1, 2)
+    words = [trimmed(text, *place) for place in places]
+    return _without_special(tokenizer, ids), np.array(words, np.int32).reshape(-1, 2)
 
 
 def tokenize_inside(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
@@ -122,13 +123,6 @@ def _without_special(tokenizer, ids: list[int]) -> list[int]:
     if special.isdisjoint(ids):
         return ids
     return [unknown if token in special else token for token in ids]
-
-
-def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """The place without white space in front, which some tokenizers count."""
-    while start < end and text[start].isspace():
-        start += 1
-    return start, end
 
 
 def _pieces(text: str) -> Iterator[str]:

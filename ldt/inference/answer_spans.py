@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 from ldt.data.records import Example
+from ldt.data.sentences import trimmed
 from ldt.errors import DataError, plural
 
 ANSWER, EVIDENCE, PASSAGE = "answer", "evidence", "passage"  # labels of spans without a type
@@ -55,7 +56,7 @@ def _span(item: dict[str, Any], label: str, probable: bool, where: str) -> Span:
 
 
 def checked(span: Span, words: Any, text: str, where: str, document: str) -> Span:
-    """The span itself.
+    """The span without what is no part of its words (`ldt.data.sentences.trimmed`).
 
     Args:
         words: that it quotes; None for none.
@@ -74,4 +75,5 @@ def checked(span: Span, words: Any, text: str, where: str, document: str) -> Spa
             f"{here} is {str(words)[:40]!r}, where the text has {text[start:end][:40]!r} "
             f"({document}); was it another document, or changed since?"
         )
-    return span
+    start, end = trimmed(text, start, end)
+    return span._replace(start=start, end=end)

@@ -16,6 +16,7 @@ from ldt.data.formats.entries import once
 from ldt.data.labels import MULTI, REGRESSION, Gold, LabelReader, is_blank
 from ldt.data.options import DataSection
 from ldt.data.records import Example, field
+from ldt.data.sentences import trimmed
 from ldt.data.sources import Names
 from ldt.errors import DataError, UserError, listed, plural, shown
 from ldt.inference.rules import of_answer
@@ -264,7 +265,8 @@ def _entities(
     task: TokenClassification, data, examples: Sequence[Example], answers: Answers, name: str
 ) -> tuple[Result, list[list[Entity]], Any]:
     golds = [task.gold(example, data, None) for example in examples]
-    read = {id: found_entities(each) for id, each in answers.items()}
+    texts = {_id(example): task.raw_text(example, data) for example in examples}
+    read = {id: found_entities(each, texts.get(id)) for id, each in answers.items()}
     right = {entity.label for gold in golds for entity in gold}
     found = {entity.label for each in read.values() for entity in each["entities"]}
     result = own_answers.entities(_judged(task, data, examples, golds, read))
@@ -275,8 +277,12 @@ def _entities(
     return result, golds, SimpleNamespace(**named_labels(tags))
 
 
-def found_entities(each: Example) -> dict[str, Any]:
-    """The entities of an answer, or those of its tags."""
+def found_entities(each: Example, text: str | None = None) -> dict[str, Any]:
+    """The entities of an answer, or those of its tags.
+
+    Args:
+        text: their places are characters of, which `trimmed` shall clean; none of given words.
+    """
     if "entities" not in each.fields and "tags" in each.fields:
         tagged = Example({"tags": _parsed(each.fields["tags"])}, each.id, each.where)
         try:
@@ -289,6 +295,8 @@ def found_entities(each: Example) -> dict[str, Any]:
             f"{each.where}: entities is {shown(given)}, expected a list of {{start, end, label}}"
         )
     found = [Entity(*(entity[key] for key in Entity._fields)) for entity in given]
+    if text is not None:
+        found = [Entity(*trimmed(text, start, end), label) for start, end, label in found]
     scored = bool(given) and all("score" in entity for entity in given)
     where = f"{each.where}: entities"
     scores = [_number(entity, "score", where) for entity in given] if scored else None

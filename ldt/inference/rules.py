@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ldt.data.records import Example
+from ldt.data.sentences import bare
 from ldt.errors import DataError
 from ldt.metrics import hotpotqa, passage_qa, qasper, squad, summarization, triviaqa, wikihop
 from ldt.tasks.base import Task
@@ -28,7 +29,8 @@ def of_answer(task: Task, right: Any, answer: Example | None, where: str) -> dic
 
 
 def _span(right: Any, answer: Example | None) -> dict[str, float]:
-    return squad.score2(right, {"answer": _value(answer, "answer")})
+    words = _value(answer, "answer")
+    return squad.score2(right, {"answer": words and bare(words)})
 
 
 def _mention(right: Any, answer: Example | None) -> dict[str, float]:

@@ -136,7 +136,7 @@ def _document(
     seen = view(task, data, example, answer, read.right)
     right, its_scores = None, dict[str, float]()
     if read.right is not None:
-        right, its_scores = scores.of_document(task, read, items.get(str(example.id)))
+        right, its_scores = scores.of_document(task, data, read, items.get(str(example.id)))
     return Document(
         id=str(example.id),
         where=example.where,

@@ -16,6 +16,7 @@ from ldt.metrics.result import Item, Result
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import RECIPE, Recipe
 from ldt.tasks.base import Task
+from ldt.tasks.token_classification import TokenClassification
 
 
 class Read(NamedTuple):
@@ -113,7 +114,9 @@ def result_of(
     return evaluate.evaluate(gold, answers, format=kind, recipe=recipe, overrides=keys)
 
 
-def of_document(task: Task, read: Read, item: Item | None) -> tuple[bool | None, dict[str, float]]:
+def of_document(
+    task: Task, data, read: Read, item: Item | None
+) -> tuple[bool | None, dict[str, float]]:
     """Whether a document is answered rightly, None where that is a matter of degree; and its
     scores by the names of the metrics, from 0 to 1.
 
@@ -125,13 +128,13 @@ def of_document(task: Task, read: Read, item: Item | None) -> tuple[bool | None,
     """
     scores = dict(item.scores) if item is not None else {}
     if not scores or task.name == "token_classification":  # whose scores are counts
-        rule = _RULES.get(task.name)
         where = (read.answer or read.example).where
-        scores = (
-            rule(read.right, read.answer)
-            if rule
-            else of_answer(task, read.right, read.answer, where)
-        )
+        if isinstance(task, TokenClassification):
+            scores = _entities(read.right, read.answer, task.raw_text(read.example, data))
+        elif rule := _RULES.get(task.name):
+            scores = rule(read.right, read.answer)
+        else:
+            scores = of_answer(task, read.right, read.answer, where)
     if task.name == "summarization":
         scores = {name: scores[name] for name in rouge.NAMES}
     decisive = next((name for name in _DECISIVE if name in scores), None)
@@ -152,9 +155,9 @@ def _labels(right: Any, answer: Example | None) -> dict[str, float]:
     return {"exact_match" if isinstance(right, list) else "accuracy": float(same)}
 
 
-def _entities(right: Any, answer: Example | None) -> dict[str, float]:
+def _entities(right: Any, answer: Example | None, text: str | None) -> dict[str, float]:
     gold = {*right}
-    mine = {*evaluate.found_entities(answer)["entities"]} if answer else set()
+    mine = {*evaluate.found_entities(answer, text)["entities"]} if answer else set()
     if answer and gold == mine:
         return dict.fromkeys(conll.NAMES, 1.0)
     values = conll.ratios(len(gold), len(mine), len(gold & mine))
@@ -167,6 +170,5 @@ def _choice(right: Any, answer: Example | None) -> dict[str, float]:
 
 _RULES: dict[str, Callable[[Any, Example | None], dict[str, float]]] = {
     "classification": _labels,
-    "token_classification": _entities,
     "multiple_choice": _choice,
 }

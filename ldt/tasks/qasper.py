@@ -9,6 +9,7 @@ from pydantic import Field
 from ldt.data.features import Feature
 from ldt.data.formats.qasper import NO, UNANSWERABLE, YES, Reference
 from ldt.data.records import Example, text
+from ldt.data.sentences import bare
 from ldt.data.tokenization import marker_ids
 from ldt.metrics import baseline
 from ldt.tasks import passages
@@ -214,8 +215,8 @@ def _mentions(gold: dict[str, Any], context: str, places: Sequence[Span]) -> tup
             [span for place in where for span in _all(context, words, *place)]
             or _all(context, words, 0, len(context))
             for where in [[places[n] for n in numbers]]
-            for words in reference.spans
-            if words.strip()
+            for words in map(bare, reference.spans)
+            if words
         ]
         found |= dict.fromkeys(span for spans in own for span in spans)
         unplaced += reference.type == "extractive" and not any(own)

@@ -8,6 +8,7 @@ import numpy as np
 
 from ldt.data.features import Feature
 from ldt.data.records import Example, field, kind, text
+from ldt.data.sentences import bare, trimmed
 from ldt.errors import DataError, RecipeError
 from ldt.metrics import baseline, cuad, squad
 from ldt.metrics.numbers import logistic
@@ -143,7 +144,7 @@ class Squad(SpanTask, Calibrated):
             except DataError as error:
                 yield Fault("answer_not_in_context", str(error).removeprefix(f"{example.where}: "))
             else:
-                if words.strip() and cuts_word(context, start, end):
+                if bare(words) and cuts_word(context, start, end):
                     yield Fault("span_cuts_word", f"the answer {words[:40]!r}")
 
     def thin(self, features: Sequence[Feature], seed: int) -> tuple[list[int] | None, list[str]]:
@@ -269,10 +270,11 @@ class Squad(SpanTask, Calibrated):
         return {name: metrics[name]} if name in metrics else {}
 
     def placed_answers(self, example: Example, data: "DataSection") -> list[tuple[Span, str]]:
-        """The characters and the text of each right answer; none of one that is white space."""
+        """The characters and the text of each right answer, as `trimmed`; none without a word."""
         context = text(example, self.path("context", data))
         placed = [_placed(answer, context, example.where) for answer in self._listed(example, data)]
-        return [(span, words) for span, words in placed if words.strip()]
+        spans = [trimmed(context, *span) for span, _ in placed]
+        return [((start, end), context[start:end]) for start, end in spans if start < end]
 
     def _listed(self, example: Example, data: "DataSection") -> list[Any]:
         """The right answers one by one, each as text or as an object."""

@@ -298,6 +298,13 @@ class TokenClassification(Weighted):
         """The F1 of entities."""
         return "f1"
 
+    def raw_text(self, example: Example, data: "DataSection") -> str | None:
+        """The text whose characters the places of entities are; None of given words, or of none."""
+        try:
+            return None if self._tokens(example, data) else self._text(example, data)
+        except DataError:
+            return None
+
     def _tokens(self, example: Example, data: "DataSection") -> tuple[list[list[str]], bool] | None:
         """The words as sentences, and whether they were given so; None of an example with text."""
         path = self.path("tokens", data)

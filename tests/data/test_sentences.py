@@ -1,6 +1,6 @@
 import pytest
 
-from ldt.data.sentences import LONGEST, UNITS, paragraphs, sentences, together
+from ldt.data.sentences import LONGEST, UNITS, bare, paragraphs, sentences, together, trimmed
 
 
 def parted(text):
@@ -98,3 +98,20 @@ def test_every_character_that_is_no_white_space_is_in_one_passage(unit):
     inside = [place for a, b in UNITS[unit](text) for place in range(a, b)]
     assert inside == sorted(set(inside))
     assert {n for n, sign in enumerate(text) if not sign.isspace()} <= set(inside)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("\ufeff\u200f acme\u200e\u061c", "acme"),
+        ("\x00\u2068acme fee\u2069\u2060\xad", "acme fee"),
+        ("می\u200cخواهم\u200c", "می\u200cخواهم"),  # a joiner inside, and one at the edge
+        ("അവന്\u200d", "അവന്\u200d"),  # a joiner behind a mark makes another letter of it
+        ("\u0600\u0661", "\u0600\u0661"),  # a control character that is seen
+        ("\u200f\u200b\x1f", ""),
+    ],
+)
+def test_characters_that_are_no_part_of_a_word_are_left_out_at_its_edges(text, words):
+    assert bare(text) == words
+    start, end = trimmed(f"a {text} b", 1, len(text) + 3)
+    assert f"a {text} b"[start:end] == words

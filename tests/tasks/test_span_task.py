@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from span_pins import said
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
 
 from ldt.data import strict_json
 from ldt.data.formats import squad
 from ldt.data.records import Example
+from ldt.data.sentences import bare
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError
 from ldt.recipe.recipe import DataSection
@@ -87,7 +88,7 @@ def test_an_alignment_covers_its_span_and_no_other_token(tokenizer_folder):
     for _ in range(200):
         start = rng.randrange(len(text))
         end = rng.randrange(start + 1, len(text) + 1)
-        inner = text[start:end].strip()
+        inner = bare(text[start:end])
         placed = aligned(offsets, [(start, end)])
         if not inner:
             assert placed == []
@@ -245,3 +246,25 @@ def test_an_empty_document_is_flagged(tiny):
     assert feature["offsets"].shape == (0, 2)
     assert feature["flags"] == {"empty": True}
     assert encode(tiny, " \r\n ")[0]["flags"] == {"empty": True}
+
+
+@pytest.mark.parametrize("name", ["roberta-base", "bert-base-uncased"])
+@pytest.mark.parametrize("words", ["acme", "acme\u200f", "\u200eacme\u200f"])
+def test_marks_at_the_edges_of_an_answer_are_no_part_of_it(name, words, shared_data):
+    tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / name)
+    context = "\ufeffthe party \u200eacme\u200f, pays"
+    answers = [{"text": words, "answer_start": context.index(words)}]
+    fields = {"question": "who?", "context": context, "answers": answers}
+    item = Example(fields, "d", "dev.jsonl:1")
+    (feature,) = Squad().encode(
+        item, tokenizer, data=DataSection(), max_length=64, config=PretrainedConfig()
+    )
+    sides = {
+        f"{side}_logits": np.eye(1, 64, feature[f"{side}_positions"][0])[0]
+        for side in ("start", "end")
+    }
+    config = PretrainedConfig(no_answer_threshold=None)
+    answer = Squad().decode([sides], config, item, [feature])
+    place = context.index("acme")
+    assert (answer["answer"], answer["start"], answer["end"]) == ("acme", place, place + 4)
+    assert Squad().gold(item, DataSection(), config) == {"answers": ["acme"]}

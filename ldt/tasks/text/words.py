@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ldt.data.records import Example, field, kind
+from ldt.data.sentences import JOINERS, SEPARATORS, bare, trimmed
 from ldt.errors import DataError
 from ldt.metrics.conll import Entity
 from ldt.tasks.text.alignment import real_tokens
@@ -41,28 +42,35 @@ class Words:
         words = [word for sentence in sentences for word in sentence]
         sizes = np.array([len(word) for word in words], int)
         ends = np.cumsum(sizes + 1) - 1
-        places = np.stack([ends - sizes, ends], 1)
-        return cls(" ".join(words), places, [len(sentence) for sentence in sentences], nested)
+        text = " ".join(words)
+        places = [trimmed(text, *place) for place in np.stack([ends - sizes, ends], 1).tolist()]
+        counts = [len(sentence) for sentence in sentences]
+        return cls(text, np.array(places, int).reshape(-1, 2), counts, nested)
 
     @classmethod
     def raw(cls, text: str) -> "Words":
         """Runs of letters and digits, and every other sign that is no white space alone.
 
         So is each letter of Chinese, Japanese, Thai and other scripts that put no space between
-        words. Marks and joiners go on with the word they stand in, though ``\\w`` has them not.
+        words. Marks and joiners go on with the word they stand in, though ``\\w`` has them not;
+        what is no part of a word (`ldt.data.sentences.trimmed`) is left out at its edges, and
+        parts words where it is no joiner.
         """
         places: list[list[int]] = []
-        open_ = False  # a mark came last
+        open_ = False  # marks came last, on a letter
         for piece in _PIECE.finditer(text):
             start, end = piece.span()
+            if text[start] in SEPARATORS:
+                continue
             mark = unicodedata.category(text[start])[0] in "MC"
-            letters = text[start].isalnum() and not piece["alone"]
-            if places and places[-1][1] == start and (mark or (open_ and letters)):
+            behind = bool(places) and places[-1][1] == start
+            if behind and (mark or (open_ and _joins(text[start])) or _ties(text, start)):
                 places[-1][1] = end
             else:
                 places.append([start, end])
-            open_ = mark
-        return cls(text, np.array(places, int).reshape(-1, 2))
+            open_ = mark and behind and (open_ or _joins(text[start - 1]))
+        words = [trimmed(text, *place) for place in places]
+        return cls(text, np.array([x for x in words if x[0] < x[1]], int).reshape(-1, 2))
 
     def located(self, offsets: np.ndarray) -> np.ndarray:
         """Return [words, 4] int64: number, first token, first character, the one behind the last.
@@ -94,10 +102,19 @@ class Words:
 def cuts_word(text: str, start: int, end: int) -> bool:
     """Tell whether a span begins or ends between two letters or digits, which make one word."""
     return any(
-        0 < border < len(text)
-        and all(c.isalnum() and not _LETTER_ALONE.match(c) for c in text[border - 1 : border + 1])
+        0 < border < len(text) and all(map(_joins, text[border - 1 : border + 1]))
         for border in (start, end)
     )
+
+
+def _ties(text: str, place: int) -> bool:
+    """Tell whether a joiner makes one emoji of the symbol there and what is before."""
+    return text[place - 1] in JOINERS and unicodedata.category(text[place])[0] == "S"
+
+
+def _joins(sign: str) -> bool:
+    """Tell whether a character makes one word with such ones beside it: a letter or a digit."""
+    return sign.isalnum() and not _LETTER_ALONE.match(sign)
 
 
 def sentences(example: Example, path: str) -> tuple[list[list[str]], bool]:
@@ -122,7 +139,7 @@ def sentences(example: Example, path: str) -> tuple[list[list[str]], bool]:
 
 
 def spans(example: Example, path: str, text: str) -> list[Entity]:
-    """The entities of a raw text, {start, end, label} each, without white space around them.
+    """The entities of a raw text, {start, end, label} each, as `trimmed`.
 
     Raises:
         DataError: there is no such field, an entity is of another form, outside of the text, not
@@ -141,7 +158,7 @@ def spans(example: Example, path: str, text: str) -> list[Entity]:
                     f"{here}: {str(item)[:60]}, expected an object with start, end and label"
                 )
         words = text[max(start, 0) : max(end, 0)]
-        if not 0 <= start < end <= len(text) or not words.strip():
+        if not 0 <= start < end <= len(text) or not bare(words):
             raise DataError(
                 f"{here}: {label} from {start:,} to {end:,}: no words there; the text has "
                 f"{len(text):,} characters"
@@ -151,8 +168,7 @@ def spans(example: Example, path: str, text: str) -> list[Entity]:
                 f"{here}: {label} from {start:,} to {end:,} is {words[:40]!r}, not "
                 f"{str(item['text'])[:40]!r}; places count characters, not bytes"
             )
-        start += len(words) - len(words.lstrip())
-        entities.append(Entity(start, start + len(words.strip()), label))
+        entities.append(Entity(*trimmed(text, start, end), label))
     entities.sort()
     for one, other in zip(entities, entities[1:], strict=False):
         if other.start < one.end:

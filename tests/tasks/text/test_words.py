@@ -1,10 +1,15 @@
+import json
+
 import numpy as np
 import pytest
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PretrainedConfig
 
 from ldt.data.records import Example
 from ldt.data.tokenization import tokenize_with_offsets
 from ldt.errors import DataError
+from ldt.inference.evaluate import evaluate
+from ldt.recipe.recipe import DataSection
+from ldt.tasks import TokenClassification
 from ldt.tasks.text.words import Words, sentences, spans
 
 
@@ -22,7 +27,14 @@ def read(words):
         ("שָׁלוֹם!", ["שָׁלוֹם", "!"]),
         ("東京 tower", ["東", "京", "tower"]),
         ("ที่นี่", ["ที่", "นี่"]),
-        ("a👩‍👧b", ["a", "👩‍", "👧", "b"]),
+        ("a👩‍👧b", ["a", "👩‍👧", "b"]),
+        ("\ufeffacme\u200f, \u2068fee\u2069", ["acme", ",", "fee"]),
+        (
+            "'\u200facme' می\u200cخواهم\u200c co\xadop",
+            ["'", "acme", "'", "می\u200cخواهم", "co\xadop"],
+        ),
+        ("acme\u200bfee\x00pays 中\u2060acme", ["acme", "fee", "pays", "中", "acme"]),
+        ("\u200f \u200b\x02\ufeff", []),
         (" \n\u3000", []),
         ("", []),
     ],
@@ -127,3 +139,51 @@ def test_entities_that_overlap_are_told():
         entities(entity(3, 11), entity(7, 11, "ORG"))
     with pytest.raises(DataError, match="'entities' is text, expected a list of entities"):
         spans(Example({"entities": "x"}, 1, "f:1"), "entities", "")
+
+
+MARKED = [
+    "pays \u200facme\u200f, fee",
+    "\ufeffacme pays",
+    "(\u2068acme\u2069) pays",
+    "pays acme\u200b fee",
+    "pays \x02acme\x03",
+]
+
+
+@pytest.mark.parametrize("text", MARKED)
+@pytest.mark.parametrize("name", ["roberta-base", "bert-base-uncased"])
+def test_marks_beside_an_entity_are_no_part_of_it(name, text, shared_data):
+    """Learnt and answered alike, wherever the annotator's pointer stood."""
+    tokenizer = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / name)
+    task, data, place = TokenClassification(), DataSection(), text.index("acme")
+    start, end = place, place + 4
+    wide = [start - (start > 0 and not text[start - 1].isprintable()), end + 1]
+    for a, b in ((start, end), wide):
+        entities = [{"start": a, "end": b, "label": "ORG"}]
+        item = Example({"text": text, "entities": entities}, "d", "dev.jsonl:3")
+        config = PretrainedConfig(**task.learn([item], data))
+        (feature,) = task.encode(item, tokenizer, data=data, max_length=64, config=config)
+        assert feature["astray"] == 0
+        logits = np.eye(3)[np.maximum(feature["labels"], 0)]
+        answer = task.decode([{"logits": logits}], config, item, [feature])
+        (found,) = answer["entities"]
+        assert (found["start"], found["end"], found["text"]) == (start, end, "acme")
+
+
+def test_gold_is_right_when_it_is_scored_against_itself_marks_and_all(tmp_path):
+    lines = [
+        {"id": n, "text": text, "entities": [{"start": 0, "end": len(text), "label": "ORG"}]}
+        for n, text in enumerate(MARKED)
+    ]
+    (tmp_path / "gold.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    gold = str(tmp_path / "gold.jsonl")
+    result = evaluate(gold, gold, format="token_classification")
+    assert result.metrics["f1"] == 100
+
+
+def test_a_text_of_marks_alone_is_empty_and_has_no_word(tokenizer_folder):
+    item = Example({"text": "\u200f\ufeff\u200b"}, "d", "dev.jsonl:3")
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    (feature,) = TokenClassification().encode(item, tokenizer, data=DataSection(), max_length=64)
+    assert feature["flags"] == {"empty": True}
+    assert len(feature["words"]) == 0
