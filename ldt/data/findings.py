@@ -161,6 +161,8 @@ class Finding:
 
     @property
     def would_do(self) -> str:
+        if self.kind == "unusable" and self.count == self.of > 1:
+            return "all fail alike: mend the keys of data: that name these fields, or the column"
         return KINDS[self.kind].would_do
 
 

@@ -1,9 +1,9 @@
 """Labels as people write them: what a file holds, turned into classes or numbers.
 
 One text a document, lists, lists in a cell of text, several classes in a cell, vectors of 0 and 1,
-objects of true and false, columns of true and false. `LabelReader` reads each label by itself, so
-training, evaluation and a split read alike; the functions below it look at a whole training set,
-and stop where labels can be meant in two ways.
+objects and columns of yes and no as tables of offices have them. `LabelReader` reads each label by
+itself, so training, evaluation and a split read alike; the functions below it look at a whole
+training set, and stop where labels can be meant in two ways.
 
 Blanks around a class are no part of it: ``cap `` is read as ``cap``. Otherwise classes stay as they
 are written; those that are nearly the same are told (`near`).
@@ -15,7 +15,7 @@ import math
 import os
 import re
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +23,8 @@ from typing import Any
 
 from ldt.data.records import Example, field
 from ldt.data.strict_json import Decoder
-from ldt.errors import DataError, kind, plural, shown
+from ldt.data.yes_no import Column, are_flags, flag_word, is_blank
+from ldt.errors import DataError, kind, listed, plural, shown
 
 log = logging.getLogger("ldt")
 
@@ -34,7 +35,7 @@ Gold = str | list[str] | float  # a class, the list of classes, or the number of
 WHOLE = "none"  # the separator that parts nothing
 MOST_CODES = 20  # different numbers that can be classes, however few documents have them
 
-_FLAGS = {"true": True, "false": False, "1": True, "0": False}  # true and false as CSV has them
+_BITS = {"true": True, "false": False, "1": True, "0": False}  # of a vector
 _SEPARATORS = ("|", ";", "\n", ",", " / ")
 _IN_NAMES = (",", " / ")  # those that names of classes have too
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+(,\d+)?")
@@ -52,7 +53,7 @@ class LabelReader:
     """Reads labels.
 
     Args:
-        path: field of the label, or fields of true and false (``data.label``).
+        path: field of the label, or fields of yes and no (``data.label``).
         separator: text between the classes of a cell (``data.label_separator``); `WHOLE` takes
             every text as one class, None takes lists in it as lists.
         names: the classes (``task.labels``); vectors of 0 and 1 are in their order.
@@ -73,19 +74,25 @@ class LabelReader:
         whole = any(not rest or rest[0].isspace() for rest in rests)  # "U.S. law" is no path
         return dict(zip(self.path, self.path if whole else rests, strict=True))
 
+    @cached_property
+    def flags(self) -> defaultdict[str, Column]:
+        """The fields or keys of yes and no that have been read."""
+        return defaultdict(Column)
+
     def raw(self, example: Example) -> Any:
         """The label as JSON has it: lists and objects that stand in a text are read.
 
         Of several fields, the list of classes that are true.
 
         Raises:
-            DataError: there is no such field; one of several is not true or false; a list that is
-                not written as JSON or Python have it.
+            DataError: there is no such field; one of several is neither yes nor no, or in other
+                words than before; a list that is not written as JSON or Python have it.
         """
         if isinstance(self.path, list):
-            flags = {name: (path, field(example, path)) for path, name in self.columns.items()}
             return [
-                name for name, (path, flag) in flags.items() if _flag(flag, path, example.where)
+                name
+                for path, name in self.columns.items()
+                if self.flags[path].read(field(example, path), path, example.where)
             ]
         value = field(example, self.path)
         if not isinstance(value, str) or self.separator == WHOLE:
@@ -168,7 +175,7 @@ class LabelReader:
             return sorted(
                 str(name).strip()
                 for name, flag in value.items()
-                if flag is not None and _flag(flag, f"{self.path}.{name}", where)
+                if self.flags[name].read(flag, f"{self.path}.{name}", where)
             )
         if not isinstance(value, list):
             hint = "; data.label_separator parts text" if isinstance(value, str) else ""
@@ -176,7 +183,7 @@ class LabelReader:
             raise DataError(f"{where}: label {self.path!r} {what}")
         if isinstance(self.path, list):
             return value
-        if self.names and _is_vector(value) and not set(_FLAGS) & set(self.names):
+        if self.names and _is_vector(value) and not set(_BITS) & set(self.names):
             if len(value) != len(self.names):
                 raise DataError(
                     f"{where}: label {self.path!r} is a vector of {len(value):,}, task.labels has "
@@ -201,9 +208,16 @@ def infer_problem(values: Values, reader: LabelReader) -> str:
 
     Raises:
         DataError: labels of types that do not go together.
-        AmbiguousLabels: numbers as text.
+        AmbiguousLabels: numbers as text; one word of yes, and blanks.
     """
     path = reader.path
+    words = {flag_word(value) for value, _ in values} if isinstance(path, str) else set()
+    if len(words) == 2 and "" in words and are_flags(words):
+        word = next(value for value, _ in values if not is_blank(value))
+        raise AmbiguousLabels(
+            f"{values[0][1]}: label {path!r} is {shown(word)} or blank; data.label=[{path}] reads "
+            "blank as no"
+        )
     several = [value for value, _ in values if not is_blank(value)]
     if isinstance(path, list) or (several and all(isinstance(each, list) for each in several)):
         return MULTI
@@ -270,6 +284,18 @@ def check_meaning(values: Values, reader: LabelReader) -> None:
                 f"{lists[0][1]}: label {reader.path!r} is a vector of {sizes.pop():,} numbers 0 "
                 "and 1, of classes without names; task.labels=[a, b, …] names them in their order"
             )
+    unsure = {
+        path: column
+        for path, column in reader.flags.items()
+        if column.blanks and not set(column.words.values()).isdisjoint(column.pairs[0][1])
+    }
+    if unsure:
+        log.warning(
+            "%s: %s beside yes and no in %s, read as no; leave out documents where it is not known",
+            next(iter(unsure.values())).blank,
+            plural(sum(column.blanks for column in unsure.values()), "blank"),
+            listed(unsure, 3),
+        )
     stray = [where for value, where in values if is_stray(value)]
     if stray:
         log.warning(
@@ -386,11 +412,6 @@ def _parts(text: str, separator: str) -> list[str]:
     return [part.strip() for part in text.split(separator) if part.strip()]
 
 
-def is_blank(value: Any) -> bool:
-    """True for null and for text of blanks: no label."""
-    return value is None or (isinstance(value, str) and not value.strip())
-
-
 def is_decimal(value: Any) -> bool:
     """True for a number with a point or an exponent, and for the text of one."""
     if isinstance(value, str):
@@ -416,15 +437,8 @@ def _bit(value: Any) -> bool | None:
     """True or false as files have them: also 1, 0, 1.0, 0.0 and their text; None for all else."""
     if not isinstance(value, bool | int | float | str):
         return None
-    return _FLAGS.get(str(value).strip().removesuffix(".0").lower())
+    return _BITS.get(str(value).strip().removesuffix(".0").lower())
 
 
 def _is_vector(value: list) -> bool:
     return bool(value) and all(_bit(item) is not None for item in value)
-
-
-def _flag(value: Any, path: str, where: str) -> bool:
-    bit = _bit(value)
-    if bit is None:
-        raise DataError(f"{where}: label {path!r} is {shown(value)}, expected true or false")
-    return bit

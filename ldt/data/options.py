@@ -131,9 +131,9 @@ class DataSection(DataOptions):
         fields: names in the files of the task's other fields, as in ``{question: query}``.
         encoding: encoding of JSON lines, CSV, TSV and text files, such as ``latin-1`` or
             ``cp1252``.
-        label: field that holds the label, which may be an object of classes with true or false; or
-            a list of fields with true or false. Classes are named without what all fields have
-            before the last dot.
+        label: field that holds the label, which may be an object of classes with yes or no; or a
+            list of fields of yes and no (x and blank, yes and no, ja and nein, true and false, 1
+            and 0, …). Classes are named without what all fields have before the last dot.
         label_separator: text between the classes of a cell that holds several, as ``|`` in
             ``Cap|Audit``; ``none`` says that a cell is one class, whatever stands in it.
         id: field that holds the document's id.

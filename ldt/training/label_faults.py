@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ldt.data import labels
+from ldt.data.yes_no import are_flags
 from ldt.errors import listed
 from ldt.training.survey import Survey
 
@@ -17,7 +18,11 @@ def tell_labels(train: Survey, evaluation: Survey | None) -> None:
     counts, documents = classes.counts, classes.documents
     for survey in (train, evaluation):
         if survey is not None and survey.classes.blank and not classes.several:
-            survey.tally.add("unlabelled", survey.classes.blanks, "", survey.classes.blank)
+            yes = next(iter(counts), "") if len(counts) == 1 and are_flags(counts) else ""
+            detail = f"a list such as data.label=[Cap] reads {yes!r} and blank as yes and no"
+            survey.tally.add(
+                "unlabelled", survey.classes.blanks, detail if yes else "", survey.classes.blank
+            )
     if not counts:
         return
 

@@ -76,8 +76,8 @@ def test_several_label_fields_are_one_multi_label_problem_in_their_order():
     assert config.problem_type == "multi_label_classification"
     golds = [task.gold(example, data, config) for example in found]
     assert golds == [["A a"], ["B b"], []]
-    with pytest.raises(DataError, match="f:1: label 'clauses.A a' is null, expected true or false"):
-        task.learn([Example({"clauses": {"A a": None, "B b": True}}, 1, "f:1")], data)
+    with pytest.raises(DataError, match="f:1: label 'clauses.A a' is 2, expected yes or no in one"):
+        task.learn([Example({"clauses": {"A a": 2, "B b": True}}, 1, "f:1")], data)
 
 
 def test_the_recipe_can_say_what_the_labels_mean():
