@@ -7,11 +7,14 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     WithJsonSchema,
     model_validator,
 )
+
+from ldt.data.records import JOIN
 
 # Numbers that no machine has the memory or the time for are refused where they are written.
 LONGEST = 1 << 24  # tokens of an input, or in a window
@@ -59,6 +62,15 @@ def check_encoding(name: str) -> str:
     raise ValueError(f"{name} has no ASCII in it; iconv -f {name} -t UTF-8 FILE converts a file")
 
 
+def _joined(names: Any) -> Any:
+    """One name for a list of fields whose texts are one (`ldt.data.records.field`)."""
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
+        return names
+    if odd := next((name for name in names if len(names) > 1 and JOIN in name), None):
+        raise ValueError(f"{JOIN!r} in a name parts the names of fields, got {odd!r}")
+    return JOIN.join(names)
+
+
 # What the functions above check, for `ldt.recipe.schema`.
 _PATH = {"type": "string", "pattern": r"\S"}
 _SIZE = {"type": "integer", "minimum": 2, "maximum": LONGEST, "multipleOf": 2}
@@ -73,6 +85,11 @@ Epochs = Annotated[float, Field(gt=0, le=1e6)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
 Length = Annotated[int, Field(ge=1, le=LONGEST)]
 Encoding = Annotated[str, AfterValidator(check_encoding)]
+TextField = Annotated[
+    str,
+    BeforeValidator(_joined),
+    WithJsonSchema({"anyOf": [{"type": "string"}, _UNIQUE]}),
+]
 Window = Annotated[int | list[int], AfterValidator(_check_window), WithJsonSchema(_WINDOW)]
 Names = Annotated[
     list[str], Field(min_length=1), AfterValidator(check_unique), WithJsonSchema(_UNIQUE)
@@ -104,7 +121,7 @@ class DataOptions(Section):
     eval: Paths | None = None
     eval_fraction: Share | None = None
     format: str | None = None
-    text: str | None = None
+    text: TextField | None = None
     max_length: int | None = None
 
     @model_validator(mode="after")
@@ -124,10 +141,15 @@ class DataSection(DataOptions):
         eval: examples to evaluate on, named like `train`.
         format: format or published layout of the files; none detects JSON lines, CSV, TSV and
             Parquet by content and suffix, and the delimiter of CSV.
-        text: field that holds the text; none is the task's own, ``text`` or ``context``.
+        text: field that holds the text, or a list of fields whose texts are joined in this order,
+            an empty line between two of them, blank ones left out; places in an answer count in the
+            joined text. None is the task's own, ``text`` or ``context``.
+        text_files: field whose cells are names of text files, from the folder of the data file or
+            ``evidence``; each cell becomes the text of its file, and `text` is this field if it
+            names no other.
         max_length: longest input, in tokens with the special ones; none is the model's longest.
         domain: domain of triviaqa files; none is what the file says.
-        evidence: folder of the documents that triviaqa files name.
+        evidence: folder of the documents that triviaqa files or the cells of `text_files` name.
         fields: names in the files of the task's other fields, as in ``{question: query}``.
         encoding: encoding of JSON lines, CSV, TSV and text files, such as ``latin-1`` or
             ``cp1252``.
@@ -146,6 +168,7 @@ class DataSection(DataOptions):
     """
 
     max_length: Length | None = None
+    text_files: str | None = None
     domain: Literal["wikipedia", "web"] | None = None
     evidence: PathText | None = None
     fields: dict[str, str] = {}
@@ -158,6 +181,13 @@ class DataSection(DataOptions):
     max_windows: Count | None = None
     cache: PathText = ".ldt/examples"
     workers: int | None = Field(None, ge=1, le=1024)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _files_are_the_text(cls, keys: Any) -> Any:
+        if isinstance(keys, dict) and keys.get("text_files") and keys.get("text") is None:
+            return keys | {"text": keys["text_files"]}
+        return keys
 
     @model_validator(mode="after")
     def _stride_fits(self) -> Any:
@@ -196,7 +226,7 @@ class CorpusSection(DataOptions):
     """
 
     format: Literal["text", "jsonl", "csv", "tsv", "parquet"] | None = None
-    text: str = "text"
+    text: TextField = "text"
     max_length: int | None = Field(None, ge=8, le=LONGEST)
     documents: Literal["file", "line", "blank_line"] = "file"
     packing: Literal["full_sentences", "document"] = "full_sentences"
@@ -234,7 +264,7 @@ class CharacterSection(DataOptions):
     test: Paths | None = None
     test_fraction: Share | None = None
     format: Literal["jsonl", "csv", "tsv", "parquet"] | None = None
-    text: str = "text"
+    text: TextField = "text"
     max_length: int | None = Field(None, ge=2, le=LONGEST)
     id: str = "id"
 

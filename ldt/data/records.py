@@ -27,6 +27,7 @@ OnError = Callable[[DataError, bytes], None]
 _BOM = b"\xef\xbb\xbf"
 _KEPT_OF_LONG_LINE = 1024
 _MARKUP = ("html", "htm", "xhtml", "xml")  # suffixes
+JOIN = " + "  # between the names of fields whose texts are one
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -130,12 +131,17 @@ def lines(source: str, *, on_error: OnError | None = None, max_line_bytes: int) 
 def field(example: Example, path: str) -> Any:
     """Return the value at a dotted path, as "clauses.Audit Rights"; an exact key wins.
 
+    At "Title + Body" are the texts of both that are not blank, with an empty line between them.
+
     Raises:
         DataError: there is none; the message names the nearest, or all there are.
     """
     found, value = _find(example.fields, path)
     if found:
         return value
+    if JOIN in path:
+        parts = [text(example, part, blank=True) for part in path.split(JOIN)]
+        return "\n\n".join(part for part in parts if part.strip())
     names = _names(example.fields)
     near = difflib.get_close_matches(path, names, n=1)
     shown = ", ".join(map(repr, names[:12])) + (", …" if len(names) > 12 else "")
@@ -143,13 +149,18 @@ def field(example: Example, path: str) -> Any:
     raise DataError(f"{example.where}: no field {path!r}; {hint}")
 
 
-def text(example: Example, path: str) -> str:
+def text(example: Example, path: str, blank: bool = False) -> str:
     """Return the text at a dotted path; it may be empty.
+
+    Args:
+        blank: whether null is an empty text.
 
     Raises:
         DataError: there is no such field, or it holds something else than text.
     """
     value = field(example, path)
+    if blank and value is None:
+        return ""
     if not isinstance(value, str):
         raise DataError(f"{example.where}: field {path!r} is {kind(value)}, expected text")
     return value

@@ -7,10 +7,11 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from ldt.data import records, remote, streams
+from ldt.data import evidence, records, remote, streams
 from ldt.data.records import Example, OnError
 from ldt.errors import DataError, UserError, listed, plural
 
@@ -81,6 +82,57 @@ def read(
             yield Example({field: document}, name, "stdin" if path == "-" else path, folder)
     if others:
         log.warning("%s: %s read, not read: %s", source, plural(len(files), "text file"), others)
+
+
+def filled(
+    examples: Iterable[Example],
+    field: str,
+    folder: str | None,
+    *,
+    encoding: str | None = None,
+    on_error: OnError | None = None,
+    max_bytes: int,
+) -> Iterator[Example]:
+    """Yield records with the text of a file in the place of its name.
+
+    Args:
+        field: that holds the name (``data.text_files``).
+        folder: of the files, none of which is read from elsewhere; None is that of the record.
+        encoding: of files that are not UTF-8.
+        on_error, max_bytes: as of `read`.
+
+    Raises:
+        DataError: a file that is not there, or cannot be read.
+    """
+    for example in examples:
+        try:
+            document = _named(example, field, folder or example.folder, encoding, max_bytes)
+        except DataError as error:
+            if on_error is None:
+                raise
+            on_error(error, b"")
+        else:
+            yield replace(example, fields=example.fields | {field: document})
+
+
+def _named(
+    example: Example, field: str, folder: str | None, encoding: str | None, max_bytes: int
+) -> str:
+    """The text of the file that a field names."""
+    where, name = example.where, records.text(example, field).strip()
+    if folder is None:
+        raise DataError(f"{where}: no folder to look for {name!r} in; data.evidence names it")
+    path = evidence.inside(evidence.real(Path(folder)), name, where)
+    if not path.is_file():
+        what = "no such file" if name else "blank, expected the name of a text file"
+        raise DataError(f"{where}: field {field!r} is {name!r}: {what} in {folder}")
+    try:
+        try:
+            return _text(str(path), None, max_bytes)
+        except DataError:
+            return _text(str(path), encoding, max_bytes)
+    except (DataError, UserError) as error:
+        raise DataError(f"{where}: field {field!r}: {error}") from error
 
 
 def _files(folder: str) -> tuple[list[Path], str]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from ldt.data.records import JOIN
 from ldt.data.strict_json import Decoder, JsonError
 from ldt.errors import did_you_mean, kind, listed
 from ldt.inference.group import Answer
@@ -228,7 +229,8 @@ def _fields(given: Mapping[str, Any], served: Served, strict: bool) -> dict[str,
     task = served.task
     also = {"text": task.document} | _ALSO.get(task.name, {})
     here = [name for name in (task.document, *task.fields) if name != "context_file"]
-    known = {"id", *here, *(served.path(name).partition(".")[0] for name in here)}
+    paths = [part for name in here for part in served.path(name).split(JOIN)]
+    known = {"id", *here, *(path.partition(".")[0] for path in paths)}
     found: dict[str, Any] = {}
     for name, value in given.items():
         right = name if name in known else also.get(name, name)

@@ -6,7 +6,7 @@ import pytest
 
 from ldt.data.formats import read
 from ldt.data.options import DataSection
-from ldt.data.records import Example
+from ldt.data.records import Example, text
 from ldt.errors import DataError, UserError
 
 LINES = b'{"text": "one"}\n{"text": "two"}\n'
@@ -136,3 +136,74 @@ def test_a_text_over_the_limit_is_rejected(tmp_path):
     with pytest.raises(DataError, match="a text of more than 5 bytes"):
         list(read(str(path), DataSection(), document="text", max_line_bytes=5))
     assert len(list(read(str(path), DataSection(), document="text", max_line_bytes=8))) == 1
+
+
+# a table whose cells name text files; texts that are joined
+
+
+@pytest.fixture
+def table(tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_bytes(b"\xef\xbb\xbfOne\r\ntwo \xc3\xa9")
+    (tmp_path / "texts" / "b.txt").write_bytes("caf\u00e9".encode("cp1252"))
+    (tmp_path / "t.csv").write_bytes("Datei;Titel\ntexts/a.txt;Ü\ntexts/b.txt;\n".encode("cp1252"))
+    return tmp_path / "t.csv"
+
+
+def test_a_cell_becomes_the_text_of_the_file_that_it_names(table):
+    data = {"text_files": "Datei", "encoding": "cp1252"}
+    assert DataSection(**data).text == "Datei"
+    found = documents(table, **data)
+    assert [item.fields["Datei"] for item in found] == ["One\r\ntwo é", "café"]
+    joined = DataSection(text=["Titel", "Datei"], **data)
+    texts = [text(item, joined.text) for item in documents(table, text=joined.text, **data)]
+    assert texts == ["Ü\n\nOne\r\ntwo é", "café"]  # a blank part has no line of its own
+    away = table.parent / "labels"
+    away.mkdir()
+    lines = away / "t.jsonl"
+    lines.write_text('{"Datei": "a.txt"}')
+    data["evidence"] = str(table.parent / "texts")
+    assert documents(lines, **data)[0].fields["Datei"] == "One\r\ntwo é"
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("texts/c.txt", ":2: field 'Datei' is 'texts/c.txt': no such file in "),
+        ("texts", ":2: field 'Datei' is 'texts': no such file in "),
+        ("", ":2: field 'Datei' is '': blank, expected the name of a text file in "),
+        ("../t.txt", ":2: '../t.txt': a page outside of "),
+        ("texts/b.txt", ":2: field 'Datei': {folder}/texts/b.txt:1: not UTF-8"),
+    ],
+)
+def test_a_file_that_is_not_there_is_one_line_and_one_record(table, name, what):
+    source = table.with_name("u.csv")
+    source.write_text(f"Datei,n\n{name},1\ntexts/a.txt,2\n")
+    with pytest.raises(DataError) as caught:
+        documents(source, text_files="Datei")
+    assert str(caught.value).startswith(f"{source}{what.format(folder=table.parent)}")
+    errors = []
+    data = DataSection(text_files="Datei")
+    found = list(read(str(source), data, on_error=lambda error, raw: errors.append(str(error))))
+    assert ([item.fields["n"] for item in found], len(errors)) == (["2"], 1)
+
+
+def test_a_stream_has_no_folder_and_other_layouts_have_their_texts(table, monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(b'{"Datei": "a.txt"}'))
+    monkeypatch.setattr("sys.stdin", stream)
+    with pytest.raises(DataError, match=r"stdin:1: no folder to look for 'a.txt' in; data.evid"):
+        documents("-", text_files="Datei")
+    with pytest.raises(UserError, match="data.text_files: files of data.format=squad hold the"):
+        documents(table, text_files="Datei", format="squad")
+
+
+def test_joined_texts_are_named_in_what_is_wrong_with_them():
+    example = Example({"a": "x", "b": None, "c": 1, "d": {"e": " y"}}, 1, "t:1")
+    assert text(example, DataSection(text=["a", "b", "d.e"]).text) == "x\n\n y"
+    assert text(Example({"a + b": "whole"}, 1, "t:1"), "a + b") == "whole"
+    with pytest.raises(DataError, match="t:1: field 'c' is a number, expected text"):
+        text(example, "a + c")
+    with pytest.raises(DataError, match="t:1: no field 'body'; it has"):
+        text(example, "a + body")
+    with pytest.raises(ValueError, match="' . ' in a name parts the names of fields, got 'a . b'"):
+        DataSection(text=["a + b", "c"])

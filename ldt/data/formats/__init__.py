@@ -30,7 +30,7 @@ from ldt.data.formats import (
 )
 from ldt.data.records import Example, OnError
 from ldt.data.sources import Names
-from ldt.errors import DataError
+from ldt.errors import DataError, UserError
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -56,6 +56,7 @@ _NUMBERED = ("conll", *lexglue.TASKS)  # whose ids may be numbers in a file
 TEXT = "text"  # a file is a document
 SUMMARIES = "summarization"  # lines and tables, their fields renamed
 DOCCANO = "doccano"  # lines, their labels renamed
+_OF_RECORDS = (*LINES, SUMMARIES, DOCCANO)
 PUBLISHED = tuple(_WHOLE)  # read whole into memory
 FORMATS = (*LINES, TEXT, SUMMARIES, DOCCANO, *_STREAMED, *_WHOLE)
 
@@ -88,6 +89,8 @@ def read(
             beside a file of records.
     """
     files = sources.each(source)
+    if data.format not in (None, TEXT, *_OF_RECORDS) and getattr(data, "text_files", None):
+        raise UserError(f"data.text_files: files of data.format={data.format} hold the texts")
     if data.format is None:
         kinds = ["text" if text_files.is_text(file) else "records" for file in files]
         odd = next((place for place, kind in enumerate(kinds) if kind != kinds[0]), None)
@@ -143,6 +146,15 @@ def _read(
         on_error=on_error,
         max_line_bytes=max_line_bytes,
     )
+    if field := getattr(data, "text_files", None):
+        found = text_files.filled(
+            found,
+            field,
+            getattr(data, "evidence", None),
+            encoding=encoding,
+            on_error=on_error,
+            max_bytes=max_line_bytes,
+        )
     if data.format == DOCCANO:
         return doccano.named(found, data)
     return summarization.named(found) if data.format == SUMMARIES else found
