@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 import threading
 import time
 import urllib.error
@@ -17,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +164,7 @@ def memory() -> dict[str, Any]:
 
 
 def gpu() -> dict[str, Any]:
-    """GPUs that torch sees, and the driver."""
+    """GPUs that torch sees, the driver, and the assembler of the kernels."""
     import torch
 
     found: dict[str, Any] = {"torch built for": f"CUDA {torch.version.cuda}"}
@@ -171,12 +173,29 @@ def gpu() -> dict[str, Any]:
     with suppress(OSError):
         version = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", DRIVER.read_text())
         found["driver"] = version and version[1]
+    if assembled := assembler():
+        found["assembler"] = assembled
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for number in range(count):
         about = torch.cuda.get_device_properties(number)
         capability = f"sm_{about.major}{about.minor}"
         found[f"gpu {number}"] = f"{about.name}, {Size(about.total_memory)}, {capability}"
     return found | ({} if count else {"gpu": None})
+
+
+def assembler() -> str | None:
+    """``ptxas 12.9.86 of triton 3.9.0``; None where triton or its assembler is not there."""
+    package = find_spec("triton")
+    if package is None or not package.origin:
+        return None
+    of_triton = Path(package.origin).parent / "backends/nvidia/bin/ptxas"
+    command = [os.environ.get("TRITON_PTXAS_PATH") or of_triton, "--version"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    version = re.search(r"\bV(\d+(?:\.\d+)+)", done.stdout)
+    return f"ptxas {version[1]} of triton {metadata.version('triton')}" if version else None
 
 
 def attention() -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from ldt.errors import plural
 
 LITTLE_MEMORY, LITTLE_DISK = 4 << 30, 5 << 30  # bytes
+WRONG_ASSEMBLER = "12.8.93"  # of float32 by wgmma, see `ldt.attention.triton.devices`
 
 
 class Finding(NamedTuple):
@@ -94,6 +95,13 @@ def _of_gpu(facts: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             f"a driver {facts['driver']} of NVIDIA, but torch, built for {built}, sees no GPU",
             "a build of torch for the driver's CUDA (pytorch.org), or CUDA_VISIBLE_DEVICES unset",
+        )
+    assembler, gpus = facts.get("assembler", ""), [str(facts[name]) for name in facts]
+    if f" {WRONG_ASSEMBLER} " in assembler and any(gpu.endswith("sm_90") for gpu in gpus):
+        yield Finding(
+            f"{assembler} makes wrong code of float32 products by warpgroup units (wgmma) on sm_90;"
+            " the kernels of ldt make none",
+            "triton 3.8 for kernels of your own, or a ptxas from 12.9.86 on as TRITON_PTXAS_PATH",
         )
 
 

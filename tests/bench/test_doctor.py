@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -34,6 +35,7 @@ MEMORY = {
 HUB = {"offline": [], "reachable": "yes, in 0.1 s"}
 GPU = {"torch built for": "CPU", "gpu": None}
 ATTENTION = {"cpu, float32": "blocked: the fast one on cpu"}
+HOPPER = {"gpu 0": "NVIDIA H200, 139.8 GiB, sm_90", "assembler": "ptxas 12.8.93 of triton 3.7.1"}
 
 
 def found(part, facts, **changes):
@@ -69,6 +71,8 @@ def test_of_a_good_machine_nothing_is_said():
         ("memory", MEMORY, {"huge pages": "never"}, "huge pages are off"),
         ("memory", MEMORY, {"free disk here": Size(1 << 30)}, "1.0 GiB of free disk here"),
         ("gpu", GPU, {"driver": "550.54"}, "built for CPU, sees no GPU"),
+        ("gpu", HOPPER, {}, "ptxas 12.8.93 of triton 3.7.1 makes wrong code of float32 products"),
+        ("gpu", HOPPER, {}, "sm_90; the kernels of ldt make none: triton 3.8 for kernels of your"),
         ("attention", {"cuda": "blocked: the package triton is not installed"}, {}, "pip install"),
         ("hub", HUB, {"offline": ["HF_HUB_OFFLINE"]}, "unset HF_HUB_OFFLINE"),
         ("hub", HUB, {"reachable": "no: refused"}, "the hub does not answer (refused)"),
@@ -78,6 +82,53 @@ def test_of_a_good_machine_nothing_is_said():
 def test_what_is_slow_is_named_with_what_would_do(part, facts, changes, words):
     (said,) = found(part, facts, **changes)
     assert words in said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"assembler": "ptxas 12.9.86 of triton 3.9.0"}, {"gpu 0": "NVIDIA A100, 79.3 GiB, sm_80"}],
+)
+def test_an_assembler_is_no_finding_where_it_is_right_or_makes_no_such_code(changes):
+    assert found("gpu", HOPPER, **changes) == []
+
+
+PRINTS = "#!/bin/sh\necho 'Cuda compilation tools, release 12.8, V12.8.93'\n"
+
+
+@pytest.mark.parametrize(
+    ("tool", "assembler"),
+    [
+        (PRINTS, "ptxas 12.8.93 of triton 3.7.1"),
+        ("#!/bin/sh\nexit 1\n", None),
+        ("no program", None),
+        (None, None),
+    ],
+)
+def test_the_assembler_of_triton_is_named_without_importing_it(
+    tool, assembler, monkeypatch, tmp_path
+):
+    monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
+    (tmp_path / "triton/backends/nvidia/bin").mkdir(parents=True)
+    (tmp_path / "triton/__init__.py").write_text("raise ImportError('not to be imported')")
+    (tmp_path / "triton-3.7.1.dist-info").mkdir()
+    (tmp_path / "triton-3.7.1.dist-info/METADATA").write_text("Name: triton\nVersion: 3.7.1\n")
+    place = tmp_path / "triton/backends/nvidia/bin/ptxas"
+    if tool is not None:
+        place.write_text(tool)
+        place.chmod(0o755)
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert doctor.gpu().get("assembler") == assembler
+    other = tmp_path / "another"
+    other.write_text(PRINTS.replace("8.93", "9.86"))
+    other.chmod(0o755)
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(other))
+    assert doctor.gpu()["assembler"] == "ptxas 12.9.86 of triton 3.7.1"
+
+
+def test_without_triton_there_is_no_assembler(monkeypatch):
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    assert "assembler" not in doctor.gpu()
 
 
 @pytest.fixture
