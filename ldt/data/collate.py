@@ -19,9 +19,9 @@ EXTRAS = frozenset({"document", "tokens", "flags", "windows", "chunks", "read"})
 class Collator:
     """Pads features on the right to the longest of a batch, and keeps what the head takes.
 
-    ``labels`` become one number a row (int64, or float32 of a regression), a float32 row of a
-    multi-label feature; they, positions and labels of tokens, where a feature has a list of whole
-    numbers, become rows filled up with -100, which heads ignore.
+    ``labels`` become one number a row (int64, or float32 of a regression), a float32 row of flags;
+    they, positions and labels of tokens, where a feature has a list of whole numbers, become rows
+    filled up with -100, which heads ignore.
 
     Args:
         pad_token_id: fills up input_ids.
@@ -80,9 +80,9 @@ def by_input(outputs: dict[str, np.ndarray], rows: Iterable[int]) -> list[dict[s
 
 
 def _rows(values: list, filler: int) -> np.ndarray:
-    """One row a value: float32 of floats, else int64, lists of whole numbers filled up."""
+    """One row a value: float32 of floats and flags, else int64, lists of numbers filled up."""
     values = [np.asarray(value) for value in values]
-    if any(value.dtype.kind == "f" and value.size for value in values):
+    if any(value.dtype.kind in "fb" and value.size for value in values):
         return np.stack(values).astype(np.float32)
     if not values[0].ndim:
         return np.stack(values).astype(np.int64)

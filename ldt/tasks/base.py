@@ -265,9 +265,14 @@ class Task(AnyTask):
         for example in self.each(examples, evaluation_set(data)):
             self.gold(example, data, config)
 
-    def stratum(self, example: Example, data: "DataSection") -> Hashable:
-        """The group of an example whose share a split of the training set keeps; None for none."""
-        return None
+    def strata(self, example: Example, data: "DataSection") -> Collection[Hashable]:
+        """The groups of an example whose shares a split of the training set keeps: its classes,
+        none where they cannot be read, of which others tell."""
+        try:
+            names = self.classes(example, data)
+        except DataError:
+            return []
+        return [names] if isinstance(names, str) else names or []
 
     def unit(self, example: Example, data: "DataSection") -> Hashable:
         """The group of an example that a split leaves together, as the questions on one text.

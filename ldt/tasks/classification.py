@@ -3,7 +3,7 @@
 import json
 import logging
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -139,9 +139,10 @@ class Classification(Deciding, Weighted):
             counts = count_classes(values, golds, reader)
             official = formats.classes(data.format)
             names = list(reader.columns.values()) or self.labels or official or sorted(counts)
+            known = set(names)
             for gold, (_, where) in zip(golds, values, strict=True):
                 for name in several(gold):
-                    if name not in names:
+                    if name not in known:
                         raise DataError(
                             f"{where}: label {name!r} is not in task.labels: {listed(names)}"
                         )
@@ -218,21 +219,12 @@ class Classification(Deciding, Weighted):
         if is_stray(value):
             yield Fault("stray_blanks", f"the label {shown(value)}")
 
-    def stratum(self, example: Example, data: "DataSection") -> Hashable:
-        """Return the class where each document has one."""
-        if isinstance(data.label, list) or self.problem not in (None, "single_label"):
-            return None
-        value = self.labels_of(data).raw(example)
-        if isinstance(value, str) and self.problem is None and is_decimal(value):
-            return None  # `learn` will ask what it is meant to be
-        return str(value).strip() if isinstance(value, (str, int)) else None
-
     def encode(
         self, example: Example, tokenizer, *, data: "DataSection", max_length: int, config=None
     ) -> list[Feature]:
         """Return a feature per chunk; an empty text has one, of [cls] [sep], flagged ``empty``.
 
-        ``labels`` is a class number, a list of 0.0 and 1.0, or a number, as ``config`` has it.
+        ``labels`` is a class number, [labels] bool, or a number, as ``config`` has it.
         """
         unread = 0
         if self._in_paragraphs(example, data):
@@ -393,12 +385,15 @@ class Classification(Deciding, Weighted):
         if problem == REGRESSION and self.merge == "logsumexp":
             raise RecipeError("task.merge: logsumexp of numbers means nothing, mean and max do")
 
-    def _target(self, example: Example, data: "DataSection", config) -> int | float | list[float]:
+    def _target(self, example: Example, data: "DataSection", config) -> int | float | np.ndarray:
         gold: Any = self.gold(example, data, config)  # as the problem has it
         if config.problem_type == SINGLE:
             return names_of(config).index(gold)
         if config.problem_type == MULTI:
-            return [float(name in gold) for name in names_of(config)]
+            names = names_of(config)
+            flags = np.zeros(len(names), bool)
+            flags[[names.index(name) for name in gold]] = True
+            return flags
         return gold
 
 

@@ -287,9 +287,31 @@ class Deciding(Abstaining):
         return [name for name, is_in in zip(names, inside, strict=True) if is_in]
 
 
+class _Names(list[str]):
+    """Labels in the order of the outputs, found by hash however many there are."""
+
+    def __init__(self, id2label: dict[int, str]):
+        super().__init__(id2label[number] for number in range(len(id2label)))
+        self.made_of = id2label
+        self.numbers = {name: number for number, name in enumerate(self)}
+
+    def __contains__(self, name) -> bool:
+        return name in self.numbers
+
+    def index(self, name, *_) -> int:
+        return self.numbers[name]
+
+
+_last = _Names({})  # those that were asked for last: mostly all documents are of one model
+
+
 def names_of(config) -> list[str]:
-    """The labels in the order of the outputs."""
-    return [config.id2label[number] for number in range(len(config.id2label))]
+    """The labels in the order of the outputs; the same list each time, not to be changed."""
+    global _last
+    found = _last
+    if found.made_of is not config.id2label:
+        found = _last = _Names(config.id2label)
+    return found
 
 
 def _label(given: np.ndarray, names: Sequence[str], several: bool) -> str | list[str]:

@@ -1,6 +1,6 @@
 """Questions on documents whose answers have a place, or none; as in SQuAD 1.1 and 2.0."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -97,6 +97,13 @@ class Squad(SpanTask, Calibrated):
                 "probability of none"
             )
         return {"no_answer_threshold": UNSETTLED if without else None, "decisions": {}}
+
+    def strata(self, example: Example, data: "DataSection") -> Collection[Hashable]:
+        """Return whether the question has an answer."""
+        try:
+            return [bool(self.placed_answers(example, data))]
+        except DataError:
+            return []
 
     def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
         """Look at the answers of all evaluation examples.

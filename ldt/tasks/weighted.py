@@ -72,8 +72,8 @@ class Weighted(Task):
 
 
 def classes_of(label: Any) -> list[int]:
-    """The classes of an input by its ``labels``: a number, or a list of 0 and 1."""
-    return np.flatnonzero(label).tolist() if isinstance(label, list) else [int(label)]
+    """The classes of an input by its ``labels``: a number, or [classes] bool."""
+    return np.flatnonzero(label).tolist() if isinstance(label, np.ndarray) else [int(label)]
 
 
 def _counts(features: Sequence[Feature], size: int) -> tuple[np.ndarray, int, bool]:
@@ -81,8 +81,8 @@ def _counts(features: Sequence[Feature], size: int) -> tuple[np.ndarray, int, bo
     counts, total, several = np.zeros(size, int), 0, False
     for feature in features:
         label = feature["labels"]
-        several = isinstance(label, list)
-        if isinstance(label, np.ndarray):  # one for each token
+        several = isinstance(label, np.ndarray) and label.dtype == bool
+        if isinstance(label, np.ndarray) and not several:  # one for each token
             found = label[label != NO_LABEL]
             counts += np.bincount(found, minlength=size)
             total += len(found)

@@ -2,8 +2,10 @@
 
 import random
 from array import array
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,7 +145,7 @@ def split(
 ) -> tuple[Examples, Examples]:
     """Part a training set into one to train on and ``data.eval_fraction`` of it to evaluate on.
 
-    Classes (``task.stratum``) keep their proportions, and each keeps a document to train on; what
+    Classes (``task.strata``) keep their proportions, and each keeps a document to train on; what
     belongs together (``task.unit``) stays together. Both parts keep the order of the whole. The
     same seed gives the same parts.
 
@@ -152,20 +154,52 @@ def split(
     """
     assert data.eval_fraction is not None  # the share that was asked for
     generator = np.random.default_rng(seed)
-    of, strata = _units(examples, task, data)
-    # Every 1/fraction-th unit of all strata laid end to end, each shuffled.
-    ends = np.flatnonzero(np.diff(np.sort(strata))) + 1
-    groups = [
-        group[generator.permutation(len(group))]
-        for group in np.split(np.argsort(strata, kind="stable"), ends)
+    of, classes = _units(examples, task, data)
+    counts = Counter(name for names in classes for name in names)
+    ranks: Sequence[int] = range(max(counts, default=0) + 1)
+    several = any(len(names) > 1 for names in classes)
+    if several:  # or the same ones would be drawn by each seed
+        ranks = generator.permutation(len(ranks)).tolist()
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for unit, names in enumerate(classes):  # the rarest class leads
+        rarest_first = sorted(names, key=lambda name: (counts[name], name))
+        groups.setdefault(tuple(ranks[name] for name in rarest_first), []).append(unit)
+    # One of each 1/fraction units of all groups laid end to end, each shuffled: the last, or that
+    # by which the shares of all its classes come nearest to the fraction.
+    order = [
+        unit
+        for key in sorted(groups)
+        for unit in np.array(groups[key])[generator.permutation(len(groups[key]))].tolist()
     ]
-    order = np.concatenate(groups)
     taken = np.diff(np.floor(np.arange(len(order) + 1) * data.eval_fraction + 0.5)) > 0
     chosen = np.zeros(len(order), bool)
-    chosen[order[taken]] = True
-    for group in groups:
-        if len(group) and chosen[group].all():
-            chosen[group[0]] = False
+    owed = dict.fromkeys(counts, 0.0)  # how many more of those of a class so far are to be chosen
+    for block in np.split(np.array(order, int), np.flatnonzero(taken) + 1)[:-1]:
+        unit = block[-1]
+        if several:
+            for name in chain.from_iterable(classes[each] for each in block):
+                owed[name] += data.eval_fraction
+            gains = [sum((owed[n] - 0.5) / counts[n] for n in classes[each]) for each in block]
+            unit = block[int(np.argmax(gains))]
+            owed |= {name: owed[name] - 1 for name in classes[unit]}
+        chosen[unit] = True
+    left = Counter(name for unit in np.flatnonzero(~chosen) for name in classes[unit])
+    for unit in order:
+        if chosen[unit] and any(not left[name] for name in classes[unit]):
+            chosen[unit] = False
+            left.update(classes[unit])
+    lacking = int(taken.sum() - chosen.sum())
+    for unit in generator.permutation(len(order)).tolist() if lacking else ():
+        if (
+            lacking
+            and not chosen[unit]
+            and all(
+                left[name] > 1 and counts[name] - left[name] < data.eval_fraction * counts[name]
+                for name in classes[unit]
+            )
+        ):
+            chosen[unit], lacking = True, lacking - 1
+            left.subtract(classes[unit])
     if not chosen.any():
         raise DataError(
             f"{training_set(data)}: data.eval_fraction={data.eval_fraction} of "
@@ -175,19 +209,29 @@ def split(
     return examples.only(np.flatnonzero(~evaluated)), examples.only(np.flatnonzero(evaluated))
 
 
-def _units(examples: Examples, task: Task, data: DataSection) -> tuple[np.ndarray, np.ndarray]:
-    """The number of the unit of each example, and that of the stratum of each unit, by its first
-    example; both are counted as they come."""
-    hashes, strata = array("Q"), array("q")
+def _units(
+    examples: Examples, task: Task, data: DataSection
+) -> tuple[np.ndarray, list[frozenset[int]]]:
+    """The number of the unit of each example, and the numbers of the classes of each unit; both
+    are counted as they come, and having none is a class too."""
+    hashes, which = array("Q"), array("q")
     numbers: dict[Hashable, int] = {}
+    sets: dict[frozenset[int], int] = {}  # equal ones are one object
     for example in examples:
         unit = task.unit(example, data)
         hashes.append(fingerprint(unit) if isinstance(unit, str) else hash(unit) % (1 << 64))
-        strata.append(numbers.setdefault(task.stratum(example, data), len(numbers)))
+        names = task.strata(example, data) or [None]
+        found = frozenset(numbers.setdefault(name, len(numbers)) for name in names)
+        which.append(sets.setdefault(found, len(sets)))
     _, firsts, of = np.unique(np.array(hashes), return_index=True, return_inverse=True)
     place = np.empty(len(firsts), int)
     place[np.argsort(firsts)] = np.arange(len(firsts))
-    return place[of], np.array(strata, int)[np.sort(firsts)]
+    of, known = place[of], list(sets)
+    classes = [frozenset[int]()] * len(firsts)
+    for unit, number in zip(of.tolist(), which, strict=True):
+        if not classes[unit] >= known[number]:
+            classes[unit] = classes[unit] | known[number] if classes[unit] else known[number]
+    return of, classes
 
 
 # -- the inputs

@@ -471,10 +471,10 @@ def test_near_names_differ_in_case_blanks_and_punctuation(names, groups):
 # splits
 
 
-def test_several_classes_have_no_stratum_and_blanks_make_none():
+def test_strata_are_all_classes_of_a_document_without_blanks_around_them():
     task, data = Classification(), DataSection()
     several = [Example({"label": label}, 1, "t:1") for label in ('["a"]', {"a": True}, ["a"])]
-    assert [task.stratum(example, data) for example in several] == [None] * 3
+    assert [task.strata(example, data) for example in several] == [["a"]] * 3
     joined = Example({"label": "a|b"}, 1, "t:1")
-    assert task.stratum(joined, DataSection(label_separator="|")) is None
-    assert task.stratum(Example({"label": "a "}, 1, "t:1"), data) == "a"
+    assert task.strata(joined, DataSection(label_separator="|")) == ["a", "b"]
+    assert task.strata(Example({"label": "a "}, 1, "t:1"), data) == ["a"]

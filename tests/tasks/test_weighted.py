@@ -25,7 +25,7 @@ def test_balanced_weights_are_those_of_scikit_learn():
 def test_of_several_labels_the_documents_without_by_those_with():
     task = Classification(class_weights="balanced")
     several = config("a", "b", "c", problem="multi_label_classification")
-    rows = of([1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0])
+    rows = of(*np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 0, 0]], bool))
     assert task.weigh(rows, several)[0]["class_weights"] == pytest.approx([1 / 3, 3.0, 4.0])
 
 

@@ -14,7 +14,7 @@ from ldt.data.records import Example, read
 from ldt.data.spool import Examples
 from ldt.errors import DataError
 from ldt.recipe.recipe import DataSection
-from ldt.tasks import Classification, Squad
+from ldt.tasks import Classification, EvidenceClassification, Squad, TokenClassification
 from ldt.training.labelled import encode_all, split, unique
 from ldt.training.summary import (
     EncodedExample,
@@ -85,6 +85,68 @@ def test_a_split_leaves_every_class_a_document_to_train_on():
         train, dev = split(Examples(whole), Classification(), DataSection(eval_fraction=0.5), seed)
         assert {item.fields["label"] for item in train} == set("abcdefgh")
         assert 3 <= len(dev) <= 6
+
+
+ONE = {"answers": [{"text": "text", "answer_start": 0}]}
+RARE = {
+    "several labels": (
+        Classification(),
+        [{"text": f"d {n}", "label": ["a", "b"][: 1 + n % 2]} for n in range(18)]
+        + [{"text": "x", "label": ["a", "rare"]}, {"text": "y", "label": ["b", "once", "a"]}],
+        lambda train: {name for each in train for name in each.fields["label"]},
+        {"a", "b", "rare", "once"},
+    ),
+    "the only question without an answer": (
+        Squad(),
+        [{"context": f"text {n}", "question": "?", **ONE} for n in range(11)]
+        + [{"context": "none", "question": "?", "answers": []}],
+        lambda train: {bool(each.fields["answers"]) for each in train},
+        {True, False},
+    ),
+    "a type of entity in one document": (
+        TokenClassification(),
+        [{"tokens": [f"w{n}"], "tags": [("B-A", "O")[n % 2]]} for n in range(11)]
+        + [{"tokens": ["Ann", "in"], "tags": ["B-PER", "B-A"]}],
+        lambda train: {tag for each in train for tag in each.fields["tags"]},
+        {"O", "B-A", "B-PER"},
+    ),
+    "hypotheses on one document": (
+        EvidenceClassification(),
+        [
+            {"text": f"t {n // 2}", "hypothesis": "h", "spans": [], "label": label, "evidence": []}
+            for n, label in enumerate(["x", "y"] * 8 + ["x", "rare"])
+        ],
+        lambda train: {each.fields["label"] for each in train},
+        {"x", "y", "rare"},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", RARE)
+def test_a_split_leaves_all_classes_of_a_document_one_to_train_on(kind):
+    task, rows, seen, wanted = RARE[kind]
+    whole = [Example(fields, n, f"t.jsonl:{n}") for n, fields in enumerate(rows, 1)]
+    drawn = set()
+    for seed in range(12):
+        train, dev = split(Examples(whole), task, DataSection(eval_fraction=0.3), seed)
+        assert seen(train) == wanted
+        assert len(dev) >= 0.2 * len(whole)
+        drawn.add(tuple(each.id for each in dev))
+    assert len(drawn) > 3
+
+
+def test_a_split_keeps_the_shares_of_several_labels():
+    draw = np.random.default_rng(0)
+    names = [[f"c{name}" for name in np.flatnonzero(row)] for row in draw.random((900, 9)) < 0.3]
+    train, dev = split(
+        Examples(examples(*names)), Classification(), DataSection(eval_fraction=0.1), 0
+    )
+    here, there = (
+        Counter(c for each in part for c in each.fields["label"]) for part in (dev, train)
+    )
+    assert len(dev) == 90
+    for name, count in here.items():
+        assert abs(count - 0.1 * (count + there[name])) < 2
 
 
 @pytest.mark.parametrize(
