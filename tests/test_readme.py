@@ -23,7 +23,8 @@ from ldt.cli import failures
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 DOCS = {path.stem: path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md")}
-PAGES = {"README": README, "guide": DOCS["guide"]}
+OWN = README.partition("## Your own file\n")[2].partition("\n## ")[0]
+PAGES = {"README": README.replace(OWN, ""), "guide": DOCS["guide"]}
 
 
 def blocks(page, language):
@@ -119,11 +120,46 @@ def test_the_readme_can_be_read_in_one_sitting():
     assert len(README.splitlines()) <= 200
 
 
-def test_links_lead_to_files():
+def anchors(page):
+    """The headings of a page, as links within it name them."""
+    headings = re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```", "", page, flags=re.S | re.M), re.M)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_links_lead_to_files_and_headings_of_the_checkout():
     for name, page in {"README": README, **DOCS}.items():
-        for link in re.findall(r"\]\((?!http|#)([^)#]+)", page):
-            base = ROOT if name == "README" else ROOT / "docs"
-            assert link.startswith("reference/") or (base / link).exists(), (name, link)
+        for link in re.findall(r"\]\((?!\w+:)([^)\s]+)\)", page):
+            file, _, anchor = link.partition("#")
+            there = ROOT / ("" if name == "README" else "docs") / file
+            assert there.exists(), (name, link)
+            text = there.read_text("utf-8") if file and anchor else page
+            assert not anchor or anchor in anchors(text), (name, link)
+
+
+def test_the_first_screen_says_what_to_type():
+    screen = "\n".join(README.splitlines()[:45])
+    verbs = [command.split()[1] for command in commands(screen) if command.startswith("ldt")]
+    assert verbs == ["init", "check", "finetune", "predict", "report"]
+    assert [c for c in commands(screen) if c.startswith("make")] == ["make demo", "make test"]
+
+
+def test_your_own_file_goes_as_it_is_written(folder, tiny_longformer, capfd):
+    (folder / "recipe.yaml").unlink()
+    rows = [f"Treaty {n};{'x' if n % 2 else ''};{'x' if n % 3 else ''};x" for n in range(12)]
+    for name in ("my", "new"):
+        table = "\n".join(["Volltext;Kündigung;Haftung;Parteien", *rows])
+        (folder / f"{name}.csv").write_text(table, "utf-8-sig")
+    given = f" --model {tiny_longformer} --max-length 16 --yes"  # answers to the questions
+    for command in commands(OWN):
+        code = ldt(command + (given if command == "ldt init my.csv" else ""))
+        allowed = {errors.EXIT_OK, errors.EXIT_DATA if " check " in command else errors.EXIT_OK}
+        assert code in allowed, (command, capfd.readouterr().err)
+    with (folder / "answers.csv").open(encoding="utf-8") as file:
+        assert len(file.readlines()) == 13
+    assert (folder / "runs/my/report.html").exists()
+    said = capfd.readouterr().err
+    assert "label: Kündigung, Haftung, 2 classes: Haftung (8), Kündigung (6)" in said
+    assert "left out, always the same, 'x': Parteien" in said
 
 
 def test_the_comparison_runs_as_it_is_written_but_tiny(folder, capfd, monkeypatch):
@@ -173,7 +209,7 @@ def test_no_command_of_another_kind_goes_untested():
         "source .venv/bin/activate",
         "pip install -c constraints.txt -e .",
     }
-    others |= {"source .venv/bin/activate && cd .demo", "make demo"}
+    others |= {"source .venv/bin/activate && cd .demo", "make demo", "make test"}
     rest = {c for page in PAGES.values() for c in commands(page) if not re.search(r"\bldt ", c)}
     assert rest == others
     assert (ROOT / "constraints.txt").exists()

@@ -13,7 +13,7 @@ import typer
 
 from ldt.cli.console import say
 from ldt.cli.recipes import new_file
-from ldt.errors import UserError, did_you_mean
+from ldt.errors import DataError, UserError, did_you_mean
 
 if TYPE_CHECKING:
     from ldt.convert.candidate import Candidate
@@ -75,7 +75,7 @@ def init(
     if None not in (file, data):
         raise UserError(f"FILE {file!r} and --data {data!r} both name the data; give one of them")
     file = data if file is None else file
-    target = new_file(output, overwrite)
+    target = new_file(output, overwrite, "--output NAME keeps it")
     _need_answers({"FILE": file, "--task": task, "--model": model, "--max-length": max_length}, yes)
     for line in _write(target, file, task, model, max_length, yes):
         say(line)
@@ -99,6 +99,14 @@ def _write(
     found = _answer(file, "Data: a file, or for pretraining a folder of text", None, yes, survey)
     for line in found.lines(task if task and task in TASKS else found.task):
         say(line)
+
+    if task is None and yes and found.task == "mlm" and found.left_out:
+        for line in found.left_out:
+            say(line)
+        raise DataError(
+            f"{found.source}: no label found; --task names what is to be learned: classification "
+            "of a field called label, mlm of the text alone"
+        )
 
     def task_of(name: str) -> str:
         check_task(name)
@@ -140,7 +148,8 @@ def _converted(model: str, known: Candidate, length: int) -> tuple[str, list[str
     if known.length is not None and known.length >= length:
         return model, []
     length = max(length, known.shortest)
-    name = f"{Path(model).name}-{length}"
+    path = Path(model)
+    name = f"{path.parent.name if path.name == 'model' else path.name}-{length}".lstrip("-")
     arguments = f"{shlex.quote(model)} {shlex.quote(name)} --max-length {length}"
     return f"./{name}", [f"ldt convert {arguments}"]
 

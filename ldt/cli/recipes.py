@@ -93,8 +93,11 @@ def schema(
     say(json.dumps(schema(task), indent=2), console=stdout)
 
 
-def new_file(target: Path, overwrite: bool) -> Path:
+def new_file(target: Path, overwrite: bool, other: str = "") -> Path:
     """The path of a recipe that is to be written.
+
+    Args:
+        other: further words on what would do where there is one.
 
     Raises:
         UserError: in a folder that is missing, or there is such a file and it is to stay.
@@ -103,7 +106,7 @@ def new_file(target: Path, overwrite: bool) -> Path:
     if not target.parent.is_dir():
         raise UserError(f"{target.parent}: no such folder; make it or name another file")
     if not overwrite and (target.exists() or target.is_symlink()):
-        raise UserError(f"{target} exists already; --overwrite replaces it")
+        raise UserError(f"{target} exists already; --overwrite replaces it{other and f', {other}'}")
     return target
 
 

@@ -232,7 +232,7 @@ class EncoderPredictor(Decoder):
             if values.dtype.kind == "i":
                 same = sum(map(_same_tokens, lowered[name], values))
                 log.info(
-                    f"{precision} against fp32 on the first {plural(len(values), 'window')}: the "
+                    f"{precision} against fp32 on the first {plural(len(values), 'input')}: the "
                     f"{name} are the same in {same}"
                 )
                 continue
@@ -241,7 +241,7 @@ class EncoderPredictor(Decoder):
                 continue
             same = int((lowered[name].argmax(1) == values.argmax(1)).sum())
             log.info(
-                f"{precision} against fp32 on the first {plural(len(values), 'window')}: the "
+                f"{precision} against fp32 on the first {plural(len(values), 'input')}: the "
                 f"highest of the {name} is the same in {same}; they are "
                 f"{np.abs(lowered[name] - values)[real].max():.2g} off at most, and range from "
                 f"{values[real].min():.2g} to {values[real].max():.2g}"
@@ -301,7 +301,7 @@ def too_large(
     elif fitted:
         advice += f", {fitted:,} tokens went in"
     return ResourceError(
-        f"out of memory on {device} with {plural(len(features), 'window')} of up to "
+        f"out of memory on {device} with {plural(len(features), 'input')} of up to "
         f"{longest:,} tokens{wanted}; {advice}"
     )
 

@@ -88,10 +88,10 @@ class Counts:
         return True
 
     def rate(self) -> str:
-        """Text for people: documents, windows, tokens, tokens a second."""
+        """Text for people: documents, inputs, tokens, tokens a second."""
         seconds = time.monotonic() - self.started
         return (
-            f"{plural(self.documents, 'document')}, {plural(self.windows, 'window')}, "
+            f"{plural(self.documents, 'document')}, {plural(self.windows, 'input')}, "
             f"{plural(self.tokens, 'token')} in {seconds:.1f} s "
             f"({self.tokens / max(seconds, 1e-9):,.0f} tokens/s)"
         )

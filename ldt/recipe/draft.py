@@ -23,6 +23,7 @@ STRIDES = {
     **dict.fromkeys(("squad", "triviaqa", "qasper", "passage_qa"), 128),
     "token_classification": 32,
 }
+SHARES = (0.1, 0.2, 0.3)  # to evaluate on
 NARROW = 512  # width below which a model learns at a higher rate
 _WIDTH = 98  # of the comments
 
@@ -125,9 +126,10 @@ def _data_keys(found: Survey, task: str, max_length: int, tokens: list[int]) -> 
     if found.eval:
         yield Key("data", "eval", found.eval)
     else:
-        yield Key("data", "eval_fraction", 0.1)
+        yield Key("data", "eval_fraction", *_share(found, task))
     name = found.document(task)
-    if name == found.text and name != TASKS[task].document and not found.format:
+    named = found.format or found.keys.get("text_files") == name
+    if name == found.text and name != TASKS[task].document and not named:
         yield Key("data", "text", name)
     if TASKS[task].kind == "examples":
         if task == "classification" and found.labels:
@@ -144,6 +146,20 @@ def _data_keys(found: Survey, task: str, max_length: int, tokens: list[int]) -> 
             yield Key("data", "stride", stride)
     else:
         yield Key("data", "tokens_per_step", 16 * max_length)
+
+
+def _share(found: Survey, task: str) -> tuple[float, str]:
+    """The share to evaluate on that can have some of each class, and what was seen."""
+    counts = found.labels.counts if task == "classification" and found.labels else {}
+    rarest = min((count for count in counts.values() if count > 1), default=None)
+    if rarest is None:
+        return SHARES[0], ""
+    share = next((each for each in SHARES if each * rarest >= 1), SHARES[-1])
+    size = round(share * len(found.examples))
+    return share, (
+        f"Here {size:,} of {len(found.examples):,} documents; the rarest class that can be in both "
+        f"parts has {rarest:,}."
+    )
 
 
 def _training_keys(found: Survey, task: str, width: int | None) -> Iterator[Key]:

@@ -10,10 +10,12 @@ from typing import Any
 from ldt.data.labels import MOST_CODES
 from ldt.data.options import DataSection
 from ldt.data.records import Example
-from ldt.errors import UserError, first_line, listed
+from ldt.data.yes_no import are_flags, flag_word
+from ldt.errors import UserError, first_line, listed, shown
 from ldt.tasks.classification import REGRESSION, Classification
 
 MOST_CLASSES = 50  # a field of more different values holds no classes
+_LONG = 60  # characters of a cell that is no class
 
 # Ways to read labels, tried in this order: keys of `task:`, and of `data:` where it has them.
 _READINGS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
@@ -24,7 +26,6 @@ _READINGS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({}, {"label_separator": ";"}),
 )
 _NAMES = "label labels class classes category categories target group topic sentiment y".split()
-_FLAGS = {"true", "false", "0", "1"}
 _SPLITS = {"train", "training", "dev", "valid", "validation", "val", "eval", "test"}
 _DATE = re.compile(r"\d{4}-\d\d|\d\d?[./]\d\d?[./]\d")
 
@@ -34,7 +35,7 @@ class Labels:
     """Labels of a file, and how they are read.
 
     Args:
-        path: the field, or those with true or false.
+        path: the field, or those of yes and no.
         task, data: keys of a recipe by which they are read, if it takes any.
         counts: records of each class; none of numbers.
         trouble: why they cannot be learned from as they are.
@@ -52,8 +53,8 @@ class Labels:
 
     def words(self) -> str:
         """What kind of labels they are."""
-        if self.trouble or not self.counts:
-            return self.trouble or "numbers"
+        if not self.counts:
+            return "numbers"
         counts = self.counts.most_common()
         shown = listed(counts, 6, lambda pair: f"{pair[0]} ({pair[1]:,})")
         return f"{len(counts):,} classes: {shown}"
@@ -95,10 +96,11 @@ def _are_codes(cells: Sequence[str]) -> bool:
         return False
 
 
-def label_field(
+def label_fields(
     columns: dict[str, list[Any]], text: str | None, count: int
-) -> str | list[str] | None:
-    """The field of the labels, by its name, else by its values; several of true and false.
+) -> list[str | list[str]]:
+    """The fields that may hold the labels, the likeliest first: one of such a name, several of yes
+    and no; where none has such a name those with few values, the fewest first.
 
     Args:
         columns: values by field.
@@ -106,21 +108,48 @@ def label_field(
         count: number of records; a field that some of them lack has no labels.
     """
     whole = {
-        name: values
-        for name, values in columns.items()
-        if name != text and len(values) == count and None not in values
+        name: values for name, values in columns.items() if name != text and len(values) == count
     }
-    named = {name.lower(): name for name in whole}
-    for name in _NAMES:
-        if name in named:
-            return named[name]
-    flags = [name for name, values in whole.items() if _are_flags(values)]
-    if len(flags) > 1:
-        return flags
-    few = {name: len(_distinct(values)) for name, values in whole.items()}
+    full = {name: values for name, values in whole.items() if None not in values}
+    named = {name.lower(): name for name in full}
+    flags = [n for n, values in whole.items() if are_flags(values) and len(_words(values)) > 1]
+    blank = any("" in _words(whole[name]) for name in flags)
+    few = {name: len(_distinct(values)) for name, values in full.items()}
     most = min(MOST_CLASSES, count // 2)
     fits = [name for name, different in few.items() if 1 < different <= most]
-    return min(fits, key=few.__getitem__, default=None)
+    several: list[str | list[str]] = [flags] if len(flags) > 1 or blank else []
+    called = [named[name] for name in _NAMES if name in named][:1]
+    return [*called, *several, *([] if called else sorted(fits, key=few.__getitem__))]
+
+
+def left_out(columns: dict[str, list[Any]], taken: Sequence[str], count: int) -> list[str]:
+    """Lines that say which fields are no labels, and why.
+
+    Args:
+        columns: values by field.
+        taken: fields that are the text, the id or labels.
+        count: number of records.
+    """
+    why: dict[str, list[str]] = {}
+    for name, values in columns.items():
+        if name in taken:
+            continue
+        different = {str(value) for value in values}
+        if len(values) < count:
+            reason = "not in every record"
+        elif len(different) == 1:
+            reason = "blank everywhere" if not different.pop().strip() else "always the same"
+            reason += "" if reason[0] == "b" else f", {shown(values[0])}"
+        elif are_flags(values):
+            reason = "yes and no, beside the label"
+        elif max(map(len, different)) > _LONG:
+            reason = "text"
+        elif len(different) > min(MOST_CLASSES, count // 2):
+            reason = "too many different values"
+        else:
+            reason = "other values"
+        why.setdefault(reason, []).append(name)
+    return [f"left out, {reason}: {listed(names, 8, str)}" for reason, names in why.items()]
 
 
 def _distinct(values: list[Any]) -> set[str | bool]:
@@ -132,6 +161,5 @@ def _distinct(values: list[Any]) -> set[str | bool]:
     return set() if set(items) <= _SPLITS else set(items)
 
 
-def _are_flags(values: list[Any]) -> bool:
-    words = {str(value).lower() for value in values}
-    return len(words) == 2 and words <= _FLAGS
+def _words(values: list[Any]) -> set[str | None]:
+    return {flag_word(value) for value in values}

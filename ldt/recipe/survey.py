@@ -13,8 +13,9 @@ from ldt.data import corpus, evidence, formats, records, streams, strict_json
 from ldt.data.formats.recognition import recognised
 from ldt.data.options import CorpusSection, DataSection
 from ldt.data.records import Example
+from ldt.data.text_files import SUFFIXES
 from ldt.errors import DataError, UserError, listed, plural
-from ldt.recipe.label_survey import Labels, label_field, labels
+from ldt.recipe.label_survey import Labels, label_fields, labels, left_out
 from ldt.tasks import TASKS
 
 MOST = 2_000  # records that are looked at
@@ -37,12 +38,13 @@ SIGNS: dict[str, tuple[str, ...]] = {
 }
 # The tasks of layouts that are not called so.
 _TASKS = {
+    **dict.fromkeys(formats.lexglue.TASKS, "classification"),
     "conll": "token_classification",
     "contractnli": "evidence_classification",
     "nq": "passage_qa",
     "tydiqa": "passage_qa",
 }
-_OF_ANY = ("label-studio",)  # layouts whose fields say which task
+_OF_ANY = ("label-studio", "doccano")  # layouts whose fields say which task
 # Ways to read a file, tried in this order: keys of `data:`, where it has them.
 _READINGS: tuple[dict[str, Any], ...] = ({}, {"encoding": "cp1252"})
 _IDS = "id doc_id document_id uid uuid key name file filename".split()
@@ -65,6 +67,7 @@ class Survey:
         labels: those of a field that seems to hold classes.
         id: field of the ids, if it is not ``id``.
         eval: file beside it to evaluate on.
+        left_out: lines on fields that are no labels, and why.
         columns: values by field.
         keys: further keys of ``data:`` by which the file is read.
     """
@@ -78,6 +81,7 @@ class Survey:
     labels: Labels | None = None
     id: str | None = None
     eval: str | None = None
+    left_out: Sequence[str] = ()
     columns: dict[str, list[Any]] = field(default_factory=dict)
     keys: dict[str, Any] = field(default_factory=dict)
 
@@ -111,7 +115,9 @@ class Survey:
             longer = _longest(self.columns, list)
             if longer and sum(map(len, documents)) < _letters(self.columns[longer]):
                 yield f"{longer} is longer, but a list; text is read where it is one a record"
-            yield f"label: {self.labels.name()}, {self.labels.words()}"
+            if not self.labels.trouble:
+                yield f"label: {self.labels.name()}, {self.labels.words()}"
+            yield from self.left_out
 
 
 def survey(source: str) -> Survey:
@@ -126,30 +132,46 @@ def survey(source: str) -> Survey:
     if _is_plain(source):
         return Survey(source, None, "mlm", texts=_plain_texts(source))
     layout = None if source.startswith("hf:") else _layout(source)
-    examples, keys = _read(source, layout)
+    examples, keys = _read(source, layout, _beside_evidence(source, layout))
     if not examples:
         raise DataError(f"{source}: no records in it")
+    columns = _columns(examples)
+    if layout is None and (layout := _layout_of_lines(columns)):
+        if layout != "summarization":
+            examples, keys = _read(source, layout, keys)
+            columns = _columns(examples)
+    elif layout is None and (name := _file_field(examples, columns)):
+        examples, keys = _read(source, None, keys | {"text_files": name})
+        columns = _columns(examples)
+    text = keys.get("text_files") or _longest(columns)
+    found = layout is None or layout in _OF_ANY or _TASKS.get(layout) == "classification"
+    fields = label_fields(columns, text, len(examples)) if found else []
+    read = [labels(examples, path) for path in fields]
+    best = next((each for each in read if not each.trouble), read[0] if read else None)
+    id = None if layout else _id(columns, len(examples))
+    paths = best.path if best and isinstance(best.path, list) else [best.path if best else ""]
+    taken = [*paths, str(text), id or "id"]
+    return Survey(
+        source,
+        layout,
+        _task(layout, columns, text, bool(best)),
+        examples,
+        text=text,
+        labels=best,
+        id=id,
+        eval=_beside(source),
+        left_out=left_out(columns, taken, len(examples)) if found else (),
+        columns=columns,
+        keys=keys,
+    )
+
+
+def _columns(examples: Sequence[Example]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {}
     for example in examples:
         for name, value in example.fields.items():
             columns.setdefault(name, []).append(value)
-    if layout is None and _is_summarized(columns):
-        layout = "summarization"
-    text = _longest(columns)
-    found = layout is None or layout in _OF_ANY
-    path = label_field(columns, text, len(examples)) if found else None
-    return Survey(
-        source,
-        layout,
-        _task(layout, columns, text, bool(path)),
-        examples,
-        text=text,
-        labels=labels(examples, path) if path else None,
-        id=None if layout else _id(columns, len(examples)),
-        eval=_beside(source),
-        columns=columns,
-        keys=keys,
-    )
+    return columns
 
 
 def _most(layout: str | None) -> int:
@@ -157,12 +179,16 @@ def _most(layout: str | None) -> int:
     return PAGES if _TASKS.get(str(layout)) == "passage_qa" else MOST
 
 
-def _read(source: str, layout: str | None) -> tuple[list[Example], dict[str, Any]]:
-    """The first records, and the keys of ``data:`` by which they are read, if it takes any."""
+def _read(
+    source: str, layout: str | None, known: dict[str, Any]
+) -> tuple[list[Example], dict[str, Any]]:
+    """The first records, and the keys of ``data:`` by which they are read, if it takes any.
+
+    Args:
+        known: some of the keys.
+    """
     found = []
-    for keys in _READINGS:
-        if not set(keys) <= set(DataSection.model_fields):
-            continue
+    for keys in ({**known, **reading} for reading in _READINGS):
         data = DataSection.model_validate({"format": layout, **keys})
         try:
             return list(itertools.islice(formats.read(source, data), _most(layout))), keys
@@ -258,10 +284,45 @@ def _task(
     return "classification" if has_labels else "mlm"
 
 
-def _is_summarized(columns: dict[str, list[Any]]) -> bool:
-    """True for documents with summaries that have other names than ``text`` and ``summary``."""
+def _layout_of_lines(columns: dict[str, list[Any]]) -> str | None:
+    """The layout of lines or of a table that have the fields of a published one, or of an export.
+
+    Documents with summaries are one if these have other names than ``text`` and ``summary``.
+    """
+    if formats.doccano.has_spans(columns):
+        return "doccano"
+    for name, part in formats.lexglue.TASKS.items():
+        classes = {str(each) for value in columns.get(part.raw, ()) for each in _items(value)}
+        if classes & set(part.classes) and {"text", "facts"} & set(columns):
+            return name
     pairs = [pair for pair in formats.summarization.PAIRS.items() if set(pair) <= set(columns)]
-    return bool(pairs) and pairs[0][0] != "text" and not _NAMED & set(columns)
+    named = pairs and pairs[0][0] != "text" and not _NAMED & set(columns)
+    return "summarization" if named else None
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _file_field(examples: Sequence[Example], columns: dict[str, list[Any]]) -> str | None:
+    """The field whose cells are names of text files that are there."""
+    for name, values in columns.items():
+        called = [str(value) for value in values if records.suffix(str(value)) in SUFFIXES]
+        if len(called) == len(examples) and all(
+            example.folder and os.path.isfile(os.path.join(example.folder, file.strip()))
+            for example, file in zip(examples, called, strict=True)
+        ):
+            return name
+    return None
+
+
+def _beside_evidence(source: str, layout: str | None) -> dict[str, Any]:
+    """The folder of the documents that a file of TriviaQA names, where it lies as published."""
+    if layout == "triviaqa":
+        for folder in Path(source).absolute().parents[:2]:
+            if (folder / "evidence").is_dir():
+                return {"evidence": os.path.relpath(folder / "evidence")}
+    return {}
 
 
 def _has_places(answers: list[Any]) -> bool:
@@ -332,6 +393,11 @@ def check_fields(found: Survey, task: str) -> None:
         missing = ["label"]
     if found.columns and found.document(task) is None:
         missing.append(TASKS[task].document)
+    if task == "classification" and found.labels and found.labels.trouble:
+        raise DataError(
+            f"{found.source}: no label that can be learned: {found.labels.trouble}; mend the file, "
+            "or a recipe says how the label is read"
+        )
     if missing:
         has = listed(found.columns) if found.columns else "plain text"
         raise UserError(

@@ -281,6 +281,7 @@ class App:
 
     def _info(self) -> dict[str, Any]:
         served, precision = self.served, self.served.precision
+        chunked = served.recipe.data.overflow == "windows"
         return {
             "model_id": served.name,
             "model_sha": served.sha,
@@ -289,7 +290,8 @@ class App:
             "model_type": {_kind(served): shapes.labels(served)},
             "task": served.task.name,
             "max_concurrent_requests": self.limits.places,
-            "max_input_length": None,  # longer documents are read in chunks
+            # None where longer documents are read in chunks.
+            "max_input_length": None if chunked else served.predictor.max_length,
             "max_chunk_length": served.predictor.max_length,
             "max_batch_tokens": served.batch_tokens,
             "max_batch_requests": None,

@@ -230,7 +230,7 @@ def _data(kind: str, results: dict[str, Any]) -> str:
     sets = results["data"]
     cells: list[tuple[str, ...]]
     if kind == "examples":
-        head = ["documents", "tokens: median / p95 / longest", "in windows", "cut off"]
+        head = ["documents", "tokens: median / p95 / longest", "in chunks", "cut off"]
         cells = [
             (
                 f"{item['documents']:,}",

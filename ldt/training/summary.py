@@ -116,7 +116,7 @@ def length_report(features: Iterable[Feature], *, max_length: int, window: int) 
     if windowed:
         lines.append(
             f"{share(windowed)} have more than {max_length:,} tokens and are read in "
-            f"windows, {inputs:,} inputs in all"
+            f"chunks, {inputs:,} inputs in all"
         )
     if truncated:
         lines.append(f"{share(truncated)} are cut off: their last tokens are not read")
@@ -215,7 +215,7 @@ def labelled_data(
     table = Table("tokens", *[Column(name, justify="right") for name in reports])
     for row in ("documents", "median", "p95", "longest", "inputs"):
         table.add_row(row, *[f"{getattr(report, row):,}" for report in reports.values()])
-    table.add_row("in windows", *[f"{report.windowed:,}" for report in reports.values()])
+    table.add_row("in chunks", *[f"{report.windowed:,}" for report in reports.values()])
     table.add_row("cut off", *[f"{report.truncated:,}" for report in reports.values()])
     lines = [f"{name}: {line}" for name, report in reports.items() for line in report.lines]
     notices = [Notice("\n".join(lines), table)]

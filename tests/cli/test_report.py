@@ -96,7 +96,7 @@ def test_the_model_of_a_run_answers_its_evaluation_set(ldt, run, tmp_path):
     assert out.startswith("run/report.html\n")
     assert " of 3 documents are answered rightly. Its accuracy is " in out
     assert "run: answering dev.jsonl\n" in err
-    assert "3 documents, 3 windows" in err
+    assert "3 documents, 3 inputs" in err
     page = (run / "report.html").read_text("utf-8")
     assert "Evaluation at the end of the training" in page
     assert "dev.jsonl:3" in page

@@ -161,7 +161,7 @@ def test_a_document_is_classified_with_its_passages_where_they_are(server, opene
     assert server.asked[0][:2] == ("/answer", {"text": TEXT, "passages": 3})
     assert shown.locator("#verdict").inner_text() == "lease"
     assert shown.locator("#model").inner_text() == "contracts"
-    assert "read in 3 windows" in shown.locator("#status").inner_text()
+    assert "read in 3 chunks" in shown.locator("#status").inner_text()
     assert shown.locator("tbody th").all_inner_texts() == ["lease", "loan"]
     assert marks(shown, "passage") == ["pays\n", "rent", " in May."]
     whole = shown.locator(".document").evaluate(
@@ -238,6 +238,28 @@ def test_each_task_is_asked_at_its_route(
 
 
 @pytest.mark.browser
+def test_a_model_that_cuts_documents_off_says_so_and_can_be_told_to(server, opened):
+    server.info = INFO | {"max_input_length": 4096}
+    server.answers["answer"] = lambda body: (
+        (200, LABELLED | {"windows": 1})
+        if body.get("truncate")
+        else (
+            422,
+            {"error": "input 1: 9 of 13 tokens would not be read", "error_type": "Validation"},
+        )
+    )
+    shown = opened()
+    assert "Documents of up to 4,096 tokens are read." in shown.locator("#about").inner_text()
+    shown.fill("#text", TEXT)
+    shown.locator("#ask:not([disabled])").click()
+    shown.locator("#problem:not([hidden])").wait_for()
+    shown.locator("#truncate").check()
+    ask(shown)
+    assert server.asked[-1][1]["truncate"] is True
+    server.info = INFO
+    assert opened().locator("#truncate").is_hidden()
+
+
 def test_a_task_without_a_form_takes_records(server, opened):
     server.info = INFO | {"task": "qasper"}
     server.answers["answer"] = lambda body: (200, {"answer": "yes"})

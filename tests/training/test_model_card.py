@@ -66,7 +66,7 @@ TRAINING = {
     [
         "| macro_f1 | 81.23 | 40.00 (always 'a\\|b') |",
         "| loss | 0.5000 |  |",
-        "- Longer documents than 4,096 tokens are read in windows whose answers are merged: "
+        "- Longer documents than 4,096 tokens are read in chunks whose answers are merged: "
         "nothing in one window sees the text of another.",
         "- The results are of 99 documents that also decided on the best step, so they are a "
         "little too good; a test set that was never looked at tells more.",
@@ -139,7 +139,7 @@ def test_the_picture_of_the_pattern_is_told_in_words(facts, said):
     assert "pattern.svg" not in card(TASK, RESULTS, CONFIG, TRAINING, "r")
 
 
-WINDOWS = "read in windows"
+WINDOWS = "read in chunks"
 
 
 @pytest.mark.parametrize(

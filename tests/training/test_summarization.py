@@ -266,7 +266,7 @@ def test_answers_say_what_was_not_read_and_what_has_no_end(recipe, caplog):
     assert none["empty"]
     assert all(each["summary_tokens"] <= 6 for each in answers())
     assert all(each["unfinished"] for each in answers() if each["summary_tokens"] >= 5)
-    assert "bf16 against fp32 on the first 3 windows: the sequences are the same in" in caplog.text
+    assert "bf16 against fp32 on the first 3 inputs: the sequences are the same in" in caplog.text
 
 
 def test_summaries_without_words_are_warned_of(recipe, caplog):

@@ -213,7 +213,7 @@ def test_the_report_counts_documents_windows_and_cuts():
     assert (report.median, report.p95, report.longest) == (8, 4003, 5000)
     assert report.lines == [
         "5 documents: 8 tokens in the median, 4,003 at the 95th percentile, 5,000 in the longest",
-        "2 (40%) have more than 8 tokens and are read in windows, 7 inputs in all",
+        "2 (40%) have more than 8 tokens and are read in chunks, 7 inputs in all",
         "1 (20%) are cut off: their last tokens are not read",
         "1 (20%) are empty",
     ]
@@ -300,7 +300,7 @@ def test_the_table_of_lengths_fits_a_narrow_terminal(width):
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
     assert re.search(r"longest +│ +1,234,567 │ +1,234,567", text)
-    for head in ("documents", "median", "p95", "inputs", "in windows", "cut off", "train", "eval"):
+    for head in ("documents", "median", "p95", "inputs", "in chunks", "cut off", "train", "eval"):
         assert head in text
 
 

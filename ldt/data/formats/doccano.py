@@ -3,8 +3,9 @@
 Places are units of UTF-16, as its editor counts them unless a project counts grapheme clusters.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from ldt.data import records
 from ldt.data.formats.annotated import Annotated, labelled
@@ -25,6 +26,17 @@ def named(examples: Iterable[Example], data) -> Iterator[Example]:
         DataError: labels of another form, or a span that is not in the text.
     """
     yield from labelled([_annotated(example, data) for example in examples])
+
+
+def has_spans(columns: Mapping[str, Iterable[Any]]) -> bool:
+    """Tell whether fields by name have spans as this export writes them."""
+    return any(
+        (isinstance(item, dict) and "start_offset" in item)
+        or (isinstance(item, list) and [type(each) for each in item] == [int, int, str])
+        for key in KEYS
+        for value in columns.get(key, ())
+        for item in (value if isinstance(value, list) else ())
+    )
 
 
 def _annotated(example: Example, data) -> Annotated:
