@@ -5,6 +5,7 @@ embeddings, added up over a passage; ``occlusion`` (Zeiler and Fergus 2014, arXi
 the logit falls where nobody attends to the passage. Torch is imported when a model explains.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ from typing import Any, Literal
 import numpy as np
 
 from ldt.data.features import Feature
+from ldt.data.heartbeat import Heartbeat, reported
 from ldt.data.records import Example
 from ldt.data.sentences import Unit
-from ldt.errors import ModelError, UserError, listed, out_of_memory
+from ldt.errors import ModelError, UserError, listed, out_of_memory, plural
 from ldt.inference.faithfulness import faithfulness
 from ldt.inference.group import batches
 from ldt.inference.hiding import hiding
@@ -24,6 +26,9 @@ from ldt.inference.runtimes import RUNTIMES, Runtime
 from ldt.tasks.base import AnyTask, Outputs, Task
 from ldt.tasks.explained import Reading, Target
 
+log = logging.getLogger("ldt")
+
+MANY = 5  # labels of an answer from which on it is told what explaining them takes
 By = Literal["gradient", "occlusion", "chunks"]
 METHODS: tuple[By, ...] = ("gradient", "occlusion", "chunks")
 _OF_CHUNK = ("label", "answer", "score", "scores")  # keys of an answer that a chunk has too
@@ -113,6 +118,8 @@ class Explaining:
         self.encode, self.outputs = predictor.encode, predictor.outputs
         self.max_length = predictor.max_length
         self.task: Task = predictor.task
+        self.documents, self.told = 0, False
+        self.heartbeat = Heartbeat("explaining")
         if predictor.model is not None:
             predictor.model.requires_grad_(False)  # of the weights no gradient is asked for
         known = list((getattr(predictor.config, "id2label", None) or {}).values())
@@ -139,6 +146,8 @@ class Explaining:
             more["faithfulness"] = faithfulness(more["passages"], reading, chunks, *args)
         if self.wanted.chunks:
             more["chunks"] = self._chunks(answer, outputs, example, features, reading)
+        self.documents += 1
+        self.heartbeat(self.documents)
         return answer | more
 
     def _passages(
@@ -156,6 +165,13 @@ class Explaining:
                 spans = [reading.span(*features[row]["read"][1:]) for row in target.rows]
                 found += _best(target, target.logits(outputs), spans, reading, self.wanted.number)
             return found
+        if self.wanted.by == "gradient" and len(targets) >= MANY and not self.told:
+            self.told = True
+            log.info(
+                "passages: %s in one answer, and a backward pass for each and every input; "
+                "--passages-of LABEL explains fewer, --passages-by chunks takes no pass",
+                plural(len(targets), "label"),
+            )
         score = {"gradient": gradients, "occlusion": occlusions}[self.wanted.by]
         scores = score(
             self.predictor, features, outputs, reading, targets, self.wanted.batch_tokens
@@ -256,7 +272,8 @@ def _gradient_by_input(
             logits = predictor.model(**inputs).logits.float()
             (leaf,) = leaves  # [total, width]: the real tokens, row after row
             found = []
-            for place, (index, weight) in enumerate(zip(indices, weights, strict=True)):
+            logits_of = list(zip(indices, weights, strict=True))
+            for place, (index, weight) in enumerate(reported(logits_of, "explaining", "labels")):
                 total = (logits[:, index] * logits.new_tensor(weight)).sum()
                 more = place + 1 < len(indices)
                 (gradient,) = torch.autograd.grad(total, leaf, retain_graph=more)
@@ -315,9 +332,8 @@ def occlusions(
             hidden.append((passage, row, first + np.flatnonzero(owners[start:end] == passage)))
     parts = [(features[row], tokens) for _, row, tokens in hidden]
     changed: dict[int, dict[int, Outputs]] = {}  # by passage and row
-    for (passage, row, _), result in zip(
-        hidden, hiding(predictor, parts, batch_tokens), strict=True
-    ):
+    runs = reported(hiding(predictor, parts, batch_tokens), "explaining", "runs", total=len(parts))
+    for (passage, row, _), result in zip(hidden, runs, strict=True):
         changed.setdefault(passage, {})[row] = result
     scores = np.full((len(targets), len(reading.passages)), np.nan)
     for passage, rows in changed.items():

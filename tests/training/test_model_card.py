@@ -67,7 +67,7 @@ TRAINING = {
         "| macro_f1 | 81.23 | 40.00 (always 'a\\|b') |",
         "| loss | 0.5000 |  |",
         "- Longer documents than 4,096 tokens are read in chunks whose answers are merged: "
-        "nothing in one window sees the text of another.",
+        "nothing in one chunk sees the text of another.",
         "- The results are of 99 documents that also decided on the best step, so they are a "
         "little too good; a test set that was never looked at tells more.",
         "| `num_train_epochs` | 3 |",
