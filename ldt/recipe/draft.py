@@ -24,6 +24,7 @@ STRIDES = {
     "token_classification": 32,
 }
 SHARES = (0.1, 0.2, 0.3)  # to evaluate on
+FEWEST = 5  # records to evaluate on, where there are so few
 NARROW = 512  # width below which a model learns at a higher rate
 _WIDTH = 98  # of the comments
 
@@ -150,16 +151,15 @@ def _data_keys(found: Survey, task: str, max_length: int, tokens: list[int]) -> 
 
 def _share(found: Survey, task: str) -> tuple[float, str]:
     """The share to evaluate on that can have some of each class, and what was seen."""
-    counts = found.labels.counts if task == "classification" and found.labels else {}
-    rarest = min((count for count in counts.values() if count > 1), default=None)
-    if rarest is None:
+    if not found.examples:
         return SHARES[0], ""
-    share = next((each for each in SHARES if each * rarest >= 1), SHARES[-1])
-    size = round(share * len(found.examples))
-    return share, (
-        f"Here {size:,} of {len(found.examples):,} documents; the rarest class that can be in both "
-        f"parts has {rarest:,}."
-    )
+    count = len(found.examples)
+    counts = found.labels.counts if task == "classification" and found.labels else {}
+    rarest = min((each for each in counts.values() if each > 1), default=count)
+    least = min(rarest, count / FEWEST)  # of which one at least is to be evaluated on
+    share = next((each for each in SHARES if each * least >= 1), SHARES[-1])
+    rare = f"; the rarest class that can be in both parts has {rarest:,}" if counts else ""
+    return share, f"Here {share * count:,.0f} of {count:,} records{rare}."
 
 
 def _training_keys(found: Survey, task: str, width: int | None) -> Iterator[Key]:

@@ -49,7 +49,7 @@ class Labels:
 
     def name(self) -> str:
         """The field, or all of them."""
-        return self.path if isinstance(self.path, str) else ", ".join(self.path)
+        return self.path if isinstance(self.path, str) else listed(self.path, 8, str)
 
     def words(self) -> str:
         """What kind of labels they are."""

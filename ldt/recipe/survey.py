@@ -132,7 +132,7 @@ def survey(source: str) -> Survey:
     if _is_plain(source):
         return Survey(source, None, "mlm", texts=_plain_texts(source))
     layout = None if source.startswith("hf:") else _layout(source)
-    examples, keys = _read(source, layout, _beside_evidence(source, layout))
+    examples, keys = _read(source, layout, {})
     if not examples:
         raise DataError(f"{source}: no records in it")
     columns = _columns(examples)
@@ -144,6 +144,8 @@ def survey(source: str) -> Survey:
         examples, keys = _read(source, None, keys | {"text_files": name})
         columns = _columns(examples)
     text = keys.get("text_files") or _longest(columns)
+    if layout in formats.lexglue.TASKS:
+        text = "text"  # which may be a list of paragraphs
     found = layout is None or layout in _OF_ANY or _TASKS.get(layout) == "classification"
     fields = label_fields(columns, text, len(examples)) if found else []
     read = [labels(examples, path) for path in fields]
@@ -314,15 +316,6 @@ def _file_field(examples: Sequence[Example], columns: dict[str, list[Any]]) -> s
         ):
             return name
     return None
-
-
-def _beside_evidence(source: str, layout: str | None) -> dict[str, Any]:
-    """The folder of the documents that a file of TriviaQA names, where it lies as published."""
-    if layout == "triviaqa":
-        for folder in Path(source).absolute().parents[:2]:
-            if (folder / "evidence").is_dir():
-                return {"evidence": os.path.relpath(folder / "evidence")}
-    return {}
 
 
 def _has_places(answers: list[Any]) -> bool:

@@ -63,7 +63,7 @@ def test_a_short_model_is_converted_first(init, minilm):
         "--data", "contracts.csv", "--model", str(minilm), "--max-length", "1024", "--yes"
     )
     assert code == 0
-    name = f"{minilm.name}-1024"
+    name = f"{minilm.parent.name if minilm.name == 'model' else minilm.name}-1024"
     assert f"  ldt convert {minilm} {name} --max-length 1024\n" in said
     assert load("recipe.yaml").model.path == f"./{name}"
 
@@ -104,10 +104,110 @@ def test_what_cannot_be_asked_or_used_is_one_line(init, arguments, line):
 def test_a_recipe_is_not_replaced_unless_told(init):
     Path("recipe.yaml").write_text("mine")
     given = ("contracts.csv", "--yes", "--model", "nobody/small")
-    assert init(*given) == (2, "error: recipe.yaml exists already; --overwrite replaces it\n")
+    said = "recipe.yaml exists already; --overwrite replaces it, --output NAME keeps it"
+    assert init(*given) == (2, f"error: {said}\n")
     assert Path("recipe.yaml").read_text() == "mine"
     assert init(*given, "--overwrite")[0] == 0
     assert Path("recipe.yaml").read_text() != "mine"
+
+
+def table(columns, rows, name="t.csv", encoding="cp1252"):
+    lines = [";".join(columns), *(";".join(map(str, row)) for row in rows)]
+    Path(name).write_text("\n".join(lines), encoding)
+
+
+def test_columns_of_x_become_the_classes_and_what_is_left_out_is_said(init, tiny_longformer):
+    marks = [("x" if n % 2 else "", "X" if n % 3 else "", "x", "", f"n{n}") for n in range(20)]
+    rows = [(f"V-{n}", f"Verträge {WORDS * 6}{n}", *each) for n, each in enumerate(marks)]
+    table(["Doc_Id", "Volltext", "Cap", "Audit", "Parties", "Escrow", "Note"], rows)
+    given = ("--model", str(tiny_longformer), "--max-length", "64", "--yes")
+    code, said = init("t.csv", *given)
+    assert code == 0, said
+    assert said.splitlines()[-8:-3] == [
+        "text: Volltext, some 87 tokens on average",
+        "label: Cap, Audit, 2 classes: Audit (13), Cap (10)",
+        "left out, always the same, 'x': Parties",
+        "left out, blank everywhere: Escrow",
+        "left out, too many different values: Note",
+    ]
+    recipe = load("recipe.yaml")
+    assert (recipe.data.label, recipe.data.id) == (["Cap", "Audit"], "Doc_Id")
+    assert recipe.data.eval_fraction == 0.3  # of 20
+    assert ldt("finetune", "recipe.yaml", "--dry-run").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "label"),
+    [
+        (("x", ""), ["Cap"]),  # blank is no, which a single field cannot say
+        (("ja", "nein"), "Cap"),
+        (("", "x"), ["Cap"]),
+    ],
+)
+def test_one_column_of_yes_and_no_is_a_label(init, words, label):
+    table(["body", "Cap"], [(f"{WORDS * 6}{n}", words[n % 2]) for n in range(12)])
+    assert init("t.csv", "--model", "nobody/small", "--yes")[0] == 0
+    assert load("recipe.yaml").data.label == label
+
+
+def test_the_share_to_evaluate_on_is_one_that_has_the_classes(init):
+    rows = [(f"{WORDS * 6}{n}", *("x" if n % k == 0 else "" for k in (2, 8))) for n in range(40)]
+    table(["body", "Cap", "Audit"], rows)
+    assert init("t.csv", "--model", "nobody/small", "--yes")[0] == 0
+    assert load("recipe.yaml").data.eval_fraction == 0.2
+    text = " ".join(Path("recipe.yaml").read_text().replace("#", "").split())
+    assert "Here 8 of 40 records; the rarest class that can be in both parts has 5." in text
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "line"),
+    [
+        (
+            ["body", "Label"],
+            [(f"{WORDS}{n}", "a") for n in range(9)],
+            "t.csv: no label that can be learned: the training set: nothing to learn, all 9",
+        ),
+        (
+            ["body", "Note"],
+            [(f"{WORDS}{n}", f"n{n}") for n in range(9)],
+            "t.csv: no label found; --task names what is to be learned",
+        ),
+    ],
+)
+def test_without_a_label_there_is_an_error_and_no_recipe(init, columns, rows, line):
+    table(columns, rows)
+    code, said = init("t.csv", "--model", "nobody/small", "--yes")
+    assert code == 4
+    assert said.splitlines()[-1].startswith(f"error: {line}")
+    assert "written" not in said
+    assert not Path("recipe.yaml").exists()
+
+
+def test_a_column_of_text_files_is_the_text(init, tiny_longformer):
+    Path("texte").mkdir()
+    for n in range(12):
+        Path(f"texte/v{n}.txt").write_text(f"{n} {WORDS * 9}")
+    table(["Datei", "Art"], [(f"texte/v{n}.txt", "ab"[n % 2]) for n in range(12)])
+    given = ("--model", str(tiny_longformer), "--max-length", "64", "--yes")
+    code, said = init("t.csv", *given)
+    assert code == 0, said
+    recipe = load("recipe.yaml")
+    assert (recipe.data.text_files, recipe.data.text, recipe.data.label) == (
+        "Datei",
+        "Datei",
+        "Art",
+    )
+    assert ldt("finetune", "recipe.yaml", "--dry-run").returncode == 0
+    Path("texte/v3.txt").unlink()
+    done = ldt("finetune", "recipe.yaml", "--dry-run")
+    assert done.returncode == 4
+    assert "t.csv:5: field 'Datei' is 'texte/v3.txt': no such file in " in done.stderr
+
+
+def test_a_run_named_model_gives_its_own_name(init):
+    Path("mine/model").mkdir(parents=True)
+    code, said = init("contracts.csv", "--model", "mine/model", "--max-length", "64", "--yes")
+    assert "ldt convert mine/model mine-64" in said or code == 5, said
 
 
 def test_an_interruption_at_a_question_leaves_nothing(init, tmp_path):

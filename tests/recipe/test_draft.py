@@ -51,7 +51,7 @@ def test_fields_are_written_where_they_are_not_the_usual_ones(drafted):
     recipe, text = drafted(rows, "classification")
     assert (recipe.data.text, recipe.data.label, recipe.data.id) == ("body", "kind", "uid")
     assert "Here 2 classes: no (4), 1.5 yes (4)." in " ".join(text.replace("#", "").split())
-    assert recipe.data.eval_fraction == 0.1
+    assert recipe.data.eval_fraction == 0.3  # of 4 documents of each class
     usual = [{"id": n, "text": f"{n} words of it " * 9, "label": f"{n % 2}.5"} for n in range(8)]
     recipe, text = drafted(usual, "classification")
     assert recipe.task.problem == "regression"

@@ -76,13 +76,17 @@ def test_the_labels_of_an_export_say_its_task(tmp_path):
     path = tmp_path / "data.json"
     words = [
         {"type": "labels", "value": {"start": 0, "end": 3, "labels": ["A"]}},
-        {"type": "choices", "from_name": "kind", "value": {"choices": ["x"]}},
+        {"type": "choices", "from_name": "kind", "value": {"choices": []}},
     ]
     for result, task in zip(words, ("token_classification", "classification"), strict=True):
         tasks = [
             {"id": n, "data": {"text": TEXT + str(n)}, "annotations": [{"result": [result]}]}
             for n in range(4)
         ]
+        if result["type"] == "choices":
+            tasks = json.loads(json.dumps(tasks))
+            for n, each in enumerate(tasks):
+                each["annotations"][0]["result"][0]["value"]["choices"] = ["xy"[n % 2]]
         path.write_text(json.dumps(tasks), "utf-8")
         found = survey(str(path))
         assert (found.format, found.task) == ("label-studio", task)
@@ -184,7 +188,9 @@ def test_labels_that_cannot_be_learned_from_are_told(tmp_path):
     table.write_text("text,label\n" + f"{TEXT},a\n" * 4)
     found = survey(str(table))
     assert found.task == "classification"
-    assert "nothing to learn, all 4 documents" in "\n".join(found.lines("classification"))
+    assert not [line for line in found.lines("classification") if line.startswith("label")]
+    with pytest.raises(DataError, match="no label that can be learned: .*: nothing to learn, all"):
+        check_fields(found, "classification")
 
 
 def test_documents_in_files_of_their_own_are_read(tmp_path):
