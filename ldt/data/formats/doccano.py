@@ -11,21 +11,27 @@ from ldt.data import records
 from ldt.data.formats.annotated import Annotated, labelled
 from ldt.data.records import Example
 from ldt.data.utf16 import Utf16
-from ldt.errors import DataError, shown
+from ldt.errors import DataError, listed, shown
 
-KEYS = ("label", "cats", "entities")  # of its labels in a line
+# Of its labels in a line: of exports since 1.5, before it, of relations, and of the first versions.
+KEYS = ("label", "labels", "cats", "entities", "annotations")
 
 
-def named(examples: Iterable[Example], data) -> Iterator[Example]:
+def named(examples: Iterable[Example], data, exported: bool = True) -> Iterator[Example]:
     """Yield the lines with what was labelled (`ldt.data.formats.annotated.labelled`).
 
-    Spans are [start, end, label] in ``label`` or ``entities``, or objects there; classes are texts
-    in ``label`` or ``cats``, and become ``label``. Other fields stay.
+    Under any of `KEYS`, spans are [start, end, label] or objects; classes are texts, and become
+    ``label``. Other fields stay.
+
+    Args:
+        exported: whether each line has one of `KEYS`, as exports have; documents to answer for
+            need none.
 
     Raises:
-        DataError: labels of another form, or a span that is not in the text.
+        DataError: labels of another form, or none where there are to be some; a span that is not
+            in the text.
     """
-    yield from labelled([_annotated(example, data) for example in examples])
+    yield from labelled([_annotated(example, data, exported) for example in examples])
 
 
 def has_spans(columns: Mapping[str, Iterable[Any]]) -> bool:
@@ -39,8 +45,13 @@ def has_spans(columns: Mapping[str, Iterable[Any]]) -> bool:
     )
 
 
-def _annotated(example: Example, data) -> Annotated:
+def _annotated(example: Example, data, exported: bool) -> Annotated:
     """A line with its spans, and its classes."""
+    if exported and not set(KEYS) & set(example.fields):
+        raise DataError(
+            f"{example.where}: no labels: no field {', '.join(KEYS[:-1])} or {KEYS[-1]}; it has "
+            f"{listed(example.fields)}"
+        )
     fields = {name: value for name, value in example.fields.items() if name not in KEYS}
     text = records.text(example, data.text or "text")
     units = Utf16(text)
@@ -56,6 +67,13 @@ def _annotated(example: Example, data) -> Annotated:
                     spans.append(_span(start, end, name, units, example.where))
                 case {"start_offset": int(start), "end_offset": int(end), "label": str(name)}:
                     spans.append(_span(start, end, name, units, example.where))
+                case {"label": str(name)}:
+                    classes.append(name)
+                case {"label": int(number)}:
+                    raise DataError(
+                        f"{example.where}: field {key!r} has the number of a label, {number}; "
+                        "its name stands elsewhere: doccano exports names as JSONL (text labels)"
+                    )
                 case _:
                     raise DataError(
                         f"{example.where}: field {key!r}: {shown(item)}, expected a class, or "

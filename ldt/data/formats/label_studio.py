@@ -45,7 +45,7 @@ def read(file: JsonFile, data) -> Iterator[Example]:
             "annotations; Label Studio's export named JSON is that, JSON-MIN is not"
         )
     found: list[Annotated] = []
-    crowded = 0
+    crowded = of_spans = 0
     for number, task in enumerate(file.value, 1):
         name = task.get("id", number) if isinstance(task, dict) else number
         where = f"{file.name}: task {name}"
@@ -56,7 +56,10 @@ def read(file: JsonFile, data) -> Iterator[Example]:
         ]
         crowded += len(annotations) > 1
         if annotations:
-            found.append(_annotated(task, max(reversed(annotations), key=_rank), where, data))
+            chosen = max(reversed(annotations), key=_rank)
+            documents, spans = _parted(chosen["result"], where)
+            of_spans += len(spans)
+            found.append(_annotated(task, documents, where, data))
     if not found:
         raise DataError(
             f"{file.name}: {plural(len(file.value), 'task')} without an annotation; label some, "
@@ -68,6 +71,10 @@ def read(file: JsonFile, data) -> Iterator[Example]:
     if crowded:
         counts = "the ground truth counts, else the newest"
         log.info("%s: %s with several annotations: %s", file.name, plural(crowded, "task"), counts)
+    if of_spans:
+        what = "they are about the span, and no classes of the document"
+        choices = plural(of_spans, "choice")
+        log.warning("%s: %s of single spans (perRegion), left out: %s", file.name, choices, what)
     yield from labelled(found)
 
 
@@ -77,14 +84,30 @@ def _rank(annotation: dict[str, Any]) -> tuple[bool, str]:
     return annotation.get("ground_truth") is True, str(date or "")
 
 
-def _annotated(task: dict[str, Any], annotation: dict[str, Any], where: str, data) -> Annotated:
+def _parted(results: list[Any], where: str) -> tuple[list[Any], list[Any]]:
+    """The results of an annotation, and apart from them choices that were made for a span.
+
+    Such a choice has the place of its span, or the id of it alone.
+    """
+    kept: list[Any] = []
+    of_spans: list[Any] = []
+    regions = {each.get("id") for each in results if take(each, "type", str, where) != "choices"}
+    for each in results:
+        value = each.get("value")
+        placed = isinstance(value, dict) and "start" in value
+        of_span = each["type"] == "choices" and (placed or each.get("id", "") in regions)
+        (of_spans if of_span else kept).append(each)
+    return kept, of_spans
+
+
+def _annotated(task: dict[str, Any], results: list[Any], where: str, data) -> Annotated:
     """The data of a task with its spans, and the classes that were chosen for it."""
     fields = dict(take(task, "data", dict, where))
     text = _text(fields, data, where)
     units = Utf16(text)
     spans: list[tuple[int, int, str]] = []
     classes: dict[str, list[str]] = {}
-    for result in annotation["result"]:
+    for result in results:
         kind = take(result, "type", str, where)
         if kind == "hypertextlabels":
             raise DataError(f"{where}: places in HTML; spans of a Text tag are read")
@@ -98,7 +121,9 @@ def _annotated(task: dict[str, Any], annotation: dict[str, Any], where: str, dat
             start, end = _place(value, text, units, where)
             spans += [(start, end, name) for name in names]
     fields["text"] = text
-    ids = [fields.get(data.id), task.get("id"), where]  # one's own before Label Studio's
+    if data.id:
+        records.field(Example(fields, "", where), data.id)  # raises where it is missing
+    ids = [fields.get(data.id or "id"), task.get("id"), where]  # one's own before Label Studio's
     id = next(each for each in ids if isinstance(each, str | int) and each != "")
     return Annotated(Example(fields, id, where), spans, classes)
 
@@ -109,7 +134,8 @@ def _text(fields: dict[str, Any], data, where: str) -> str:
         return records.text(Example(fields, "", where), data.text)
     if "text" in fields:
         return take(fields, "text", str, where)
-    names = [name for name, value in fields.items() if isinstance(value, str) and name != data.id]
+    own = data.id or "id"
+    names = [name for name, value in fields.items() if isinstance(value, str) and name != own]
     if len(names) != 1:
         raise DataError(
             f"{where}: no field 'text'; data.text names the one with the text, of {listed(fields)}"
