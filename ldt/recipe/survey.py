@@ -238,7 +238,8 @@ def _is_conll(source: str) -> bool:
     """True where lines end in tags of entities, as far as the first ones show."""
     with streams.opened(source) as file:
         lines = [line.split() for line in itertools.islice(file.stream, 200)]
-    rows = [cells for cells in lines if cells and cells[0] != b"-DOCSTART-"]
+    lines = [cells for cells in lines if cells and not cells[0].startswith(b"#")]
+    rows = [cells for cells in lines if cells[0] != b"-DOCSTART-"]
     tags = [cells[-1].decode(errors="replace") for cells in rows if len(cells) > 1]
     return len(tags) == len(rows) > 0 and all(map(_TAG.fullmatch, tags))
 

@@ -23,7 +23,7 @@ def test_entities_are_those_of_conlleval(tags, found):
     assert conll.entities(tags.split()) == found
 
 
-@pytest.mark.parametrize("tag", ["", "B", "I-", "B-", "S-A", "E-A", "A", "o", "0"])
+@pytest.mark.parametrize("tag", ["", "B", "I-", "B-", "X-A", "ES-A", "A", "o", "0"])
 def test_another_tag_is_refused(tag):
     with pytest.raises(ValueError, match="is no tag; O, B-type and I-type are"):
         conll.entities(["O", tag])

@@ -1,13 +1,32 @@
-"""CoNLL: a word a line with its tag in the last column, an empty line between sentences."""
+"""CoNLL: a word a line with its tag, an empty line between sentences."""
 
 import itertools
-from collections.abc import Iterator
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from ldt.data.records import Example
-from ldt.data.streams import DAMAGE, Opened, opened
-from ldt.errors import DataError
+from ldt.data.streams import BOM, DAMAGE, Opened, not_utf8, opened
+from ldt.errors import DataError, plural
+
+log = logging.getLogger("ldt")
 
 BORDER = "-DOCSTART-"  # in place of a word, in front of each document
+COMMENT = "#"  # begins the lines before a sentence that are none of its words
+_BETWEEN = re.compile(r"\d+[-.]\d+")  # numbers of CoNLL-U: of words that are one, of an unsaid one
+_TAG = re.compile(r"O|[A-Z]-.+")
+_LOOKED_AT = 20  # documents in which columns are looked at
+
+Rows = list[list[str]]  # the cells of each word, none between sentences
+
+
+class _Columns(NamedTuple):
+    """The columns that are read, from 0; ``counted`` where the first one numbers the words."""
+
+    word: int
+    tag: int | None
+    counted: bool
 
 
 def read(source: str, data) -> Iterator[Example]:
@@ -15,83 +34,221 @@ def read(source: str, data) -> Iterator[Example]:
 
     A file that begins with -DOCSTART- has a document between each two of those lines; in any
     other each sentence is a document. Columns are parted by tabs, or by spaces where a line has
-    no tab; the first is the word, the last the tag, where there are two or more. The id is the
-    number of the document, from 1.
+    no tab. The first is the word, or the second where the first numbers the words of each sentence;
+    the last is the tag, where there is another column. Lines before a sentence that begin with #
+    and have other columns than its words are comments. The id is the number of the document,
+    from 1.
 
     Args:
         source: a path, or "-" for standard input; compressed or not.
-        data: not looked at.
+        data: its ``encoding``, and ``fields`` with other columns as {tokens: "2", tags: "3"}, under
+            whose numbers the examples have them; None for the defaults.
 
     Raises:
         UserError: there is no such file.
-        DataError: it cannot be decompressed, is not UTF-8, or a line has more or fewer columns than
-            those before it.
+        DataError: it cannot be decompressed, is of another encoding, or a line has more or fewer
+            columns than those before it.
     """
+    fields: dict[str, str] = data.fields if data else {}
+    names = [fields.get(name, name) for name in ("tokens", "tags")]
     with opened(source) as file:
-        for number, (where, rows) in enumerate(_documents(file), 1):
-            sentences = [list(group) for words, group in itertools.groupby(rows, bool) if words]
-            fields = {"tokens": [[cells[0] for cells in sentence] for sentence in sentences]}
-            if all(len(cells) > 1 for sentence in sentences for cells in sentence):
-                fields["tags"] = [[cells[-1] for cells in sentence] for sentence in sentences]
-            yield Example(fields, number, where)
+        lines = _Lines(file, data.encoding if data else "utf-8")
+        documents = _documents(file.name, lines)
+        head = []
+        for document in documents:
+            head.append(document)
+            # A sentence of numbers may count too, all of a file do not.
+            if any(document[1]) and not (_counted(head) and len(head) < _LOOKED_AT):
+                break
+        columns = _columns(file.name, head, fields)
+        for number, (where, rows) in enumerate(itertools.chain(head, documents), 1):
+            sentences = _sentences(rows, columns, where)
+            parts = [[[cells[columns.word] for cells in sentence] for sentence in sentences]]
+            if columns.tag is not None:
+                parts.append([[cells[columns.tag] for cells in sentence] for sentence in sentences])
+            yield Example(dict(zip(names, parts, strict=False)), number, where)
+        if lines.comments:
+            log.info(
+                "%s: %s before sentences, no words", file.name, plural(lines.comments, "comment")
+            )
 
 
-def gold(source: str) -> list[Example]:
+def gold(source: str, data=None) -> list[Example]:
     """The documents of a file that has tags.
+
+    Args:
+        source, data: as of `read`; tokens and tags have these names here, whatever their columns.
 
     Raises:
         UserError: there is no such file.
         DataError: it is damaged, has no documents, or no tags.
     """
-    documents = list(read(source, None))
+    documents = list(read(source, data))
     if not documents:
         raise DataError(f"{'stdin' if source == '-' else source}: no documents in it")
     for document in documents:
-        if "tags" not in document.fields:
+        if len(document.fields) < 2:
             raise DataError(f"{document.where}: one column only; a gold file has tags in the last")
+        document.fields = dict(zip(("tokens", "tags"), document.fields.values(), strict=True))
     return documents
 
 
-def _documents(file: Opened) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield the place of each document, and the columns of its lines, none for an empty line."""
-    rows: list[list[str]] = []
+class _Lines:
+    """Lines with their numbers; nothing but a line feed, or the two together, ends one.
+
+    ``comments`` counts those that `_documents` leaves out.
+    """
+
+    def __init__(self, file: Opened, encoding: str):
+        self.file, self.encoding, self.comments = file, encoding, 0
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        number = offset = 0
+        raw = b""
+        try:
+            for raw in self.file.stream:
+                number, line = number + 1, raw.removeprefix(BOM)
+                yield number, line.decode(self.encoding).rstrip("\r\n")
+                offset += len(raw)
+        except UnicodeDecodeError as error:
+            start = offset + len(raw) - len(error.object)
+            what = not_utf8(error.object, error, start, self.encoding)
+            raise DataError(f"{self.file.name}:{number}: {what}") from None
+        except DAMAGE as error:
+            raise DataError(f"{self.file.name}:{number + 1}: {self.file.damaged(error)}") from error
+
+
+def _documents(name: str, lines: _Lines) -> Iterator[tuple[str, Rows]]:
+    """Yield the place of each document, and its rows."""
+    rows: Rows = []
     begins, columns, marked = "", 0, None
-    for number, line in _lines(file):
-        where, cells = f"{file.name}:{number}", _cells(line)
-        border = cells[:1] == [BORDER]
-        if marked is None and cells:
-            marked = border
-        if border and not marked:
-            raise DataError(
-                f"{where}: {BORDER}, but the file does not begin with one; with one in front of "
-                "its first document it has documents, without any each sentence is one"
-            )
-        if begins and (border or not (cells or marked)):
-            yield begins, rows
-            rows, begins = [], ""
-        if cells:
-            begins = begins or where
-        if not border:
-            columns = columns or len(cells)
-            if cells and len(cells) != columns:
-                raise DataError(f"{where}: columns: {len(cells)}, in the lines before {columns}")
-            rows.append(cells)
+    before: list[tuple[int, str]] = []  # lines with # since the last sentence
+    for number, line in lines:
+        if line.startswith(COMMENT) and not (rows and rows[-1]):
+            before.append((number, line))
+            continue
+        words = [each for each in before if not _is_comment(each[1], line, columns)]
+        lines.comments += len(before) - len(words)
+        before = []
+        for at, text in (*words, (number, line)):
+            where, cells = f"{name}:{at}", _cells(text)
+            border = cells[:1] == [BORDER]
+            if marked is None and cells:
+                marked = border
+            if border and not marked:
+                raise DataError(
+                    f"{where}: {BORDER}, but the file does not begin with one; with one in front "
+                    "of its first document it has documents, without any each sentence is one"
+                )
+            if begins and (border or not (cells or marked)):
+                yield begins, rows
+                rows, begins = [], ""
+            if cells:
+                begins = begins or where
+            if not border:
+                columns = columns or len(cells)
+                if cells and len(cells) != columns:
+                    hint = "; comments stand before a sentence" if text[:1] == COMMENT else ""
+                    what = f"columns: {len(cells)}, in the lines before {columns}{hint}"
+                    raise DataError(f"{where}: {what}")
+                rows.append(cells)
+    words = [each for each in before if not _is_comment(each[1], "", columns)]
+    lines.comments += len(before) - len(words)
+    if words:  # a last sentence of such words alone
+        begins = begins or f"{name}:{words[0][0]}"
+        rows += [_cells(text) for _, text in words]
     if begins:
         yield begins, rows
 
 
-def _lines(file: Opened) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers; nothing but a line feed, or the two together, ends one."""
-    number = 0
-    try:
-        for raw in file.stream:
-            number += 1
-            yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        what = f"not UTF-8: byte 0x{error.object[error.start]:02x}"
-        raise DataError(f"{file.name}:{number}: {what}; iconv -t UTF-8 converts a file") from None
-    except DAMAGE as error:
-        raise DataError(f"{file.name}:{number + 1}: {file.damaged(error)}") from error
+def _is_comment(line: str, word: str, columns: int) -> bool:
+    """True for a line with # that has other columns than words.
+
+    Args:
+        word: line behind it, of a word unless it is empty or a border.
+        columns: of words before; 0 where there are none yet.
+    """
+    if not word.strip() or word.startswith(BORDER):
+        return len(_cells(line)) != columns
+    columns = columns or len(_cells(word))
+    return len(_cells(line)) != columns or (columns > 1 and ("\t" in line) != ("\t" in word))
+
+
+def _columns(name: str, documents: Sequence[tuple[str, Rows]], fields: dict[str, str]) -> _Columns:
+    """The columns of words and tags, which are told.
+
+    Args:
+        documents: the first ones.
+        fields: columns that are named in place of the usual.
+
+    Raises:
+        DataError: a name that is no number of a column.
+    """
+    width = max((len(cells) for _, rows in documents for cells in rows), default=1)
+    places: dict[str, int] = {}
+    for field, column in fields.items():
+        if not (column.isdecimal() and 1 <= int(column) <= width):
+            what = f"expected the number of a column, 1 to {width}, got {column!r}"
+            raise DataError(f"{name}: data.fields.{field}: {what}")
+        places[field] = int(column) - 1
+    counted = places.get("tokens") != 0 and _counted(documents) > 1
+    word = places.get("tokens", int(counted))
+    last = width - 1 if width - 1 > word else None
+    columns = _Columns(word, places.get("tags", last), counted)
+    if documents and width > 1:
+        numbers = ", column 1 counts them" if counted else ""
+        tags = "no tags" if columns.tag is None else f"tags in column {columns.tag + 1}"
+        log.info(
+            "%s: words in column %d%s, %s of %d; data.fields.tokens=N and data.fields.tags=N name "
+            "others",
+            *(name, word + 1, numbers, tags, width),
+        )
+    return columns
+
+
+def _counted(documents: Iterable[tuple[str, Rows]]) -> int:
+    """Words of the longest sentence, where the first of two or more columns numbers the words of
+    each sentence; else 0."""
+    sentences = [sentence for _, rows in documents for sentence in _split(rows)]
+    for sentence in sentences:
+        width = len(sentence[0])
+        tagged = width == 2 and all(_TAG.fullmatch(cells[1]) for cells in sentence)
+        if width < 2 or tagged or not _counts(sentence):  # tagged: the words are numbers
+            return 0
+    return max(map(len, sentences), default=0)
+
+
+def _counts(sentence: Rows) -> bool:
+    """True if the first cells of a sentence count from 1, or from 0."""
+    numbers = [cells[0] for cells in sentence if not _BETWEEN.fullmatch(cells[0])]
+    starts = (range(start, start + len(numbers)) for start in (1, 0))
+    return any(numbers == list(map(str, start)) for start in starts) and bool(numbers)
+
+
+def _split(rows: Rows) -> list[Rows]:
+    """The sentences of a document."""
+    return [list(group) for words, group in itertools.groupby(rows, bool) if words]
+
+
+def _sentences(rows: Rows, columns: _Columns, where: str) -> list[Rows]:
+    """The sentences of a document, of those that are counted the words alone.
+
+    Raises:
+        DataError: a sentence that is not counted as those before.
+    """
+    sentences = _split(rows)
+    if not columns.counted:
+        return sentences
+    for sentence in sentences:
+        if not _counts(sentence):
+            raise DataError(
+                f"{where}: column 1 counts the words of the sentences before, but not here "
+                f"({' '.join(cells[0] for cells in sentence)[:40]}); data.fields.tokens=1 takes it "
+                "for the words"
+            )
+    return [
+        [cells for cells in sentence if not _BETWEEN.fullmatch(cells[0])] for sentence in sentences
+    ]
 
 
 def _cells(line: str) -> list[str]:

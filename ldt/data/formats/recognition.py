@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from ldt.data import records, streams
 from ldt.data.formats import doccano, lexglue, summarization
-from ldt.data.formats.conll import BORDER
+from ldt.data.formats.conll import BORDER, COMMENT
 
 MOST = 1 << 16  # bytes that are looked at
 # What a file begins with; names one of which has to be there; in how many brackets; and whether
@@ -115,6 +115,8 @@ def _has_key(text: str, names: Collection[str], place: int, listed: bool) -> boo
 
 def _is_conll(lines: list[str], table: bool, ended: bool) -> bool | None:
     """Whether lines, of which all are complete, have a word each in as many columns."""
+    said = [line for line in lines if not line.startswith(COMMENT)]
+    lines = said if any(map(str.strip, said)) else lines
     if not lines:
         return None
     if lines[0].split()[:1] == [BORDER]:
