@@ -193,11 +193,15 @@ def _result(
             gold, pred, format=kind, recipe=own["recipe"], overrides=own["overrides"] or ()
         )
     elif format:
-        if any(own.values()):
+        if own["recipe"]:
             raise UserError(
-                f"--format {format.value}: its layout is published, so that neither --recipe nor "
-                "keys of one say how it is read"
+                f"--format {format.value}: its layout is published, so that no --recipe says how "
+                "it is read; without --format that of the recipe is taken"
             )
+        if own["overrides"]:
+            from ldt.inference.evaluate import reading_of
+
+            options["data"] = reading_of(format.value, own["overrides"])
         result = metrics.evaluate(gold, pred, format=format.value, **options)
     else:
         raise UserError("missing option '--format' (or '--passages'); see 'ldt evaluate --help'")

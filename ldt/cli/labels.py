@@ -58,8 +58,9 @@ def export(
         typer.Option(metavar="FIELD", help="Field of the text; by default text or context."),
     ] = None,
     id: Annotated[
-        str, typer.Option(metavar="FIELD", help="Field of a document that holds its id.")
-    ] = "id",
+        str | None,
+        typer.Option(metavar="FIELD", help="Field of a document that holds its id; by default id."),
+    ] = None,
     offered: Annotated[
         str | None,
         typer.Option(

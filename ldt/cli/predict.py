@@ -116,7 +116,9 @@ def predict(
     encoding: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Encoding of FILE, such as latin-1 or cp1252; by default UTF-8."
+            metavar="NAME",
+            help="Encoding of FILE, such as latin-1 or cp1252; by default that of the training, or "
+            "UTF-8 where FILE shows it.",
         ),
     ] = None,
     n_best: Annotated[

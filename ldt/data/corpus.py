@@ -159,6 +159,7 @@ class Reader:
             self.source.name,
             on_error=None if whole else self._reject,
             max_line_bytes=self.data.max_document_bytes,
+            whole=whole,
         )
         if self.data.documents == "line":
             for line in lines:

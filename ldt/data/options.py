@@ -91,6 +91,11 @@ TextField = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, _UNIQUE]}),
 ]
 Window = Annotated[int | list[int], AfterValidator(_check_window), WithJsonSchema(_WINDOW)]
+FieldName = Annotated[  # a column may have a number
+    str,
+    BeforeValidator(lambda name: str(name) if type(name) is int else name),
+    WithJsonSchema({"type": ["string", "integer"]}),
+]
 Names = Annotated[
     list[str], Field(min_length=1), AfterValidator(check_unique), WithJsonSchema(_UNIQUE)
 ]
@@ -158,7 +163,8 @@ class DataSection(DataOptions):
             and 0, …). Classes are named without what all fields have before the last dot.
         label_separator: text between the classes of a cell that holds several, as ``|`` in
             ``Cap|Audit``; ``none`` says that a cell is one class, whatever stands in it.
-        id: field that holds the document's id.
+        id: field that holds the document's id; none is ``id``, or the number of the record where
+            there is none.
         overflow: reading of documents that are longer than an input: in chunks (``windows``), their
             beginning alone (``truncate``), or not at all (``error`` ends the run).
         stride: tokens that two neighbouring chunks share.
@@ -171,11 +177,11 @@ class DataSection(DataOptions):
     text_files: str | None = None
     domain: Literal["wikipedia", "web"] | None = None
     evidence: PathText | None = None
-    fields: dict[str, str] = {}
+    fields: dict[str, FieldName] = {}
     encoding: Encoding = "utf-8"
     label: str | Names = "label"
     label_separator: str | None = Field(None, min_length=1)
-    id: str = "id"
+    id: str | None = None
     overflow: Literal["windows", "truncate", "error"] = "windows"
     stride: int = Field(0, ge=0, le=LONGEST)
     max_windows: Count | None = None
@@ -194,6 +200,9 @@ class DataSection(DataOptions):
         if self.max_length is not None and self.stride >= self.max_length:
             raise ValueError(f"stride must be below max_length, got {self.stride}")
         return self
+
+
+DEFAULTS = DataSection.model_validate({})
 
 
 class CorpusSection(DataOptions):
@@ -258,7 +267,7 @@ class CharacterSection(DataOptions):
         max_length: longest input, in characters.
         format: format of the prompts that `ldt predict` continues; none is detected by content.
         text: field of a prompt that holds its text.
-        id: field of a prompt that holds its id.
+        id: field of a prompt that holds its id; none is as of labelled examples.
     """
 
     test: Paths | None = None
@@ -266,7 +275,7 @@ class CharacterSection(DataOptions):
     format: Literal["jsonl", "csv", "tsv", "parquet"] | None = None
     text: TextField = "text"
     max_length: int | None = Field(None, ge=2, le=LONGEST)
-    id: str = "id"
+    id: str | None = None
 
     @model_validator(mode="after")
     def _some_is_left(self) -> Any:

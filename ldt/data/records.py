@@ -24,7 +24,6 @@ from ldt.files import hub_fault
 
 OnError = Callable[[DataError, bytes], None]
 
-_BOM = b"\xef\xbb\xbf"
 _KEPT_OF_LONG_LINE = 1024
 _MARKUP = ("html", "htm", "xhtml", "xml")  # suffixes
 JOIN = " + "  # between the names of fields whose texts are one
@@ -51,7 +50,7 @@ class Example:
 def read(
     source: str | os.PathLike,
     *,
-    id_field: str = "id",
+    id_field: str | None = None,
     placed: bool = False,
     format: str | None = None,
     encoding: str | None = None,
@@ -64,7 +63,8 @@ def read(
         source: a path, "-" for standard input, or "hf:owner/name[:split]" (split "train" where none
             is given), the only form that may use the network.
         id_field: where a record has its id, text or a whole number; a dotted path as in ``field``.
-            Where it is missing, null or empty, the id is the number of the record, from 1.
+            Where it is null or empty, the id is the number of the record, from 1. None is a
+            field `id`, which may be missing too; "" takes the numbers.
         placed: whether the id is "train.jsonl:17" there, as one of several files needs it.
         format: "jsonl" (JSON arrays too), "csv" or "tsv"; None detects it by suffix and
             content, and the delimiter of csv too (`ldt.data.delimited.detect`). Parquet is always
@@ -99,6 +99,11 @@ def read(
         if file.compression in ("parquet", "arrow") and source == "-":
             what = file.compression.capitalize()
             raise DataError(f"stdin: {what} is read from its end; save it to a file first")
+        elif file.is_table and encoding not in (None, "utf-8"):
+            raise DataError(
+                f"{file.name}: text in {str(file.compression).capitalize()} is UTF-8, not "
+                f"{encoding}; leave data.encoding (--encoding) out"
+            )
         elif file.is_table:
             what = str(file.compression).capitalize()
             yield from reader.table(tables.rows(source, file), f"damaged {what}")
@@ -106,13 +111,22 @@ def read(
             yield from reader.records(format)
 
 
-def identified(example: Example, path: str) -> str | int:
-    """The id at a dotted path; where it is missing, null or empty, that which the example has.
+def identified(example: Example, path: str | None) -> str | int:
+    """The id at a dotted path; where it is null or empty, that which the example has.
+
+    Args:
+        path: None is a field `id`, which may be missing; "" is none.
 
     Raises:
-        DataError: it is neither text nor a whole number.
+        DataError: there is no such field, or it holds neither text nor a whole number.
     """
-    found = _find(example.fields, path)[1]
+    named, path = bool(path), "id" if path is None else path
+    there, found = _find(example.fields, path)
+    if named and not there:
+        try:
+            found = field(example, path)
+        except DataError as error:
+            raise DataError(f"{error}; it names the ids (data.id, --id)") from None
     if found is None or found == "":
         return example.id
     if isinstance(found, bool) or not isinstance(found, str | int):
@@ -121,11 +135,17 @@ def identified(example: Example, path: str) -> str | int:
     return found
 
 
-def lines(source: str, *, on_error: OnError | None = None, max_line_bytes: int) -> Iterator[Line]:
-    """Yield the lines of a text file, decompressed, without a byte order mark; arguments and
-    errors are those of `read`."""
+def lines(
+    source: str, *, on_error: OnError | None = None, max_line_bytes: int, whole: bool = False
+) -> Iterator[Line]:
+    """Yield the lines of a text file, decompressed; other arguments and errors as in `read`.
+
+    Args:
+        whole: whether they are parts of one text, of which a byte order mark is left out at the
+            beginning alone; else at that of each line, as files that were joined have them.
+    """
     with streams.opened(source) as file:
-        yield from _Reader(file, "", on_error, max_line_bytes).lines()
+        yield from _Reader(file, "", on_error, max_line_bytes).lines(whole)
 
 
 def field(example: Example, path: str) -> Any:
@@ -147,6 +167,15 @@ def field(example: Example, path: str) -> Any:
     shown = ", ".join(map(repr, names[:12])) + (", …" if len(names) > 12 else "")
     hint = f"did you mean {near[0]!r}?" if near else f"it has {shown or 'none at all'}"
     raise DataError(f"{example.where}: no field {path!r}; {hint}")
+
+
+def has(example: Example, path: str) -> bool:
+    """True if `field` finds something at the dotted path, be it null."""
+    try:
+        field(example, path)
+    except DataError:
+        return False
+    return True
 
 
 def text(example: Example, path: str, blank: bool = False) -> str:
@@ -198,7 +227,7 @@ class _Reader:
     def __init__(
         self,
         file: streams.Opened,
-        id_field: str,
+        id_field: str | None,
         on_error: OnError | None,
         limit: int,
         encoding: str | None = None,
@@ -258,7 +287,7 @@ class _Reader:
         for number, row in _numbered(rows, self.name, what):
             yield from self.example(row, number, f"{self.name}:{number}", b"")
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self, whole: bool = False) -> Iterator[Line]:
         number = offset = 0
         while raw := self.take(self.limit + 1, number + 1, offset):
             number += 1
@@ -275,10 +304,10 @@ class _Reader:
                     size += len(raw)
                 what = f"a line of {size:,} bytes; at most {self.limit:,} are read in one"
                 self.reject(f"{self.name}:{number}", what, start)
-            elif number == 1 and raw.startswith(_BOM):
-                yield Line(number, len(_BOM), raw[len(_BOM) :])
             else:
-                yield Line(number, offset, raw)
+                mark = streams.BOM if number == 1 or not whole else b""
+                line = raw.removeprefix(mark)
+                yield Line(number, offset + size - len(line), line)
             offset += size
 
     def take(self, size: int, number: int, offset: int) -> bytes:
@@ -375,7 +404,9 @@ def _hub_rows(source: str) -> Iterator[dict]:
     import datasets
 
     name, _, split = source.removeprefix("hf:").partition(":")
-    yield from datasets.load_dataset(name, split=split or "train", streaming=True)
+    rows = datasets.load_dataset(name, split=split or "train", streaming=True)
+    features = getattr(rows, "features", None)
+    yield from tables.named(rows, features.to_dict() if features else {}, source)
 
 
 def _numbered(rows: Iterator[dict], source: str, what: str) -> Iterator[tuple[int, dict]]:

@@ -33,6 +33,7 @@ _COMPRESSIONS: tuple[tuple[bytes, str, Callable[..., io.BufferedIOBase]], ...] =
 _TABLES = ((b"PAR1", "parquet"), (b"ARROW1", "arrow"), (b"\xff\xff\xff\xff", "arrow stream"))
 _CSV = "save it as CSV UTF-8 there, or run soffice --headless --convert-to csv FILE"
 _TEXT = 'soffice --headless --convert-to "txt:Text (encoded):UTF8" FILE makes text'
+BOM = b"\xef\xbb\xbf"  # of UTF-8
 _ZIP = b"PK\x03\x04"
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1"  # of Office before 2007
 _FOREIGN = (  # by the first bytes and, where those of several kinds are alike, the suffix

@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any, NamedTuple
 
-from ldt.data.streams import DAMAGE, not_utf8, opened
+from ldt.data.streams import BOM, DAMAGE, not_utf8, opened
 from ldt.errors import DataError, shown
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -96,20 +96,23 @@ class JsonFile(NamedTuple):
     value: Any
 
 
-def read(source: str) -> JsonFile:
+def read(source: str, encoding: str | None = None) -> JsonFile:
     """Read a path, or standard input for "-".
+
+    Args:
+        encoding: of its text; None is UTF-8 where the caller has no option to name another.
 
     Raises:
         UserError: there is no such file.
-        DataError: it is damaged, not UTF-8 or not exactly one value of strict JSON; a key that
-            stands twice in one object is an error too.
+        DataError: it is damaged, of another encoding or not exactly one value of strict JSON; a key
+            that stands twice in one object is an error too.
     """
     with opened(source) as file:
         try:
             data = file.stream.read()
         except DAMAGE as error:
             raise DataError(f"{file.name}: {file.damaged(error)}") from error
-    return JsonFile(file.name, _value(file.name, data))
+    return JsonFile(file.name, _value(file.name, data, encoding))
 
 
 def json_line(value: Any) -> bytes:
@@ -140,6 +143,18 @@ def take(item: Any, key: str, kind: type, where: str) -> Any:
     return item[key]
 
 
+def take_id(item: Any, key: str, where: str) -> str:
+    """The id of an object as text; a file may have a whole number, as evaluators' keys have not.
+
+    Raises:
+        DataError: ``item`` is no object, or the id is missing or of another kind.
+    """
+    id = item.get(key) if isinstance(item, dict) else None
+    if isinstance(id, int) and not isinstance(id, bool):
+        return str(id)
+    return take(item, key, str, where)
+
+
 def texts(values: list, where: str) -> list[str]:
     """Return the list itself, all texts.
 
@@ -152,11 +167,12 @@ def texts(values: list, where: str) -> list[str]:
     return values
 
 
-def _value(name: str, data: bytes) -> Any:
+def _value(name: str, data: bytes, encoding: str | None) -> Any:
+    mark = len(data) - len(data := data.removeprefix(BOM))
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode(encoding or "utf-8")
     except UnicodeDecodeError as error:
-        what = not_utf8(data, error)
+        what = not_utf8(data, error, mark, encoding)
         raise DataError(f"{name}: {what}") from None
     start = len(text) - len(text.lstrip(" \t\r\n"))
     if start == len(text):

@@ -36,7 +36,7 @@ def is_text(source: str) -> bool:
             start = file.stream.readline(1 << 16)
         except streams.DAMAGE:
             return True  # reading says what is wrong
-    return not JSON.match(start.removeprefix(b"\xef\xbb\xbf"))
+    return not JSON.match(start.removeprefix(streams.BOM))
 
 
 def read(
@@ -155,7 +155,7 @@ def _files(folder: str) -> tuple[list[Path], str]:
 
 def _text(path: str, encoding: str | None, max_bytes: int) -> str:
     parts, size = [], 0
-    for line in records.lines(path, max_line_bytes=max_bytes):
+    for line in records.lines(path, max_line_bytes=max_bytes, whole=True):
         parts.append(line.raw)
         size += len(line.raw)
         if size > max_bytes:

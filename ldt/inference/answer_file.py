@@ -47,7 +47,8 @@ class AnswerFile:
         made_by: settings that decide the answers, such as the model and the fields read; a run is
             resumed only with the same.
         resume: continue an unfinished run, if there is one.
-        overwrite: replace an existing file, at the end and not before.
+        overwrite: replace an existing file, at the end and not before; without ``resume`` answers
+            of an unfinished run are dropped.
         layout: writes the file, given that of the lines and the new one; None leaves it lines.
 
     Attributes:
@@ -88,7 +89,7 @@ class AnswerFile:
             raise
         try:
             # A killed run may have left the beginning of a line, which is cut off.
-            self.size = _whole_lines(self.file)
+            self.size = 0 if overwrite and not resume else _whole_lines(self.file)
             self.count = _count_lines(self.partial, self.size)
             self._resumed = self.size  # bytes
             self._made_by = made_by | ({"overwrite": True} if overwrite else {})
@@ -142,7 +143,7 @@ class AnswerFile:
         if not resume:
             raise UserError(
                 f"{self.partial}: {plural(self.count, 'answer')} of an unfinished run; --resume "
-                "goes on from there, removing the file starts again"
+                "goes on from there, --overwrite starts again"
             )
         try:
             with _opened(self.run, new=False) as file:
@@ -151,8 +152,8 @@ class AnswerFile:
             before = {}
         if other := finished.different(before, made_by):
             raise UserError(
-                f"{self.partial}: made with another {other}; use the same "
-                "to resume, or remove the file to start again"
+                f"{self.partial}: made with another {other}; use the same to resume; --overwrite "
+                "without --resume starts again"
             )
         return before
 
@@ -178,7 +179,8 @@ class AnswerFile:
                     yield json.loads(line)["id"]
                 except (ValueError, KeyError, TypeError):
                     raise UserError(
-                        f"{self.partial}:{number}: not an answer; remove the file to start again"
+                        f"{self.partial}:{number}: not an answer; --overwrite without --resume "
+                        "starts again"
                     ) from None
 
     def write(self, answers: list[dict[str, Any]]) -> None:

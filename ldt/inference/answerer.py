@@ -173,7 +173,7 @@ class _Loaded:
                 continue
             example.fields = dict(fields)
             try:
-                example.id = identified(example, self.id)
+                example.id = identified(example, "" if isinstance(document, str) else self.id)
             except DataError as error:
                 refuse(error, example)
                 continue

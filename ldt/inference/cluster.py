@@ -69,7 +69,7 @@ def predict(
         raise UserError("--engine ray needs Ray: pip install 'ldt-toolkit[ray]'") from None
 
     folder = Path(find_model(model)).resolve()
-    ids = id or read_recipe(folder, options.get("runtime", "torch")).data.id
+    ids = id or read_recipe(folder, options.get("runtime", "torch")).data.id or "id"
     paths, reader = _documents(input)
     target = _target(output, resume, overwrite)
     checkpoint = f"{target}.answered"

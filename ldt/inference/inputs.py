@@ -5,13 +5,14 @@ import os
 import re
 import stat
 import sys
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from pathlib import Path
 
 from ldt.data.formats import LINES
-from ldt.data.formats.recognition import recognised
+from ldt.data.formats.recognition import MOST, recognised
 from ldt.data.remote import is_hub_set, is_remote
-from ldt.data.streams import opened
+from ldt.data.streams import beginning, opened
 from ldt.errors import DataError, UserError
 
 log = logging.getLogger("ldt")
@@ -87,6 +88,34 @@ def pauses(source: str) -> bool:
         return False
     mode = os.stat(0 if source == "-" else source).st_mode
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def encoding_of_training(inputs: Sequence[str], trained: str | None) -> str | None:
+    """The encoding that the training read, unless all inputs begin with letters of UTF-8.
+
+    No text of another encoding that has letters beyond ASCII is UTF-8 by chance. Which one is read
+    is told; folders, sets of the hub and what `pauses` are not looked at.
+    """
+    if trained in (None, "utf-8"):
+        return trained
+    looked = [not (is_hub_set(it) or os.path.isdir(it) or pauses(it)) for it in inputs]
+    heads = [beginning(it, MOST, lambda head: False) for it in inputs] if all(looked) else []
+    if heads and all(map(_is_utf8, heads)):
+        if any(heads):  # of tables there are none
+            log.info("%s: read as utf-8, which it is; the training read %s", inputs[0], trained)
+        return "utf-8"
+    log.info("%s: read as %s, as the training was; --encoding names another", inputs[0], trained)
+    return trained
+
+
+def _is_utf8(head: bytes) -> bool:
+    """True for the first bytes of a text with letters of UTF-8 that are more than a byte, and for
+    none."""
+    try:
+        getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return not head.isascii() or not head
 
 
 def layout_of_training(inputs: Sequence[str], trained: str | None) -> str | None:

@@ -3,8 +3,9 @@
 from dataclasses import replace
 from typing import Any, get_args
 
-from ldt.data.formats import FORMATS
+from ldt.data.formats import FORMATS, TEXT, unread
 from ldt.data.options import check_encoding
+from ldt.data.text_files import is_text
 from ldt.errors import UserError
 from ldt.inference.runtimes import RUNTIMES, Runtime
 from ldt.recipe.recipe import Recipe
@@ -36,6 +37,24 @@ def check(
             check_encoding(encoding)
         except ValueError as error:
             raise UserError(f"--encoding: {error}") from None
+
+
+def check_reading(source: str, format: str | None, **named: str | None) -> None:
+    """Refuse options of reading that files of a format have no use for.
+
+    Args:
+        source: the first of them.
+        format: as it was asked for or seen.
+        named: the options by the names of their keys.
+
+    Raises:
+        UserError: one is given.
+    """
+    format = format or (TEXT if is_text(source) else None)
+    why = unread(format)
+    for key, value in named.items():
+        if value is not None and key in why:
+            raise UserError(f"--{key} {value}: not read, {why[key]}; leave it out")
 
 
 def check_runtime(runtime: str, precision: str) -> None:
@@ -80,14 +99,14 @@ def changed(
     Args:
         n_best: of the task; None keeps that of the recipe, as it does for
         fields: of the data section.
-        format: of the documents; None is that of lines, whatever the training read, as
-        encoding: None is UTF-8.
+        encoding: None keeps that of the training.
+        format: of the documents; None is that of lines, whatever the training read.
 
     Raises:
         UserError: the task has one answer only.
     """
     changes: dict[str, Any] = {key: value for key, value in fields.items() if value is not None}
-    changes |= {"format": format, "encoding": encoding or "utf-8"}
+    changes |= {"format": format} | ({"encoding": encoding} if encoding else {})
     data = recipe.data.model_copy(update=changes)
     task = recipe.task
     if n_best is not None:

@@ -34,6 +34,7 @@ from ldt.inference.ending import Ending
 from ldt.inference.group import Encoder, Predictor
 from ldt.inference.inputs import (
     check_paths,
+    encoding_of_training,
     is_stream,
     layout_of_training,
     pauses,
@@ -109,8 +110,8 @@ def predict(
         max_line_bytes: a longer line cannot be used.
         format: a name in `ldt.data.formats.FORMATS`; None: lines or a table, detected by content,
             or what the training read, where the input begins like that.
-        evidence, text, id: keys of the data section; None: as in training.
-        encoding: key of the data section; None is UTF-8, whatever the training read.
+        evidence, text, id, encoding: keys of the data section; None: as in training, but for the
+            encoding of what begins as UTF-8 (`encoding_of_training`).
         n_best: answers a document, of tasks that have several.
         device: a torch device; "auto" is the GPU if there is one.
         precision: a name in `ldt.model.precision.PRECISIONS`, or "auto": that of the answers that
@@ -164,6 +165,9 @@ def predict(
             beside = partial(_numbered, beside=beside)
         # What is wrong with input and output is found before the model is loaded.
         format = format or layout_of_training(inputs, trained.data.format)
+        named = {"id": id, "text": text, "encoding": encoding, "evidence": evidence}
+        options.check_reading(inputs[0], format, **named)
+        encoding = encoding or encoding_of_training(inputs, getattr(trained.data, "encoding", None))
         layout = published_layout(layout, output, trained.task, (format, trained.data.format))
         if layout and (classes := classes_of(folder)) is not None:
             trained.task.check_layout(layout, classes)
@@ -300,7 +304,7 @@ def _made_by(
     return {
         "model": fingerprint(folder, recipe),
         "text field": recipe.data.text or recipe.task.document,
-        "id field": recipe.data.id,
+        "id field": recipe.data.id or "id",
         "format": recipe.data.format or "lines",
         "encoding": recipe.data.encoding,
         "n best": recipe.task.model_dump().get("n_best", 1),

@@ -195,7 +195,7 @@ def _require_no_more(sink, expected, got):
     if expected is not _NOTHING:
         raise UserError(
             f"{sink.partial}: after {expected!r} was answered the input has {got} in its place; "
-            "resume with the same input, or remove the file to start again"
+            "resume with the same input; --overwrite without --resume starts again"
         )
 
 

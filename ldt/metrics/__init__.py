@@ -7,14 +7,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ldt.data.options import DataSection
     from ldt.data.sources import Names
     from ldt.metrics.result import Result
 
 # Of each published layout the function that scores it, imported when it is asked for. Its module
-# has ``read_gold(sources, format)``, ``read_predictions(sources)``, ``published(answers)``, which
-# makes such predictions of ldt's own, and ``baselines(gold, evaluate)`` too, the last with those
-# options, and the predictions, that it wants; the function's keywords are options of that layout
-# alone.
+# has ``read_gold(sources, format, data)``, ``read_predictions(sources)``, ``published(answers)``,
+# which makes such predictions of ldt's own, and ``baselines(gold, evaluate)`` too, the last with
+# those options, and the predictions, that it wants; the function's keywords are options of that
+# layout alone.
 METRICS = {
     "triviaqa": "ldt.metrics.triviaqa:evaluate",
     "squad": "ldt.metrics.squad:evaluate",
@@ -47,6 +48,7 @@ def evaluate(
     task: str | None = None,
     text_evidence_only: bool | None = None,
     no_stemmer: bool | None = None,
+    data: "DataSection | None" = None,
 ) -> "Result":
     """Score a prediction file, and answers that are given without reading.
 
@@ -61,12 +63,14 @@ def evaluate(
         task: see `ldt.metrics.lexglue.evaluate`.
         text_evidence_only: see `ldt.metrics.qasper.evaluate`.
         no_stemmer: see `ldt.metrics.summarization.evaluate`.
+        data: encoding of the gold file and what else says how it is read; None for the defaults.
 
     Raises:
         UserError: an option that the format does not have, a file that is not there.
         DataError: a file that is no JSON, of another layout, or without questions.
     """
     from ldt.data import strict_json
+    from ldt.data.options import DEFAULTS
     from ldt.data.sources import each
     from ldt.errors import UserError
     from ldt.metrics import own_lines
@@ -86,7 +90,7 @@ def evaluate(
     golds, preds = each(gold), each(pred)
     if [*golds, *preds, na_prob].count("-") > 1:
         raise UserError("standard input can be one file only; name the other")
-    right = module.read_gold(golds, format)
+    right = module.read_gold(golds, format, data or DEFAULTS)
     predictions = own_lines.read(preds, format, module) or module.read_predictions(preds)
     if na_prob:
         options["na_prob"] = strict_json.read(na_prob)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ldt.data.formats import conll as layout
+from ldt.data.options import DEFAULTS, DataSection
 from ldt.data.sources import Names, only
 from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError, shown
@@ -20,6 +21,8 @@ from ldt.metrics.result import Item, Result, compare, mean
 
 NAMES = ("precision", "recall", "f1")
 COUNTS = ("gold", "found", "right")
+_INSIDE, _LAST = "IMEL", "ELSUW"  # letters that go on with an entity, and that end one
+LETTERS = tuple("BIMELSUW")
 
 
 class Entity(NamedTuple):
@@ -35,10 +38,11 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
     One begins at B, and at I where the word before is outside or of another type; so tags that
     mark only the border between two neighbours (IOB1) are read as well as those that mark each
-    beginning (IOB2).
+    beginning (IOB2). E and L, the last word, and S, U and W, the only one, end it too (IOBES,
+    BILOU, BMES).
 
     Args:
-        tags: O, B-type or I-type, one a word.
+        tags: O or a letter of `LETTERS` with a type, as B-type, one a word.
 
     Raises:
         ValueError: another tag.
@@ -47,13 +51,15 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     before = ""
     for place, tag in enumerate(tags):
         kind, _, label = tag.partition("-")
-        if tag != "O" and not (kind in ("B", "I") and label):
-            raise ValueError(f"{tag!r} is no tag; O, B-type and I-type are")
-        if label and kind == "I" and label == before:
+        if tag != "O" and not (label and kind in LETTERS):
+            raise ValueError(
+                f"{tag!r} is no tag; O, B-type and I-type are, of IOBES and BILOU E, L, S and U too"
+            )
+        if label and kind in _INSIDE and label == before:
             listed[-1] = listed[-1]._replace(end=place + 1)
         elif label:
             listed.append(Entity(place, place + 1, label))
-        before = label
+        before = "" if kind in _LAST else label
     return listed
 
 
@@ -106,10 +112,10 @@ def published(answers: Iterable[dict]) -> dict[str, list]:
     return {str(answer["id"]): answer.get("tags", answer["entities"]) for answer in answers}
 
 
-def read_gold(source: Names, format: str) -> JsonFile:
+def read_gold(source: Names, format: str, data: DataSection = DEFAULTS) -> JsonFile:
     """The documents of a gold file, which is not JSON (see `ldt.data.formats.conll.gold`)."""
     file = only(source, "the documents of conll")
-    return JsonFile("stdin" if file == "-" else file, layout.gold(file))
+    return JsonFile("stdin" if file == "-" else file, layout.gold(file, data))
 
 
 def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:

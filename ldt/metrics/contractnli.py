@@ -16,9 +16,10 @@ import numpy as np
 from ldt.data.formats import contractnli as layout
 from ldt.data.formats.contractnli import LABELS
 from ldt.data.formats.entries import once
+from ldt.data.options import DEFAULTS, DataSection
 from ldt.data.records import Example
 from ldt.data.sources import Names
-from ldt.data.strict_json import JsonFile, take
+from ldt.data.strict_json import JsonFile, take, take_id
 from ldt.errors import DataError, plural, shown
 from ldt.metrics import baseline, nli, prediction_files
 from ldt.metrics.baseline import Baselines
@@ -111,10 +112,10 @@ def published(answers: Iterable[dict]) -> list[dict]:
     return list(documents.values())
 
 
-def read_gold(source: Names, format: str) -> JsonFile:
+def read_gold(source: Names, format: str, data: DataSection = DEFAULTS) -> JsonFile:
     """Read a gold file, which must have this layout (see `prediction_files.read_gold`)."""
     expected = "an object with documents and labels"
-    return prediction_files.read_gold(source, format, expected)
+    return prediction_files.read_gold(source, format, expected, data.encoding)
 
 
 def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
@@ -273,7 +274,7 @@ def _predictions(file: JsonFile, examples: Sequence[Example]) -> tuple[dict[str,
     if not isinstance(file.value, list):
         raise DataError(f"{file.name}: {shown(file.value)}; expected a list of documents")
     listed = [
-        (layout.document_id(document, f"{file.name}: document {number:,}"), document)
+        (take_id(document, "id", f"{file.name}: document {number:,}"), document)
         for number, document in enumerate(file.value, 1)
     ]
     once((id for id, _ in listed), file.name)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ldt.data.formats import cuad as layout
+from ldt.data.options import DEFAULTS, DataSection
 from ldt.data.sources import Names
 from ldt.data.strict_json import JsonFile, take
 from ldt.errors import DataError, plural, shown
@@ -130,10 +131,10 @@ def published(answers: Iterable[dict]) -> dict[str, list[dict]]:
     return whole
 
 
-def read_gold(source: Names, format: str) -> JsonFile:
+def read_gold(source: Names, format: str, data: DataSection = DEFAULTS) -> JsonFile:
     """Read a gold file, which must have this layout (see `prediction_files.read_gold`)."""
     expected = "an object with data, a list of contracts with paragraphs, ids <title>__<category>"
-    return prediction_files.read_gold(source, format, expected)
+    return prediction_files.read_gold(source, format, expected, data.encoding)
 
 
 def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:

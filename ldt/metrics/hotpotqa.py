@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ldt.data.formats import hotpotqa as layout
 from ldt.data.formats.entries import once
+from ldt.data.options import DEFAULTS, DataSection
 from ldt.data.sources import Names
 from ldt.data.strict_json import JsonFile, take, texts
 from ldt.errors import DataError, shown
@@ -86,10 +87,10 @@ def published(answers: Iterable[dict]) -> dict[str, dict]:
     return whole
 
 
-def read_gold(source: Names, format: str) -> JsonFile:
+def read_gold(source: Names, format: str, data: DataSection = DEFAULTS) -> JsonFile:
     """Read a gold file, which must have this layout (see `prediction_files.read_gold`)."""
     expected = "a list of questions with _id, answer and supporting_facts"
-    return prediction_files.read_gold(source, format, expected)
+    return prediction_files.read_gold(source, format, expected, data.encoding)
 
 
 def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:

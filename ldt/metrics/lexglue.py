@@ -15,6 +15,7 @@ import numpy as np
 from ldt.data import records
 from ldt.data.formats import lexglue as layout
 from ldt.data.formats.lexglue import TASKS, Task
+from ldt.data.options import DEFAULTS, DataSection
 from ldt.data.records import Example
 from ldt.data.sources import Names, only
 from ldt.data.streams import beginning
@@ -135,7 +136,7 @@ def _part(answer: dict) -> Task:
     return part
 
 
-def read_gold(source: Names, format: str) -> JsonFile:
+def read_gold(source: Names, format: str, data: DataSection = DEFAULTS) -> JsonFile:
     """The lines of a gold file (see `ldt.data.formats.lexglue.lines`).
 
     Raises:
@@ -149,7 +150,7 @@ def read_gold(source: Names, format: str) -> JsonFile:
             f"{name}: looks like a table of logits, not like a gold file; are --gold and --pred "
             "swapped?"
         )
-    lines = layout.lines(file)
+    lines = layout.lines(file, data.encoding)
     if not lines:
         raise DataError(f"{name}: no documents in it")
     return JsonFile(name, lines)

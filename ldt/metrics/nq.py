@@ -16,6 +16,7 @@ from ldt.data.formats import nq as layout
 from ldt.data.formats import passage_qa
 from ldt.data.formats.nq import NOTHING, Span
 from ldt.data.formats.recognition import begins_with_object
+from ldt.data.options import DEFAULTS, DataSection
 from ldt.data.sources import Names, only
 from ldt.data.strict_json import JsonFile, take
 from ldt.errors import DataError, plural, shown
@@ -104,10 +105,10 @@ def _published(answer: dict) -> dict[str, Any]:
     }
 
 
-def read_gold(source: Names, format: str) -> JsonFile:
+def read_gold(source: Names, format: str, data: DataSection = DEFAULTS) -> JsonFile:
     """The questions of all files, of each no more than it is scored by."""
     found = []
-    for example in layout.gold(source):
+    for example in layout.gold(source, data.encoding):
         fields = example.fields
         annotations = tuple(a if any(a) else _NULL for a in fields["annotations"])
         kept = (str(example.id), fields["unit"], fields["words"], fields["first"], annotations)

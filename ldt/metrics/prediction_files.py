@@ -35,19 +35,20 @@ def write(value: Any, target: Path) -> None:
             file.writelines(map(json_line, value if isinstance(value, Iterator) else [value]))
 
 
-def read_gold(source: Names, format: str, expected: str) -> JsonFile:
+def read_gold(source: Names, format: str, expected: str, encoding: str | None = None) -> JsonFile:
     """Read a gold file that is one JSON value.
 
     Args:
         source: a path, or "-" for standard input; one file.
         format: its layout, as it was asked for.
         expected: such a file, in words.
+        encoding: of its text.
 
     Raises:
         UserError: there is no such file, or there are several.
         DataError: it is damaged, has another layout (the message says which), or no question.
     """
-    file = strict_json.read(only(source, f"the questions of {format}"))
+    file = strict_json.read(only(source, f"the questions of {format}"), encoding)
     if formats.fits(file.value, format.removesuffix("2")):
         return file
     detected = formats.detect(file.value)

@@ -13,9 +13,10 @@ from ldt.data import records
 from ldt.data.formats import qasper as layout
 from ldt.data.formats.qasper import FLOAT, TYPES, UNANSWERABLE, Reference
 from ldt.data.formats.recognition import recognised
+from ldt.data.options import DEFAULTS, DataSection
 from ldt.data.sources import Names, only
 from ldt.data.streams import beginning
-from ldt.data.strict_json import JsonFile, take, texts
+from ldt.data.strict_json import JsonFile, take, take_id, texts
 from ldt.errors import DataError
 from ldt.metrics import baseline, prediction_files, word_overlap
 from ldt.metrics.baseline import Baselines
@@ -78,7 +79,7 @@ def published(answers: Iterable[dict]) -> Iterator[dict]:
         }
 
 
-def read_gold(source: Names, format: str) -> JsonFile:
+def read_gold(source: Names, format: str, data: DataSection = DEFAULTS) -> JsonFile:
     """Read a gold file, which must have this layout (see `prediction_files.read_gold`).
 
     Raises:
@@ -92,7 +93,7 @@ def read_gold(source: Names, format: str) -> JsonFile:
             f"{name}: looks like predictions, not like a gold file; are --gold and --pred swapped?"
         )
     expected = "an object of papers with full_text and qas"
-    return prediction_files.read_gold(source, format, expected)
+    return prediction_files.read_gold(source, format, expected, data.encoding)
 
 
 def read_predictions(source: Names) -> JsonFile:
@@ -179,7 +180,7 @@ def _predictions(file: JsonFile) -> dict[str, dict[str, Any]]:
     answers = {}
     for number, line in enumerate(file.value, 1):
         where = f"{file.name}:{number}"
-        answers[take(line, "question_id", str, where)] = {
+        answers[take_id(line, "question_id", where)] = {
             "answer": take(line, "predicted_answer", str, where),
             "evidence": texts(take(line, "predicted_evidence", list, where), where),
         }

@@ -17,9 +17,10 @@ from typing import Any
 
 from ldt.data.formats import squad as layout
 from ldt.data.formats.entries import once
+from ldt.data.options import DEFAULTS, DataSection
 from ldt.data.records import Example
 from ldt.data.sources import Names
-from ldt.data.strict_json import JsonFile, take
+from ldt.data.strict_json import JsonFile, take, take_id
 from ldt.errors import DataError, shown
 from ldt.metrics import baseline, prediction_files, word_overlap
 from ldt.metrics.baseline import Baselines
@@ -118,10 +119,10 @@ def _scores(rule, example, answer):
     return {"exact_match": exact, "f1": f1}
 
 
-def read_gold(source: Names, format: str) -> JsonFile:
+def read_gold(source: Names, format: str, data: DataSection = DEFAULTS) -> JsonFile:
     """Read a gold file, which must have this layout (see `prediction_files.read_gold`)."""
     expected = "an object with data, a list of articles with paragraphs"
-    return prediction_files.read_gold(source, format, expected)
+    return prediction_files.read_gold(source, format, expected, data.encoding)
 
 
 def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
@@ -268,7 +269,7 @@ def _predictions(file) -> tuple[dict[str, str], dict[str, float]]:
     text, probability = _FIELDS
     answers, no_answer, ids = {}, {}, []
     for number, entry in enumerate(file.value, 1):
-        id = take(entry, "id", str, f"{file.name}: entry {number:,}")
+        id = take_id(entry, "id", f"{file.name}: entry {number:,}")
         ids.append(id)
         answers[id] = take(entry, text, str, f"{file.name}: {id}")
         if probability in entry:

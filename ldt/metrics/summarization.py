@@ -15,6 +15,7 @@ from ldt.data.formats import summarization as layout
 from ldt.data.formats.entries import once
 from ldt.data.formats.passage_qa import name_of
 from ldt.data.heartbeat import reported
+from ldt.data.options import DEFAULTS, DataSection
 from ldt.data.sources import Names, only
 from ldt.data.streams import Line
 from ldt.data.strict_json import JsonFile, take
@@ -58,7 +59,7 @@ def metrics(means: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if not np.all(np.isnan(value))}
 
 
-def read_gold(source: Names, format: str) -> JsonFile:
+def read_gold(source: Names, format: str, data: DataSection = DEFAULTS) -> JsonFile:
     """The records of a gold file (see `ldt.data.formats.summarization.named`).
 
     Raises:
@@ -66,7 +67,7 @@ def read_gold(source: Names, format: str) -> JsonFile:
         DataError: it is damaged, has another layout, or no record.
     """
     file = only(source, f"the documents of {format}")
-    found, name = list(layout.named(records.read(file))), name_of(file)
+    found, name = list(layout.named(records.read(file, encoding=data.encoding))), name_of(file)
     if not found:
         raise DataError(f"{name}: no documents in it")
     if "summary" in found[0].fields and "text" not in found[0].fields:
@@ -90,7 +91,7 @@ def read_predictions(source: Names) -> JsonFile:
     file = only(source, "predictions of summarization")
     name = name_of(file)
     head = streams.beginning(file, _HEAD, lambda head: b"\n" in head.lstrip())
-    is_json = JSON.match(head.removeprefix(b"\xef\xbb\xbf"))
+    is_json = JSON.match(head.removeprefix(streams.BOM))
     if not is_json and records.suffix(file) not in _TABLES:
         lines = records.lines(file, max_line_bytes=_LINE)
         return JsonFile(name, [_line(line, name) for line in lines])

@@ -14,6 +14,7 @@ from typing import Any
 
 from ldt.data import evidence as pages
 from ldt.data.formats import triviaqa as layout
+from ldt.data.options import DEFAULTS, DataSection
 from ldt.data.records import Example
 from ldt.data.sources import Names
 from ldt.data.strict_json import JsonFile
@@ -75,10 +76,10 @@ def published(answers: Iterable[dict]) -> dict[str, str]:
     return {key: answer["answer"] for key, answer in chosen.items()}
 
 
-def read_gold(source: Names, format: str) -> JsonFile:
+def read_gold(source: Names, format: str, data: DataSection = DEFAULTS) -> JsonFile:
     """Read a gold file, which must have this layout (see `prediction_files.read_gold`)."""
     expected = "an object with Data, a list of questions with QuestionId and Answer"
-    return prediction_files.read_gold(source, format, expected)
+    return prediction_files.read_gold(source, format, expected, data.encoding)
 
 
 def evaluate(

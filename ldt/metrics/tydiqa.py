@@ -15,6 +15,7 @@ import numpy as np
 from ldt.data.formats import passage_qa
 from ldt.data.formats import tydiqa as layout
 from ldt.data.formats.tydiqa import LANGUAGES
+from ldt.data.options import DEFAULTS, DataSection
 from ldt.data.sources import Names, each
 from ldt.data.strict_json import JsonFile, take
 from ldt.errors import DataError, listed, plural, shown
@@ -110,10 +111,10 @@ def published(answers: Iterable[dict]) -> Iterator[dict[str, Any]]:
         }
 
 
-def read_gold(source: Names, format: str) -> JsonFile:
+def read_gold(source: Names, format: str, data: DataSection = DEFAULTS) -> JsonFile:
     """The questions of all files, of each no more than it is scored by."""
     found = []
-    for example in layout.gold(source):
+    for example in layout.gold(source, data.encoding):
         fields = example.fields
         words = count_words(fields["context"])
         annotations = tuple(_NULL if a == _NULL else a for a in fields["annotations"])

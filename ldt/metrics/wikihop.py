@@ -5,6 +5,7 @@ from typing import Any
 
 from ldt.data.formats import wikihop as layout
 from ldt.data.formats.entries import once
+from ldt.data.options import DEFAULTS, DataSection
 from ldt.data.sources import Names
 from ldt.data.strict_json import JsonFile
 from ldt.metrics import prediction_files
@@ -24,10 +25,10 @@ def score(example: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, fl
     return {"accuracy": float(answer["answer"] == example["answer"])}
 
 
-def read_gold(source: Names, format: str) -> JsonFile:
+def read_gold(source: Names, format: str, data: DataSection = DEFAULTS) -> JsonFile:
     """Read a gold file, which must have this layout (see `prediction_files.read_gold`)."""
     expected = "a list of questions with id, candidates, supports and answer"
-    return prediction_files.read_gold(source, format, expected)
+    return prediction_files.read_gold(source, format, expected, data.encoding)
 
 
 def guessing(candidates: Iterable[int]) -> Baselines:

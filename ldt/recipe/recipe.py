@@ -17,7 +17,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from ldt.data.formats import FORMATS
+from ldt.data.formats import FORMATS, unread
 from ldt.data.options import OPTIONS, DataOptions, DataSection, Section
 from ldt.data.records import suffix
 from ldt.data.remote import is_remote
@@ -281,6 +281,14 @@ def _check_data(data, task, problems):
         near = did_you_mean(data.format, FORMATS)
         what = f"expected one of {', '.join(FORMATS)}, got {data.format!r}{near}"
         problems.add(("data", "format"), what)
+    named = {key for key, value in data if value != type(data).model_fields[key].default}
+    why = unread(data.format) if problems.clean(("data", "format")) else {}
+    if task is not None:
+        keys = "label", "label_separator"
+        unlabelled = {*keys} - set(getattr(task, "label_keys", keys))
+        why |= dict.fromkeys(unlabelled, f"{task.name} has no labels of this kind")
+    for key in sorted(named & why.keys()):
+        problems.add(("data", key), f"not read, {why[key]}; leave it out")
     if task is not None and data.overflow not in task.overflows:
         names = " or ".join(task.overflows)
         given = "" if "overflow" in data.model_fields_set else ", the default"

@@ -81,6 +81,7 @@ class AnyTask(Section, ABC):
     kind: ClassVar[str]  # of data: a key of `ldt.data.options.OPTIONS`
     document: ClassVar[str] = "text"  # field of the document where data.text names none
     fields: ClassVar[tuple[str, ...]] = ()  # further ones, which data.fields can rename
+    label_keys: ClassVar[tuple[str, ...]] = ()  # of the data section, by which labels are read
     label_names: ClassVar[tuple[str, ...]] = ("labels",)  # arguments of the head, for its loss
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss"})
     extras: ClassVar[tuple[str, ...]] = ()  # keys of its features that the head does not take

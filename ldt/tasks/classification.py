@@ -74,6 +74,7 @@ class Classification(Deciding, Weighted):
 
     roles: ClassVar[tuple[str, ...]] = ("cls", "document", "sep")
     noun: ClassVar[str] = "documents"
+    label_keys: ClassVar[tuple[str, ...]] = ("label", "label_separator")
     rests_on: ClassVar[Literal["logits", "places"] | None] = "logits"
     layouts: ClassVar[Mapping[str, Writer]] = {
         "lexglue": lexglue.published,

@@ -51,6 +51,7 @@ class EvidenceClassification(QuestionTask):
     extras: ClassVar[tuple[str, ...]] = (*QuestionTask.extras, "passages", "spans", "about")
     roles: ClassVar[tuple[str, ...]] = (*QuestionTask.roles, "passages")
     document: ClassVar[str] = "text"
+    label_keys: ClassVar[tuple[str, ...]] = ("label", "label_separator")
     asked: ClassVar[tuple[str, ...]] = ("hypothesis",)
     fields: ClassVar[tuple[str, ...]] = ("hypothesis", "spans", "evidence", "key", "document")
     answer_keys: ClassVar[tuple[str, ...]] = (

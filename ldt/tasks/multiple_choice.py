@@ -35,6 +35,7 @@ class MultipleChoice(Ranking):
     extras: ClassVar[tuple[str, ...]] = ("texts",)
     roles: ClassVar[tuple[str, ...]] = ("cls", "question", "choice", "context", "sep")
     document: ClassVar[str] = "context"
+    label_keys: ClassVar[tuple[str, ...]] = ("label",)
     asked: ClassVar[tuple[str, ...]] = ("question", "choices")
     fields: ClassVar[tuple[str, ...]] = ("question", "choices")
     answer_keys: ClassVar[tuple[str, ...]] = (

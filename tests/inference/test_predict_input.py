@@ -42,18 +42,39 @@ def test_a_text_file_is_text_whatever_the_training_read(fine_tuned, tmp_path):
     assert answer(str(source), run, tmp_path)[1][0]["id"] == "docs.txt"
 
 
-def test_the_encoding_is_that_of_the_command_and_not_of_the_training(fine_tuned, tmp_path):
+def test_the_encoding_is_that_of_the_training_but_for_what_shows_utf_8(fine_tuned, tmp_path, log):
     run = shutil.copytree(fine_tuned, tmp_path / "run")
     recipe = RECIPE.replace("text: body.text", "text: body, encoding: cp1252")
     (run / "recipe.yaml").write_text(recipe)
     source = tmp_path / "docs.csv"
     source.write_bytes("name;body\nÉ;this party\n".encode())
     assert answer(str(source), run, tmp_path)[1][0]["id"] == "É"
-    (tmp_path / "answers.jsonl").unlink()
+    assert f"{source}: read as utf-8, which it is; the training read cp1252" in log.messages
     source.write_bytes("name;body\nÉ;this party\n".encode("cp1252"))
-    with pytest.raises(DataError, match="docs.csv:2: not UTF-8: .*--encoding cp1252"):
-        answer(str(source), run, tmp_path)
-    assert answer(str(source), run, tmp_path, encoding="cp1252")[1][0]["id"] == "É"
+    assert answer(str(source), run, tmp_path, overwrite=True)[1][0]["id"] == "É"
+    assert (
+        f"{source}: read as cp1252, as the training was; --encoding names another" in log.messages
+    )
+    with pytest.raises(DataError, match="docs.csv:2: not utf-8: .*|docs.csv:2: not UTF-8"):
+        answer(str(source), run, tmp_path, encoding="utf-8", overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "what"),
+    [
+        ("d.jsonl", '{"name": "a", "body": {"text": "x"}}', {"id": "nix"}, ":1: no field 'nix'; "),
+        ("d.csv", "no,text\n1,this\n", {"text": "text"}, ":2: no field 'name'; "),
+        ("d.txt", "this party", {"id": "no"}, "--id no: not read, the name of a text file is "),
+        ("d.txt", "this party", {"text": "no"}, "--text no: not read, a text file is all text; "),
+        ("d.json", "{}", {"format": "squad", "id": "no"}, "--id no: not read, squad says which"),
+        ("d.json", "{}", {"format": "nq", "evidence": "x"}, "--evidence x: not read, nq names no"),
+    ],
+)
+def test_a_field_that_is_named_must_be_there(fine_tuned, tmp_path, name, content, options, what):
+    source = write(tmp_path / name, content.splitlines())
+    with pytest.raises(UserError) as error:
+        predict(source, model=str(fine_tuned), **options)
+    assert str(error.value).removeprefix(source).startswith(what)
 
 
 def test_input_of_another_layout_gets_the_one_of_the_training(fine_tuned, tmp_path, log):

@@ -188,7 +188,11 @@ def test_intervals_are_of_papers():
             [],
             "gold: 1: a: an answer that says nothing; expected unan",
         ),
-        (paper(question("a", said("x"))), [line(3, "x")], "pred:1: 'question_id' is 3, expected"),
+        (
+            paper(question("a", said("x"))),
+            [line(3.5, "x")],
+            "pred:1: 'question_id' is 3.5",
+        ),
         (
             paper(question("a", said("x"))),
             [{"question_id": "a", "predicted_answer": "x"}],

@@ -127,7 +127,7 @@ def test_squad_takes_entries_too():
         (data([qa("a", "fox")], [qa("a", "fox")]), {}, "gold: the id 'a' stands twice"),
         (data([qa("a")]), {}, "gold: a: no answers; --format squad2 has such"),
         (data([{"id": "a"}]), {}, "gold: a: no field 'answers', expected a list"),
-        (data([{"id": 7}]), {}, "gold: article 1, paragraph 1: 'id' is 7, expected text"),
+        (data([{"id": 7.5}]), {}, "gold: article 1, paragraph 1: 'id' is 7.5, expected text"),
         (data([{"id": "a", "answers": ["x"]}]), {}, "gold: a: 'x', expected an object with 'text'"),
         (data([qa("a", "fox")], context=None), {}, "gold: article 1, paragraph 1: 'context' is"),
         (JsonFile("gold", {"data": [1]}), {}, "gold: article 1: 1, expected an object"),

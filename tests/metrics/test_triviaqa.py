@@ -106,7 +106,7 @@ def test_what_people_answered_counts():
         ([{"QuestionId": "q"}], "gold: q: no field 'Answer'; the files of a test set"),
         ([{}], "gold: question 1: no field 'QuestionId', expected text"),
         (["q"], "gold: question 1: 'q', expected an object with 'QuestionId'"),
-        ([question(3, "a")], "gold: question 1: 'QuestionId' is 3, expected text"),
+        ([question(3.5, "a")], "gold: question 1: 'QuestionId' is 3.5, expected text"),
         ([question("q", 4)], "gold: q: 4, expected text"),
     ],
 )

@@ -163,7 +163,7 @@ def test_finetune_needs_a_task_a_model_and_training_data(folder):
         ("task=sorting", "expected keys and values, got 'sorting'"),
         ("data.max_length=10.0", "expected an integer, got 10.0"),
         ("data.max_length=0", "expected greater than or equal to 1, got 0"),
-        ("data.id=null", "expected text, got null"),
+        ("data.cache=null", "expected text, got null"),
         ("data.format=squat", "expected one of jsonl, csv, tsv, parquet"),
         ("data.fields={size: s}", "no such field of the task; sorting has none"),
         ("data.label=[]", "expected text or at least 1 item"),

@@ -5,7 +5,7 @@ have them; one of ``gold`` has what a prediction is scored by. Both go through t
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from os.path import isdir
 from types import ModuleType
@@ -103,7 +103,40 @@ def read(
         _read(file, data, document, on_error, max_line_bytes, several=len(files) > 1)
         for file in files
     ]
-    return itertools.chain.from_iterable(parts)
+    found = itertools.chain.from_iterable(parts)
+    renamed = getattr(data, "fields", {})
+    return found if document is not None or not renamed else _having(found, renamed, source)
+
+
+def unread(format: str | None) -> dict[str, str]:
+    """Keys of ``data:`` that no file of a format is read by, with why; see `DataSection`."""
+    keys = {"domain": "a domain is one of triviaqa files"}
+    if format == "parquet":
+        keys["encoding"] = "text in Parquet is UTF-8"
+    if format == TEXT:
+        keys |= {"id": "the name of a text file is its id", "text": "a text file is all text"}
+    elif format not in (None, *LINES, SUMMARIES, DOCCANO, "label-studio"):
+        keys["id"] = f"{format} says which ids are read"
+    if format == "triviaqa":
+        keys = {"id": keys["id"], "text": "texts of triviaqa are the files that it names"}
+    elif format not in (None, *LINES):
+        keys["evidence"] = f"{format} names no files of documents"
+    return keys
+
+
+def _having(
+    examples: Iterable[Example], fields: Mapping[str, str], source: Names
+) -> Iterator[Example]:
+    """Yield the examples; raise a DataError at the end for a field that none of them has."""
+    missing, example = dict(fields), None
+    for example in examples:
+        for name in [name for name, path in missing.items() if records.has(example, path)]:
+            del missing[name]
+        yield example
+    if example is not None:
+        for name, path in missing.items():
+            file = sources.named(source)
+            raise DataError(f"{file}: data.fields.{name}: no record has a field {path!r}")
 
 
 def _read(
@@ -156,7 +189,7 @@ def _read(
             max_bytes=max_line_bytes,
         )
     if data.format == DOCCANO:
-        return doccano.named(found, data)
+        return doccano.named(found, data, exported=document is None)
     return summarization.named(found) if data.format == SUMMARIES else found
 
 
@@ -166,7 +199,7 @@ def _placed(examples: Iterator[Example]) -> Iterator[Example]:
 
 
 def _read_whole(layout: ModuleType, source: str, data: "DataSection") -> Iterator[Example]:
-    yield from layout.read(strict_json.read(source), data)
+    yield from layout.read(strict_json.read(source, data.encoding), data)
 
 
 def classes(format: str | None) -> list[str] | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ldt.data.formats.entries import once
 from ldt.data.records import Example
-from ldt.data.strict_json import JsonFile, take
+from ldt.data.strict_json import JsonFile, take, take_id
 from ldt.errors import DataError, shown
 
 LABELS = ("NotMentioned", "Entailment", "Contradiction")  # in the order of the published classes
@@ -65,18 +65,6 @@ def gold(file: JsonFile) -> Iterator[Example]:
     yield from read(file, None)
 
 
-def document_id(document: Any, where: str) -> str:
-    """The id of a document, a whole number or text.
-
-    Raises:
-        DataError: it has none.
-    """
-    id = document.get("id") if isinstance(document, dict) else None
-    if isinstance(id, bool) or not isinstance(id, int | str):
-        raise DataError(f"{where}: the id is {shown(id)}, expected a whole number or text")
-    return str(id)
-
-
 def annotated(document: dict[str, Any], where: str) -> dict[str, Any]:
     """The annotations of a document by hypothesis, of gold files and of predictions.
 
@@ -92,7 +80,7 @@ def annotated(document: dict[str, Any], where: str) -> dict[str, Any]:
 def _documents(file: JsonFile) -> Iterator[tuple[dict[str, Any], str, str]]:
     """Each document with its id and its place in words."""
     for number, document in enumerate(file.value["documents"], 1):
-        id = document_id(document, f"{file.name}: document {number:,}")
+        id = take_id(document, "id", f"{file.name}: document {number:,}")
         yield document, id, f"{file.name}: {id}"
 
 

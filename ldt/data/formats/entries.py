@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ldt.data.strict_json import JsonFile, take
+from ldt.data.strict_json import JsonFile, take_id
 from ldt.errors import DataError, shown
 
 
@@ -20,7 +20,7 @@ def entries(
         DataError: an entry that is no object or has no id.
     """
     for number, entry in enumerate(file.value if key is None else file.value[key], 1):
-        id = take(entry, id_key, str, f"{file.name}: question {number:,}")
+        id = take_id(entry, id_key, f"{file.name}: question {number:,}")
         yield entry, id, f"{file.name}: {id}"
 
 

@@ -53,13 +53,14 @@ class Task(NamedTuple):
 
         Args:
             source: a path, or "-" for standard input; compressed or not.
-            data: not looked at.
+            data: its ``encoding``.
 
         Raises:
             UserError: there is no such file.
             DataError: a line of another layout.
         """
-        for number, line in enumerate(records.read(source, format="jsonl")):
+        read = records.read(source, format="jsonl", encoding=data.encoding)
+        for number, line in enumerate(read):
             found = self.labels(line.fields, line.where)
             document = text(line.fields, line.where)
             if self.parted and isinstance(document, str):
@@ -140,7 +141,7 @@ def numbers(values: list, classes: int, where: str) -> list[int]:
     return sorted(set(values))
 
 
-def lines(source: str) -> list[Example]:
+def lines(source: str, encoding: str | None = None) -> list[Example]:
     """The lines of a file of gold labels or of predictions, each with its id.
 
     Raises:
@@ -149,7 +150,7 @@ def lines(source: str) -> list[Example]:
     """
     found = [
         Example(line.fields, line_id(line, number), line.where)
-        for number, line in enumerate(records.read(source, format="jsonl"))
+        for number, line in enumerate(records.read(source, format="jsonl", encoding=encoding))
     ]
     once((str(line.id) for line in found), "stdin" if source == "-" else source)
     return found

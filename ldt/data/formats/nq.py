@@ -52,13 +52,15 @@ def read(source: str, data) -> Iterator[Example]:
 
     Args:
         source: a path, or "-" for standard input; compressed or not.
-        data: not looked at.
+        data: its ``encoding``.
 
     Raises:
         UserError: there is no such file.
         DataError: it is damaged, has another layout, or offsets that are none.
     """
-    for example in passage_qa.lines(source, "long_answer_candidates", "question_text"):
+    for example in passage_qa.lines(
+        source, "long_answer_candidates", "question_text", encoding=data.encoding
+    ):
         fields, where = example.fields, example.where
         page = _page(fields, where)
         found: dict[str, Any] = {
@@ -90,7 +92,7 @@ def read(source: str, data) -> Iterator[Example]:
         yield Example(found, example.id, where)
 
 
-def gold(source: Names) -> Iterator[Example]:
+def gold(source: Names, encoding: str | None = None) -> Iterator[Example]:
     """Yield what a prediction is scored by, of each question of all files.
 
     Its fields: unit; ``words``, their number; ``first``, the first candidate that is a paragraph,
@@ -100,7 +102,7 @@ def gold(source: Names) -> Iterator[Example]:
         UserError: there is no such file.
         DataError: as `read`; a question without annotations, an id that comes twice.
     """
-    for example in passage_qa.gold_lines(source, "long_answer_candidates"):
+    for example in passage_qa.gold_lines(source, "long_answer_candidates", encoding=encoding):
         fields, where = example.fields, example.where
         page = _page(fields, where)
         spans = [span for _, span in _candidates(fields, page, where)]

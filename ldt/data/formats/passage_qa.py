@@ -16,11 +16,14 @@ _PREDICTED = dict.fromkeys(("predictions", "passage_answer_index"), "predictions
 _GOLD = {"annotations": "a gold file"}
 
 
-def lines(source: str, *needed: str, swapped: str = "") -> Iterator[Example]:
+def lines(
+    source: str, *needed: str, encoding: str | None = None, swapped: str = ""
+) -> Iterator[Example]:
     """Yield the records of a file, one in memory at a time, with ``example_id`` as id.
 
     Args:
         needed: keys that a record of the layout has, one at least.
+        encoding: as of `ldt.data.records.read`.
         swapped: what to ask where there is gold in the place of predictions, or the other way
             round.
 
@@ -30,7 +33,7 @@ def lines(source: str, *needed: str, swapped: str = "") -> Iterator[Example]:
             a whole number nor text.
     """
     marks = _GOLD if needed[0] in _PREDICTED else _PREDICTED
-    for example in records.read(source, id_field="example_id", format="jsonl"):
+    for example in records.read(source, format="jsonl", encoding=encoding):
         fields = example.fields
         for key in ("example_id", *needed):
             if key not in fields:
@@ -42,10 +45,11 @@ def lines(source: str, *needed: str, swapped: str = "") -> Iterator[Example]:
                 f"{example.where}: field 'example_id' is {shown(fields['example_id'])}, expected "
                 "text or a whole number"
             )
+        example.id = records.identified(example, "example_id")
         yield example
 
 
-def gold_lines(source: Names, *needed: str) -> Iterator[Example]:
+def gold_lines(source: Names, *needed: str, encoding: str | None = None) -> Iterator[Example]:
     """Yield the records of all files, which have annotations; an id comes once.
 
     Raises:
@@ -53,7 +57,7 @@ def gold_lines(source: Names, *needed: str) -> Iterator[Example]:
     """
     seen: set[str] = set()
     for file in each(source):
-        for example in lines(file, *needed, "annotations", swapped=SWAPPED):
+        for example in lines(file, *needed, "annotations", encoding=encoding, swapped=SWAPPED):
             if str(example.id) in seen:
                 raise DataError(
                     f"{example.where}: the id {shown(example.id)} stands twice; each question once"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ldt.data.formats.entries import once
 from ldt.data.records import Example
-from ldt.data.strict_json import JsonFile, take, texts
+from ldt.data.strict_json import JsonFile, take, take_id, texts
 from ldt.errors import DataError, shown
 
 log = logging.getLogger("ldt")
@@ -105,7 +105,7 @@ def papers(file: JsonFile) -> Iterator[tuple[dict[str, Any], str]]:
         listed = [(id, paper) for id, paper in file.value.items()]
     else:
         listed = [
-            (take(paper, "id", str, f"{file.name}: paper {number:,}"), _by_row(paper))
+            (take_id(paper, "id", f"{file.name}: paper {number:,}"), _by_row(paper))
             for number, paper in enumerate(file.value, 1)
         ]
     for id, paper in listed:
@@ -152,7 +152,7 @@ def reference(answer: dict[str, Any], where: str) -> Reference:
 def _questions(paper: dict[str, Any], where: str) -> Iterator[tuple[dict[str, Any], str, str]]:
     """Each question with its id and its place in words."""
     for number, question in enumerate(take(paper, "qas", list, where), 1):
-        id = take(question, "question_id", str, f"{where}: question {number:,}")
+        id = take_id(question, "question_id", f"{where}: question {number:,}")
         yield question, id, f"{where}: {id}"
 
 

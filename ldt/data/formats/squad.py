@@ -5,7 +5,7 @@ from typing import Any
 
 from ldt.data.formats.entries import once
 from ldt.data.records import Example
-from ldt.data.strict_json import JsonFile, take
+from ldt.data.strict_json import JsonFile, take, take_id
 from ldt.errors import DataError, shown
 
 
@@ -64,4 +64,4 @@ def _questions(
             here = f"{where}, paragraph {place:,}"
             context = take(paragraph, "context", str, here)
             for qa in take(paragraph, "qas", list, here):
-                yield article, (number, place), context, qa, take(qa, "id", str, here), here
+                yield article, (number, place), context, qa, take_id(qa, "id", here), here

@@ -30,13 +30,13 @@ def read(source: str, data) -> Iterator[Example]:
 
     Args:
         source: a path, or "-" for standard input; compressed or not.
-        data: not looked at.
+        data: its ``encoding``.
 
     Raises:
         UserError: there is no such file.
         DataError: it is damaged, has another layout, or offsets that are none.
     """
-    for example in passage_qa.lines(source, *_KEYS, "question_text"):
+    for example in passage_qa.lines(source, *_KEYS, "question_text", encoding=data.encoding):
         fields, where = example.fields, example.where
         text, utf8, candidates = _document(fields, where)
 
@@ -59,7 +59,7 @@ def read(source: str, data) -> Iterator[Example]:
         yield Example(found, example.id, where)
 
 
-def gold(source: Names) -> Iterator[Example]:
+def gold(source: Names, encoding: str | None = None) -> Iterator[Example]:
     """Yield what a prediction is scored by, of each question of all files: language, unit,
     context, and ``annotations``: (number of a candidate or None, [(start, end)] in bytes, yes_no).
 
@@ -67,7 +67,7 @@ def gold(source: Names) -> Iterator[Example]:
         UserError: there is no such file.
         DataError: as `read`; a question without annotations, an id that comes twice.
     """
-    for example in passage_qa.gold_lines(source, *_KEYS):
+    for example in passage_qa.gold_lines(source, *_KEYS, encoding=encoding):
         fields, where = example.fields, example.where
         text, utf8, candidates = _document(fields, where)
         found = {

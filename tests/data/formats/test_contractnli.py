@@ -47,7 +47,7 @@ def test_a_test_set_has_no_labels():
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"id": None}, "f: document 1: the id is null, expected a whole number or text"),
+        ({"id": None}, "f: document 1: 'id' is null, expected text"),
         ({"spans": [[2, 1]]}, "f: 7: span 0 is [2, 1], expected [start, end] within the 3 char"),
         ({"spans": [[0, 4]]}, "f: 7: span 0 is [0, 4], expected [start, end] within the 3 char"),
         ({"spans": [["0", 1]]}, 'f: 7: span 0 is ["0", 1], expected'),

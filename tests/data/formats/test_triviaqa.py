@@ -151,7 +151,7 @@ def test_questions_without_a_page_are_counted(written, caplog):
 def test_another_layout_is_told(value, message, monkeypatch, tmp_path):
     if isinstance(value, dict):
         value.setdefault("Domain", "Web")
-    monkeypatch.setattr(strict_json, "read", lambda source: JsonFile(source, value))
+    monkeypatch.setattr(strict_json, "read", lambda source, _: JsonFile(source, value))
     with pytest.raises(DataError) as caught:
         list(read("f", DATA.model_copy(update={"evidence": str(tmp_path)})))
     assert str(caught.value).startswith(message)

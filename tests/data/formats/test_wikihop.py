@@ -28,7 +28,7 @@ def test_a_question_is_an_example_with_its_answer_where_it_has_one(tmp_path):
     [
         ({"data": []}, "an object of 1 key, expected a list of questions with id, query"),
         (["q"], "question 1: 'q', expected an object with 'id'"),
-        ([QUESTION | {"id": 7}], "question 1: 'id' is 7, expected text"),
+        ([QUESTION | {"id": 7.5}], "question 1: 'id' is 7.5, expected text"),
         ([QUESTION | {"candidates": "x"}], "q: 'candidates' is 'x', expected a list"),
         ([QUESTION | {"supports": ["x", None]}], "q: null, expected text"),
         ([QUESTION | {"answer": ["x"]}], "q: 'answer' is a list of 1, expected text"),
