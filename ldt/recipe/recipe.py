@@ -287,6 +287,8 @@ def _check_data(data, task, problems):
         keys = "label", "label_separator"
         unlabelled = {*keys} - set(getattr(task, "label_keys", keys))
         why |= dict.fromkeys(unlabelled, f"{task.name} has no labels of this kind")
+        if not (data.text_files or getattr(task, "reads_files", True)):
+            why["evidence"] = "data.text_files names no field of names of files"
     for key in sorted(named & why.keys()):
         problems.add(("data", key), f"not read, {why[key]}; leave it out")
     if task is not None and data.overflow not in task.overflows:

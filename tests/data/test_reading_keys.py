@@ -78,6 +78,7 @@ KEYS = {
     "text": "nix",
     "domain": "web",
     "evidence": "folder",
+    "text_files": "nr",
     "label": "nix",
     "label_separator": "|",
 }
@@ -138,8 +139,11 @@ def test_each_reading_key_acts_or_is_refused(tmp_path, format, key):
     elif key == "label_separator":
         found.fields["label"] = "a|b"
         assert LabelReader(data.label, data.label_separator).raw(found) == ["a", "b"]
+    elif key == "text_files":
+        with pytest.raises(DataError, match="5"):  # the cell names no file
+            list(read(source, data))
     else:
-        assert format == "triviaqa" or (key == "evidence" and format in LINES)
+        assert format == "triviaqa"
 
 
 @pytest.mark.parametrize("format", ["squad", "cuad", "hotpotqa", "wikihop", "qasper", "triviaqa"])

@@ -115,12 +115,14 @@ def unread(format: str | None) -> dict[str, str]:
         keys["encoding"] = "text in Parquet is UTF-8"
     if format == TEXT:
         keys |= {"id": "the name of a text file is its id", "text": "a text file is all text"}
-    elif format not in (None, *LINES, SUMMARIES, DOCCANO, "label-studio"):
+    elif format not in (None, *_OF_RECORDS, "label-studio"):
         keys["id"] = f"{format} says which ids are read"
     if format == "triviaqa":
         keys = {"id": keys["id"], "text": "texts of triviaqa are the files that it names"}
-    elif format not in (None, *LINES):
+    elif format not in (None, *_OF_RECORDS):
         keys["evidence"] = f"{format} names no files of documents"
+    if format not in (None, *_OF_RECORDS):
+        keys["text_files"] = f"files of {format} hold the texts"
     return keys
 
 
