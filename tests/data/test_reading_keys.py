@@ -118,7 +118,7 @@ def test_each_reading_key_acts_or_is_refused(tmp_path, format, key):
     (tmp_path / "evidence" / "web").mkdir(parents=True)
     asked, refused = recipe(format, key, folder if key == "evidence" else KEYS[key])
     if refused:  # with why, and what would do
-        assert refused.startswith(f"data.{key}=")
+        assert f"data.{key}=" in refused
         assert ": not read, " in refused
         assert refused.endswith("; leave it out")
         return
@@ -126,6 +126,10 @@ def test_each_reading_key_acts_or_is_refused(tmp_path, format, key):
     if format == "triviaqa":
         data = data.model_copy(update={"evidence": folder})
     document = "text" if format == "text" else None
+    if key == "text_files":  # the cell names no file
+        with pytest.raises(DataError, match="field 'nr' is"):
+            list(read(source, data))
+        return
     if key in ("text", "label"):  # looked up in each example; that there is none is told
         look = task.parts if key == "text" else task.answer_key
         with pytest.raises(DataError, match="no field 'nix'"):
@@ -139,9 +143,6 @@ def test_each_reading_key_acts_or_is_refused(tmp_path, format, key):
     elif key == "label_separator":
         found.fields["label"] = "a|b"
         assert LabelReader(data.label, data.label_separator).raw(found) == ["a", "b"]
-    elif key == "text_files":
-        with pytest.raises(DataError, match="5"):  # the cell names no file
-            list(read(source, data))
     else:
         assert format == "triviaqa"
 
