@@ -281,11 +281,13 @@ def _rows(heading: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _groups(heading: str, groups: "list[Group]", result: "Result", why_not: str) -> None:
+    from ldt.metrics.numbers import columns  # imports numpy
+
     if not groups:
         why_not = why_not or "the gold file tells it of no question"
         say(f"{heading}: not known; {why_not}", console=stdout)
         return
-    names = result.shown or tuple(groups[0].metrics)
+    names = result.shown or columns([group.metrics for group in groups])
     if stdout.is_terminal:
         table = Table(heading)
         for name in ("questions", *names):

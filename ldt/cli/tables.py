@@ -8,20 +8,24 @@ from rich.text import Text
 
 from ldt.cli.console import stdout
 from ldt.errors import plain
-from ldt.metrics.numbers import metric_text
+from ldt.metrics.numbers import columns, is_defined, metric_text
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
-    """The rows as a table, as wide as the console or, where heads would be cut, a line a value."""
-    broken = [name.replace("_", "_\n") for name in rows[0]]
+    """The rows as a table, as wide as the console or, where heads would be cut, a line a value.
+
+    Rows may have different keys; what one lacks, None and NaN are empty cells.
+    """
+    names = columns(rows)
+    broken = [name.replace("_", "\n") for name in names]
     endless = stdout.options.update(width=10_000)
-    for heads in (list(rows[0]), broken):
+    for heads in (names, broken):
         made = Table(box=None)
-        for head, name in zip(heads, rows[0], strict=True):
-            is_text = any(isinstance(row[name], str) for row in rows)
+        for head, name in zip(heads, names, strict=True):
+            is_text = any(isinstance(row.get(name), str) for row in rows)
             made.add_column(Text(plain(head)), no_wrap=not is_text, overflow="fold")
         for row in rows:
-            made.add_row(*(_cell(*item) for item in row.items()))
+            made.add_row(*(_cell(name, row.get(name)) for name in names))
         if Measurement.get(stdout, endless, made).minimum <= stdout.width:
             return made
     made = Table(box=None, show_header=False)
@@ -34,5 +38,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _cell(name: str, value: Any) -> Text:
+    if not is_defined(value):
+        return Text()
     is_figure = isinstance(value, float)
     return Text(metric_text(name, value) if is_figure else plain(str(value)), overflow="fold")

@@ -188,15 +188,14 @@ def _classes(
     problem, _, golds = task.read_labels(examples, data, "the gold file")
     found = {id: _label(each, task, data, problem) for id, each in answers.items()}
     if problem == REGRESSION:
-        lacking = [id for id in map(_id, examples) if id not in found or found[id] is None]
-        if lacking:
-            raise DataError(
-                f"{name}: {plural(len(lacking), 'document')} without a number: {some(lacking)}; a "
-                "regression needs one of each"
-            )
         numbers = {id: {"label": label} for id, label in found.items()}
         config = SimpleNamespace(problem_type=problem, **named_labels(several(data.label)))
-        return own_answers.numbers(_judged(task, data, examples, golds, numbers)), golds, config
+        result = own_answers.numbers(_judged(task, data, examples, golds, numbers))
+        lacking = [id for id in map(_id, examples) if found.get(id) is None]
+        if lacking:
+            what = f"{plural(len(lacking), 'document')} without a number, left out of all figures"
+            result.warnings.append(f"{name}: {what} but coverage: {some(lacking)}")
+        return result, golds, config
     scores = {id: _scores(each) for id, each in answers.items()}
     names = _class_names(task, data, golds, found, scores, name)
     read: dict[str, dict[str, Any]] = {
@@ -205,6 +204,10 @@ def _classes(
     judged = _judged(task, data, examples, golds, read)
     result = own_answers.classes(judged, names, several=problem == MULTI)
     result.warnings += _strangers(golds, found, scores, name)
+    lacking = [id for id, each in scores.items() if each is None]
+    if 0 < len(lacking) < len(scores):
+        what = f"{plural(len(lacking), 'answer')} without scores, left out of ranking and"
+        result.warnings.append(f"{name}: {what} calibration: {some(lacking)}")
     return result, golds, SimpleNamespace(problem_type=problem, **named_labels(names))
 
 
@@ -216,9 +219,9 @@ def _class_names(task, data, golds, found, scores, name: str) -> list[str]:
     """
     first = next((each for each in scores.values() if each), None)
     for id, each in scores.items():
-        if first and (each is None or each.keys() != first.keys()):
-            what = "no scores" if each is None else f"scores of {listed(each)}"
-            raise DataError(f"{name}: {shown(id)}: {what}; the first answer has {listed(first)}")
+        if first and each and each.keys() != first.keys():
+            what = f"scores of {listed(each)}; the first answer with some has {listed(first)}"
+            raise DataError(f"{name}: {shown(id)}: {what}")
     right = {label for gold in golds for label in several(gold)}
     predicted = {label for each in found.values() if each is not None for label in several(each)}
     known = [*(first or ()), *(task.labels or ()), *task.labels_of(data).columns.values()]

@@ -64,7 +64,11 @@ def is_better(
 def no_better(
     metrics: Mapping[str, float], baselines: Baselines, lower_is_better: Set[str] = frozenset()
 ) -> list[str]:
-    """Return a warning where no metric is better than without reading, else nothing."""
+    """Return a warning where no metric is better than without reading, else nothing.
+
+    A metric that is not defined is left out.
+    """
+    baselines = {name: each for name, each in baselines.items() if name in metrics}
     beaten = (
         is_better(name, metrics[name], trivial.value, lower_is_better)
         for name, trivial in baselines.items()

@@ -45,10 +45,19 @@ def class_table(gold: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray
 def class_rows(
     gold: np.ndarray, predicted: np.ndarray, names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return `class_table` as a row for each class, with its name as ``class``."""
-    table = class_table(gold, predicted)
+    """Return `class_table` as a row for each class, with its name as ``class``.
+
+    What is not defined is None: precision of a class without an answer, recall of one without a
+    gold document, f1 of one without either.
+    """
+    table, found, there = class_table(gold, predicted), predicted.any(0), gold.any(0)
+    known = {"precision": found, "recall": there, "f1": found | there}
     return [
-        {"class": name} | {key: column[number].item() for key, column in table.items()}
+        {"class": name}
+        | {
+            key: column[number].item() if key not in known or known[key][number] else None
+            for key, column in table.items()
+        }
         for number, name in enumerate(names)
     ]
 
@@ -100,15 +109,25 @@ def f1_of_draws(
     Args:
         gold, predicted: [documents, classes] bool.
         weights: [draws, documents].
-        several: as `class_metrics` has it; without it the mean is over classes of the draw.
+        several: as `class_metrics` has it; without it the mean is over classes of the draws. A
+            class that one of them lacks has there its f1 of `drawn`, so that the mean keeps its
+            terms.
     """
-    weights = weights.astype(np.float64)
+    weights = np.concatenate([drawn(weights), weights]).astype(np.float64)
     true, both = weights @ (gold & predicted), weights @ (gold.astype(int) + predicted)
-    seen = np.ones_like(both) if several else both > 0
-    return {
-        "macro_f1": (_percent(2 * true, both) * seen).sum(1) / np.maximum(seen.sum(1), 1),
+    seen = np.ones(both.shape[1]) if several else both[0] > 0
+    of_each = _percent(2 * true, both)
+    of_each = np.where(both > 0, of_each, of_each[0])
+    figures = {
+        "macro_f1": (of_each * seen).sum(1) / max(seen.sum(), 1),
         "micro_f1": _percent(2 * true.sum(1), both.sum(1)),
     }
+    return {name: values[1:] for name, values in figures.items()}
+
+
+def drawn(weights: np.ndarray) -> np.ndarray:
+    """Weights [1, documents] of 1 for a document that any draw [draws, documents] has, else 0."""
+    return weights.any(0, keepdims=True)
 
 
 def confusion(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> np.ndarray:
@@ -175,8 +194,8 @@ def _correlation(a: np.ndarray, b: np.ndarray, weights: np.ndarray) -> np.ndarra
 
 def _varies(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Whether those that a draw has are not all the same, [draws] bool."""
-    drawn = weights > 0
-    return np.where(drawn, values, -np.inf).max(1) > np.where(drawn, values, np.inf).min(1)
+    there = weights > 0
+    return np.where(there, values, -np.inf).max(1) > np.where(there, values, np.inf).min(1)
 
 
 def _ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:

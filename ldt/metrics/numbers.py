@@ -4,7 +4,8 @@ Metrics that are shares are from 0 to 100; those of `OWN_UNITS` are not.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,16 @@ def metric_text(name: str, value: float) -> str:
 def is_share(name: str) -> bool:
     """True of a metric from 0 to 100, False of one with a unit of its own."""
     return name != "ece" and not any(unit in name for unit in OWN_UNITS)
+
+
+def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Heads of a table of rows with different keys: all keys, in the order they first come."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def is_defined(value: Any) -> bool:
+    """Return False of None and NaN, which a table shows as an empty cell."""
+    return value is not None and value == value
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -49,6 +49,7 @@ def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) ->
 
     Ranking counts documents without an answer as the last ones, and is a mean over classes where
     it is defined. Calibration is of those that have an answer, where scores are probabilities.
+    Answers without scores are left out of both.
 
     Args:
         names: all classes, those of scores first.
@@ -60,35 +61,35 @@ def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) ->
     answered = np.array([label is not None for label in labels])
     scores = _score_table(judged, names)
     known = np.array([each.answer is not None for each in judged])
+    scored = _scored(judged)
+    ranked = scored | ~known  # an answer without scores has no rank
     each: dict[str, np.ndarray] = {}
-    if scores is not None and _probabilities(scores[known], several):
-        each = _calibrated(scores, right, known, several)
+    if scores is not None and _probabilities(scores[scored], several):
+        each = _calibrated(scores, right, scored, several)
 
     def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
         found = classification.class_figures(
             right, predicted, weights, several=several, answered=answered
         )
         if scores is not None:
-            found |= _macro(_rankings(scores, right, weights))
-        found |= {
-            name: weights @ values / weights[:, known].sum(1) for name, values in each.items()
-        }
+            found |= _macro(scores, right, weights * ranked)
+        found |= _means_of(each, weights, scored)
         return found | _answered(found, weights, answered, known)
 
     metrics = defined(figures, np.ones((1, len(judged))))
     rows = classification.class_rows(right, predicted, names)
     curves: dict[str, Any] = {}
     if scores is not None:
-        rankings = _rankings(scores, right, np.ones((1, len(judged))))
+        rankings = _rankings(scores, right, 1.0 * ranked[None])
         for row, ranking in zip(rows, rankings, strict=True):
             row |= {name: float(value[0]) for name, value in defined_of(ranking).items()}
         curves["precision_at_recall"] = {
             name: [list(point) for point in zip(RECALLS, curve(*columns), strict=True)]
-            for name, *columns in zip(names, scores.T, right.T, strict=True)
+            for name, *columns in zip(names, scores[ranked].T, right[ranked].T, strict=True)
             if columns[1].any()
         }
         if each:
-            told = calibration.answers_of(_plain(scores[known]), right[known], several)
+            told = calibration.answers_of(_plain(scores[scored]), right[scored], several)
             metrics["ece"] = calibration.expected_calibration_error(*told)
             curves["reliability"] = _reliability(*told)
     result = _result("classification", judged, metrics, figures=figures)
@@ -97,7 +98,7 @@ def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) ->
     counts = classification.confusion(right, predicted, several=several)
     table = _confusion_of_each if several else _confusion
     result.tables = {"classes": rows, "confusion": table(counts, names)}
-    result.tables["worst"] = _worst_classes(judged, right, predicted, answered, scores, each)
+    result.tables["worst"] = _worst_classes(judged, right, predicted, answered, scored, each)
     if scores is not None and not each:
         result.warnings.append(
             "scores are no probabilities from 0 to 1, so there is no calibration to tell"
@@ -106,17 +107,27 @@ def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) ->
 
 
 def numbers(judged: Sequence[Judged]) -> Result:
-    """Score numbers: `number_metrics`; each document has an answer."""
+    """Score numbers: `number_metrics` of the documents that have one, and their share."""
     gold = np.array([each.gold for each in judged], float)
-    found = np.array([each.answer and each.answer["label"] for each in judged], float)
+    labels = [each.answer and each.answer["label"] for each in judged]
+    found = np.array([np.nan if label is None else label for label in labels], float)
+    there = ~np.isnan(found)
 
     def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
-        return classification.number_figures(gold, found, weights)
+        if not there.any():
+            return {"coverage": np.zeros(len(weights))}
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shares = classification.number_figures(gold[there], found[there], weights[:, there])
+        drawn = weights[:, there].any(1)
+        shares = {name: np.where(drawn, values, np.nan) for name, values in shares.items()}
+        if there.all():
+            return shares
+        return shares | {"coverage": 100 * (weights @ there) / weights.sum(1)}
 
     metrics = defined(figures, np.ones((1, len(judged))))
     result = _result("regression", judged, metrics, figures=figures)
     result.scale = "in the unit of the labels, correlations from -1 to 1"
-    errors = np.abs(gold - found)
+    errors = np.where(there, np.abs(gold - found), 0)
     result.tables["worst"] = [
         _row(judged[n], float(gold[n]), float(found[n]), error=float(errors[n]))
         for n in _largest(errors, errors > 0)
@@ -127,21 +138,19 @@ def numbers(judged: Sequence[Judged]) -> Result:
 def choices(judged: Sequence[Judged]) -> Result:
     """Score the place of the right one of several choices: accuracy, and calibration."""
     scores = _choice_table(judged)
-    known = np.array([each.answer is not None for each in judged])
+    known, scored = np.array([each.answer is not None for each in judged]), _scored(judged)
     chosen = [None if each.answer is None else each.answer["choice"] for each in judged]
     answered = np.array([place is not None for place in chosen])
     right = np.array([x == each.gold for x, each in zip(chosen, judged, strict=True)])
     each: dict[str, np.ndarray] = {}
-    if scores is not None and _probabilities(scores[known], several=False):
+    if scores is not None and _probabilities(scores[scored], several=False):
         truth = _choice_truth(judged, scores)
-        each = _calibrated(scores, truth, known, several=False)
-        told = calibration.answers_of(scores[known], truth[known], several=False)
+        each = _calibrated(scores, truth, scored, several=False)
+        told = calibration.answers_of(scores[scored], truth[scored], several=False)
 
     def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
         found = {"accuracy": 100 * (weights @ right) / weights.sum(1)}
-        found |= {
-            name: weights @ values / weights[:, known].sum(1) for name, values in each.items()
-        }
+        found |= _means_of(each, weights, scored)
         return found | _answered(found, weights, answered, known)
 
     metrics = defined(figures, np.ones((1, len(judged))))
@@ -151,7 +160,7 @@ def choices(judged: Sequence[Judged]) -> Result:
         metrics["ece"] = calibration.expected_calibration_error(*told)
         result.curves["reliability"] = _reliability(*told)
     loss = np.zeros(len(judged))
-    loss[known] = each.get("nll", loss)[known]
+    loss[scored] = each.get("nll", loss)[scored]
     wrong = ~right
     result.tables["worst"] = [
         _row(judged[n], judged[n].gold, _chosen(judged[n], "choice")) for n in _largest(loss, wrong)
@@ -214,6 +223,18 @@ def _told(result: Result, judged: Sequence[Judged]) -> Result:
     return result
 
 
+def _scored(judged: Sequence[Judged]) -> np.ndarray:
+    """Whether each has an answer with scores, [documents] bool."""
+    return np.array([bool(each.answer and each.answer["scores"]) for each in judged])
+
+
+def _means_of(each: Mapping[str, np.ndarray], weights, scored) -> dict[str, np.ndarray]:
+    """The mean of figures of documents over those that have scores; NaN of a draw without any."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        total = weights[:, scored].sum(1)
+        return {name: weights @ values / total for name, values in each.items()}
+
+
 def _score_table(judged: Sequence[Judged], names: Sequence[str]) -> np.ndarray | None:
     """Scores [documents, classes], below all others where there is none; None without any."""
     answers = [each.answer for each in judged]
@@ -249,27 +270,29 @@ def _plain(scores: np.ndarray) -> np.ndarray:
     return np.where(np.isneginf(scores), 0.0, scores)
 
 
-def _calibrated(scores, right, known, several) -> dict[str, np.ndarray]:
-    """brier and nll of each document, 0 of those without an answer; their mean is that of all."""
+def _calibrated(scores, right, scored, several) -> dict[str, np.ndarray]:
+    """brier and nll of each document, 0 of those without scores; their mean is that of all."""
     plain = _plain(scores)
     each = [
         calibration.figures(plain[n : n + 1], right[n : n + 1], several) for n in range(len(right))
     ]
-    return {name: np.array([row[name] for row in each]) * known for name in ("brier", "nll")}
+    return {name: np.array([row[name] for row in each]) * scored for name in ("brier", "nll")}
 
 
 def _rankings(scores: np.ndarray, right: np.ndarray, weights: np.ndarray) -> list[dict]:
     return [ranking_of_draws(*columns, weights) for columns in zip(scores.T, right.T, strict=True)]
 
 
-def _macro(rankings: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The mean over the classes of which each figure is defined."""
+def _macro(scores: np.ndarray, right: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
+    """The mean over the classes of which each figure is defined; where a draw lacks such a class,
+    with its figure of all documents `drawn`, so that the mean keeps its terms."""
+    rankings = _rankings(scores, right, np.concatenate([classification.drawn(weights), weights]))
     found = {}
     for name in ("average_precision", "roc_auc"):
         values = np.array([ranking[name] for ranking in rankings])
-        there = ~np.isnan(values)
-        with np.errstate(invalid="ignore"):
-            found[f"macro_{name}"] = np.where(there, values, 0).sum(0) / there.sum(0)
+        values = values[~np.isnan(values[:, 0])]
+        values = np.where(np.isnan(values), values[:, :1], values)[:, 1:]
+        found[f"macro_{name}"] = values.mean(0) if len(values) else np.full(len(weights), np.nan)
     return found
 
 
@@ -312,13 +335,13 @@ def _confusion_of_each(counts: np.ndarray, names: Sequence[str]) -> Rows:
     return sorted(rows, key=lambda row: -row["missed"] - row["not_there"])
 
 
-def _worst_classes(judged, right, predicted, answered, scores, each) -> Rows:
+def _worst_classes(judged, right, predicted, answered, scored, each) -> Rows:
     """The errors of which a model was surest: those of the highest nll, or of the file's order."""
     wrong = ~((right == predicted).all(1) & answered)
     loss = each.get("nll", np.zeros(len(judged)))
     rows = []
     for n in _largest(loss, wrong):
-        more = {"nll": float(loss[n])} if "nll" in each and judged[n].answer else {}
+        more = {"nll": float(loss[n])} if "nll" in each and scored[n] else {}
         rows.append(_row(judged[n], judged[n].gold, _chosen(judged[n], "label"), **more))
     return rows
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ldt.errors import plural
-from ldt.metrics.numbers import metric_text
+from ldt.metrics.numbers import is_defined, metric_text
 from ldt.metrics.result import Group, Result, by_length, by_place
 from ldt.report.model import Bars, Chart, Lines, Matrix
 from ldt.training.log_file import values
@@ -144,7 +144,8 @@ def _confusion(result: Result) -> list[Chart]:
 def _classes(result: Result) -> list[Chart]:
     """F1 of each class where a document can have several."""
     confusion = result.tables.get("confusion") or [{}]
-    rows = sorted(result.tables.get("classes", ()), key=lambda row: -row["support"])[:BARS]
+    rows = [row for row in result.tables.get("classes", ()) if is_defined(row["f1"])]
+    rows = sorted(rows, key=lambda row: -row["support"])[:BARS]
     if "class" not in confusion[0] or not rows:
         return []
     bars = {row["class"]: row["f1"] for row in rows}

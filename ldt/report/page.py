@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from ldt.errors import plural
-from ldt.metrics.numbers import is_share, metric_text
+from ldt.metrics.numbers import columns, is_defined, is_share, metric_text
 from ldt.metrics.result import LEVEL
 from ldt.report import charts
 from ldt.report.escaping import cut, visible
@@ -106,18 +106,18 @@ def _figure(figure: Figure, scale: str) -> dict[str, Any]:
 
 def _chart(chart: Chart, i: int) -> dict[str, Any]:
     name = f"chart-{i + 1}"
-    columns, rows = charts.table(chart)
+    heads, rows = charts.table(chart)
     drawing = charts.svg(chart, name) if rows else None
     wide = isinstance(chart, Matrix) and drawing is not None and not charts.is_narrow(chart)
     part = isinstance(chart, Lines) and len(rows) < sum(map(len, chart.series.values()))
-    part = part or (isinstance(chart, Matrix) and columns == charts.LARGEST)
+    part = part or (isinstance(chart, Matrix) and heads == charts.LARGEST)
     return {
         "name": name,
         "chart": chart,
         "svg": drawing,
         "wide": wide,
         "part": part,
-        "table": _cells(columns, rows),
+        "table": _cells(heads, rows),
     }
 
 
@@ -129,30 +129,30 @@ class _Cell:
     number: bool = False
 
 
-def _cells(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> dict[str, Any]:
+def _cells(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> dict[str, Any]:
     """A table whose columns have numbers of the same digits."""
-    digits = [_digits([row[i] for row in rows]) for i in range(len(columns))]
+    digits = [_digits([row[i] for row in rows]) for i in range(len(heads))]
     cells = [[_cell(value, digits[i]) for i, value in enumerate(row)] for row in rows]
-    numbers = [any(row[i].number for row in cells) for i in range(len(columns))]
-    heads = [_Cell(str(name), number) for name, number in zip(columns, numbers, strict=True)]
-    return {"columns": heads, "rows": cells, "long": len(cells) > LONG_TABLE}
+    numbers = [any(row[i].number for row in cells) for i in range(len(heads))]
+    titles = [_Cell(str(name), number) for name, number in zip(heads, numbers, strict=True)]
+    return {"columns": titles, "rows": cells, "long": len(cells) > LONG_TABLE}
 
 
 def _table(title: str, rows: Sequence[dict[str, object]]) -> dict[str, Any]:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    return {"title": title} | _cells(columns, [[row.get(key) for key in columns] for row in rows])
+    names = columns(rows)
+    return {"title": title} | _cells(names, [[row.get(name) for name in names] for row in rows])
 
 
 def _digits(column: Sequence[object]) -> int:
     """Digits after the point: none of whole numbers, four of those up to 1, else two."""
-    numbers = [value for value in column if isinstance(value, int | float)]
+    numbers = [v for v in column if isinstance(v, int | float) and is_defined(v)]
     if not any(isinstance(value, float) for value in numbers):
         return 0
     return 4 if max(map(abs, numbers)) <= 1 else 2
 
 
 def _cell(value: object, digits: int) -> _Cell:
-    if value is None:
+    if not is_defined(value):
         return _Cell("–")
     if isinstance(value, bool):
         return _Cell("yes" if value else "no")

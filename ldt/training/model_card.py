@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ldt.data.remote import is_hub_set
-from ldt.metrics.numbers import is_share, metric_text
+from ldt.metrics.numbers import columns, is_defined, is_share, metric_text
 from ldt.model.stock import HEADS
 from ldt.tasks.base import AnyTask, Task
 from ldt.tasks.classification import REGRESSION
@@ -92,7 +92,7 @@ def card(
         decides=in_words(decisions),
         calibrated=getattr(task, "probability", "") if "calibration" in decisions else "",
         reliability=_reliability(results) if "calibration" in decisions else "",
-        rows=_table(list(table[0]), [_figures(row) for row in table]) if table else "",
+        rows=_table(columns(table), _figures(table)) if table else "",
         by_length=_by_length(results),
         pattern=pattern_in_words(results["pattern"]) if "pattern" in results else "",
         head=task.head().__name__,
@@ -140,10 +140,14 @@ def _metrics(results: dict[str, Any]) -> str:
     return _table(head, rows)
 
 
-def _figures(row: dict[str, Any]) -> list[Any]:
+def _figures(rows: Sequence[dict[str, Any]]) -> list[list[Any]]:
+    """The cells of rows; what one lacks is empty."""
     return [
-        metric_text(name, value) if isinstance(value, float) else value
-        for name, value in row.items()
+        [
+            metric_text(name, value) if isinstance(value, float) and is_defined(value) else value
+            for name, value in ((name, row.get(name)) for name in columns(rows))
+        ]
+        for row in rows
     ]
 
 
@@ -263,6 +267,7 @@ def _table(head: Sequence[str], rows: Iterable[Iterable]) -> str:
 
 
 def _cell(value: Any) -> str:
+    value = value if is_defined(value) else ""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return _plain(text).replace("|", "\\|")
 

@@ -25,8 +25,8 @@ no intervals: they take two documents at least
 classes:
  class  precision  recall  f1     support  AP     AUC   
  x      50.00      100.00  66.67  2        50.00  50.00 
- y      0.00       0.00    0.00   1        25.00  50.00 
- [/z]   0.00       0.00    0.00   1        25.00  50.00 
+ y                 0.00    0.00   1        25.00  50.00 
+ [/z]              0.00    0.00   1        25.00  50.00 
 confusion:
  gold  answer  documents 
  y     x       1         
