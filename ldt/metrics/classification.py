@@ -50,7 +50,8 @@ def class_rows(
     What is not defined is None: precision of a class without an answer, recall of one without a
     gold document, f1 of one without either.
     """
-    table, found, there = class_table(gold, predicted), predicted.any(0), gold.any(0)
+    table = class_table(gold, predicted)
+    found, there = (np.any(side, axis=0) for side in (predicted, gold))
     known = {"precision": found, "recall": there, "f1": found | there}
     return [
         {"class": name}
@@ -127,7 +128,7 @@ def f1_of_draws(
 
 def drawn(weights: np.ndarray) -> np.ndarray:
     """Weights [1, documents] of 1 for a document that any draw [draws, documents] has, else 0."""
-    return weights.any(0, keepdims=True)
+    return np.array(weights.max(0, keepdims=True) > 0)
 
 
 def confusion(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ldt.errors import plural
 from ldt.metrics.baseline import Baselines
+from ldt.metrics.numbers import is_share
 from ldt.metrics.word_overlap import CJK
 
 LEVEL = 0.95
@@ -128,8 +129,9 @@ def intervals(
     of each of the ``figures``, from 0 to 100; none of a single unit.
 
     `RESAMPLES` times as many units as there are are drawn with replacement, each with all of its
-    questions; the interval holds the middle `LEVEL` of the means. Where a figure is not defined of
-    a resample (NaN) that one is left out.
+    questions; the interval holds the middle `LEVEL` of the means, and the figure itself. Where a
+    figure is not defined of a resample (NaN) that one is left out. A share that is 0 or 100 in all
+    of them has the exact bound of none or all of so many units (Clopper and Pearson 1934).
     """
     places = {unit: place for place, unit in enumerate(dict.fromkeys(i.unit for i in items))}
     if len(places) < 2:
@@ -138,11 +140,26 @@ def intervals(
     drawn = _figures(units, figures) if figures else derive(_means(items, units))
     edges = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     known = {name: values[~np.isnan(values)] for name, values in drawn.items()}
-    return {
-        name: tuple(np.quantile(values, edges).tolist())
-        for name, values in known.items()
-        if len(values)
-    }
+    whole = (
+        defined(figures, np.ones((1, len(items))))
+        if figures
+        else mean([item.scores for item in items], derive)
+    )
+    found = {}
+    for name, values in known.items():
+        if len(values):
+            low, high = np.quantile(values, edges).tolist()
+            at = whole.get(name, low)
+            found[name] = _exact(name, min(low, at), max(high, at), len(places))
+    return found
+
+
+def _exact(name: str, low: float, high: float, units: int) -> tuple[float, float]:
+    """An interval, that of 0 or all of so many units instead of one without width."""
+    if low != high or low not in (0, 100) or not is_share(name):
+        return low, high
+    bound = 100 * ((1 - LEVEL) / 2) ** (1 / units)
+    return (bound, 100.0) if low else (0.0, 100 - bound)
 
 
 def draws(units: int, at_once: int) -> Iterator[np.ndarray]:

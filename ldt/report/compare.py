@@ -226,7 +226,8 @@ def _differences(first, other) -> list[Difference]:
         interval = above = None
         if len(known):
             low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
-            interval, above = (low, high), float((known > 0).mean())
+            interval = min(low, apart), max(high, apart)
+            above = float((known > 0).mean())
         found.append(Difference(name, values[name], others[name], apart, interval, above))
     return found
 

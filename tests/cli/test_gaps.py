@@ -33,7 +33,7 @@ def classification():
         if not several and not gold or size == 1 and gap in ([ABSENT], [ABSENT, SILENT]):
             continue
 
-        def label(names, n):
+        def label(names, n, several=several):
             one = names[n % len(names)] if names else None
             return ([one] if one else []) if several else one
 

@@ -116,10 +116,11 @@ def test_a_resample_is_scored_anew(score):
     result = score(
         [{"text": "a", "label": label} for label in (0, 5)], [logits(13, 0), logits(13, 1)]
     )
-    # Macro of all: class 0 has 1, 5 and 1 have 0. Of the first alone there is one class.
+    # Macro of all: class 0 has 1, 5 and 1 have 0, also in a draw that lacks them.
     figures = result.figures(np.array([[1, 1], [2, 0]]))
-    assert figures["macro-f1"] == pytest.approx([100 / 3, 100])
-    assert result.intervals["macro-f1"] == (0, 100)
+    assert figures["macro-f1"] == pytest.approx([100 / 3, 100 / 3])
+    assert result.figures(np.array([[2, 0]]))["macro-f1"] == pytest.approx([100])
+    assert result.intervals["micro-f1"] == (0, 100)
 
 
 def test_lines_are_matched_by_id_or_else_by_their_number(score):

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from ldt.metrics import result
+from ldt.metrics.own_answers import Judged, classes
 from ldt.metrics.result import Item, Result, by_length, by_place, compare, count_words, intervals
 
 
@@ -72,7 +73,40 @@ def test_one_document_has_no_interval():
 def test_parts_have_intervals_of_their_own():
     scores = items([0, 1] * 20)
     found = Result("x", scores, {}, "questions", [], [], parts={"HasAns_": scores[::2]})
-    assert found.intervals == {"f1": intervals(scores)["f1"], "HasAns_f1": (0, 0)}
+    exact = (0, pytest.approx(100 - 100 * 0.025 ** (1 / 20)))
+    assert found.intervals == {"f1": intervals(scores)["f1"], "HasAns_f1": exact}
+
+
+@pytest.mark.parametrize("right", [1, 0])
+def test_all_or_none_of_64_has_the_exact_bound(right):
+    exact = pytest.importorskip("scipy.stats").binomtest(64 * right, 64).proportion_ci()
+    assert intervals(items([right] * 64))["f1"] == pytest.approx(
+        (100 * exact.low, 100 * exact.high)
+    )
+    errors = [Item(str(n), n, {"error": float(right)}) for n in range(64)]  # no share
+    assert intervals(errors)["error"] == (100 * right, 100 * right)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_interval_of_a_mean_of_classes_some_of_which_are_rare_holds_it(several):
+    random = np.random.default_rng(3)
+    names, apart = [*"abcdefgh"], list[float]()
+    for _ in range(12):
+        judged = []
+        for n in range(12):
+            scores = random.dirichlet(np.full(8, 0.5))
+            chosen = [name for name, score in zip(names, scores, strict=True) if score > 0.2]
+            gold = names[min(int(random.exponential(2)), 7)]
+            answer = {"scores": dict(zip(names, scores.tolist(), strict=True))}
+            answer |= {"label": chosen if several else names[scores.argmax()]}
+            judged.append(Judged(str(n), "", n, None, [gold] if several else gold, answer))
+        result = classes(judged, names, several=several)
+        for name, (low, high) in result.intervals.items():
+            assert low <= result.metrics[name] <= high, name
+        # Classes that a draw lacks keep their figure there, so that the mean of draws is near it.
+        drawn = result.figures(random.multinomial(12, np.full(12, 1 / 12), 400))
+        apart.append(drawn["macro_f1"].mean() - result.metrics["macro_f1"])
+    assert abs(np.mean(apart)) < 2
 
 
 def test_groups_by_length_are_those_that_have_questions():
