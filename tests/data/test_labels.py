@@ -355,63 +355,7 @@ def test_an_empty_cell_is_no_label_where_there_may_be_several_and_an_error_elsew
     assert message("a", "b", "").startswith("t:3: label 'label' is '', expected text")
 
 
-# fields of yes and no
-
-
-OFFICE = [
-    *("x|", "X|", "x|-", "✓|", "✔|✗", "☒|☐", "yes|no", "Yes|NO", "ja|nein", "Oui|Non", "y|n"),
-    *("j|n", "true|false", "WAHR|FALSCH", "1|0", "1.0|0", "yes|", "sí|no"),
-]
-
-
-@pytest.mark.parametrize("kind", WRITERS)
-@pytest.mark.parametrize("words", OFFICE)
-def test_columns_have_yes_and_no_as_offices_write_them(tmp_path, words, kind):
-    yes, no = words.split("|")
-    flags = {True: yes, False: no or ("" if kind == "csv" else None)}
-    rows = [{"text": "t"} | {name: flags[row[name]] for name in NAMES} for row in FLAGS]
-    WRITERS[kind](tmp_path / f"train.{kind}", rows)
-    config, golds = learnt(tmp_path / f"train.{kind}", label=NAMES)
-    assert (config.problem_type, list(config.label2id), golds) == IN_ORDER
-    objects = task_learns(*({name: flags[row[name]] for name in NAMES} for row in FLAGS))
-    assert list(objects.label2id) == sorted(NAMES)
-
-
-@pytest.mark.parametrize(
-    ("cells", "what"),
-    [
-        (["x", "", "yes"], "t:3: label 'a' is 'yes', expected yes or no in one pair of words: x a"),
-        (["ja", "no"], "t:2: label 'a' is 'no', expected yes or no in one pair of words: x and b"),
-        (["✓", "x"], "t:2: label 'a' is 'x', expected yes or no in one pair"),  # x: yes or no?
-        (["maybe", "yes"], "t:1: label 'a' is 'maybe', expected yes or no in one pair of words"),
-        ([["yes"], "no"], "t:1: label 'a' is a list of 1, expected yes or no in one pair of wor"),
-    ],
-)
-def test_a_column_keeps_to_one_pair(cells, what):
-    data = DataSection(label=["a"])
-    found = [Example({"a": cell}, n, f"t:{n}") for n, cell in enumerate(cells, 1)]
-    with pytest.raises(DataError) as caught:
-        Classification().learn(found, data)
-    assert str(caught.value).startswith(what)
-    if "t:1" not in what:
-        assert str(caught.value).endswith(f"; t:1 is {cells[0]!r}")
-
-
-def test_blanks_beside_yes_and_no_are_told_and_blanks_beside_x_are_not(caplog):
-    rows = [("yes", "x"), ("", ""), ("no", "x"), (" ", "")]
-    found = [Example({"a": a, "b": b}, n, f"t:{n}") for n, (a, b) in enumerate(rows, 1)]
-    with caplog.at_level(logging.WARNING, "ldt"):
-        Classification().learn(found, DataSection(label=["a", "b"]))
-    assert caplog.records[0].getMessage() == (
-        "t:2: 2 blanks beside yes and no in 'a', read as no; leave out documents where it is not "
-        "known"
-    )
-
-
-def test_one_column_of_x_and_blank_says_how_it_is_read():
-    what = "t:1: label 'label' is 'X' or blank; data.label=[label] reads blank as no"
-    assert message("", "X", "x") == message(None, "X") == what
-    assert message("", "other", "other").startswith("t:1: label 'label' is '', expected text")
+# fields of yes and no: tests/data/test_yes_no.py
 
 
 @pytest.mark.parametrize(

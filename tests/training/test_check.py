@@ -165,6 +165,18 @@ def test_in_clean_data_nothing_is_found(place, tiny_longformer):
     assert report.lengths["train"]["documents"] == 40
 
 
+def test_where_all_records_fail_alike_the_keys_are_to_be_mended(place, tiny_longformer):
+    train = [row | {"label": {"Cap": "perhaps"}} for row in rows(12)]
+    (finding,) = checked(place, tiny_longformer, train).findings
+    assert (finding.kind, finding.count, finding.of) == ("unusable", 12, 12)
+    assert finding.detail.startswith("label 'label.Cap' is 'perhaps', expected yes or no in one pa")
+    assert finding.would_do.startswith("all fail alike: mend the keys of data: that name these fi")
+    train[0] = rows(1)[0]
+    findings = checked(place, tiny_longformer, train).findings
+    (finding,) = [each for each in findings if each.kind == "unusable"]
+    assert finding.would_do == "mend or remove these records"
+
+
 def test_all_faults_are_found_at_once(place, tiny_longformer):
     train = [*rows(12), "{", {"id": "x"}, rows(1, 30)[0] | {"label": None}, rows(1)[0]]
     kinds = {
