@@ -119,7 +119,8 @@ def label_fields(
     fits = [name for name, different in few.items() if 1 < different <= most]
     several: list[str | list[str]] = [flags] if len(flags) > 1 or blank else []
     called = [named[name] for name in _NAMES if name in named][:1]
-    return [*called, *several, *([] if called else sorted(fits, key=few.__getitem__))]
+    fits.sort(key=lambda name: (few[name], len(str(full[name]))))  # short texts first
+    return [*called, *several, *([] if called else fits)]
 
 
 def left_out(columns: dict[str, list[Any]], taken: Sequence[str], count: int) -> list[str]:
@@ -147,7 +148,7 @@ def left_out(columns: dict[str, list[Any]], taken: Sequence[str], count: int) ->
         elif len(different) > min(MOST_CLASSES, count // 2):
             reason = "too many different values"
         else:
-            reason = "other values"
+            reason = "few values, which data.label can name"
         why.setdefault(reason, []).append(name)
     return [f"left out, {reason}: {listed(names, 8, str)}" for reason, names in why.items()]
 

@@ -47,7 +47,8 @@ _TASKS = {
 _OF_ANY = ("label-studio", "doccano")  # layouts whose fields say which task
 # Ways to read a file, tried in this order: keys of `data:`, where it has them.
 _READINGS: tuple[dict[str, Any], ...] = ({}, {"encoding": "cp1252"})
-_IDS = "id doc_id document_id uid uuid key name file filename".split()
+_ENDS_OF_IDS = ("_id", "-id", " id", "-nr", "_nr", " nr")
+_IDS = "id nr doc_id document_id uid uuid key name file filename".split()
 _EVALUATION = ("dev", "valid", "validation", "val", "eval")  # what a file beside train is called
 _NAMED = {"label", "labels"}  # fields that say what is learned, whatever else there is
 _TAG = re.compile(r"O|[BIES]-\S+")
@@ -261,7 +262,7 @@ def _letters(values: list[Any]) -> int:
 def _id(columns: dict[str, list[Any]], count: int) -> str | None:
     """The field of the ids, where there is one that is not called id."""
     for name, values in columns.items():
-        called = name.lower() in _IDS or name.lower().endswith("_id")
+        called = name.lower() in _IDS or name.lower().endswith(_ENDS_OF_IDS)
         if called and name != "id" and "id" not in columns and len(values) == count:
             plain = all(isinstance(v, str | int) and not isinstance(v, bool) for v in values)
             if plain and len(set(values)) == count:

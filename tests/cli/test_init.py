@@ -24,7 +24,7 @@ def init(monkeypatch, tmp_path, capsys):
     rows = "".join(f"{n},{WORDS * 6}{n},{'ab'[n % 2]}\n" for n in range(20))
     Path("contracts.csv").write_text("number,body,outcome\n" + rows)
 
-    def run(*arguments, answers=None):
+    def run(*arguments, answers=None, command="init"):
         if answers is not None:
             typed = iter(answers)
             monkeypatch.setattr(sys, "stdin", Terminal())
@@ -32,7 +32,7 @@ def init(monkeypatch, tmp_path, capsys):
                 "typer.prompt", lambda text, **options: next(typed, None) or options["default"]
             )
         with pytest.raises(SystemExit) as ended:
-            cli.main(["init", *arguments])
+            cli.main([command, *arguments])
         return ended.value.code, capsys.readouterr().err
 
     return run
@@ -119,7 +119,7 @@ def table(columns, rows, name="t.csv", encoding="cp1252"):
 def test_columns_of_x_become_the_classes_and_what_is_left_out_is_said(init, tiny_longformer):
     marks = [("x" if n % 2 else "", "X" if n % 3 else "", "x", "", f"n{n}") for n in range(20)]
     rows = [(f"V-{n}", f"Verträge {WORDS * 6}{n}", *each) for n, each in enumerate(marks)]
-    table(["Doc_Id", "Volltext", "Cap", "Audit", "Parties", "Escrow", "Note"], rows)
+    table(["Vertrags-Nr", "Volltext", "Cap", "Audit", "Parties", "Escrow", "Note"], rows)
     given = ("--model", str(tiny_longformer), "--max-length", "64", "--yes")
     code, said = init("t.csv", *given)
     assert code == 0, said
@@ -131,9 +131,9 @@ def test_columns_of_x_become_the_classes_and_what_is_left_out_is_said(init, tiny
         "left out, too many different values: Note",
     ]
     recipe = load("recipe.yaml")
-    assert (recipe.data.label, recipe.data.id) == (["Cap", "Audit"], "Doc_Id")
+    assert (recipe.data.label, recipe.data.id) == (["Cap", "Audit"], "Vertrags-Nr")
     assert recipe.data.eval_fraction == 0.3  # of 20
-    assert ldt("finetune", "recipe.yaml", "--dry-run").returncode == 0
+    assert init("recipe.yaml", "--dry-run", command="finetune")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -197,11 +197,11 @@ def test_a_column_of_text_files_is_the_text(init, tiny_longformer):
         "Datei",
         "Art",
     )
-    assert ldt("finetune", "recipe.yaml", "--dry-run").returncode == 0
+    assert init("recipe.yaml", "--dry-run", command="finetune")[0] == 0
     Path("texte/v3.txt").unlink()
-    done = ldt("finetune", "recipe.yaml", "--dry-run")
-    assert done.returncode == 4
-    assert "t.csv:5: field 'Datei' is 'texte/v3.txt': no such file in " in done.stderr
+    code, said = init("recipe.yaml", "--dry-run", command="finetune")
+    assert code == 4
+    assert "t.csv:5: field 'Datei' is 'texte/v3.txt': no such file in " in said
 
 
 def test_a_run_named_model_gives_its_own_name(init):

@@ -208,10 +208,10 @@ def test_the_recipe_of_a_layout_trains_as_it_is_written(
     else:
         source = MADE[name]()
     model = tiny_led if name == "summarization" else tiny_longformer
-    length = 128 if name in PUBLISHED else 64  # of long questions
-    given = ("--model", model, "--max-length", length, "--yes")
+    given = ("--model", model, "--max-length", 64, "--yes")
     assert run("init", source, *given) == 0, capsys.readouterr().err
     command = "pretrain" if name == "text" else "finetune"
     recipe = load("recipe.yaml", command=command)
     assert recipe.data.format == (None if name in DETECTED else name)
-    assert run(command, "recipe.yaml", "--dry-run") == 0, capsys.readouterr().err
+    keys = ["task.max_question=32"] if name in PUBLISHED else []  # the tokenizer reads letters
+    assert run(command, "recipe.yaml", "--dry-run", *keys) == 0, capsys.readouterr().err

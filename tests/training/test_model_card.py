@@ -147,7 +147,7 @@ WINDOWS = "read in chunks"
     [
         ({"overflow": "truncate"}, "the beginning alone is read; the answer does not", WINDOWS),
         ({"overflow": "error"}, "- Longer documents than 4,096 tokens are refused.", WINDOWS),
-        ({"max_windows": 2}, "windows (the first 2 of a document alone) whose", "windows whose"),
+        ({"max_windows": 2}, "chunks (the first 2 of a document alone) whose", "chunks whose"),
         ({"steps": 1}, "\n1 step, ", "1 steps"),
         ({"baseline": {}}, "| macro_f1 | 81.23 |\n", "without reading"),
         ({"problem": "regression"}, "A regression model", "Labels:"),
