@@ -27,7 +27,7 @@ def train(recipe: Recipe, **options: bool) -> TrainingResult:
             if result.closing:
                 show_metrics(result.metrics, result.table, result.baselines)
                 if result.decides:
-                    say(f"decides by {result.decides}", console=stdout)
+                    say(f"decision: {result.decides}", console=stdout)
                 say(result.closing)
     finally:
         leave_group()

@@ -190,7 +190,7 @@ class EncoderPredictor(Decoder):
             self.exact = copy(self)
             self._lower(precision)
         if words := in_words(getattr(self.config, "decisions", {})):
-            log.info("%s: decides by %s", folder, words)
+            log.info("%s: decision: %s", folder, words)
 
     @staticmethod
     def automatic(device: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import AfterValidator, Field, PrivateAttr, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, WithJsonSchema
 
 from ldt.data.labels import MULTI, REGRESSION
 from ldt.errors import ModelError, RecipeError, UserError, did_you_mean, listed
@@ -16,13 +17,29 @@ from ldt.metrics.classification import indicators
 from ldt.tasks.base import Decision, Task
 from ldt.tasks.decisions.policy import COVERAGES, METHODS, Decided, Policy, Rules, decide
 from ldt.tasks.decisions.report import report, summary
-from ldt.tasks.decisions.thresholds import TARGET, Target
+from ldt.tasks.decisions.thresholds import DEFAULT, TARGET, Outcome, Target
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
 
 _CLIP = 1e-300  # log of it is finite
+F1 = "f1"
+# Keys that stand between a score and a decision.
+DECISIVE = ("threshold", "threshold_target", "positive", "calibration", "abstain")
 Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+def _class_name(name: Any) -> Any:
+    """The text of a class that is a whole number, true or false."""
+    return json.dumps(name) if isinstance(name, int) else name
+
+
+ClassName = Annotated[
+    str,
+    BeforeValidator(_class_name),
+    Field(min_length=1),
+    WithJsonSchema({"type": ["string", "integer", "boolean"], "minLength": 1}),
+]
 
 
 def _check_target(text: str) -> str:
@@ -148,9 +165,12 @@ class Deciding(Abstaining):
     Args:
         threshold: probability from which on a class is in a multi_label answer; one for all, one
             for each class ({class: probability}, 0.5 for the others), or ``auto``, which chooses
-            one for each class on the evaluation set.
+            one for each class on the evaluation set. Of single_label answers the probability from
+            which on the class ``positive`` is the answer, or ``auto``.
         threshold_target: what chosen thresholds are best for: ``f1``, ``f2``, ``precision>=0.9`` or
             ``recall>=0.9``.
+        positive: class of single_label answers that has a threshold; below it the likeliest of the
+            others is the answer. None takes the likeliest of all.
         calibration: what makes probabilities that are as often right as they say, fitted to the
             evaluation set: ``temperature`` for single_label, ``platt`` or ``beta`` for multi_label,
             ``auto`` for the best of them.
@@ -160,8 +180,9 @@ class Deciding(Abstaining):
     chosen: ClassVar[tuple[str, ...]] = ("threshold", "calibration", "abstain")
     probability: ClassVar[str] = "scores"
 
-    threshold: Probability | Literal["auto"] | dict[str, Probability] = 0.5
-    threshold_target: TargetText = "f1"
+    threshold: Probability | Literal["auto"] | dict[str, Probability] = DEFAULT
+    threshold_target: TargetText = F1
+    positive: ClassName | None = None
     calibration: Literal["none", "auto", "temperature", "platt", "beta"] = "none"
 
     def chooses(self, key: str) -> bool:
@@ -174,35 +195,53 @@ class Deciding(Abstaining):
             RecipeError: one line.
         """
         several = problem == MULTI
-        if self.threshold == "auto" and not several:
-            raise RecipeError("task.threshold: auto chooses thresholds of multi_label answers")
-        if isinstance(self.threshold, dict):
-            if not several:
-                raise RecipeError("task.threshold: classes have thresholds in multi_label answers")
-            for name in self.threshold:
+        fields = type(self).model_fields
+        asked = [key for key in DECISIVE if getattr(self, key) != fields[key].default]
+        if problem == REGRESSION:
+            if asked:
+                raise RecipeError(f"task.{asked[0]}: a regression has no probabilities")
+            return
+        named: dict[str, Iterable[str]] = {}
+        named["threshold"] = self.threshold if isinstance(self.threshold, dict) else ()
+        named["positive"] = () if self.positive is None else (self.positive,)
+        for key, classes in named.items():
+            for name in classes:
                 if name not in names:
                     near = did_you_mean(name, names) or f"; there are {listed(names)}"
-                    raise RecipeError(f"task.threshold: no class {name!r}{near}")
-        if problem == REGRESSION:
-            for key in ("calibration", "abstain"):
-                if self.chooses(key):
-                    raise RecipeError(f"task.{key}: a regression has no probabilities")
-        elif self.calibration not in ("auto", *METHODS[several]):
+                    raise RecipeError(f"task.{key}: no class {name!r}{near}")
+        if several and self.positive is not None:
+            raise RecipeError(
+                "task.positive: of single_label answers; of several classes each has a threshold"
+            )
+        if isinstance(self.threshold, dict) and not several:
+            raise RecipeError("task.threshold: classes have thresholds in multi_label answers")
+        if "threshold" in asked and not several and self.positive is None:
+            raise RecipeError(
+                "task.threshold: of single_label answers one class has a threshold, task.positive "
+                f"names it: {listed(names)}"
+            )
+        if "threshold_target" in asked and self.threshold != "auto":
+            raise RecipeError("task.threshold_target: is of no use without task.threshold: auto")
+        if self.calibration not in ("auto", *METHODS[several]):
             right = ", ".join(METHODS[several])
             what = "multi_label" if several else "single_label"
             raise RecipeError(f"task.calibration: of {what} answers: {right} or auto")
         self.check_held_out(data)
 
-    def fixed_thresholds(self, names: Sequence[str]) -> np.ndarray:
-        """Thresholds [labels] where none are chosen."""
+    def fixed_thresholds(self, names: Sequence[str], several: bool) -> np.ndarray | None:
+        """Thresholds [labels], as a `Policy` has them, where none are chosen."""
         if isinstance(self.threshold, dict):
-            return np.array([self.threshold.get(name, 0.5) for name in names])
-        return np.full(len(names), 0.5 if self.threshold == "auto" else self.threshold)
+            return np.array([self.threshold.get(name, DEFAULT) for name in names])
+        least = DEFAULT if self.threshold == "auto" else self.threshold
+        if several:
+            return np.full(len(names), least)
+        if self.positive is None or self.threshold == "auto":
+            return None
+        return np.array([least if name == self.positive else math.nan for name in names])
 
     def policy_of(self, facts: dict[str, Any], config) -> Policy:
         names, several = names_of(config), config.problem_type == MULTI
-        fixed = self.fixed_thresholds(names) if several else None
-        return Policy.from_facts(facts, names, several, fixed)
+        return Policy.from_facts(facts, names, several, self.fixed_thresholds(names, several))
 
     def decide(
         self, answers: Sequence[dict], golds: Sequence[Any], config, lengths: Sequence[int]
@@ -222,9 +261,11 @@ class Deciding(Abstaining):
         if config.problem_type == REGRESSION:
             return Decision(answers)
         names, several = names_of(config), config.problem_type == MULTI
-        fixed = self.fixed_thresholds(names) if several and self.threshold != "auto" else None
+        tunes = self.threshold == "auto"
+        fixed = None if tunes else self.fixed_thresholds(names, several)
+        positive = names.index(self.positive) if tunes and self.positive is not None else None
         target = Target.parse(self.threshold_target)
-        rules = Rules(several, fixed, target, self.calibration, self.asked_abstention)
+        rules = Rules(several, fixed, target, self.calibration, self.asked_abstention, positive)
         scores = np.array([[answer["scores"][name] for name in names] for answer in answers])
         logits, right = logits_of(scores, several), indicators(golds, names)
         decided = decide(logits, right, rules)
@@ -233,14 +274,11 @@ class Deciding(Abstaining):
             for answer, given in zip(answers, decided.given, strict=True)
         ]
         made = report(decided, logits, right, names, lengths)
-        chosen = self.threshold_target if several and fixed is None else None
+        chosen = self.threshold_target if tunes else None
         facts = decided.policy.facts(names)
         columns: list[dict[str, Any]] = []
         if chosen is not None:
-            columns = [
-                {"threshold": t, "average_precision": made["labels"][name].get("average_precision")}
-                for name, t in facts["thresholds"].items()
-            ]
+            columns = [_columns(name, facts["thresholds"], made, target) for name in names]
         else:
             facts.pop("thresholds", None)  # the recipe has them
         facts["measured"] = summary(made, chosen)
@@ -260,7 +298,7 @@ class Deciding(Abstaining):
         scores = policy.scores(logits[None])
         given = policy.given(scores)
         label: Any = _label(given[0], names, policy.several)
-        if not policy.several:
+        if not policy.several and policy.thresholds is None:
             label = names[int(logits.argmax())]
         silence = self.silence(scores[0], config, empty)
         return None if silence else label, scores[0], silence
@@ -311,6 +349,19 @@ def names_of(config) -> list[str]:
     found = _last
     if found.made_of is not config.id2label:
         found = _last = _Names(config.id2label)
+    return found
+
+
+def _columns(
+    name: str, thresholds: Mapping[str, float], made: Mapping[str, Any], target: Target
+) -> dict[str, Any]:
+    """The threshold of a class, what it is worth, and whether the target is reached."""
+    found: dict[str, Any] = {"threshold": thresholds.get(name, "")}
+    if "labels" in made:
+        found["average_precision"] = made["labels"][name].get("average_precision")
+    outcome = Outcome(**made["targets"].get(name, {"verdict": ""}))
+    if target.bounded or outcome.verdict:
+        found["target"], found["90 % sure"] = outcome.verdict, outcome.bound
     return found
 
 

@@ -1,8 +1,12 @@
-"""What a finished model decides by, chosen anew on labelled documents; nothing is trained."""
+"""Decisions of a finished model, chosen anew on labelled documents; nothing is trained.
+
+Each change keeps the files that it replaces in `KEPT`, from which `take_back` restores them.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,19 +16,20 @@ from pydantic import ValidationError
 
 from ldt.data.collate import Collator
 from ldt.data.features import Items
-from ldt.data.labels import MULTI
-from ldt.errors import UserError
-from ldt.files import write_whole
+from ldt.data.labels import MULTI, SINGLE
+from ldt.errors import UserError, listed
+from ldt.files import remove, write_whole
 from ldt.metrics.baseline import Baselines
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.recipe.problems import explain
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Task
 from ldt.tasks.deciding import Deciding, names_of
-from ldt.tasks.decisions import in_words
+from ldt.tasks.decisions import decisions_of, in_words
+from ldt.tasks.decisions.thresholds import DEFAULT
 from ldt.training import run_folder
 from ldt.training.arguments import settings
-from ldt.training.evaluation import ByExample, Measured, MetricsByStep
+from ldt.training.evaluation import ByExample, Measured, MetricsByStep, no_better_than
 from ldt.training.finetune import Finetuning, settle
 from ldt.training.job import Prepared, longest_input
 from ldt.training.labelled import Golds, Ids, encode_all, held_out
@@ -33,6 +38,8 @@ from ldt.training.model_card import card
 from ldt.training.progress import plain_numbers
 
 CONFIG = "config.json"
+# Files that say what the model decides by; the config, which counts, is replaced last.
+SAYING = (run_folder.CARD, run_folder.RESULTS, CONFIG)
 
 
 @dataclass(frozen=True)
@@ -43,36 +50,49 @@ class Decided:
         metrics: on the documents, each by what was chosen without it.
         table: of the classes.
         baselines: by metric what an answer has that needs no reading.
-        decides: what the model decides by now, in words.
+        decides: the decision in force, in words.
+        warnings: lines where the model is no better than an answer that needs no reading.
     """
 
     metrics: dict[str, float]
     table: list[dict[str, Any]]
     baselines: Baselines
     decides: str
+    warnings: list[str]
 
 
-def decide_anew(run: Path, recipe: Recipe, **changes: Any) -> Decided:
+def refuse(nothing: str) -> bool:
+    """The answer to the question whether to keep a decision that leaves nothing: no."""
+    return False
+
+
+def decide_anew(
+    run: Path, recipe: Recipe, agreed: Callable[[str], bool] = refuse, **changes: Any
+) -> Decided:
     """Choose thresholds, calibration and abstention of a trained model; keep them in its config.
 
     The model answers as it does when its training evaluates it, so the same documents and settings
     give the same decisions. config.json is replaced, and with it what metrics.json (``decisions``)
-    and README.md say.
+    and README.md say; `take_back` restores all three.
 
     Args:
         run: the folder of the model.
         recipe: that it was trained by; its ``data.eval`` are the documents.
-        changes: keys of the task, in place of those that it was trained with.
+        agreed: asked where the decision leaves nothing, with the reason; False keeps all as it was.
+        changes: keys of the task, in place of those in force: of the last change, else the recipe.
 
     Raises:
         UserError: or a subclass: the folder, the documents or the settings are to blame.
     """
-    recipe = replace(recipe, task=_changed(recipe.task, changes))
     with run_folder.locked(run), TemporaryDirectory(prefix="ldt-") as scratch:
+        _complete(run)
+        trained = recipe.task
+        task = _changed(trained, _settings_in_force(run) | changes)
         training = settings(recipe)
-        model = load(run, recipe.task.head(), decisions={})
-        if model.config.problem_type == MULTI:
-            recipe = replace(recipe, task=_changed(recipe.task, {"threshold": "auto"}))
+        model = load(run, task.head(), decisions={})
+        if isinstance(task, Deciding):
+            task = _tuning(task, model.config, changes)
+        recipe = replace(recipe, task=task)
         prepared = _prepared(run, recipe, model, training["seed"])
         trainer = make_trainer(Finetuning(recipe), prepared, training, Path(scratch), None)
         trainer.evaluate()
@@ -81,10 +101,58 @@ def decide_anew(run: Path, recipe: Recipe, **changes: Any) -> Decided:
         measured = metrics.last
         if not measured.changes:
             raise UserError(f"{run}: answers of {recipe.task.name} are decided by no threshold")
+        if (nothing := measured.decisions.get("nothing")) and not agreed(nothing):
+            raise UserError(f"{run}: {nothing}; nothing is changed, --yes keeps it all the same")
         settle(recipe, model.config, measured)
+        decisions = measured.changes.get("decisions", {})
+        values, before = task.model_dump(mode="json"), trained.model_dump(mode="json")
+        if different := {key: values[key] for key in values if values[key] != before[key]}:
+            decisions["settings"] = different
         _keep(run, recipe, model.config, training, measured)
-    words = in_words(measured.changes.get("decisions", {}))
-    return Decided(measured.metrics, measured.table, prepared.baselines, words)
+    baseline = {name: each._asdict() for name, each in prepared.baselines.items()}
+    figures = {"metrics": measured.metrics, "metric": prepared.metric, "baseline": baseline}
+    warnings = no_better_than(task, figures)
+    words = in_words(decisions)
+    return Decided(measured.metrics, measured.table, prepared.baselines, words, warnings)
+
+
+def take_back(run: Path) -> str:
+    """Restore the files of a model from before its last change of decisions.
+
+    Returns:
+        The decision in force then, in words.
+
+    Raises:
+        UserError: there was no change, or files that cannot be read.
+    """
+    with run_folder.locked(run):
+        _complete(run)
+        versions = _versions(run)
+        if not versions:
+            raise UserError(f"{run}: its decisions were never changed; there is nothing to undo")
+        _restore(run, versions)
+    return in_words(decisions_of(run))
+
+
+def _settings_in_force(run: Path) -> dict[str, Any]:
+    """Keys of the task that the last change set otherwise than the recipe."""
+    found = decisions_of(run).get("settings", {})
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def _tuning(task: Deciding, config, changes: dict[str, Any]) -> Task:
+    """The task with thresholds that are chosen, where a change asks for it, or nobody set one.
+
+    Raises:
+        UserError: a target of one class, which is not named.
+    """
+    wanted = {"threshold_target", "positive"} & changes.keys()
+    if config.problem_type == SINGLE and wanted and task.positive is None:
+        raise UserError(
+            f"--target: which class is to be found? --positive names it: {listed(names_of(config))}"
+        )
+    default = config.problem_type == MULTI and (not changes or task.threshold == DEFAULT)
+    return _changed(task, {"threshold": "auto"}) if wanted or default else task
 
 
 def _changed(task: Task, changes: dict[str, Any]) -> Task:
@@ -133,15 +201,66 @@ def _prepared(run: Path, recipe: Recipe, model, seed: int) -> Prepared:
 
 
 def _keep(run: Path, recipe: Recipe, config, training: dict[str, Any], measured: Measured) -> None:
-    """Replace the files that say what the model decides by; the config, which counts, is last."""
+    """Replace the files that say what the model decides by, and keep those that were there."""
+    files = {}
     if (run / run_folder.RESULTS).is_file():
         results = run_folder.read_results(run)
         decisions = dict(measured.decisions) | {"metrics": measured.metrics}
         results = plain_numbers(results | {"decisions": decisions})
         text = card(recipe.task, results, config, training, run.resolve().name)
-        write_whole(run / run_folder.CARD, text)
-        lines = json.dumps(results, indent=1, ensure_ascii=False)
-        write_whole(run / run_folder.RESULTS, lines + "\n")
+        files[run_folder.CARD] = text
+        files[run_folder.RESULTS] = json.dumps(results, indent=1, ensure_ascii=False) + "\n"
     values = json.loads((run / CONFIG).read_text(encoding="utf-8")) | dict(measured.changes)
     # The layout of transformers' config files.
-    write_whole(run / CONFIG, json.dumps(values, indent=2, sort_keys=True) + "\n")
+    files[CONFIG] = json.dumps(values, indent=2, sort_keys=True) + "\n"
+    there = {name: _text(run / name) for name in files if (run / name).is_file()}
+    if there.get(CONFIG) != files[CONFIG]:
+        _write_versions(run, [*_versions(run), there])
+    for name, text in files.items():
+        write_whole(run / name, text)
+
+
+def _text(file: Path) -> str:
+    """The text of a file to the last byte."""
+    return file.read_bytes().decode("utf-8")
+
+
+def _versions(run: Path) -> list[dict[str, str]]:
+    """The files that changes replaced, each with its text by name, the last change last.
+
+    Raises:
+        UserError: they cannot be read.
+    """
+    file = run / run_folder.KEPT
+    if not file.is_file():
+        return []
+    try:
+        versions = json.loads(_text(file))["versions"]
+        if all(each.keys() <= {*SAYING} and CONFIG in each for each in versions):
+            return [{name: str(text) for name, text in each.items()} for each in versions]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        pass
+    raise UserError(f"{file}: damaged; without the file there is nothing to undo, all else works")
+
+
+def _write_versions(run: Path, versions: list[dict[str, str]]) -> None:
+    if versions:
+        lines = json.dumps({"versions": versions}, indent=1, ensure_ascii=False)
+        write_whole(run / run_folder.KEPT, lines + "\n")
+    else:
+        remove(run / run_folder.KEPT)
+
+
+def _restore(run: Path, versions: list[dict[str, str]]) -> None:
+    """Put the files of the last version back, and forget it."""
+    for name in SAYING:
+        if name in versions[-1]:
+            write_whole(run / name, versions[-1][name])
+    _write_versions(run, versions[:-1])
+
+
+def _complete(run: Path) -> None:
+    """Undo a change that a killed process left half-done: its config was not replaced yet."""
+    versions = _versions(run)
+    if versions and versions[-1][CONFIG] == _text(run / CONFIG):
+        _restore(run, versions)

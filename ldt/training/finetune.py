@@ -13,7 +13,7 @@ from transformers import set_seed
 from ldt.data.collate import Collator
 from ldt.data.features import Features
 from ldt.data.options import DataSection
-from ldt.data.sources import Names, digest
+from ldt.data.sources import Names, digest, each, named
 from ldt.errors import plain
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.config import layer_windows
@@ -246,8 +246,16 @@ def settle(recipe: Recipe, config, measured: Measured) -> None:
     """Put into the config what the evaluation set decided, such as a threshold."""
     changes = dict(measured.changes)
     if changes.get("decisions"):
-        changes["decisions"]["measured"]["source"] = source_of(recipe, "eval")
+        changes["decisions"]["measured"] |= _source(recipe.data)
     config.update(changes)
+
+
+def _source(data: DataSection) -> dict[str, Any]:
+    """The evaluation set, as the decisions name what they were chosen on."""
+    if data.eval:
+        return {"source": named(each(data.eval)), "sha256": _digest(data.eval)}
+    share = {"share": data.eval_fraction, "sha256": _digest(data.train)}
+    return {"source": named(each(data.train or ())), **share}
 
 
 def _digest(source: Names | None) -> str | None:

@@ -178,6 +178,8 @@ def _closed(
     run_folder.point_latest(run)
     for line in no_better_than(job.recipe.task, outcome):
         log.warning("%s", line)
+    if nothing := measured.decisions.get("nothing"):
+        log.warning("%s; ldt thresholds %s chooses anew", nothing, run)
     closing = f"{run}: {duration(trainer.seconds)}; {job.next_command(run)}"
     decides = in_words(measured.changes.get("decisions", {}))
     baselines = prepared.baselines

@@ -46,6 +46,7 @@ class ProgressReport(TrainerCallback):
         self.tokens = 0  # of this session, up to the last log
         self.busy = 0.0  # seconds in training steps, likewise
         self._last = (0, 0.0)
+        self._started = 0.0  # until a training begins
         self._warned = False
         self._loss = ""
         self._heartbeat = Heartbeat("training")
@@ -133,7 +134,8 @@ class ProgressReport(TrainerCallback):
         elif any(map(is_metric, logs)):
             metrics = [(name, value) for name, value in logs.items() if is_metric(name)]
             values = "  ".join(f"{name[5:]} {metric_text(name, value)}" for name, value in metrics)
-            log.info("eval at step %d  %s", state.global_step, values)
+            place = f"eval at step {state.global_step}" if self._started else "evaluation"
+            log.info("%s  %s", place, values)
         if self.path and not self.lost():
             line = json.dumps(plain_numbers(row)) + "\n"
             try:

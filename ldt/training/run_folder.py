@@ -34,6 +34,7 @@ log = logging.getLogger("ldt")
 RUN = "run.json"
 RESULTS = "metrics.json"
 CARD = "README.md"
+KEPT = "decisions.json"  # files that changes of the decisions replaced
 PATTERN = "pattern.svg"  # a picture in the card
 TENSORBOARD = "tensorboard"  # folder of its files, with training.report_to
 LATEST = Path("runs/latest")
@@ -285,7 +286,7 @@ def clear(run: Path, record: dict[str, Any]) -> None:
     _write(run, record | {"finished": False})
     for path in checkpoints.checkpoints(run).values():
         shutil.rmtree(path)
-    for name in [*record.get("files", []), TENSORBOARD, RESULTS, LOG, RECIPE, RUN]:
+    for name in [*record.get("files", []), TENSORBOARD, KEPT, RESULTS, LOG, RECIPE, RUN]:
         if Path(name).name == name:
             _unlink(run / name)
 

@@ -25,7 +25,13 @@ def answer(task, logits, made, **flags):
 @pytest.mark.parametrize(
     ("keys", "problem", "message"),
     [
-        ({"threshold": "auto"}, SINGLE, "threshold: auto chooses thresholds of multi_label"),
+        ({"threshold": "auto"}, SINGLE, "threshold: of single_label .* names it: 'a', 'b', 'c'"),
+        ({"threshold": 0.3}, SINGLE, "threshold: of single_label answers one class"),
+        ({"positive": "d"}, SINGLE, "positive: no class 'd'; there are 'a', 'b', 'c'"),
+        ({"positive": "a"}, MULTI, "positive: of single_label answers"),
+        ({"threshold_target": "recall>=0.9"}, MULTI, "threshold_target: is of no use without"),
+        ({"positive": "a", "threshold_target": "f2"}, SINGLE, "threshold_target: is of no use"),
+        ({"threshold": 0.3}, REGRESSION, "threshold: a regression has no probabilities"),
         ({"threshold": {"a": 0.2}}, SINGLE, "threshold: classes have thresholds in multi_label"),
         ({"threshold": {"d": 0.2}}, MULTI, "threshold: no class 'd'; there are 'a', 'b', 'c'"),
         ({"calibration": "platt"}, SINGLE, "of single_label answers: none, temperature or auto"),
@@ -157,4 +163,6 @@ def test_a_label_with_one_positive_or_none_has_a_threshold_all_the_same():
     decision = task.decide([answer(task, x, plain) for x in logits], golds, plain, [1] * 40)
     thresholds = decision.changes["decisions"]["thresholds"]
     assert all(0 < t < 1 for t in thresholds.values())
+    assert thresholds["c"] == 0.5  # nothing to choose by
     assert decision.report["labels"]["c"] == {"documents": 0}
+    assert decision.columns[2]["target"] == "no documents"

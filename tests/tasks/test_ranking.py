@@ -286,7 +286,7 @@ data: {{train: train.jsonl, eval: dev.jsonl}}
 training: {{output_dir: run, max_steps: 2, learning_rate: 0.01}}
 """)
     train(recipes.load("r.yaml", command="finetune"))
-    assert f"decides by probabilities calibrated by {method}" in capsys.readouterr().out
+    assert f"decision: probabilities calibrated by {method}" in capsys.readouterr().out
     made = read_config(Path("run"))
     assert made.decisions["calibration"]["method"] == method
     before = Path("run/config.json").read_bytes()
@@ -300,20 +300,20 @@ training: {{output_dir: run, max_steps: 2, learning_rate: 0.01}}
     with pytest.raises(SystemExit) as ended:
         cli.main(["thresholds", "run", "--calibration", "none"])
     assert ended.value.code == 0
-    assert read_config(Path("run")).decisions == {}
+    assert read_config(Path("run")).decisions == {"settings": {"calibration": "none"}}
     if task == "squad":
         with pytest.raises(SystemExit) as ended:
             cli.main(["thresholds", "run", "--coverage", "0.5"])
         assert ended.value.code == 2
         return
     with pytest.raises(SystemExit) as ended:  # 24 questions never make it sure
-        cli.main(["thresholds", "run", "--calibration", "none", "--risk", "0"])
+        cli.main(["thresholds", "run", "--risk", "0", "--yes"])
     assert ended.value.code == 0
     assert (
-        "decides by no answer at all, none is sure enough for a risk of 0"
+        "decision: no answer at all: no confidence is high enough for a risk of 0"
         in capsys.readouterr().out
     )
-    assert "no answer at all, none is sure enough" in Path("run/README.md").read_text()
+    assert "no answer at all: no confidence is high enough" in Path("run/README.md").read_text()
     assert predict("dev.jsonl", model="run", output="b.jsonl") == 0
     for line in Path("b.jsonl").read_text().splitlines():
         answer = json.loads(line)

@@ -58,7 +58,9 @@ def test_thresholds_are_the_same_from_finetune_and_from_ldt_thresholds(several, 
     assert set(decisions["thresholds"]) == {"x", "y"}
     out = capsys.readouterr().out
     assert "threshold" in out
-    assert "decides by thresholds of 2 labels by f1; probabilities calibrated by platt" in out
+    assert (
+        "decision: thresholds of 2 classes tuned for f1; probabilities calibrated by platt" in out
+    )
     made = results()
 
     shutil.copytree("runs/r", "runs/other")
@@ -89,7 +91,7 @@ def test_answers_are_by_the_decisions_of_the_model(several, caplog):
     decisions = read_config(Path("runs/r")).decisions
     with caplog.at_level("INFO", "ldt"):
         found = answers("runs/r", label_sets=0.9)
-    assert "decides by thresholds of 2 labels" in caplog.text
+    assert "decision: thresholds of 2 classes" in caplog.text
     raw = answers("runs/r", raw_scores=True)
     factors = dict(zip("xy", decisions["calibration"]["weights"], strict=True))
     for answer, logits in zip(found, raw, strict=True):
@@ -108,7 +110,7 @@ def test_answers_are_by_the_decisions_of_the_model(several, caplog):
         assert set(answer["label"] or []) <= {"x", "y"}
         assert isinstance(answer["label_set"], list)
     card = Path("runs/r/README.md").read_text()
-    assert "It decides by thresholds of 2 labels by f1; probabilities calibrated by platt" in card
+    assert "Decision in force: thresholds of 2 classes tuned for f1; probabilities calibr" in card
     assert "Probabilities in `scores` are calibrated; `--raw-scores` gives logits." in card
     assert "| answers | mean probability | share that is right |" in card
 
@@ -122,7 +124,9 @@ def test_other_documents_and_targets(several, capsys):
         cli.main(["thresholds", "runs/r", "--data", "more.jsonl", "--target", "recall>=0.9"])
     assert ended.value.code == 0
     told = capsys.readouterr()
-    assert "thresholds of 2 labels by recall>=0.9; by 40 documents of more.jsonl" in told.out
+    assert "decision: thresholds of 2 classes tuned for recall>=0.9 (" in told.out
+    assert "; chosen on 40 documents of more.jsonl (sha256 " in told.out
+    assert "eval at step 0" not in told.err
     assert "kept in config.json" in told.err
     after = answers("runs/r")
     assert [each["scores"] for each in after] == [each["scores"] for each in before]
@@ -195,3 +199,98 @@ def test_ldt_evaluate_has_the_figures_of_the_training(kind, recipe):
     assert {name: found.metrics[name] for name in shared} == {n: metrics[n] for n in shared}
     for mine, row in zip(found.tables["classes"], made["table"], strict=True):
         assert {name: mine[name] for name in row} == row
+
+
+@pytest.fixture
+def single(recipe):
+    """A recipe of documents with one of the classes a and b."""
+    labelled("train.jsonl", 24, 0, several=False)
+    labelled("dev.jsonl", 30, 1, several=False)
+    return recipe
+
+
+def thresholds(*options, code=0):
+    """The files that say what a run decides by, after the command ended with this code."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["thresholds", "runs/r", *options])
+    assert ended.value.code == code
+    names = ("config.json", "metrics.json", "README.md")
+    return {name: Path("runs/r", name).read_bytes() for name in names}
+
+
+def test_a_class_of_two_has_a_threshold_from_recipe_and_command_alike(single, capsys):
+    keys = ("task.positive=b", "task.threshold_target=recall>=0.9")
+    train(single("task.threshold=auto", *keys))
+    made = read_config(Path("runs/r")).decisions
+    assert set(made["thresholds"]) == {"b"}
+    train(single("task.abstain={coverage: 0.5}"), overwrite=True)
+    before = thresholds("--target", "recall>=0.9", code=2)
+    assert "--positive names it: 'a', 'b'" in capsys.readouterr().err
+    after = thresholds("--target", "recall>=0.9", "--positive", "b")
+    told = capsys.readouterr().out
+    assert f"'b' from a probability of {made['thresholds']['b']:.4g} on, tuned for recall" in told
+    decisions = read_config(Path("runs/r")).decisions
+    assert decisions["thresholds"] == made["thresholds"]
+    assert decisions["abstain"]  # what no option names stays
+    assert decisions["measured"]["asked"] == {"coverage": 0.5}
+    for each in answers("runs/r"):
+        if each["label"] is not None:
+            assert each["label"] == "ab"[each["scores"]["b"] >= decisions["thresholds"]["b"]]
+    calibrated = thresholds("--calibration", "temperature")
+    assert read_config(Path("runs/r")).decisions["thresholds"].keys() == {"b"}
+    # Each change is taken back to the last byte.
+    assert calibrated != thresholds("--undo") == after
+    assert thresholds("--undo") == before
+    assert not Path("runs/r/decisions.json").exists()
+    thresholds("--undo", code=2)
+    assert "there is nothing to undo" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("last", ["README.md", "metrics.json"])
+def test_a_change_that_is_killed_is_undone_by_the_next(last, single, monkeypatch):
+    from ldt.training import deciding
+
+    train(single())
+    names = ("config.json", "metrics.json", "README.md")
+    before = {name: Path("runs/r", name).read_bytes() for name in names}
+    write = deciding.write_whole
+
+    def killed(path, text):
+        write(path, text)
+        if path.name == last:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deciding, "write_whole", killed)
+        thresholds("--calibration", "temperature", code=130)
+    assert Path("runs/r/config.json").read_bytes() == before["config.json"]
+    thresholds("--undo", code=2)
+    assert before == {name: Path("runs/r", name).read_bytes() for name in names}
+
+
+@pytest.mark.parametrize("options", [("--risk", "0"), ("--target", "precision>=1")])
+def test_a_decision_that_leaves_nothing_is_kept_only_where_that_is_meant(options, several, capsys):
+    train(several("training.max_steps=1"))
+    if options[0] == "--target":
+        lines = map(json.loads, Path("dev.jsonl").read_text().splitlines())
+        Path("dev.jsonl").write_text("".join(json.dumps(x | {"label": []}) + "\n" for x in lines))
+    files = ("config.json", "metrics.json", "README.md")
+    before = {name: Path("runs/r", name).read_bytes() for name in files}
+    assert thresholds(*options, code=2) == before
+    assert "nothing is changed, --yes keeps it" in capsys.readouterr().err
+    assert thresholds(*options, "--yes") != before
+
+
+def test_each_target_is_reached_missed_or_not_known(several, capsys):
+    train(several())
+    rows = [{"id": n, "text": "the party ZZZ", "label": ["x"]} for n in range(40)]
+    rows += [{"id": n, "text": "the party agree", "label": []} for n in range(40, 80)]
+    Path("many.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    thresholds("--data", "many.jsonl", "--target", "recall>=0.9")
+    decisions = read_config(Path("runs/r")).decisions
+    assert decisions["thresholds"]["y"] == 0.5
+    x, y = results()["decisions"]["targets"].values()
+    assert (x["verdict"], x["total"]) == ("reached", 40)
+    assert x["at_least"] == pytest.approx(0.1 ** (1 / 40))
+    assert y["verdict"] == "no documents"
+    assert "reached by 1, no documents of 1, which keep 0.5" in capsys.readouterr().out

@@ -11,8 +11,14 @@ from ldt.tasks.decisions.abstention import (
 from ldt.tasks.decisions.calibration import CALIBRATORS, Beta, Platt, Temperature
 from ldt.tasks.decisions.folds import folds
 from ldt.tasks.decisions.policy import COVERAGES, Decided, Policy, Rules, decide
-from ldt.tasks.decisions.report import in_words, report, summary
-from ldt.tasks.decisions.thresholds import Target, best_threshold, label_thresholds
+from ldt.tasks.decisions.report import decisions_of, in_short, in_words, report, summary
+from ldt.tasks.decisions.thresholds import (
+    Outcome,
+    Target,
+    best_threshold,
+    label_thresholds,
+    outcome,
+)
 
 __all__ = [
     "CALIBRATORS",
@@ -20,6 +26,7 @@ __all__ = [
     "Abstention",
     "Beta",
     "Decided",
+    "Outcome",
     "Platt",
     "Policy",
     "Rules",
@@ -30,9 +37,12 @@ __all__ = [
     "best_threshold",
     "conformal_quantile",
     "decide",
+    "decisions_of",
     "folds",
+    "in_short",
     "in_words",
     "label_thresholds",
+    "outcome",
     "report",
     "risk_coverage",
     "summary",

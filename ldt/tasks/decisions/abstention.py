@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -77,6 +78,7 @@ def abstain_for_risk(
     return _measured(math.inf, confidence, right, math.nan)
 
 
+@lru_cache(maxsize=10_000)  # of many classes most have the same few counts
 def upper_bound(wrong: int, count: int, delta: float) -> float:
     """The share that is not exceeded with a certainty of 1 - delta, where ``wrong`` of ``count``
     were so (Clopper and Pearson 1934): the p at which so few or fewer have the probability delta.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ldt.metrics.calibration import negative_log_likelihood
+from ldt.metrics.calibration import figures
 from ldt.metrics.numbers import softmax
 from ldt.tasks.decisions.abstention import (
     Abstention,
@@ -23,7 +23,7 @@ from ldt.tasks.decisions.abstention import (
 )
 from ldt.tasks.decisions.calibration import CALIBRATORS, Beta, Platt, Temperature
 from ldt.tasks.decisions.folds import folds
-from ldt.tasks.decisions.thresholds import Target, label_thresholds
+from ldt.tasks.decisions.thresholds import DEFAULT, Target, label_thresholds
 
 # Coverages of label sets that a model has quantiles for.
 COVERAGES = tuple(percent / 100 for percent in range(50, 100))
@@ -37,10 +37,12 @@ class Rules:
 
     Args:
         several: whether a document can have several labels.
-        thresholds: [labels], of several; None has them chosen.
+        thresholds: [labels], as a `Policy` has them; None has them chosen.
         target: by which they are.
         calibration: one of `METHODS`, or ``auto``.
         abstain: ``coverage`` or ``risk``, and how much; None always answers.
+        positive: the number of the label that is given from a threshold on, of answers with one
+            label; None of others, which have no threshold then.
     """
 
     several: bool
@@ -48,6 +50,13 @@ class Rules:
     target: Target = field(default_factory=Target)
     calibration: str = "none"
     abstain: tuple[str, float] | None = None
+    positive: int | None = None
+
+    def tuned(self, labels: int) -> list[int]:
+        """Numbers of the labels, of so many, whose thresholds are chosen."""
+        if self.thresholds is not None or not (self.several or self.positive is not None):
+            return []
+        return list(range(labels)) if self.several else [self.positive or 0]
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,9 @@ class Policy:
     Args:
         several: whether a document can have several labels.
         calibrator: makes probabilities of logits; None takes softmax or the logistic function.
-        thresholds: [labels], the probabilities from which on a label is given; of several.
+        thresholds: [labels], the probabilities from which on a label is given. Of answers with one
+            label they are NaN but for one label, which comes before the others from there on; None
+            gives the likeliest.
         least: confidence from which on an answer is given.
         quantiles: of 1 - p of the right labels, for each of `COVERAGES`; empty where there are no
             label sets.
@@ -79,6 +90,10 @@ class Policy:
         """The labels [documents, labels] bool of an answer."""
         if self.several:
             return scores >= self.thresholds
+        if self.thresholds is not None:
+            first = ~np.isnan(self.thresholds)
+            is_there = scores >= self.thresholds
+            scores = np.where(first, np.where(is_there, np.inf, -np.inf), scores)
         return scores.argmax(1)[:, None] == np.arange(scores.shape[1])
 
     def confidence(self, scores: np.ndarray, given: np.ndarray) -> np.ndarray:
@@ -87,7 +102,7 @@ class Policy:
         Of several labels the product over all of them, given or not, as if they were independent.
         """
         if not self.several:
-            return scores.max(1)
+            return (scores * given).sum(1)
         return np.exp(np.log(np.maximum(np.where(given, scores, 1 - scores), 1e-300)).sum(1))
 
     def label_set(self, scores: np.ndarray, coverage: float) -> np.ndarray:
@@ -112,7 +127,8 @@ class Policy:
         if self.calibrator is not None:
             facts["calibration"] = {"method": self.calibrator.name} | self.calibrator.facts()
         if self.thresholds is not None:
-            facts["thresholds"] = dict(zip(names, self.thresholds.tolist(), strict=True))
+            pairs = zip(names, self.thresholds.tolist(), strict=True)
+            facts["thresholds"] = {name: each for name, each in pairs if not math.isnan(each)}
         if self.least > -math.inf:
             facts["abstain"] = {"confidence": _finite(self.least)}
         if self.quantiles:
@@ -143,9 +159,12 @@ class Policy:
             values = dict(facts["calibration"])
             maker: Any = CALIBRATORS[values.pop("method")]
             found = replace(found, calibrator=maker(**values))
-        if several and "thresholds" in facts:
-            chosen = np.array([float(facts["thresholds"][name]) for name in names])
-            found = replace(found, thresholds=chosen)
+        if "thresholds" in facts:
+            chosen = facts["thresholds"]
+            if not several and len({*chosen} & {*names}) != 1:
+                raise ValueError(f"expected the threshold of one label, got {chosen}")
+            of_labels = [chosen[name] if several else chosen.get(name, math.nan) for name in names]
+            found = replace(found, thresholds=np.array(of_labels, float))
         if "abstain" in facts:
             found = replace(found, least=_number(facts["abstain"]["confidence"]))
         if "label_sets" in facts:
@@ -163,6 +182,7 @@ class Decided(NamedTuple):
         given: [documents, labels] bool, the labels by that.
         confidence: [documents].
         abstention: what giving no answer does; None where there is always one.
+        tried: ``ece`` and ``nll`` of each way to calibrate, out of fold, where ``auto`` chose one.
     """
 
     policy: Policy
@@ -171,6 +191,7 @@ class Decided(NamedTuple):
     given: np.ndarray
     confidence: np.ndarray
     abstention: Abstention | None
+    tried: Mapping[str, Mapping[str, float]]
 
 
 def decide(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Decided:
@@ -189,8 +210,10 @@ def decide(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Decided:
     Raises:
         ValueError: a logit that is not finite.
     """
+    tried: Mapping[str, Mapping[str, float]] = {}
     if rules.calibration == "auto":
-        rules = replace(rules, calibration=_best_method(logits, right, rules))
+        tried = _tried(logits, right, rules)
+        rules = replace(rules, calibration=_best(tried))
     scores, given = _out_of_fold(logits, right, rules)
     policy = _fit(logits, right, rules)
     confidence = policy.confidence(scores, given)
@@ -203,9 +226,8 @@ def decide(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Decided:
     # Of a document without labels the empty set holds all right ones.
     misses = np.where(right, 1 - scores, -1.0).max(1)
     quantiles = [conformal_quantile(misses, coverage) for coverage in COVERAGES]
-    return Decided(
-        replace(policy, quantiles=quantiles), rules, scores, given, confidence, abstention
-    )
+    policy = replace(policy, quantiles=quantiles)
+    return Decided(policy, rules, scores, given, confidence, abstention, tried)
 
 
 def _fit(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Policy:
@@ -218,11 +240,13 @@ def _fit(logits: np.ndarray, right: np.ndarray, rules: Rules) -> Policy:
     elif rules.calibration != "none":
         maker: Any = CALIBRATORS[rules.calibration]
         policy = replace(policy, calibrator=maker.fit(logits, right))
-    if rules.several and rules.thresholds is None:
+    if tuned := rules.tuned(logits.shape[1]):
         # Labels are drawn to a common threshold, so their probabilities must mean the same.
-        platt = Platt.fit(logits, right) if policy.calibrator is None else None
+        alike = rules.several and policy.calibrator is None
+        platt = Platt.fit(logits, right) if alike else None
         scores = platt.apply(logits) if platt else policy.scores(logits)
-        chosen = label_thresholds(scores, right, rules.target)
+        chosen = np.full(logits.shape[1], math.nan)
+        chosen[tuned] = label_thresholds(scores[:, tuned], right[:, tuned], rules.target)
         policy = replace(policy, thresholds=platt.before(chosen) if platt else chosen)
     return policy
 
@@ -239,19 +263,29 @@ def _out_of_fold(
     return scores, given
 
 
-def _best_method(logits: np.ndarray, right: np.ndarray, rules: Rules) -> str:
-    """The way to calibrate with the least cross-entropy out of fold; of equal ones the first."""
+def _tried(logits: np.ndarray, right: np.ndarray, rules: Rules) -> dict[str, dict[str, float]]:
+    """The figures of all ways to calibrate, out of fold."""
     # Thresholds have no say in it.
-    rules = replace(rules, thresholds=np.full(logits.shape[1], 0.5))
+    rules = replace(rules, thresholds=np.full(logits.shape[1], DEFAULT))
     if not rules.several:
         logits, right = logits[right.any(1)], right[right.any(1)]
-    losses = {}
-    for method in METHODS[rules.several]:
+    tried = {}
+    for method in METHODS[rules.several] if len(logits) else ():
         scores, _ = _out_of_fold(logits, right, replace(rules, calibration=method))
-        truth = right if rules.several else right.argmax(1)
-        flat = (scores.ravel(), truth.ravel()) if rules.several else (scores, truth)
-        losses[method] = negative_log_likelihood(*flat)
-    return min(losses, key=losses.__getitem__)
+        tried[method] = figures(scores, right, rules.several)
+    return tried
+
+
+def _best(tried: Mapping[str, Mapping[str, float]]) -> str:
+    """The way to calibrate with the least cross-entropy, of those that make neither it nor the
+    calibration error worse; ``none`` where none does."""
+    plain = tried.get("none", {})
+    helps = {
+        method: each["nll"]
+        for method, each in tried.items()
+        if each["nll"] < plain["nll"] and each["ece"] <= plain["ece"]
+    }
+    return min(helps, key=helps.__getitem__, default="none")
 
 
 def _finite(value: float) -> float | None:

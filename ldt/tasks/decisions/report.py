@@ -1,9 +1,12 @@
-"""What is told about the decisions of a model: figures, curves, and a line in words."""
+"""Figures and curves of the decisions of a model, and the decision in force in words."""
 
 from __future__ import annotations
 
+import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from ldt.metrics.curves import RECALLS, average_precision, curve
 from ldt.metrics.numbers import by_doubling
 from ldt.tasks.decisions.abstention import risk_coverage
 from ldt.tasks.decisions.policy import Decided, Policy
+from ldt.tasks.decisions.thresholds import DEFAULT, Outcome, outcome
 
 POINTS = 20  # of the curve of risk and coverage
 
@@ -56,6 +60,14 @@ def report(
         },
         "abstention": _abstention(decided, right),
     }
+    if decided.tried:
+        made["calibration"]["tried"] = decided.tried
+    if tuned := decided.rules.tuned(right.shape[1]):
+        target = decided.rules.target
+        columns = [(names[n], outcome(decided.given[:, n], right[:, n], target)) for n in tuned]
+        made["targets"] = {name: each._asdict() for name, each in columns}
+    if nothing := _nothing(decided, tuned):
+        made["nothing"] = nothing
     if several:
         made["labels"] = {
             name: _label(scores, there)
@@ -64,6 +76,16 @@ def report(
         known = [each["average_precision"] for each in made["labels"].values() if each["documents"]]
         made["macro_average_precision"] = float(np.mean(known)) if known else None
     return made
+
+
+def _nothing(decided: Decided, tuned: Sequence[int]) -> str:
+    """The reason why a decision leaves nothing to answer; "" where it leaves something."""
+    if decided.policy.least == math.inf and decided.rules.abstain:
+        what, share = decided.rules.abstain
+        return f"no document would have an answer for a {what} of {share:g}"
+    if tuned and not decided.given[:, tuned].any():
+        return f"no document would get {'a class' if decided.rules.several else 'the class'}"
+    return ""
 
 
 def _by_length(
@@ -109,7 +131,7 @@ def _known(value: float) -> float | None:
 
 
 def summary(made: Mapping[str, Any], target: str | None) -> dict[str, Any]:
-    """What a model carries of a `report` in its config, for `in_words`.
+    """Facts of a `report` that a model carries in its config, for `in_words`.
 
     Args:
         made: the report.
@@ -118,45 +140,113 @@ def summary(made: Mapping[str, Any], target: str | None) -> dict[str, Any]:
     found: dict[str, Any] = {"documents": made["documents"]}
     if target is not None:
         found["threshold_target"] = target
+        verdicts = (each["verdict"] for each in made["targets"].values())
+        found["targets"] = Counter(filter(None, verdicts))
+        if len(made["targets"]) == 1:
+            (found["target"],) = made["targets"].values()
     calibration, abstention = made["calibration"], made["abstention"]
     if calibration["method"] != "none":
         found["ece"] = [calibration[when]["ece"] for when in ("before", "after")]
+    elif tried := calibration.get("tried"):
+        plain, *others = ((each["ece"], name) for name, each in tried.items())
+        found["left_out"] = {name: [plain[0], ece] for ece, name in others}
     if "asked" in abstention:
         found |= {key: abstention[key] for key in ("asked", "coverage", "risk", "bound", "aurc")}
     return found
 
 
+def decisions_of(folder: Path) -> dict[str, Any]:
+    """The decisions in a model's config.json, for `in_words`; {} where there are none, or the file
+    cannot be read, which loading tells."""
+    try:
+        found = json.loads((folder / "config.json").read_bytes())["decisions"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def in_words(facts: Mapping[str, Any]) -> str:
-    """What a model decides by, on one line; "" where it is nothing of its own.
+    """The decision in force of a model and what it was chosen on, in a sentence without its end;
+    "" where a model decides by nothing of its own.
 
     Args:
-        facts: those of the config: of the policy, with its `summary` under ``measured``, to which
-            the training adds its ``source``.
+        facts: ``decisions`` of its config: those of the policy, with its `summary` under
+            ``measured``, to which the training adds ``source`` and ``sha256``.
     """
     measured, parts = facts.get("measured", {}), []
     if "thresholds" in facts and "threshold_target" in measured:
-        count = plural(len(facts["thresholds"]), "label")
-        parts.append(f"thresholds of {count} by {measured['threshold_target']}")
+        parts.append(_thresholds(facts["thresholds"], measured))
     if "calibration" in facts:
-        before, after = measured["ece"]
-        parts.append(
-            f"probabilities calibrated by {facts['calibration']['method']} "
-            f"(ECE {before:.3f} to {after:.3f})"
-        )
+        method, (before, after) = facts["calibration"]["method"], measured["ece"]
+        worse = ", which is no better" if round(after - before, 3) > 0 else ""
+        ece = f"ECE {before:.3f} to {after:.3f}{worse}"
+        parts.append(f"probabilities calibrated by {method} ({ece})")
+    for method, (before, after) in measured.get("left_out", {}).items():
+        parts.append(f"no calibration by {method}, no help here (ECE {before:.3f} to {after:.3f})")
     if "abstain" in facts:
         parts.append(_silence(facts["abstain"]["confidence"], measured))
     if not parts:
         return ""
-    documents = plural(measured["documents"], "document")
+    return "; ".join([*parts, f"chosen on {_chosen_on(measured)}"])
+
+
+def in_short(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The parts of the decision in force by name, each as short as a cell of a table."""
+    measured, found = facts.get("measured", {}), {}
+    if "threshold_target" in measured:
+        of = f" of {next(iter(facts['thresholds']))!r}" if "target" in measured else ""
+        found["thresholds"] = measured["threshold_target"] + of
+    if "calibration" in facts:
+        found["calibration"] = facts["calibration"]["method"]
+    if "asked" in measured:
+        found["abstain"] = _asked(measured["asked"])
+    if found:
+        source, hash = measured.get("source", ""), measured.get("sha256") or ""
+        found["chosen on"] = f"{hash[:8]} {source}".strip()
+    return {f"decision: {name}": value for name, value in found.items()}
+
+
+def _asked(abstain: Mapping[str, float]) -> str:
+    """The share of answers or of wrong ones among them that was asked for: ``risk 0.1``."""
+    ((what, share),) = abstain.items()
+    return f"{what} {share:g}"
+
+
+def _chosen_on(measured: Mapping[str, Any]) -> str:
+    documents = plural(measured.get("documents", 0), "document")
     source = f" of {measured['source']}" if "source" in measured else ""
-    return f"{'; '.join(parts)}; by {documents}{source}"
+    if "share" in measured:
+        source = f", {measured['share']:.0%}{source}"
+    hash = measured.get("sha256")
+    return f"{documents}{source}{f' (sha256 {hash[:8]})' if hash else ''}"
+
+
+def _thresholds(chosen: Mapping[str, float], measured: Mapping[str, Any]) -> str:
+    target, verdicts = measured["threshold_target"], measured.get("targets", {})
+    if "target" in measured:
+        ((name, least),) = chosen.items()
+        words = f"{name!r} from a probability of {least:.4g} on, tuned for {target}"
+        only = Outcome(**measured["target"])
+        told = {"too few": "too few documents to say", "no documents": "no document has it"}
+        verdict = told.get(only.verdict, only.verdict)
+        more = f": {only.bound} with 90 % certainty" if only.bound else ""
+        return f"{words} ({verdict}{more})" if verdict else words
+    told = {
+        "reached": "reached by {}",
+        "missed": "missed by {}",
+        "too few": "too few documents to say for {}",
+        "no documents": f"no documents of {{}}, which keep {DEFAULT:g}",
+    }
+    counts = [told[key].format(f"{verdicts[key]:,}") for key in told if verdicts.get(key)]
+    what = "class" if len(chosen) == 1 else "classes"
+    words = f"thresholds of {len(chosen):,} {what} tuned for {target}"
+    return f"{words} ({', '.join(counts)})" if counts else words
 
 
 def _silence(least: float | None, measured: Mapping[str, Any]) -> str:
-    ((what, share),) = measured["asked"].items()
-    asked = f"for a {what} of {share:g}"
+    asked = f"for a {_asked(measured['asked']).replace(' ', ' of ')}"
     if least is None:
-        return f"no answer at all, none is sure enough {asked}"
+        return f"no answer at all: no confidence is high enough {asked}"
     wrong = ""
     if measured["risk"] is not None:
         wrong = f", {measured['risk']:.1%} of them wrong"

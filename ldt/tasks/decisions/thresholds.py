@@ -8,6 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ldt.tasks.decisions.abstention import upper_bound
+
+DEFAULT = 0.5  # threshold where none is chosen
+DELTA = 0.1  # probability that an exact bound does not hold
 STRENGTH = 5  # positives of a label that weigh as much as all labels together
 TARGET = re.compile(r"f(\d+(?:\.\d+)?)|(precision|recall)\s*>=\s*(0?\.\d+|1(?:\.0*)?|0)")
 
@@ -61,6 +65,54 @@ class Target:
         return np.where(bounded >= self.least - 1e-12, 1 + other, bounded - 1)
 
 
+class Outcome(NamedTuple):
+    """A target of one label on held-out documents.
+
+    Args:
+        verdict: ``reached`` or ``missed`` where an exact bound says so, ``too few`` where there are
+            too few documents for that, ``no documents`` of a label that none has, whose threshold
+            is `DEFAULT`; "" of an F-beta, which has no bound to reach.
+        right: documents that count for the bounded figure.
+        total: documents that it is a share of.
+        at_least, at_most: bounds of the share, each with a certainty of 1 - `DELTA` (Clopper and
+            Pearson 1934).
+    """
+
+    verdict: str
+    right: int = 0
+    total: int = 0
+    at_least: float = 0.0
+    at_most: float = 1.0
+
+    @property
+    def bound(self) -> str:
+        """The share that was measured, and the bound that decides, in words; "" without one."""
+        if self.verdict not in ("reached", "missed", "too few"):
+            return ""
+        end = f"at most {self.at_most:.1%}" if self.verdict == "missed" else ""
+        return f"{self.right:,} of {self.total:,}, {end or f'at least {self.at_least:.1%}'}"
+
+
+def outcome(given: np.ndarray, right: np.ndarray, target: Target) -> Outcome:
+    """The verdict on a target by the answers for documents that the threshold was chosen without.
+
+    Args:
+        given, right: [documents] bool, whether a document gets the label, and whether it has it.
+    """
+    if not right.any():
+        return Outcome("no documents")
+    if not target.bounded:
+        return Outcome("")
+    of = right if target.bounded == "recall" else given
+    count, hits = int(of.sum()), int((given & right).sum())
+    at_least = 1 - upper_bound(count - hits, count, DELTA)
+    at_most = upper_bound(hits, count, DELTA)
+    verdict = "reached" if at_least >= target.least else "too few"
+    if at_most < target.least:
+        verdict = "missed"
+    return Outcome(verdict, hits, count, at_least, at_most)
+
+
 class Best(NamedTuple):
     """Thresholds [labels], what they are worth by the target, and the positives of each label."""
 
@@ -112,8 +164,7 @@ def label_thresholds(
     """Thresholds [labels] that hold for new documents, too: few positives choose little.
 
     A label's best threshold is drawn to the best common one, as logits, as far as it has few
-    positives: with n of them it weighs n / (n + strength). A label without any has the common one,
-    and all have 0.5 where no label has any.
+    positives: with n of them it weighs n / (n + strength). A label without any keeps `DEFAULT`.
 
     Args:
         scores, right, target: as `best_threshold` has them.
@@ -125,10 +176,10 @@ def label_thresholds(
     own, _, positives = best_threshold(scores, right, target)
     common = best_threshold(scores.reshape(-1, 1), right.reshape(-1, 1), target).thresholds[0]
     if np.isnan(common):
-        return np.full(scores.shape[1], 0.5)
+        return np.full(scores.shape[1], DEFAULT)
     weight = positives / np.maximum(positives + strength, 1e-300)
     drawn = weight * _logit(np.nan_to_num(own, nan=common)) + (1 - weight) * _logit(common)
-    return 1 / (1 + np.exp(-drawn))
+    return np.where(positives > 0, 1 / (1 + np.exp(-drawn)), DEFAULT)
 
 
 def _logit(p: np.ndarray | float) -> np.ndarray:

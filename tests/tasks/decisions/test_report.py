@@ -71,10 +71,12 @@ def test_in_words(documents):
     made = report(found, logits, right, NAMES, [9] * 60)
     facts["measured"] = summary(made, "f1") | {"source": "dev.jsonl"}
     line = in_words(facts)
-    assert line.startswith("thresholds of 2 labels by f1; probabilities calibrated by platt (ECE 0")
+    assert line.startswith(
+        "thresholds of 2 classes tuned for f1; probabilities calibrated by platt"
+    )
     assert "for a coverage of 0.9 (" in line
     assert f", AURC {made['abstention']['aurc']:.3f})" in line
-    assert line.endswith("; by 60 documents of dev.jsonl")
+    assert line.endswith("; chosen on 60 documents of dev.jsonl")
     facts["abstain"]["confidence"] = None
-    assert "no answer at all, none is sure enough for a coverage of 0.9" in in_words(facts)
+    assert "no answer at all: no confidence is high enough for a coverage of 0.9" in in_words(facts)
     assert in_words({}) == ""
