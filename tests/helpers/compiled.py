@@ -14,28 +14,32 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from descriptors import check
 
+UNSHOWN = "precision", "wgmma", "fused", "descriptors"
 OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg")
 
 
-def compile_launches(wanted, tiles=()):
+def compile_launches(wanted, tiles=(), read=False):
     """One dictionary per kernel that differs of the calls of `launches.calls`.
 
     Args:
         wanted: {name of a device of `devices.KNOWN`: labels}; None for all labels.
         tiles: (key of `devices.TILES`, bytes of a number, dims of a head, fields of a `Tile`) that
             stand for those of the table, on every device.
+        read: True to read the descriptors of Hopper's matrix units in the machine code.
 
     Each has: device, call (the first one with that kernel), kernel, tile (rows x columns, None
     where it has none), warps, stages, registers (of a thread), spilled (bytes of a thread), shared
     (bytes of a program), precision (of products of float32, None where it is not asked for), wgmma
     (whether Hopper's matrix units are used), fused (whether the launch itself asks for products and
-    sums in one instruction).
+    sums in one instruction), descriptors (of `descriptors.check`; None where none are read).
     """
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     helpers = Path(__file__).parent
-    environment["PYTHONPATH"] = os.pathsep.join([str(helpers), str(helpers.parents[1])])
-    command = [sys.executable, __file__, json.dumps(wanted), json.dumps(tiles)]
+    paths = os.environ.get("PYTHONPATH"), str(helpers), str(helpers.parents[1])
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # first another triton, if any
+    command = [sys.executable, __file__, *map(json.dumps, (wanted, tiles, read))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -44,7 +48,7 @@ def compile_launches(wanted, tiles=()):
 
 def as_table(rows):
     """The dictionaries of `compile_launches` as lines for people."""
-    columns = [name for name in rows[0] if name not in ("precision", "wgmma", "fused")]
+    columns = [name for name in rows[0] if name not in UNSHOWN]
     lines = [columns] + [[str(row[name]) for name in columns] for row in rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     return "\n".join(
@@ -89,7 +93,7 @@ def signed(kernel, args, kwargs):
     return signature, constants, attributes, options
 
 
-def compiled(kernel, signature, constants, attributes, options, capability):
+def compiled(kernel, signature, constants, attributes, options, capability, read):
     """Figures of the compiler on one launch of `signed`."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -100,19 +104,22 @@ def compiled(kernel, signature, constants, attributes, options, capability):
         target=GPUTarget("cuda", capability, 32),
         options=options,
     )
-    usage = _usage(result.asm["cubin"])
+    cubin, by_warpgroups = result.asm["cubin"], "wgmma" in result.asm["ptx"]
+    shared, warps = result.metadata.shared, result.metadata.num_warps
+    usage, read = _usage(cubin), read and by_warpgroups
     sizes = {kernel.arg_names[place]: value for (place,), value in constants.items()}
     return {
         "kernel": f"{kernel.__module__.rsplit('.', 1)[-1]}.{kernel.__name__}",
         "tile": [sizes.get("BLOCK_M"), sizes.get("BLOCK_N")],
-        "warps": result.metadata.num_warps,
+        "warps": warps,
         "stages": result.metadata.num_stages,
         "registers": usage["REG"],
         "spilled": usage["STACK"] + usage["LOCAL"],
-        "shared": result.metadata.shared,
+        "shared": shared,
         "precision": sizes.get("PRECISION"),
-        "wgmma": "wgmma" in result.asm["ptx"],
+        "wgmma": by_warpgroups,
         "fused": options.get("enable_fp_fusion", False),
+        "descriptors": check(_dumped(cubin, "-sass"), shared, warps) if read else None,
     }
 
 
@@ -127,19 +134,24 @@ def _type(value):
 
 
 def _usage(cubin):
-    """Name -> number of what a kernel's code takes, as cuobjdump reports it."""
+    """Name -> number of what a kernel's code takes."""
+    out = _dumped(cubin, "--dump-resource-usage")
+    return {name: int(number) for name, number in re.findall(r"\b([A-Z]+):(\d+)", out)}
+
+
+def _dumped(cubin, option):
+    """The text of cuobjdump about a kernel's code."""
     import triton
 
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [tool, "--dump-resource-usage", file.name]
-        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return {name: int(number) for name, number in re.findall(r"\b([A-Z]+):(\d+)", out)}
+        command = [tool, option, file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def _main(wanted, tiles):
+def _main(wanted, tiles, read):
     import launches
 
     from ldt.attention.triton import devices
@@ -160,7 +172,7 @@ def _main(wanted, tiles):
                 key = str((kernel.__module__, kernel.__name__, *launch, major, minor))
                 if key not in done:
                     done.add(key)
-                    figures = compiled(kernel, *launch, 10 * major + minor)
+                    figures = compiled(kernel, *launch, 10 * major + minor, read)
                     print(json.dumps({"device": name, "call": label, **figures}), flush=True)
 
 
