@@ -105,12 +105,14 @@ def show(made: "Comparison") -> None:
     from ldt.metrics.result import LEVEL, RESAMPLES, SEED
 
     letters = list(ascii_uppercase[: len(made.names)])
-    for letter, name in zip(letters, made.names, strict=True):
-        say(f"{letter}: {name}", console=stdout)
+    for letter, name, decision in zip(letters, made.names, made.decisions, strict=True):
+        say(f"{letter}: {name}{f'; decision: {decision}' if decision else ''}", console=stdout)
     if made.facts:
         say("what differs:", console=stdout)
         facts = made.facts.items()
         stdout.print(table([_fact(key, letters, row) for key, row in facts]))
+    if made.only_decisions:
+        say("only the decisions differ: this compares thresholds, not models", console=stdout)
     for letter, other in zip(letters[1:], made.others, strict=True):
         say(f"{letter} beside A, {plural(made.documents, made.noun)}:", console=stdout)
         stdout.print(table([_row(each, letter) for each in other.differences]))
@@ -157,7 +159,10 @@ def _changes(other: "Beside", letter: str, noun: str) -> None:
     from ldt.cli.tables import table
 
     if not other.changes:
-        say(f"no {noun} scores differently", console=stdout)
+        others = f"; {plural(other.other_answers, noun)} with another answer" * bool(
+            other.other_answers
+        )
+        say(f"no {noun} is right in one and wrong in the other{others}", console=stdout)
         return
     kinds = Counter(each.change for each in other.changes)
     told = [f"{kinds[kind]:,} {words}" for kind, words in CHANGES.items() if kinds[kind]]

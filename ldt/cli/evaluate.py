@@ -207,6 +207,14 @@ def _result(
         raise UserError("missing option '--format' (or '--passages'); see 'ldt evaluate --help'")
     for line in result.warnings:
         log.warning("%s", line)
+    if own["recipe"] and Path(own["recipe"]).is_dir():
+        from ldt.tasks.decisions import chosen_on_these, decisions_of, in_words
+
+        decisions = decisions_of(Path(own["recipe"]))
+        if words := in_words(decisions):
+            log.info("%s: decision in force: %s", own["recipe"], words)
+        for line in chosen_on_these(decisions, gold):
+            log.warning("%s", line)
     return result
 
 

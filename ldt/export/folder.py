@@ -1,6 +1,7 @@
 """What lies beside an exported model: tokenizer, config, recipe, and how to run it without ldt."""
 
 import json
+import math
 import shutil
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -113,6 +114,7 @@ def _readme(
     task = recipe.task
     policy = task.policy(config) if isinstance(task, Calibrated) else None
     calibrator = policy and policy.calibrator
+    thresholds = [] if policy is None or policy.thresholds is None else policy.thresholds.tolist()
     template = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATE.parent),
         undefined=jinja2.StrictUndefined,
@@ -135,9 +137,9 @@ def _readme(
         temperature=calibrator.temperature if isinstance(calibrator, Temperature) else None,
         platt=calibrator.weights if isinstance(calibrator, Platt) else None,
         beta=isinstance(calibrator, Beta),
-        thresholds=None
-        if policy is None or policy.thresholds is None
-        else policy.thresholds.tolist(),
+        thresholds=thresholds,
+        # Of answers with one class, the number of the class that has a threshold, and this.
+        first=next(((n, t) for n, t in enumerate(thresholds) if not math.isnan(t)), None),
         ids={role: special_id(tokenizer, role) for role in ("cls", "sep")},
         ldt=__version__,
         versions={name: version(name) for name in ("torch", *format.writes, format.package)},

@@ -12,6 +12,7 @@ import numpy as np
 from ldt.errors import DataError, plural
 from ldt.metrics.result import BLOCK, LEVEL, RESAMPLES, SEED, Figures, Item, Result, draws, some
 from ldt.report.model import Document
+from ldt.tasks.decisions import in_words
 
 if TYPE_CHECKING:
     from ldt.report.subject import Subject
@@ -61,11 +62,18 @@ class Change:
 
 @dataclass(frozen=True)
 class Beside:
-    """Others beside the first: metrics, and the documents that changed, most changed first."""
+    """Others beside the first.
+
+    Args:
+        differences: of the metrics.
+        changes: documents that changed, most changed first.
+        other_answers: how many documents have another answer, as right or wrong as it may be.
+    """
 
     name: str
     differences: Sequence[Difference]
     changes: Sequence[Change]
+    other_answers: int
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,7 @@ class Comparison:
             resampled.
         others: all but the first.
         warnings: what is odd about them.
+        decisions: of each name the decision in force, in words; "" of answers, and without one.
     """
 
     names: Sequence[str]
@@ -88,6 +97,12 @@ class Comparison:
     units: str
     others: Sequence[Beside]
     warnings: Sequence[str] = field(default_factory=list)
+    decisions: Sequence[str] = ()
+
+    @property
+    def only_decisions(self) -> bool:
+        """True if the runs were trained alike, and differ in what they decide by alone."""
+        return bool(self.facts) and all(key.startswith("decision: ") for key in self.facts)
 
 
 def compare(subjects: Sequence[Subject]) -> Comparison:
@@ -108,13 +123,18 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
     for subject, other in zip(subjects[1:], measured[1:], strict=True):
         differences = _differences(measured[0], other)
         changes = _changes(subjects[0].documents, subject.documents, ids)
-        others.append(Beside(subject.name, differences, changes))
+        before = {each.id: each.answer for each in subjects[0].documents if each.id in ids}
+        after = (each for each in subject.documents if each.id in before)
+        other_answers = sum(each.answer != before[each.id] for each in after)
+        others.append(Beside(subject.name, differences, changes, other_answers))
     facts = [each.facts() for each in subjects]
     keys = dict.fromkeys(key for each in facts for key in each)
     table = {key: [each.get(key, "") for each in facts] for key in keys}
     different = {key: row for key, row in table.items() if len(set(row)) > 1}
     names = [each.name for each in subjects]
-    return Comparison(names, different, len(ids), first.noun, first.units, others, warnings)
+    decisions = [in_words(each.run.decisions) if each.run else "" for each in subjects]
+    size = len(ids), first.noun, first.units
+    return Comparison(names, different, *size, others, warnings, decisions)
 
 
 def _common(subjects: Sequence[Subject], results: Sequence[Result]) -> tuple[set[str], list[str]]:

@@ -19,6 +19,7 @@ from ldt.metrics.result import Result
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import RECIPE, Recipe
 from ldt.report.model import Document
+from ldt.tasks.decisions import chosen_on_these, decisions_of, in_short
 
 log = logging.getLogger("ldt")
 
@@ -33,6 +34,7 @@ class Run:
         identity: the keys that decide what was trained, as run.json has them.
         results: metrics.json; empty of a run that is not finished.
         log: the lines of metrics.jsonl.
+        decisions: those in force, of config.json.
     """
 
     folder: Path
@@ -40,6 +42,7 @@ class Run:
     identity: dict[str, Any]
     results: dict[str, Any]
     log: Sequence[dict[str, Any]]
+    decisions: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class Subject:
         results = self.run.results
         facts = {key: _shown(value) for key, value in self.run.identity.items()}
         facts |= {key: _shown(results[name]) for key, name in took.items() if name in results}
+        facts |= in_short(self.run.decisions)
         return facts | {key: str(value) for key, value in results.get("versions", {}).items()}
 
 
@@ -109,7 +113,9 @@ def subject(
         more: dict[str, Any] = {"documents": documents, "format": format, "recipe": recipe}
         result, listed_ = gather(name, gold=gold or None, overrides=overrides, **more)
         shown = named(each(gold)) if gold else ""
-        return Subject(name, None, result, listed_, shown)
+        decisions = decisions_of(Path(recipe)) if recipe and os.path.isdir(recipe) else {}
+        warnings = chosen_on_these(decisions, gold) if gold else []
+        return Subject(name, None, result, listed_, shown, warnings=warnings)
     if recipe is not None:
         raise UserError(f"--recipe {recipe}: {name} is a run, which has a recipe of its own")
     run = read(Path(name), overrides)
@@ -120,6 +126,7 @@ def subject(
     with _answered(run, files, answers, passages) as given:
         result, listed_ = gather(given, gold=files, **more)
     evaluated = not gold and not warnings
+    warnings += chosen_on_these(run.decisions, files)
     return Subject(name, run, result, listed_, named(files), "", evaluated, warnings)
 
 
@@ -148,7 +155,7 @@ def read(folder: Path, overrides: Iterable[str] = ()) -> Run:
             results = run_folder.read_results(folder)
         except (OSError, ValueError) as error:
             raise ModelError(f"{folder / run_folder.RESULTS}: cannot be read: {error}") from None
-    return Run(folder, recipe, identity, results, rows(folder / METRICS))
+    return Run(folder, recipe, identity, results, rows(folder / METRICS), decisions_of(folder))
 
 
 def evaluation_set(run: Run, gold: Names = ()) -> tuple[list[str], str, list[str]]:

@@ -110,7 +110,7 @@ def test_long_answers_are_cut_on_the_screen_alone(ldt, tmp_path):
 
 def test_the_same_answers_are_said_to_be_the_same(ldt):
     out = ldt("a.jsonl", "a.jsonl", *OWN)[1]
-    assert "no document scores differently\n" in out
+    assert "no document is right in one and wrong in the other\n" in out
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,8 @@ def test_the_lines_of_the_readme_answer_without_torch_and_ldt(task, exported, tm
             "single_label_classification",
             {"calibration": {"method": "temperature", "temperature": 2.5}},
         ),
+        ("single_label_classification", {"thresholds": {"007": 0.001}}),
+        ("single_label_classification", {"thresholds": {"no": 0.999}}),
         (
             "multi_label_classification",
             {

@@ -291,3 +291,36 @@ def test_each_target_is_reached_missed_or_not_known(several, capsys):
     assert x["at_least"] == pytest.approx(0.1 ** (1 / 40))
     assert y["verdict"] == "no documents"
     assert "reached by 1, no documents of 1, which keep 0.5" in capsys.readouterr().out
+
+
+def command(capsys, *arguments):
+    """What a command prints; it ends in 0."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(list(arguments))
+    assert ended.value.code == 0
+    told = capsys.readouterr()
+    return told.out, told.err
+
+
+def test_all_commands_tell_the_decision_in_force_and_where_gold_chose_it(single, capsys):
+    train(single())
+    shutil.copytree("runs/r", "runs/other")
+    shutil.copy("dev.jsonl", "same.jsonl")
+    labelled("new.jsonl", 12, 5, several=False)
+    command(capsys, "thresholds", "runs/r", "--target", "recall>=0.9", "--positive", "b")
+    answers("runs/r")
+    told = "decision in force: 'b' from a probability of 0."
+    chosen = "the decision in force was chosen on these very documents"
+    for gold, warned in (("same.jsonl", True), ("new.jsonl", False)):
+        predict(gold, model="runs/r", output=f"of.{gold}")
+        asked = ("--gold", gold, "--pred", f"of.{gold}", "--recipe", "runs/r")
+        err = command(capsys, "evaluate", *asked)[1]
+        assert told in err
+        assert (f"{gold}: {chosen}" in err) is warned
+        out, err = command(capsys, "compare", "runs/other", "runs/r", "--gold", gold)
+        assert "B: runs/r; decision: 'b' from a probability of" in out
+        assert "decision: thresholds" in out
+        assert "only the decisions differ: this compares thresholds, not models" in out
+        assert (f"runs/r: {gold}: {chosen}" in err) is warned
+        command(capsys, "report", "runs/r", "--gold", gold, "--output", f"{gold}.html")
+        assert (chosen in Path(f"{gold}.html").read_text()) is warned

@@ -11,7 +11,14 @@ from ldt.tasks.decisions.abstention import (
 from ldt.tasks.decisions.calibration import CALIBRATORS, Beta, Platt, Temperature
 from ldt.tasks.decisions.folds import folds
 from ldt.tasks.decisions.policy import COVERAGES, Decided, Policy, Rules, decide
-from ldt.tasks.decisions.report import decisions_of, in_short, in_words, report, summary
+from ldt.tasks.decisions.report import (
+    chosen_on_these,
+    decisions_of,
+    in_short,
+    in_words,
+    report,
+    summary,
+)
 from ldt.tasks.decisions.thresholds import (
     Outcome,
     Target,
@@ -35,6 +42,7 @@ __all__ = [
     "abstain_for_coverage",
     "abstain_for_risk",
     "best_threshold",
+    "chosen_on_these",
     "conformal_quantile",
     "decide",
     "decisions_of",

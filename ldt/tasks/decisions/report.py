@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ldt.data.sources import Names, digest, each, named
 from ldt.errors import plural
 from ldt.metrics.calibration import (
     answers_of,
@@ -140,7 +141,7 @@ def summary(made: Mapping[str, Any], target: str | None) -> dict[str, Any]:
     found: dict[str, Any] = {"documents": made["documents"]}
     if target is not None:
         found["threshold_target"] = target
-        verdicts = (each["verdict"] for each in made["targets"].values())
+        verdicts = (row["verdict"] for row in made["targets"].values())
         found["targets"] = Counter(filter(None, verdicts))
         if len(made["targets"]) == 1:
             (found["target"],) = made["targets"].values()
@@ -204,6 +205,18 @@ def in_short(facts: Mapping[str, Any]) -> dict[str, str]:
         source, hash = measured.get("source", ""), measured.get("sha256") or ""
         found["chosen on"] = f"{hash[:8]} {source}".strip()
     return {f"decision: {name}": value for name, value in found.items()}
+
+
+def chosen_on_these(facts: Mapping[str, Any], files: Names) -> list[str]:
+    """Return a warning where the decision in force was chosen on these very files, else nothing."""
+    measured = facts.get("measured", {})
+    if not (in_words(facts) and measured.get("sha256")) or digest(files) != measured["sha256"]:
+        return []
+    part = "a part of " if "share" in measured else ""
+    return [
+        f"{named(each(files))}: the decision in force was chosen on {part}these very documents, so "
+        "the figures are too good for new ones"
+    ]
 
 
 def _asked(abstain: Mapping[str, float]) -> str:
