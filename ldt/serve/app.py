@@ -191,8 +191,7 @@ class App:
             asked = understand(shapes.parsed(body))
             shapes.check_batch(len(asked.documents), self.limits.documents)
             model = served.variant(asked.options)
-            pairs = enumerate(asked.documents, 1)
-            return asked, model, [served.example(fields, number) for number, fields in pairs]
+            return asked, model, served.examples(asked.documents)
 
         asked, model, examples = await self._thread(prepared)
         count = self.metrics.count

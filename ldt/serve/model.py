@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from ldt.data.records import Example, identified
+from ldt.data.records import Example, has, identified
 from ldt.data.sentences import Unit
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, UserError
@@ -137,12 +137,26 @@ class Served:
         """The task of the run."""
         return self.recipe.task
 
+    def examples(self, documents: Sequence[Mapping[str, Any]]) -> list[Example]:
+        """The documents of a request as `example` has them.
+
+        Raises:
+            DataError: as there; the field that ``data.id`` names is missing where another has it.
+        """
+        found = [self.example(fields, number) for number, fields in enumerate(documents, 1)]
+        named = self.recipe.data.id
+        if named and any(has(each, named) for each in found):
+            for each in found:
+                identified(each, named)
+        return found
+
     def example(self, fields: Mapping[str, Any], number: int) -> Example:
         """A document of a request as a record of the user's files.
 
         Args:
             fields: by the names that the task has for them, or by those of the files.
-            number: of the document in its request, from 1; its id where it has none.
+            number: of the document in its request, from 1; its id where it has none, as texts
+                alone have not.
 
         Raises:
             DataError: its id is neither text nor a whole number.
@@ -151,7 +165,8 @@ class Served:
         paths = {name: self.path(name) for name in names}
         record = {paths.get(name, name): value for name, value in fields.items()}
         example = Example(record, number, f"input {number:,}", record=number)
-        example.id = identified(example, self.recipe.data.id)
+        named = self.recipe.data.id
+        example.id = identified(example, named if not named or has(example, named) else "")
         return example
 
     def path(self, name: str) -> str:

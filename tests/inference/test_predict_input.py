@@ -36,7 +36,7 @@ def test_each_text_file_of_a_folder_gets_an_answer(fine_tuned, tmp_path, log):
 
 def test_a_text_file_is_text_whatever_the_training_read(fine_tuned, tmp_path):
     run = shutil.copytree(fine_tuned, tmp_path / "run")
-    (run / "recipe.yaml").write_text(RECIPE.replace("text: body.text", "format: conll"))
+    (run / "recipe.yaml").write_text(RECIPE.replace("text: body.text, id: name", "format: conll"))
     source = tmp_path / "docs.txt"
     source.write_text("This party ends.\n")
     assert answer(str(source), run, tmp_path)[1][0]["id"] == "docs.txt"
@@ -79,7 +79,9 @@ def test_a_field_that_is_named_must_be_there(fine_tuned, tmp_path, name, content
 
 def test_input_of_another_layout_gets_the_one_of_the_training(fine_tuned, tmp_path, log):
     run = shutil.copytree(fine_tuned, tmp_path / "run")
-    (run / "recipe.yaml").write_text(RECIPE.replace("{train", "{format: squad, train"))
+    (run / "recipe.yaml").write_text(
+        RECIPE.replace("{train", "{format: squad, train").replace("id: name, ", "")
+    )
     source = write(tmp_path / "dev.json", [json.dumps([{"title": "Warsaw", "paragraphs": []}])])
     with pytest.raises(DataError, match=r"item 1: no field .*; trained with --format squad"):
         predict(source, model=str(run))
