@@ -1,15 +1,21 @@
 """Text to token ids of any length, without special tokens around or inside it."""
 
+import json
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
+from tokenizers import AddedToken, Tokenizer
 
 from ldt.data.sentences import trimmed
 from ldt.errors import ModelError
 
 PIECE = 16_384  # characters tokenized at once
 LONGEST_WORD = 262_144  # characters without a space that are still tokenized as one word
+TASK_TOKENS = "ldt_task_tokens"  # key of tokenizer_config.json: special tokens that no text spells
+_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _LETTER = r"[\w!-~\u3001-\u303f\uff01-\uffef]"  # no tokenizer drops it or joins it to a space
 _CUTS = [  # the best places to cut a text, before the space, and the next best ones
     re.compile(f"(?<={before}){space}(?={after})")
@@ -20,8 +26,10 @@ _CUTS = [  # the best places to cut a text, before the space, and the next best 
 def tokenize(tokenizer, text: str) -> list[int]:
     """Return the ids of a text of any length, without special tokens around or inside it.
 
-    A special token spelt out in the text ("</s>", "[SEP]") is read as the letters it is made of;
-    a tokenizer whose vocabulary cannot spell it otherwise gives its unknown token.
+    A special token of the model or of a task that is spelt out in the text ("</s>", "[SEP]",
+    "[SPAN]") is read as the letters it is made of; a tokenizer whose vocabulary cannot spell it
+    otherwise gives its unknown token. Tokens that the user added to the vocabulary, special ones
+    too ("[E1]"), are read as such.
 
     Long texts go through the tokenizer in pieces of some 16,000 characters, cut before a single
     space between two words (or, where there is none, a line end): byte-level BPE, WordPiece and
@@ -34,8 +42,9 @@ def tokenize(tokenizer, text: str) -> list[int]:
 
 def token_parts(tokenizer, text: str) -> Iterator[list[int]]:
     """Yield what `tokenize` returns piece by piece, for texts whose list would be too long."""
-    for piece in _pieces(text):
-        yield _without_special(tokenizer, _encoded(tokenizer, piece, False)["input_ids"])
+    added = _added(tokenizer, len(tokenizer))
+    for piece in _pieces(text, added.pattern):
+        yield _without_special(tokenizer, _encoded(tokenizer, piece, False)["input_ids"], added)
 
 
 def tokenize_with_offsets(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
@@ -52,13 +61,14 @@ def tokenize_with_offsets(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
     if not tokenizer.is_fast:
         raise ModelError(f"the tokenizer {tokenizer.name_or_path!r} has no offsets; a fast one has")
     ids, places, start = [], [], 0
-    for piece in _pieces(text):
+    added = _added(tokenizer, len(tokenizer))
+    for piece in _pieces(text, added.pattern):
         found = _encoded(tokenizer, piece, True)
         ids += found["input_ids"]
         places += [(start + a, start + b) for a, b in found["offset_mapping"]]
         start += len(piece)
     words = [trimmed(text, *place) for place in places]
-    return _without_special(tokenizer, ids), np.array(words, np.int32).reshape(-1, 2)
+    return _without_special(tokenizer, ids, added), np.array(words, np.int32).reshape(-1, 2)
 
 
 def tokenize_inside(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
@@ -89,6 +99,22 @@ def special_id(tokenizer, role: str) -> int:
     raise ModelError(f"the tokenizer {tokenizer.name_or_path!r} has no {role} token")
 
 
+def add_tokens(tokenizer, tokens: Sequence[str]) -> list[int]:
+    """Add special tokens, which no text spells by accident; return the ids of those that are new.
+
+    Args:
+        tokenizer: is changed, and remembers them as those of a task.
+        tokens: those that it has already keep their ids.
+    """
+    known = tokenizer.get_vocab()
+    remembered = [*tokenizer.init_kwargs.get(TASK_TOKENS, ()), *tokens]
+    if remembered:
+        tokenizer.init_kwargs[TASK_TOKENS] = list(dict.fromkeys(remembered))
+    new = [token for token in tokens if token not in known]
+    tokenizer.add_tokens([AddedToken(token, special=True) for token in new], special_tokens=True)
+    return tokenizer.convert_tokens_to_ids(new) if new else []
+
+
 def marker_ids(tokenizer, tokens: Sequence[str]) -> list[int]:
     """Return the ids of a task's own special tokens (`Task.new_tokens`).
 
@@ -105,7 +131,62 @@ def marker_ids(tokenizer, tokens: Sequence[str]) -> list[int]:
     return [known[token] for token in tokens]
 
 
-def _encoded(tokenizer, piece: str, offsets: bool):
+class _Added(NamedTuple):
+    """Tokens that were added to a vocabulary and are read in texts.
+
+    Args:
+        ids: of the special ones.
+        reader: the tokenizer with these as plain tokens; None where there are none.
+        pattern: finds all added tokens with the white space around them; None without any.
+    """
+
+    ids: frozenset[int] = frozenset()
+    reader: Tokenizer | None = None
+    pattern: re.Pattern | None = None
+
+
+@lru_cache(4)
+def _added(tokenizer, size: int) -> _Added:
+    """The tokens that a user added to a tokenizer: those that it lists as extra ones, and those
+    behind the vocabulary and the special tokens of the model; those of tasks are none of them.
+
+    Args:
+        size: of the whole vocabulary, which may grow.
+    """
+    if not tokenizer.is_fast:
+        return _Added()
+    backend, tokens = tokenizer.backend_tokenizer, tokenizer.added_tokens_decoder
+    roles = {getattr(tokenizer, f"{role}_token_id") for role in _ROLES} - {None}
+    last = max((backend.get_vocab_size(with_added_tokens=False) - 1, *roles))
+    extra = set(map(str, tokenizer.extra_special_tokens))
+    hidden = set(tokenizer.init_kwargs.get(TASK_TOKENS, ()))
+    ids = frozenset(
+        number
+        for number, token in tokens.items()
+        if token.special and number not in roles and token.content not in hidden
+        if number > last or token.content in extra
+    )
+    read = [
+        x.content for n, x in tokens.items() if (n in ids or not x.special) and x.content.strip()
+    ]
+    pattern = re.compile(rf"\s*(?:{'|'.join(map(re.escape, read))})\s*") if read else None
+    if not ids:
+        return _Added(pattern=pattern)
+    values = json.loads(backend.to_str())
+    for token in values["added_tokens"]:
+        token["special"] = token["special"] and token["id"] not in ids
+    reader = Tokenizer.from_str(json.dumps(values))
+    reader.encode_special_tokens = True
+    reader.no_truncation()
+    reader.no_padding()
+    return _Added(ids, reader, pattern)
+
+
+def _encoded(tokenizer, piece: str, offsets: bool) -> Any:
+    reader = _added(tokenizer, len(tokenizer)).reader
+    if reader is not None:
+        made = reader.encode(piece, add_special_tokens=False)
+        return {"input_ids": made.ids, "offset_mapping": made.offsets}
     return tokenizer(
         piece,
         add_special_tokens=False,
@@ -117,33 +198,40 @@ def _encoded(tokenizer, piece: str, offsets: bool):
     )
 
 
-def _without_special(tokenizer, ids: list[int]) -> list[int]:
+def _without_special(tokenizer, ids: list[int], added: _Added) -> list[int]:
     unknown = tokenizer.unk_token_id
-    special = set(tokenizer.all_special_ids) - {unknown}
+    special = set(tokenizer.all_special_ids) - {unknown} - added.ids
     if special.isdisjoint(ids):
         return ids
     return [unknown if token in special else token for token in ids]
 
 
-def _pieces(text: str) -> Iterator[str]:
+def _pieces(text: str, added: re.Pattern | None = None) -> Iterator[str]:
     start = 0
     while len(text) - start > PIECE:
-        end = _cut(text, start)
+        end = _cut(text, start, added)
         yield text[start:end]
         start = end
     if start < len(text):
         yield text[start:]
 
 
-def _cut(text: str, start: int) -> int:
-    """The end of the piece from ``start`` on: before white space, which the next one has."""
-    for space in _CUTS:
-        cuts = [found.start() for found in space.finditer(text, start + 1, start + PIECE)]
-        if cuts:
-            return cuts[-1]
+def _cut(text: str, start: int, added: re.Pattern | None) -> int:
+    """The end of the piece from ``start`` on: before white space, which the next one has, and
+    neither inside nor behind an added token."""
     limit = min(start + LONGEST_WORD, len(text))
-    for space in _CUTS:
-        found = space.search(text, start + PIECE, limit)
-        if found:
-            return found.start()
+    taken = added.finditer(text, start, limit) if added else ()
+    inside = {place for found in taken for place in range(found.start() + 1, found.end())}
+
+    def cuts(first: int, last: int) -> Iterator[list[int]]:
+        for space in _CUTS:
+            places = (found.start() for found in space.finditer(text, first, last))
+            yield [place for place in places if place not in inside]
+
+    for places in cuts(start + 1, start + PIECE):
+        if places:
+            return places[-1]
+    for places in cuts(start + PIECE, limit):
+        if places:
+            return places[0]
     return limit

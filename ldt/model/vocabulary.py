@@ -1,22 +1,8 @@
-"""New special tokens for a task, in tokenizer and model."""
+"""Rows of the embeddings for new special tokens of a task."""
 
 from collections.abc import Sequence
 
 import torch
-from transformers import AddedToken
-
-
-def add_tokens(tokenizer, tokens: Sequence[str]) -> list[int]:
-    """Add special tokens, which no text spells by accident; return the ids of those that are new.
-
-    Args:
-        tokenizer: is changed.
-        tokens: those that it has already are left as they are.
-    """
-    known = tokenizer.get_vocab()
-    new = [token for token in tokens if token not in known]
-    tokenizer.add_tokens([AddedToken(token, special=True) for token in new], special_tokens=True)
-    return tokenizer.convert_tokens_to_ids(new) if new else []
 
 
 @torch.no_grad()

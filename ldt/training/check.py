@@ -19,7 +19,7 @@ from ldt.data.labels import AmbiguousLabels
 from ldt.data.near_duplicates import Sketches
 from ldt.data.records import Example
 from ldt.data.sources import named
-from ldt.data.tokenization import tokenize
+from ldt.data.tokenization import add_tokens, tokenize
 from ldt.errors import EXIT_DATA, EXIT_OK, DataError, RecipeError, UserError, plural
 from ldt.recipe.recipe import Recipe
 from ldt.training.label_faults import tell_labels
@@ -283,8 +283,6 @@ def _labelled(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Sur
     """Look at labelled documents, as the task learns from them what they say about the model."""
     task, data = recipe.task, recipe.data
     if ruler.tokenizer is not None:
-        from ldt.model.vocabulary import add_tokens
-
         add_tokens(ruler.tokenizer, task.new_tokens)
     measure = partial(ruler.example, task, data)
     train = Survey("train", measure)

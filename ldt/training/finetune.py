@@ -14,11 +14,12 @@ from ldt.data.collate import Collator
 from ldt.data.features import Features
 from ldt.data.options import DataSection
 from ldt.data.sources import Names, digest, each, named
+from ldt.data.tokenization import add_tokens
 from ldt.errors import plain
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.config import layer_windows
 from ldt.model.loading import find_folder, read_config
-from ldt.model.vocabulary import add_tokens, draw_embeddings
+from ldt.model.vocabulary import draw_embeddings
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Task
 from ldt.tasks.generation import configure

@@ -8,8 +8,8 @@ import sys
 import torch
 from transformers import AutoTokenizer
 
+from ldt.data.tokenization import add_tokens
 from ldt.model import LdtConfig, LdtModernBertConfig
-from ldt.model.vocabulary import add_tokens
 from ldt.recipe import recipe as recipes
 
 TAGS = {"id2label": {0: "O", 1: "B-ORG", 2: "I-ORG"}}

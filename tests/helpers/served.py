@@ -6,9 +6,10 @@ import torch
 from recipe_data import LINES
 
 from ldt.data.records import Example
+from ldt.data.tokenization import add_tokens
 from ldt.inference.predict import predict
 from ldt.model import load, load_tokenizer
-from ldt.model.vocabulary import add_tokens, draw_embeddings
+from ldt.model.vocabulary import draw_embeddings
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import TASKS
 

@@ -6,13 +6,14 @@ import torch
 from classified import LABELS, answer, write
 
 from ldt.data.records import Example
+from ldt.data.tokenization import add_tokens
 from ldt.errors import UserError
 from ldt.inference.hiding import without
 from ldt.inference.passages import METHODS, Explaining, Wanted
 from ldt.inference.predictor import EncoderPredictor
 from ldt.inference.run_folder import read_recipe
 from ldt.model import load, load_tokenizer
-from ldt.model.vocabulary import add_tokens, draw_embeddings
+from ldt.model.vocabulary import draw_embeddings
 from ldt.tasks import TASKS
 from ldt.tasks.explained import MERGES
 

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 from ldt.data.options import DataSection
 from ldt.data.records import Example
 from ldt.data.sentences import UNITS
-from ldt.model.vocabulary import add_tokens
+from ldt.data.tokenization import add_tokens
 from ldt.tasks import TASKS
 from ldt.tasks.wikihop import WikiHop, joined, offsets_in
 

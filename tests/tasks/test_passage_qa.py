@@ -12,10 +12,10 @@ from passage_answers import (
 )
 from transformers import AutoTokenizer, PretrainedConfig
 
+from ldt.data.tokenization import add_tokens
 from ldt.errors import DataError, RecipeError, UserError
 from ldt.inference.answer_table import published_layout
 from ldt.metrics.tydiqa import Prediction
-from ldt.model.vocabulary import add_tokens
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import PassageQA

@@ -13,9 +13,9 @@ from transformers import AutoTokenizer
 
 from ldt import metrics as evaluation
 from ldt.data.formats import read
+from ldt.data.tokenization import add_tokens
 from ldt.errors import DataError
 from ldt.inference.predict import predict
-from ldt.model.vocabulary import add_tokens
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import PassageQA
