@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ SHOWN = (  # of the training section, in this order, where set
     "early_stopping_patience",
     "seed",
 )
+# What Markdown reads as more than a character; of underscores those beside a space.
+_MARKDOWN = re.compile(r"[\\`*\[\]|]|(?<![^\W_])_|_(?![^\W_])")
+_ENTITIES = re.compile(r":(?=//)|(?<=www)\.|[~$]", re.IGNORECASE)  # addresses and the like
 UNNAMED = "LABEL_"  # transformers' names of a head's outputs that nobody named
 # Name of a head's class -> what the hub calls its task; "other" for the rest.
 HUB_TASKS = {
@@ -100,11 +104,12 @@ def card(
         data=_data(task.kind, results),
         settings=_table(
             ["setting", "value"],
-            [(f"`{key}`", training[key]) for key in _decisive(training)],
+            [(_code(key), training[key]) for key in _decisive(training)],
         ),
         versions=", ".join(f"{name} {value}" for name, value in results["versions"].items()),
         number=lambda value: f"{value:,}",
         plain=_plain,
+        code=_code,
     )
     return made.content.rstrip() + "\n"
 
@@ -266,17 +271,27 @@ def _table(head: Sequence[str], rows: Iterable[Iterable]) -> str:
     return "\n".join(f"| {' | '.join(_cell(value) for value in row)} |" for row in lines)
 
 
+class _Code(str):
+    """A text in Markdown's backticks."""
+
+
 def _cell(value: Any) -> str:
     value = value if is_defined(value) else ""
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return _plain(text).replace("|", "\\|")
+    if isinstance(value, _Code):
+        return re.sub(r"\\*\|", r"\\|", value)  # a bar behind two backslashes would end the cell
+    return _plain(f"{value:.4g}" if isinstance(value, float) else str(value))
 
 
-def _code(text: str) -> str:
-    return f"`{_plain(text).replace('`', chr(39))}`"
+def _code(text: str) -> _Code:
+    return _Code(f"`{_without_html(text).replace('`', chr(39))}`")
 
 
 def _plain(text: str) -> str:
-    """A text on one line, without HTML."""
+    """A text on one line in which nothing is HTML, Markdown or an address."""
+    text = _MARKDOWN.sub(r"\\\g<0>", _without_html(text))
+    return _ENTITIES.sub(lambda found: f"&#{ord(found[0])};", text)
+
+
+def _without_html(text: str) -> str:
     text = "".join(c if c.isprintable() else " " for c in text)
     return text.replace("&", "&amp;").replace("<", "&lt;")

@@ -1,4 +1,6 @@
 import re
+from collections import Counter
+from html.parser import HTMLParser
 
 import pytest
 import yaml
@@ -94,6 +96,51 @@ def test_the_card_has_valid_front_matter_and_no_html_from_labels_or_paths():
     assert front == {"library_name": "ldt", "base_model": 'a"b\\<i>'}
     assert "<script>" not in body
     assert "<i>" not in body
+
+
+class Tags(HTMLParser):
+    """Counts the elements of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags = Counter()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags[tag] += 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "![x](http://evil/p.png)",
+        "<img src=http://evil/q.png>",
+        "**bold** __strong__ *em* _em_",
+        "[link](http://evil) <http://evil> www.evil.org",
+        "` `` a|b \\\\| c\\",
+        "a\n\n# head\n- item\n| cell |",
+        "\\**bold\\** \\`<b>\\`",
+    ],
+)
+def test_no_text_of_the_data_is_markdown_html_or_an_address(text):
+    markdown = pytest.importorskip("markdown")
+    pages = []
+    for word in ("word", text):
+        metric = {"answer": f"always {word!r}", "value": 90.0}
+        results = RESULTS | {
+            "base_model": word,
+            "table": [{"class": word, "f1": 50.0, "support": 3}],
+            "baseline": {"macro_f1": metric},
+            "data": {"train": SET | {"source": word}, "eval": SET | {"source": word}},
+        }
+        config = LdtConfig(id2label={0: word, 1: "other"})
+        body = card(TASK, results, config, TRAINING | {"lr_scheduler_type": word}, "r")
+        body = body.split("---\n", 2)[2]
+        pages.append(Tags(markdown.markdown(body, extensions=["tables", "fenced_code"])).tags)
+        outside = re.sub("`[^`\n]*`", "", body)
+        assert "http://" not in outside
+        assert "www." not in outside
+    assert pages[0] == pages[1]
 
 
 def test_without_an_evaluation_set_the_card_says_so():
