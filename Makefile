@@ -43,7 +43,7 @@ bench: $(READY) $(WEIGHTS) ## Time and memory of the encoder on this CPU, and of
 	@$(BIN)/python benchmarks/encoder_cpu.py
 
 # Not in .venv: a machine with a GPU has a PyTorch for it, and perhaps no network.
-gpu: ## Correctness, speed, tests and a training on a GPU, by the torch of $(PYTHON)
+gpu: ## Correctness, speed and tests on a GPU, 8 minutes; ARGS="--rest" does what was left out
 	@PYTHONPATH=. $(PYTHON) benchmarks/gpu.py $(ARGS)
 
 clean: ## Remove the environment and the demo's files

@@ -1,415 +1,324 @@
-"""The whole GPU suite in one call: is it right, is it fast, does it learn. Under 9 minutes.
+"""The GPU suite: correctness and speed of the kernels, costs of the host, whole encoders, tests.
 
-    python benchmarks/gpu.py                    # on a CUDA GPU
-    python benchmarks/gpu.py --only tune        # faster tiles for this GPU; not part of the above
+    python benchmarks/gpu.py                    # on a CUDA GPU, at most 480 s
+    python benchmarks/gpu.py --rest --seconds 300   # what an earlier run left out
+    python benchmarks/gpu.py --only right sweep chosen
     python benchmarks/gpu.py --dry-run          # the same on the CPU, tiny, to try the suite itself
 
-Writes gpu-correctness.json, gpu-attention.json, gpu-encoder.json, gpu-pooling.json, gpu-reach.json,
-gpu-finetune.json and gpu-tests.json to benchmarks/results (or --out), each as soon as it is there,
-and prints short tables. A section that fails says so and the others go on; what would begin after
-`LIMIT` seconds is left out. Exit code 1 when anything failed or a backend is wrong. Needs torch,
-transformers, typer, rich, pyyaml and pydantic, for the last section pytest and hypothesis, and no
-network. tune also writes what ldt takes from then on, see `ldt.attention.triton.tuned`.
+Each job is a process of its own with a time limit: one that crashes or hangs loses nothing but
+itself, and becomes a row. Every row is a line of OUT/gpu-rows.jsonl, on the disk as soon as it is
+there; at the end the rows are merged by job into OUT/gpu-NAME.json, NAME being that of the GPU
+(`--merge` does so for the rows of a run that was killed). OUT is benchmarks/results, of a dry run a
+temporary folder unless --out names one; its figures mean nothing, for kernels are interpreted.
 
-A dry run writes nothing unless --out says where. Its figures mean nothing: Triton's kernels are
-interpreted, and CUDA graphs are recorded calls.
+Peers that were timed before on the same GPU with the same torch are taken from the results. Exit
+code 1 where a row is wrong or failed. Needs torch, transformers, typer, rich, pyyaml and pydantic,
+for the tests pytest and hypothesis, and no network.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
+import re
+import signal
 import sys
+import tempfile
 import time
 import traceback
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
+# Children get what the parent has imported, and the GPU must be theirs alone: asked for by CUDA in
+# the parent, it would be of no use to them.
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 if "--dry-run" in sys.argv:  # before anything imports Triton
     os.environ["TRITON_INTERPRET"] = "1"
-elif (
-    __name__ == "__main__"
-    and not {"-h", "--help"} & set(sys.argv)
-    and not torch.cuda.is_available()
-):
-    sys.exit("no CUDA device here; --dry-run tries the suite on the CPU")
 
-import gpu_parts
-from gpu_correctness import CASES, POOLED_CASES, correctness, far
-from gpu_pooling import level_row
-from gpu_tune import tune
+import gpu_jobs
+import torch
+from gpu_jobs import FULL, TINY
 from rich.console import Console
 from rich.table import Table
 
-from ldt.attention import BACKENDS, flash, sliding_window_attention
-from ldt.bench import encoders, operations
-from ldt.bench.measure import cuda_peak_mib, machine, medians
-from ldt.bench.setting import Setting
-from ldt.model.graphs import Graphs
-from ldt.model.packing import pack
-
+RESULTS = Path(__file__).parent / "results"
+HELPERS = Path(__file__).parents[1] / "tests" / "helpers"
+SECONDS = 480  # of a run
+TAIL = 15  # lines that a process that died left behind
 console = Console()
-SLOW = ("reference", "loop")  # backends for tests and tiny devices, not timed
-LIMIT = 500  # seconds, after which no section begins; the tests then have what is left of 530
+fork = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """How large the suite is."""
+class Step:
+    """Jobs of one kind, `wide` of them at a time."""
 
-    device: str
-    cases: tuple  # of correctness, windows and global rows
-    pooled_cases: tuple
-    dtypes: tuple
-    attention: tuple  # tokens
-    longest_dense: int  # tokens up to which full attention and transformers' chunks are run
-    encoder: tuple  # (tokens, batch, pass)
-    mixed: tuple  # lengths of the documents of one batch
-    pooling: tuple  # tokens; a whole encoder of the first
-    reach: tuple  # (tokens, pass) of ldt alone, for growth in time and memory
-    tuned: tuple  # tokens
-    layers: int
-    width: int
-    rounds: int
-    documents: int
-    epochs: int
+    name: str
+    jobs: object
+    wide: int = 1
+
+
+# Stages, one after the other; the steps of a stage run side by side.
+STAGES = (
+    (Step("facts", gpu_jobs.facts),),
+    (Step("right", gpu_jobs.right, 6), Step("compile", gpu_jobs.compiled, 8)),
+    (Step("launch", gpu_jobs.launch),),
+    (Step("kernels", gpu_jobs.kernels),),
+    (Step("sweep", gpu_jobs.sweep),),
+    (Step("chosen", gpu_jobs.chosen, 4),),
+    (Step("encoder", gpu_jobs.encoder),),
+    (
+        Step("tests", gpu_jobs.tests),
+        Step("finetune", gpu_jobs.finetune),
+        Step("others", gpu_jobs.others, 2),
+    ),
+    (Step("reach", gpu_jobs.reach),),
+)
+NAMES = [step.name for stage in STAGES for step in stage]
+
+
+@dataclass
+class Run:
+    """One call of the suite: where rows go, and until when."""
+
+    sizes: object
+    out: Path
+    end: float
+    about: dict
+    known: set = field(default_factory=set)  # (step, job) that earlier results have
 
     @property
-    def cuda(self):
-        return self.device == "cuda"
+    def file(self):
+        return self.out / "gpu-rows.jsonl"
 
-    def setting(self, **changes):
-        return Setting(self.device, "bf16", heads=self.width // 64, **changes)
+    def write(self, step, job, row):
+        """A row of a job, on the disk when this returns."""
+        line = json.dumps({"step": step, "job": job, **row, **self.about}, default=str)
+        with self.file.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
+    def rows(self):
+        """The rows so far."""
+        return read(self.file)
 
-FULL = Sizes(
-    device="cuda",
-    cases=CASES,
-    pooled_cases=POOLED_CASES,
-    dtypes=(torch.float32, torch.bfloat16, torch.float16),
-    attention=(4096, 16384, 65536),
-    longest_dense=16384,
-    encoder=(
-        (512, 8, "forward"),
-        (1024, 8, "forward"),
-        (4096, 1, "forward"),
-        (8192, 1, "forward"),
-        (4096, 8, "training"),
-        (16384, 1, "training"),
-    ),
-    # median 700, 95th percentile 4,096
-    mixed=(4096, 2800, 1900, 1400, 1100, 900, 760, 700, 700, 620, 540, 470, 400, 330, 250, 160),
-    pooling=(8192, 65536),
-    reach=(
-        *((n, "forward") for n in (16384, 65536, 262144, 1048576)),
-        *((n, "training") for n in (16384, 65536, 262144)),
-    ),
-    tuned=(4096, 16384),
-    layers=12,
-    width=768,
-    rounds=10,
-    documents=400,
-    epochs=4,
-)
-TINY = Sizes(
-    device="cpu",
-    cases=CASES[1:2],
-    pooled_cases=POOLED_CASES[1:],
-    dtypes=(torch.float32, torch.bfloat16),
-    attention=(600,),
-    longest_dense=600,
-    encoder=((600, 1, "forward"), (600, 2, "training")),
-    mixed=(300, 40, 7),
-    pooling=(600,),
-    reach=((600, "forward"), (600, "training")),
-    tuned=(40,),
-    layers=1,
-    width=128,
-    rounds=1,
-    documents=12,
-    epochs=1,
-)
+    def stage(self, steps, only):
+        """Run the jobs of steps, each as wide as it may be."""
+        waiting = {}
+        for step in (step for step in steps if step.name in only):
+            jobs = step.jobs(self.sizes, self.rows())
+            waiting[step] = [job for job in jobs if (step.name, job.name) not in self.known]
+        running = []
+        while running or any(waiting.values()):
+            for step, jobs in waiting.items():
+                while jobs and sum(child.step is step for child in running) < step.wide:
+                    job = jobs.pop(0)
+                    if time.monotonic() > self.end:
+                        self.write(step.name, job.name, {"left_out": "the time of the run is over"})
+                    else:
+                        running.append(Child(self, step, job))
+            time.sleep(0.05)
+            running = [child for child in running if not child.ended()]
 
 
-def attention(sizes):
-    """Seconds of one attention operation (heads of 64, one global token), ldt and others.
+class Child:
+    """The process of a job."""
 
-    The band alone as well, with its share of the rate of a large bf16 matrix product.
-    """
-    rate = matmul_rate(sizes)
+    def __init__(self, run, step, job):
+        self.run, self.step, self.job = run, step, job
+        self.begin = time.monotonic()
+        self.end = min(self.begin + job.seconds, run.end + 20)  # a started job may end
+        self.said = tempfile.TemporaryFile()  # noqa: SIM115, its output, read when it has ended
+        self.process = fork.Process(target=self._work)
+        self.process.start()
+
+    def _work(self):
+        os.setsid()
+        for stream in (1, 2):
+            os.dup2(self.said.fileno(), stream)
+        self.run.about["clocks"] = gpu_jobs.smi("clocks.sm", "clocks.max.sm")
+        try:
+            for row in self.job.run():
+                self.run.write(self.step.name, self.job.name, row)
+        except BaseException as error:
+            traceback.print_exc()
+            why = f"{type(error).__name__}: {str(error)[:500]}"
+            self.run.write(self.step.name, self.job.name, {"failed": why, "tail": self._tail()})
+            os._exit(1)
+        os._exit(0)  # what CUDA does at the end of a process may hang
+
+    def ended(self):
+        """True when the process is gone, and its last row is written."""
+        code, late = self.process.exitcode, time.monotonic() > self.end
+        if code is None and not late:
+            return False
+        seconds = time.monotonic() - self.begin
+        row = {"done": code == 0, "seconds": round(seconds, 1)}
+        if code is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.join()
+            row |= {"failed": f"killed after {seconds:.0f} s", "tail": self._tail()}
+        elif code < 0:
+            row |= {"failed": f"died of {signal.Signals(-code).name}", "tail": self._tail()}
+        elif code > 1:
+            row |= {"failed": f"ended with {code}", "tail": self._tail()}
+        self.run.write(self.step.name, self.job.name, row)
+        self.said.close()
+        mark = "" if row["done"] else f"[bold red]{row.get('failed', 'failed')}[/]"
+        console.print(f"{self.step.name}: {self.job.name}: {seconds:.0f} s", mark)
+        return True
+
+    def _tail(self):
+        self.said.seek(0)
+        return self.said.read().decode(errors="replace").splitlines()[-TAIL:]
+
+
+def read(file):
+    """The rows of a file of JSON lines, whose last one may be cut off."""
     rows = []
-    for length in sizes.attention:
-        for kind in ("forward", "training"):
-            rows.append(attention_row(length, kind, rate, sizes))
-            console.print(rows[-1])
+    if file.exists():
+        for line in file.read_text("utf-8").splitlines():
+            with suppress(json.JSONDecodeError):
+                rows.append(json.loads(line))
     return rows
 
 
-def attention_row(length, kind, rate, sizes):
-    names = [name for name in running_backends(sizes) if name not in SLOW]
-    fastest = names[-1]
-    if sizes.cuda:  # on a CPU FlexAttention has no backward pass, and takes minutes to compile
-        names += ["flex", "flex-flash", "varlen"]
-    if length <= sizes.longest_dense:
-        names += ["sdpa", "cudnn", "longformer"]
-    given = operations.Given(sizes.setting(), length, kind == "training")
-    runs, failed = {}, {}
-    for name in names:
-        try:
-            operation = operations.operation(name, given)
-            operation.run(kind)
-            runs[name] = lambda f=operation: f.run(kind)
-        except Exception as error:  # a peer that cannot run here; of ldt's own, `broken` tells
-            failed[name] = f"{type(error).__name__}: {str(error)[:200]}"
-    for gap in (1, 4):
-        dilated = operations.Given(sizes.setting(dilation=gap), length, kind == "training")
-        runs[f"band, dilation {gap}"] = band(dilated, fastest, kind)
-    seconds = medians(runs, sizes.rounds, sizes.device)
-    flops = band_flops(length, given.setting.window, sizes.width, kind)
-    return {
-        "tokens": length,
-        "pass": kind,
-        "seconds": seconds,
-        "failed": failed,
-        "share_of_matmul_rate": flops / seconds["band, dilation 1"] / rate,
-        "matmul_tflops": rate / 1e12,
-    }
-
-
-def band_flops(length, window, width, kind):
-    """FLOP of a band: two products forward; five more backward, which computes scores anew."""
-    keys = sum(min(length, i + window // 2 + 1) - max(0, i - window // 2) for i in range(length))
-    return 4 * width * keys * (3.5 if kind == "training" else 1)
-
-
-def band(given, backend, kind):
-    """A function that runs the sliding window alone, without the global row."""
-    q, k, v = given.packed
-    how = {"window": given.setting.window, "dilation": given.setting.dilation, "backend": backend}
-    call = lambda: sliding_window_attention(q, k, v, given.layout, **how)  # noqa: E731
-    return lambda: operations.Operation(call, (q, k, v), q.detach()).run(kind)
-
-
-def matmul_rate(sizes):
-    """FLOP a second of a large bf16 matrix product."""
-    n = 8192 if sizes.cuda else 512
-    a = torch.randn(n, n, device=sizes.device, dtype=torch.bfloat16)
-    return 2 * n**3 / medians({"mm": lambda: a @ a}, sizes.rounds, sizes.device)["mm"]
-
-
-def running_backends(sizes):
-    """The backends that run on the device, the fastest last."""
-    setting, lacking = sizes.setting(), set()
-    if flash.unfit(setting.device, setting.torch_dtype, setting.dim):
-        lacking.add("flash")
-    if not sizes.cuda:
-        lacking.add("triton")
-    return [name for name in BACKENDS if name not in lacking]
-
-
-def encoder(sizes):
-    """Seconds and peak memory of whole encoders: ldt, also as a CUDA graph, and its peers."""
-    rows = []
-    cases = [([length] * batch, kind) for length, batch, kind in sizes.encoder]
-    cases += [(sizes.mixed, kind) for kind in ("forward", "training")]
-    for lengths, kind in cases:
-        rows.append(encoder_row(list(lengths), kind, sizes))
-        console.print(rows[-1])
-    if not sizes.cuda:
-        rows.append(gpu_parts.recorded_row(captured, sizes))
-    return rows
-
-
-def encoder_row(lengths, kind, sizes, names=("ldt", *encoders.PEERS)):
-    setting = sizes.setting(layers=sizes.layers)
-    runs, failed = {}, {}
-    for name in names:
-        model = encoders.build(name, max(lengths), setting)
-        batch = encoders.inputs(name, lengths, setting)
-        try:
-            encoders.step(model, batch, kind)
-        except torch.OutOfMemoryError as error:
-            failed[name] = str(error)[:200]
-            continue
-        runs[name] = lambda m=model, b=batch: encoders.step(m, b, kind)
-        if name in ("ldt", "poolingformer") and sizes.cuda and kind == "forward":
-            runs[f"{name} as a CUDA graph"] = captured(model, batch)
-    seconds = medians(runs, sizes.rounds, sizes.device)
-    memory = {name: cuda_peak_mib(run) if sizes.cuda else None for name, run in runs.items()}
-    return {
-        "tokens": max(lengths),
-        "batch": len(lengths),
-        "lengths": lengths if len(set(lengths)) > 1 else None,
-        "pass": kind,
-        "seconds": seconds,
-        "mib": memory,
-        "failed": failed,
-    }
-
-
-@torch.inference_mode()
-def captured(model, batch, graphs=None):
-    """A function that runs the model on ``batch``, its layers by a CUDA graph.
+def finished(rows, gpu, peers_of=None):
+    """(step, job) of the rows that ended well on a GPU.
 
     Args:
-        graphs: of the model while the function runs; by default for inputs of any length.
+        peers_of: a version of torch; only jobs of that one count.
     """
-    masks = batch["attention_mask"], batch["global_attention_mask"]
-    packing = pack(batch["input_ids"].shape, *masks, batch["input_ids"].device)
-    graphs = graphs or Graphs(packing.layout.total_tokens * 2)
-
-    @torch.inference_mode()
-    def run():
-        model.graphs = graphs
-        try:
-            return model(**batch, packing=packing).last_hidden_state
-        finally:
-            model.graphs = None
-
-    expected = run()  # the first time without a graph
-    error = (run() - expected).float().norm() / expected.float().norm()
-    if not graphs.captured or error > 4 * torch.finfo(expected.dtype).eps:
-        raise RuntimeError(f"the CUDA graph is off by {error:.2g}, {graphs.captured} captured")
-    return run
+    return {
+        (row["step"], row["job"])
+        for row in rows
+        if row.get("done") and row["gpu"] == gpu and peers_of in (None, row["torch"])
+    }
 
 
-def pooling(sizes):
-    """Seconds and peak memory of two levels beside one window: attention alone, whole encoders."""
-    rows = []
-    for kind in ("forward", "training"):
-        for length in sizes.pooling:
-            rows.append(level_row(length, kind, sizes.setting(), sizes.rounds))
-            console.print(rows[-1])
-        names = "ldt", "poolingformer"
-        rows.append(encoder_row([sizes.pooling[0]], kind, sizes, names) | {"layers": sizes.layers})
-        console.print(rows[-1])
-    return rows
+def merge(rows, folder):
+    """Rows of a run in the results of their GPU, in place of earlier ones of the same job."""
+    for gpu in {row["gpu"] for row in rows}:
+        file = results_of(gpu, folder)
+        new = [row for row in rows if row["gpu"] == gpu and "left_out" not in row]
+        jobs = {(row["step"], row["job"]) for row in new}
+        kept = [row for row in known(gpu, folder) if (row["step"], row["job"]) not in jobs]
+        lines = ",\n".join(json.dumps(row) for row in kept + new)
+        file.write_text(f'{{"gpu": {json.dumps(gpu)}, "rows": [\n{lines}\n]}}\n', "utf-8")
+        console.print(f"{file}: {len(new)} rows of this run, {len(kept)} of earlier ones")
 
 
-def reach(sizes):
-    """Seconds and MiB of ldt's encoder at lengths that no peer reaches; training checkpoints."""
-    rows = []
-    for length, kind in sizes.reach:
-        setting = sizes.setting(layers=sizes.layers, vocabulary=1000)
-        model = encoders.build("ldt", length, setting)
-        if kind == "training":
-            model.train().gradient_checkpointing_enable()
-        batch = encoders.inputs("ldt", [length], setting)
-        run = lambda m=model, b=batch, k=kind: encoders.step(m, b, k)  # noqa: E731
-        run()
-        row = {"tokens": length, "pass": kind, "batch": 1}
-        row["mib"] = {"ldt": cuda_peak_mib(run) if sizes.cuda else None}
-        row["seconds"] = medians({"ldt": run}, min(3, sizes.rounds), sizes.device)
-        rows.append(row)
-        console.print(row)
-    return rows
+def known(gpu, *folders):
+    """The rows of earlier runs on a GPU, of the first folder that has any."""
+    for folder in folders:
+        file = results_of(gpu, folder)
+        if file.exists():
+            return json.loads(file.read_text("utf-8"))["rows"]
+    return []
 
 
-def wrong(result):
-    """Rows of what is not right, and of ldt's own backends that did not run."""
-    rows = rows_of(result, "correctness")
-    return [row for row in rows if not row["ok"]] + [
-        {"backend": name, "tokens": row["tokens"], "pass": row["pass"], "error": why}
-        for row in rows_of(result, "attention")
-        for name, why in row["failed"].items()
-        if name in BACKENDS
-    ]
+def results_of(gpu, folder):
+    """The file of a GPU's results."""
+    slug = re.sub(r"[^a-z0-9]+", "-", gpu.lower()).removeprefix("nvidia-").strip("-")
+    return folder / f"gpu-{slug}.json"
 
 
-def failed(result):
-    """Names of sections that broke off, and of tests that failed."""
-    sections = [name for name, found in result.items() if "error" in found]
-    return sections + list(result.get("tests", {}).get("failed", []))
+def bad(rows):
+    """Rows that are wrong, or of what failed."""
+    return [row for row in rows if row.get("ok") is False or "failed" in row]
 
 
-def rows_of(result, name):
-    """The rows of a section; none where it broke off or was left out."""
-    found = result.get(name, [])
-    return found if isinstance(found, list) else []
-
-
-def show(result, dry=False):
-    title = "milliseconds; in brackets: times those of ldt's fastest, or of the first"
-    table = Table(title=f"{'DRY RUN, figures mean nothing: ' * dry}{title}")
-    for title in ("what", "tokens", "batch", "pass", "milliseconds"):
-        table.add_column(title)
-    for what in ("attention", "encoder", "pooling", "reach"):
-        for row in rows_of(result, what):
-            seconds = row["seconds"]
-            ours = [s for n, s in seconds.items() if n in BACKENDS or n.startswith("ldt")]
-            own = min(ours or [next(iter(seconds.values()))])
-            cells = [f"{n} {1000 * s:.2f} ({s / own:.2f})" for n, s in seconds.items()]
-            where = str(row["tokens"]), str(row.get("batch", 1)), row["pass"]
-            table.add_row(what, *where, ", ".join(cells))
+def show(rows, dry):
+    """Print figures by step, the tiles that won, and what is bad."""
+    title = "DRY RUN, figures mean nothing" if dry else rows[0]["gpu"]
+    table = Table("step", "what", "tokens", "pass", "dropout", "figures", title=title)
+    for row in rows:
+        figures = {key: row[key] for key in row if key in FIGURES}
+        if figures:
+            where = (str(row.get(key, "")) for key in ("tokens", "pass", "dropout"))
+            text = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
+            table.add_row(
+                row["step"], str(row.get("what", row.get("tile", row["job"]))), *where, text
+            )
     console.print(table)
-    for row in rows_of(result, "attention"):
-        share = f"{row['share_of_matmul_rate']:.0%} of {row['matmul_tflops']:.0f} TFLOP/s"
-        console.print(f"band at {row['tokens']}, {row['pass']}: {share}")
-    for name in ("finetune", "tests"):
-        if name in result:
-            console.print(name, result[name])
-    bad, checked = wrong(result), rows_of(result, "correctness")
-    right = sum(row["ok"] for row in checked)
-    console.print(f"correctness: {right} of {len(checked)} within the allowed error")
-    for row in bad[:20]:
-        console.print("[bold red]wrong[/]", row)
-    for name in failed(result):
-        console.print("[bold red]failed[/]", name, markup=True)
+    for row in (row for row in rows if row["step"] == "chosen" and "tile" in row):
+        gain = 1 - row["ms"] / row["table_ms"]
+        verdict = f"{gain:.0%} faster, {'right' if row['ok'] else 'WRONG'}"
+        console.print(f"{row['kernel']}, dropout {row['dropout']}: {row['tile']}: {verdict}")
+    checked = [row for row in rows if "operation" in row]
+    console.print(f"right: {sum(row['ok'] for row in checked)} of {len(checked)}")
+    for row in rows:
+        if "summary" in row:
+            console.print("tests:", row["summary"])
+        if "left_out" in row:
+            console.print(f"left out: {row['step']}: {row['job']}")
+    for row in bad(rows):
+        brief = {key: value for key, value in row.items() if key != "tail"}
+        console.print("[bold red]bad[/]", brief, markup=True)
+        for line in row.get("tail", []):
+            console.print("   ", line, markup=False)
 
 
-def all_correct(sizes):
-    """Rows of `correctness`, and of tensors that are `far` apart."""
-    rows = correctness(sizes.device, sizes.dtypes, sizes.cases, sizes.pooled_cases)
-    names = [name for name in running_backends(sizes) if name not in SLOW]
-    return rows + far(sizes.device, names, **({} if sizes.cuda else {"stride": 2**16}))
-
-
-SECTIONS = {
-    "correctness": all_correct,
-    "attention": attention,
-    "encoder": encoder,
-    "finetune": gpu_parts.finetune,
-    "pooling": pooling,
-    "reach": reach,
-    "tests": gpu_parts.tests,
-    "tune": tune,
-}
-
-
-def run(name, sizes, start):
-    """What a section found; a dictionary with ``error`` or ``left_out`` where it found nothing."""
-    if time.perf_counter() - start > LIMIT:
-        return {"left_out": f"it would begin after {LIMIT} seconds"}
-    try:
-        return SECTIONS[name](sizes)
-    except Exception:  # the others go on
-        console.print_exception()
-        return {"error": traceback.format_exc()}
+FIGURES = {"ms", "tflops", "wall_ms", "enqueue_ms", "busy_ms", "kernels", "mib", "wall_us"}
+FIGURES |= {"thread_us", "tokens_per_second"}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU")
-    parser.add_argument("--only", nargs="+", choices=SECTIONS)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
+    parser.add_argument("--rest", action="store_true", help="jobs that the results do not have")
+    parser.add_argument("--seconds", type=int, default=SECONDS, help="after which none begins")
+    parser.add_argument("--out", type=Path, help="folder of the results")
+    parser.add_argument("--merge", type=Path, help="a file of rows to merge; nothing is run")
     args = parser.parse_args()
-    sizes = TINY if args.dry_run else FULL
-    out = args.out or (None if args.dry_run else Path(__file__).parent / "results")
+    if args.merge:
+        return merge(read(args.merge), args.out or RESULTS)
+    name = (gpu_jobs.smi("name") or ["none"])[0]
+    if name == "none" and not args.dry_run:
+        sys.exit("no CUDA device here; --dry-run tries the suite on the CPU")
     if args.dry_run:
-        gpu_parts.pretend()
-    names = args.only or [name for name in SECTIONS if args.dry_run or name != "tune"]
-    result, start = {}, time.perf_counter()
-    for name in names:
-        since = time.perf_counter()
-        result[name] = run(name, sizes, start)
-        console.print(f"{name}: {time.perf_counter() - since:.0f} s")
-        if out:
-            out.mkdir(parents=True, exist_ok=True)
-            found = {"machine": machine(), "dry_run": args.dry_run, name: result[name]}
-            (out / f"gpu-{name}.json").write_text(json.dumps(found, indent=2) + "\n")
-    show(result, args.dry_run)
-    sys.exit(1 if wrong(result) or failed(result) else 0)
+        name = "none"
+        sys.path.append(str(HELPERS))
+        import interpreted
+
+        interpreted.install()
+    with tempfile.TemporaryDirectory() as temporary:
+        out = args.out or (Path(temporary) if args.dry_run else RESULTS)
+        out.mkdir(parents=True, exist_ok=True)
+        run = Run(TINY if args.dry_run else FULL, out, time.monotonic() + args.seconds, {})
+        run.about = {"gpu": name, **versions()}
+        earlier = known(name, out, RESULTS)
+        run.known = finished(earlier, name) if args.rest else set()
+        every = [job for stage in STAGES for step in stage for job in peers(step, run.sizes)]
+        run.known |= finished(earlier, name, torch.__version__) & set(every)
+        run.file.unlink(missing_ok=True)
+        try:
+            for stage in STAGES:
+                run.stage(stage, args.only)
+        finally:
+            rows = run.rows()
+            merge(rows, out)
+            show(rows, args.dry_run)
+    sys.exit(1 if bad(rows) else 0)
+
+
+def peers(step, sizes):
+    """(step, job) of a step's jobs that time other libraries alone."""
+    return [(step.name, job.name) for job in step.jobs(sizes, []) if job.peer]
+
+
+def versions():
+    """What figures depend on besides the GPU."""
+    from importlib import metadata
+
+    found = {"date": time.strftime("%Y-%m-%d"), "torch": torch.__version__}
+    with suppress(metadata.PackageNotFoundError):
+        found["triton"] = metadata.version("triton")
+    return found
 
 
 if __name__ == "__main__":

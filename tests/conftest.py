@@ -10,6 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models; more threads only 
 
 import gc
 import ipaddress
+import json
 import logging
 import random
 import socket
@@ -110,6 +111,16 @@ def pytest_collection_modifyitems(items):
     sizes = Counter(files)
     order = {file: (places.get(file, len(places)), -sizes[file]) for file in sizes}
     items.sort(key=lambda item: order[item.nodeid.partition("::")[0]])
+
+
+def pytest_runtest_logreport(report):
+    """A failure goes to the file that LDT_TEST_FAILURES names, as a line of JSON and at once: a run
+    that is cut off has told of it."""
+    file = os.environ.get("LDT_TEST_FAILURES")
+    if file and report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        row = {"test": report.nodeid, "when": report.when, "failed": report.longreprtext[-2000:]}
+        with open(file, "a", encoding="utf-8") as lines:
+            lines.write(json.dumps(row) + "\n")
 
 
 _compared = pytest.StashKey[int]()

@@ -1,6 +1,7 @@
 """The suite's own ground: sockets are shut, the shared models are what the tests take them for."""
 
 import importlib.util
+import json
 import os
 import socket
 import subprocess
@@ -38,6 +39,19 @@ def test_files_that_take_longest_begin_first(request):
     own.pytest_collection_modifyitems(items)
     found = [item.nodeid for item in items]
     assert found == [first, second, *short[1:3], short[0], short[3]]
+
+
+def test_a_failure_is_in_its_file_before_the_run_ends(tmp_path):
+    code = "import os\ndef test_a(): assert 1 == 2\ndef test_b(): os._exit(9)\n"
+    (tmp_path / "test_two.py").write_text(code)
+    tests, out = Path(__file__).parent, tmp_path / "failures"
+    command = [sys.executable, "-m", "pytest", "-p", "conftest", "--rootdir", tmp_path, tmp_path]
+    environment = {key: x for key, x in os.environ.items() if not key.startswith("PYTEST_")}
+    environment |= {"LDT_TEST_FAILURES": str(out), "PYTHONPATH": f"{tests}:{tests / 'helpers'}"}
+    assert subprocess.run(command, env=environment, capture_output=True).returncode == 9
+    (row,) = map(json.loads, out.read_text().splitlines())
+    assert (row["test"], row["when"]) == ("test_two.py::test_a", "call")
+    assert "assert 1 == 2" in row["failed"]
 
 
 def test_gloo_works_over_loopback():

@@ -46,7 +46,7 @@ BACKENDS: dict[str, ModuleType] = {
     "flash": flash,
     "triton": triton,
 }
-FUSED = "triton"  # what auto takes on CUDA; or "flash", where that fits: nothing has timed both yet
+FUSED = "triton"  # what auto takes on CUDA; or "flash", where that fits
 
 
 def _with(name):
