@@ -21,7 +21,7 @@ from unittest.mock import patch
 import gpu_correctness
 import gpu_timing
 import torch
-from gpu_timing import device_ms, host_us, in_turn
+from gpu_timing import device_time, host_us, in_turn
 
 from ldt.attention import (
     BACKENDS,
@@ -311,30 +311,31 @@ def _own_kernels(lengths, sizes):
     total = sum(lengths)
     side = 8192 if sizes.cuda else 64
     matrix = torch.randn(side, side, device=sizes.device, dtype=torch.bfloat16)
-    yield {"what": "matmul", "side": side, "ms": device_ms(lambda: matrix @ matrix, sizes.cuda)}
+    yield {"what": "matmul", "side": side, **device_time(lambda: matrix @ matrix, sizes.cuda)}
     for kind in ("forward", "training"):
         q, k, v, x, layout = _tensors(lengths, sizes, kind == "training")
         for dropout in sizes.dropouts:
             about = {"tokens": total, "pass": kind, "dropout": dropout}
             flops = band_flops(lengths, sizes.setting.window, sizes.width, kind)
             for name, call in _attention(q, k, v, x, layout, dropout).items():
-                ms = _device_ms(call, (q, k, v, x), kind, sizes)
-                row = {"what": name, **about, "ms": ms}
-                yield row | ({"tflops": flops / ms / 1e9} if name == "band" and ms else {})
+                row = {"what": name, **about, **_timed(call, (q, k, v, x), kind, sizes)}
+                timed = name == "band" and row.get("ms")
+                yield row | ({"tflops": flops / row["ms"] / 1e9} if timed else {})
         for name, call in _pointwise(total, sizes, kind == "training").items():
-            ms = _device_ms(*call, kind, sizes)
-            yield {"what": name, "tokens": total, "pass": kind, "ms": ms}
+            row = {"what": name, "tokens": total, "pass": kind}
+            yield row | _timed(*call, kind, sizes)
 
 
-def _device_ms(call, leaves, kind, sizes):
-    if kind == "forward":
-        return device_ms(call, sizes.cuda)
-    up = torch.randn_like(call())
-
-    def run():
-        torch.autograd.grad(call(), leaves, up, allow_unused=True)
-
-    return device_ms(run, sizes.cuda)
+def _timed(call, leaves, kind, sizes):
+    """Figures of a call, or of its gradients; in words why there are none."""
+    run = call
+    try:
+        if kind == "training":
+            up = torch.randn_like(call())
+            run = lambda: torch.autograd.grad(call(), leaves, up, allow_unused=True)  # noqa: E731
+        return device_time(run, sizes.cuda)
+    except Exception as error:  # the other rows are worth having
+        return {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
 
 
 def _attention(q, k, v, x, layout, dropout):
@@ -379,11 +380,10 @@ def _peers(tokens, sizes):
             row = {"what": name, "tokens": tokens, "pass": kind, "dropout": 0.0}
             try:
                 operation = operations.operation(name, given)
-                ms = device_ms(partial(operation.run, kind), sizes.cuda)
+                row |= device_time(partial(operation.run, kind), sizes.cuda)
             except Exception as error:  # what a peer cannot do here is no fault of ours
-                yield row | {"lacks": f"{type(error).__name__}: {str(error)[:200]}"}
-            else:
-                yield row | {"ms": ms}
+                row["lacks"] = f"{type(error).__name__}: {str(error)[:200]}"
+            yield row
 
 
 def band_flops(lengths, window, width, kind):
@@ -439,14 +439,14 @@ def _timed_tiles(kernel, dropout, sizes):
     about = {"kernel": kernel, "dropout": dropout, "tokens": sizes.sweep}
     limits = devices.limits(sizes.device)
     of_table = devices.find(kernel, q.dtype, 64, dropout > 0, limits)
-    yield {**about, "tile": asdict(of_table), "table": True, "ms": device_ms(call, sizes.cuda)}
+    yield {**about, "tile": asdict(of_table), "table": True, **device_time(call, sizes.cuda)}
     for tile in sizes.tiles[kernel]:
         if tile == of_table or not devices.fits(tile, kernel, *HEADS, limits):
             continue
         row = {**about, "tile": asdict(tile)}
         try:
             with alone(kernel, tile):
-                row["ms"] = device_ms(call, sizes.cuda)
+                row |= device_time(call, sizes.cuda)
         except Exception as error:  # too much shared memory, or registers
             row["lacks"] = f"{type(error).__name__}: {str(error)[:200]}"
         yield row

@@ -23,28 +23,41 @@ def compile_only():
     JITFunction.run = lambda self, *args, warmup, **how: run(self, *args, warmup=True, **how)
 
 
-def device_ms(run, cuda):
-    """Milliseconds that the device takes for a call: the median of replays of a CUDA graph of
-    `LAUNCHES` calls, between two events, over their number. The host has no part in it."""
+def device_time(run, cuda):
+    """{"ms": milliseconds that the device takes for a call}: the median of replays of a CUDA graph
+    of `LAUNCHES` calls, between two events, over their number, so that the host has no part in it.
+    What no graph holds is called between the events, and its row says so."""
     if COMPILING or not cuda:
         run()
-        return 0.0 if COMPILING else 1000 * seconds_of(run)
+        return {"ms": 0.0 if COMPILING else 1000 * seconds_of(run)}
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):  # what is made at a first call is made outside of the graph
         for _ in range(3):
             run()
     torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+
+    def calls():
         for _ in range(LAUNCHES):
             run()
+
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            calls()
+    except RuntimeError as error:
+        torch.cuda.synchronize()
+        return {"ms": _between_events(calls), "without_graph": str(error)[:200]}
     graph.replay()
+    return {"ms": _between_events(graph.replay)}
+
+
+def _between_events(calls):
     times = []
     for _ in range(REPLAYS):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        graph.replay()
+        calls()
         end.record()
         end.synchronize()
         times.append(begin.elapsed_time(end) / LAUNCHES)
