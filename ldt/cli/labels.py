@@ -27,7 +27,7 @@ def _labels(context: typer.Context) -> None:
 @labels.command()
 def export(
     answers: Annotated[
-        str, typer.Argument(metavar="ANSWERS", help="Answers of ldt predict, as JSON lines.")
+        str, typer.Argument(metavar="ANSWERS", help="Answers of ldt predict, lines or a table.")
     ],
     to: Annotated[
         Literal["label-studio", "doccano", "argilla", "spacy"],

@@ -34,7 +34,8 @@ def report(
     subject: Annotated[
         str,
         typer.Argument(
-            metavar="RUN|ANSWERS", help="Folder of a run, or answers of ldt predict as JSON lines."
+            metavar="RUN|ANSWERS",
+            help="Folder of a run, or answers of ldt predict, lines or a table.",
         ),
     ],
     keys: KeysArgument = None,

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ldt import metrics
-from ldt.data import formats, records, sources
+from ldt.data import formats, sources
 from ldt.data.corpus import fingerprint
 from ldt.data.formats.entries import once
 from ldt.data.labels import MULTI, REGRESSION, Gold, LabelReader, is_blank
@@ -80,7 +80,7 @@ def evaluate(
         raise UserError("standard input can be one file only; name the other")
     name = "stdin" if file == "-" else file
     examples = list(task.each(formats.read(golds, data), sources.named(golds)))
-    found = list(records.read(file))
+    found = list(prediction_files.answers(file))
     if not found:
         raise DataError(f"{name}: no answers in it")
     _refuse_swapped(task, data, examples[0], found[0], name)
@@ -111,7 +111,7 @@ def _published(asked: Recipe, gold: Names, pred: Names) -> Result:
         if "-" in [*golds, *files]:
             raise UserError(f"--format says how standard input is scored, of {format} files")
         few = format == "cuad" and any(
-            "n_best" not in each.fields for each in records.read(files[0])
+            "n_best" not in each.fields for each in prediction_files.answers(files[0])
         )
         if few or format == "squad":
             examples = formats.read(golds, data)

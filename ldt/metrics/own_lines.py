@@ -65,6 +65,7 @@ KINDS = {
         ("label", "scores"), "answers of classification have both", ("scores", "windows")
     ),
 }  # ldt's lines of summaries are read as they are
+_TABLES = ("csv", "tsv", "parquet", "arrow", "feather")
 _DOCUMENTS = {"text", "context", "supports", "facts", "tokens"}  # fields of gold
 
 
@@ -81,7 +82,9 @@ def read(source: Names, format: str, module: ModuleType) -> JsonFile | None:
         DataError: it is damaged, or gold; a line has not what the layout needs.
     """
     files, kind = each(source), KINDS.get(format)
-    if kind is None or not begins_with_object(files[0], kind.first):
+    if kind is None or not (
+        begins_with_object(files[0], kind.first) or _is_table(files[0], kind.first)
+    ):
         return None
     if format != "tydiqa":
         only(files, f"answers of {format}")
@@ -99,6 +102,17 @@ def read(source: Names, format: str, module: ModuleType) -> JsonFile | None:
             f"{cuad.N_BEST}: ldt predict --n-best {cuad.N_BEST}"
         )
     return found
+
+
+def _is_table(file: str, first: tuple[str, ...]) -> bool:
+    """True for a table of ``ldt predict``, by its ending and columns."""
+    if file == "-" or records.suffix(file) not in _TABLES:
+        return False
+    try:
+        row: Any = next(prediction_files.answers(file), None)
+    except DataError:  # such as a published table, which has no header
+        return False
+    return row is not None and not {*first}.isdisjoint(row.fields)
 
 
 def _converted(lines: Iterator[dict[str, Any]], module: ModuleType, name: str) -> JsonFile:
@@ -124,7 +138,7 @@ class _Lines:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         seen = set()
         for file in self.files:
-            for example in records.read(file, format="jsonl"):
+            for example in prediction_files.answers(file):
                 self.where, fields = example.where, example.fields
                 if "windows" not in fields and not _DOCUMENTS.isdisjoint(fields):
                     raise DataError(

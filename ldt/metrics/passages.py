@@ -9,6 +9,7 @@ from typing import Any
 
 from ldt.data import records
 from ldt.errors import DataError, shown
+from ldt.metrics import prediction_files
 from ldt.metrics.result import Item, Result, compare, mean, unmatched
 
 KS = (1, 3, 5, 10)
@@ -138,7 +139,7 @@ def _places(source: str, key: str) -> dict[str, tuple[list[Passage], dict[str, A
         DataError: a line without them, or an id that comes twice.
     """
     found: dict[str, tuple[list[Passage], dict[str, Any]]] = {}
-    for example in records.read(source):
+    for example in prediction_files.answers(source):
         listed, facts = records.field(example, key), example.fields.get("faithfulness") or {}
         if not isinstance(listed, list) or not all(map(_is_span, listed)):
             raise DataError(

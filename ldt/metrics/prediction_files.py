@@ -1,13 +1,18 @@
 """The layouts of gold and prediction files: which one a file has, and what is wrong with it."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ldt.data import formats, strict_json
+from ldt.data import delimited, formats, records, strict_json
+from ldt.data.records import Example
 from ldt.data.sources import Names, only
-from ldt.data.strict_json import JsonFile, json_line
+from ldt.data.strict_json import Decoder, JsonFile, json_line
 from ldt.errors import DataError, shown
+
+_SCORES = "scores."  # begins the columns of classes
+_TEXTS = ("id", "answer", "summary", "text", "context", "question", "document")
 
 
 def by_id(answers: Iterable[dict]) -> dict[str, str]:
@@ -23,6 +28,54 @@ def read(source: Names) -> JsonFile:
         DataError: it is damaged.
     """
     return strict_json.read(only(source, "predictions of this layout"))
+
+
+def answers(source: str) -> Iterator[Example]:
+    """Yield the answers of a file of `ldt predict`, lines or a table, as its lines have them.
+
+    Of a table, columns ``scores.CLASS`` become ``scores``, and cells of text what they say in JSON;
+    a label, an answer and texts stay text, and an empty cell is no key but for these.
+
+    Raises:
+        UserError, DataError: as `ldt.data.records.read` does.
+    """
+    cells = records.suffix(source) in delimited.DELIMITERS
+    for example in records.read(source):
+        yield replace(example, fields=_answer(example.fields, cells))
+
+
+def _answer(row: dict[str, Any], cells: bool) -> dict[str, Any]:
+    """The keys of an answer by the columns of its row.
+
+    Args:
+        cells: whether all values are text.
+    """
+    columns = [name for name in row if name.startswith(_SCORES)]
+    if not (cells or columns):
+        return row
+    fields: dict[str, Any] = {}
+    for name, value in row.items():
+        if name not in columns:
+            value = _value(value, text=name in (*_TEXTS, "label"))
+            if value not in ("", None) or name in _TEXTS or name == "label":
+                fields[name] = None if name == "label" and value == "" else value
+    scores = {name.removeprefix(_SCORES): _value(row[name]) for name in columns}
+    if any(value not in ("", None) for value in scores.values()):
+        if isinstance(fields.get("label"), str):
+            fields.pop("score", None)  # of the label, which is among them
+        fields["scores"] = scores
+    return fields
+
+
+def _value(cell: Any, text: bool = False) -> Any:
+    """The JSON value of a cell; of text a list or an object alone."""
+    if not isinstance(cell, str) or (text and cell[:1] not in ("[", "{")):
+        return cell
+    try:
+        value, end = Decoder().decode(cell)
+    except ValueError:
+        return cell
+    return value if end == len(cell) else cell
 
 
 def write(value: Any, target: Path) -> None:

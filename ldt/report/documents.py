@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ldt.data import formats, records, sources
+from ldt.data import formats, sources
 from ldt.data.formats.entries import once
 from ldt.data.records import Example
 from ldt.data.sources import Names
 from ldt.errors import DataError, UserError, plural, shown
 from ldt.inference.evaluate import choice_of
+from ldt.metrics import prediction_files
 from ldt.metrics.classification import indicators, several
 from ldt.metrics.label_doubt import doubts, doubts_of_each
 from ldt.metrics.result import Item, Result, count_words
@@ -37,7 +38,7 @@ def gather(
     """Score answers and list their documents, in the order of the gold file, else of the answers.
 
     Args:
-        answers: JSON lines of ``ldt predict``.
+        answers: of ``ldt predict``, lines or a table.
         gold: labelled documents, in a published layout or as ``data.eval`` names them; None for no
             scores.
         documents: the texts, where neither gold nor answers have them.
@@ -52,7 +53,7 @@ def gather(
     overrides = list(overrides)
     if "-" in [answers, *sources.each(gold or []), *sources.each(documents or [])]:
         raise UserError("a report reads its files twice; save standard input first")
-    found = _by_id(records.read(answers, format="jsonl"), answers)
+    found = _by_id(prediction_files.answers(answers), answers)
     first = next(iter(found.values()))
     asked = scores.asked(first, format, recipe, overrides, gold)
     task, data = asked.task, asked.data

@@ -94,7 +94,7 @@ def subject(
     """Read answers, or a run folder; the model of a run answers if nobody has yet.
 
     Args:
-        name: a run folder, or answers of `ldt predict` as JSON lines.
+        name: a run folder, or answers of `ldt predict`, lines or a table.
         gold: labelled documents; none for the evaluation set of a run, and for answers alone.
         documents: what the answers are for, where the gold file has no text.
         format, recipe, overrides: how the gold file is read, as of `ldt evaluate`; a run has a

@@ -7,6 +7,7 @@ from ldt.data.options import DataSection
 from ldt.data.records import Example
 from ldt.errors import DataError, UserError, listed, shown
 from ldt.inference.answer_spans import Span, spans_in
+from ldt.metrics import prediction_files
 
 QUESTIONS = ("question", "hypothesis", "query")  # fields that a person has to see beside the text
 TEXTS = ("text", "context")
@@ -65,7 +66,7 @@ def read(
     """Answers in the order of their file, each with its document.
 
     Args:
-        answers: JSON lines of ``ldt predict``.
+        answers: of ``ldt predict``, lines or a table.
         documents: what they were made of; None where the answers have the text themselves.
         data: format, text and id of the documents.
         labels: of spans, in the order in which they are offered; None for those of the answers.
@@ -75,7 +76,7 @@ def read(
         DataError: a file is damaged; an answer has neither classes nor places; a document is
             missing, or is not the one that was answered for.
     """
-    found = list(records.read(answers))
+    found = list(prediction_files.answers(answers))
     if not found:
         raise DataError(f"{answers}: no answers in it")
     texts = None if documents is None else _documents(documents, data, {str(a.id) for a in found})
