@@ -65,7 +65,6 @@ KINDS = {
         ("label", "scores"), "answers of classification have both", ("scores", "windows")
     ),
 }  # ldt's lines of summaries are read as they are
-_TABLES = ("csv", "tsv", "parquet", "arrow", "feather")
 _DOCUMENTS = {"text", "context", "supports", "facts", "tokens"}  # fields of gold
 
 
@@ -106,7 +105,7 @@ def read(source: Names, format: str, module: ModuleType) -> JsonFile | None:
 
 def _is_table(file: str, first: tuple[str, ...]) -> bool:
     """True for a table of ``ldt predict``, by its ending and columns."""
-    if file == "-" or records.suffix(file) not in _TABLES:
+    if file == "-" or records.suffix(file) not in prediction_files.TABLES:
         return False
     try:
         row: Any = next(prediction_files.answers(file), None)

@@ -11,6 +11,7 @@ from ldt.data.sources import Names, only
 from ldt.data.strict_json import Decoder, JsonFile, json_line
 from ldt.errors import DataError, shown
 
+TABLES = ("csv", "tsv", "parquet", "arrow", "feather")  # endings of tables of answers
 _SCORES = "scores."  # begins the columns of classes
 _TEXTS = ("id", "answer", "summary", "text", "context", "question", "document")
 
@@ -33,43 +34,42 @@ def read(source: Names) -> JsonFile:
 def answers(source: str) -> Iterator[Example]:
     """Yield the answers of a file of `ldt predict`, lines or a table, as its lines have them.
 
-    Of a table, columns ``scores.CLASS`` become ``scores``, and cells of text what they say in JSON;
-    a label, an answer and texts stay text, and an empty cell is no key but for these.
+    Of a table, columns ``scores.CLASS`` become ``scores``, and cells what their text says as JSON
+    but for texts; an empty cell of CSV is null.
 
     Raises:
         UserError, DataError: as `ldt.data.records.read` does.
     """
-    cells = records.suffix(source) in delimited.DELIMITERS
+    table, cells = records.suffix(source) in TABLES, records.suffix(source) in delimited.DELIMITERS
     for example in records.read(source):
-        yield replace(example, fields=_answer(example.fields, cells))
+        yield replace(example, fields=_answer(example.fields, cells)) if table else example
 
 
 def _answer(row: dict[str, Any], cells: bool) -> dict[str, Any]:
     """The keys of an answer by the columns of its row.
 
     Args:
-        cells: whether all values are text.
+        cells: whether all values are text, as in CSV.
     """
-    columns = [name for name in row if name.startswith(_SCORES)]
-    if not (cells or columns):
-        return row
     fields: dict[str, Any] = {}
+    scores: dict[str, Any] = {}
     for name, value in row.items():
-        if name not in columns:
-            value = _value(value, text=name in (*_TEXTS, "label"))
-            if value not in ("", None) or name in _TEXTS or name == "label":
-                fields[name] = None if name == "label" and value == "" else value
-    scores = {name.removeprefix(_SCORES): _value(row[name]) for name in columns}
-    if any(value not in ("", None) for value in scores.values()):
+        if name.startswith(_SCORES):
+            scores[name.removeprefix(_SCORES)] = _value(value, cells)
+        else:
+            fields[name] = value if name in _TEXTS else _value(value, cells and name != "label")
+    if any(value is not None for value in scores.values()):
         if isinstance(fields.get("label"), str):
             fields.pop("score", None)  # of the label, which is among them
         fields["scores"] = scores
     return fields
 
 
-def _value(cell: Any, text: bool = False) -> Any:
-    """The JSON value of a cell; of text a list or an object alone."""
-    if not isinstance(cell, str) or (text and cell[:1] not in ("[", "{")):
+def _value(cell: Any, every: bool) -> Any:
+    """The JSON value of a cell of text; without ``every`` of a list or an object alone."""
+    if cell == "":
+        return None
+    if not isinstance(cell, str) or not (every or cell.startswith(("[", "{"))):
         return cell
     try:
         value, end = Decoder().decode(cell)

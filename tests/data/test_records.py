@@ -411,3 +411,27 @@ def test_cuad_is_read_and_its_spans_fit_its_text(shared_data):
 def test_wikihop_arrays_are_read(shared_data):
     assert len(list(read(shared_data / "wikihop" / "train.json"))) == 11
     assert len(list(read(shared_data / "nq_wikihop_format" / "dev.json.gz"))) == 60
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.txt"])
+def test_a_byte_order_mark_begins_any_line_but_of_a_text(tmp_path, name):
+    rows = {"a.csv": ["text", "x", "y"], "a.txt": ["x", "y"]}.get(
+        name, ['{"text": "x"}', '{"text": "y"}']
+    )
+    (tmp_path / name).write_bytes("".join(f"\ufeff{row}\n" for row in rows).encode())
+    if name == "a.txt":  # a part of the text, whose places count it
+        from ldt.data import text_files
+
+        (found,) = text_files.read(str(tmp_path / name), "text", max_bytes=99)
+        assert found.fields["text"] == "x\n\ufeffy\n"
+    else:
+        assert [each.fields["text"] for each in read(tmp_path / name)] == ["x", "y"]
+
+
+def test_a_field_of_ids_that_is_named_must_be_there(file):
+    file.write_text('{"id": 1, "text": "x"}\n{"text": "y", "nr": null}\n')
+    assert [each.id for each in read(file)] == [1, 2]
+    with pytest.raises(
+        DataError, match=r":1: no field 'nr'; .* it names the ids \(data.id, --id\)"
+    ):
+        list(read(file, id_field="nr"))

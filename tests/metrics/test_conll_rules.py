@@ -14,6 +14,10 @@ CASES = [
     ("B-A I-B I-B", [(0, 1, "A"), (1, 3, "B")]),
     ("B-A O I-A", [(0, 1, "A"), (2, 3, "A")]),
     ("B-a-b I-a-b", [(0, 2, "a-b")]),  # all behind the first hyphen is the type
+    ("B-A I-A E-A S-B O", [(0, 3, "A"), (3, 4, "B")]),  # IOBES
+    ("B-A L-A U-A U-A", [(0, 2, "A"), (2, 3, "A"), (3, 4, "A")]),  # BILOU
+    ("B-A M-A E-A W-A", [(0, 3, "A"), (3, 4, "A")]),  # BMES and BMEW
+    ("E-A I-A S-A I-A", [(0, 1, "A"), (1, 2, "A"), (2, 3, "A"), (3, 4, "A")]),  # ends at E and S
     ("", []),
 ]
 

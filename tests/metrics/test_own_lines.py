@@ -16,7 +16,7 @@ from ldt.data.formats import tydiqa as tydiqa_layout
 from ldt.data.formats.contractnli import LABELS
 from ldt.data.formats.lexglue import TASKS as PARTS
 from ldt.errors import DataError, UserError
-from ldt.inference.answer_table import write_published
+from ldt.inference.answer_table import layout_of, write_published
 from ldt.metrics import nq as nq_metric
 from ldt.metrics import own_lines
 from ldt.metrics.own_lines import KINDS
@@ -238,8 +238,11 @@ def case(request, tmp_path):
     evaluate = partial(metrics.evaluate, str(tmp_path / "gold"), format=request.param)
     options = more[0] if more else {}
 
-    def score(answers, published=False):
+    def score(answers, published=False, table=None):
         write(tmp_path / "pred", *answers)
+        if table:
+            layout_of(tmp_path / table, None)(tmp_path / "pred", tmp_path / table)
+            return evaluate(str(tmp_path / table), **options)
         if not published:
             return evaluate(str(tmp_path / "pred"), **options)
         writer = TASKS[task]().layouts[layout]
@@ -256,6 +259,16 @@ def test_lines_have_the_figures_of_the_layout_that_is_written_of_them(case):
     assert lines.items == published.items
     assert max(lines.metrics.values()) > 0
     assert lines.warnings == [line.replace("pred.out", "pred") for line in published.warnings]
+
+
+@pytest.mark.parametrize("table", ["pred.csv", "pred.parquet"])
+def test_a_table_has_the_figures_of_its_lines(case, table):
+    score, answers, format = case
+    found = score(answers, table=table)
+    if format == "hotpotqa":  # a file of one JSON object has them in another order
+        assert found.metrics == score(answers).metrics
+    else:
+        assert as_json(found) == as_json(score(answers))
 
 
 def test_a_line_without_what_the_layout_needs_says_what_to_write(case):

@@ -24,10 +24,10 @@ Rome NNP I-NP B-LOC
 def conll(tmp_path):
     """Reads text or bytes as a CoNLL file."""
 
-    def conll(content):
+    def conll(content, **options):
         file = tmp_path / "dev.conll"
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return list(read(str(file), DataSection(format="conll")))
+        return list(read(str(file), DataSection(format="conll", **options)))
 
     return conll
 
@@ -85,6 +85,70 @@ def test_a_damaged_file_is_told_by_its_line(conll, content, what):
     with pytest.raises(DataError) as error:
         conll(content)
     assert what in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "tokens"),
+    [
+        ("# id 4\tdomain=en\nthe _ _ O\n\n# id 5\tdomain=en\ncat _ _ B-A\n", ["the", "cat"]),
+        ("# id 4\tdomain=en\nthe O\n\n# id 5\tdomain=en\ncat B-A\n", ["the", "cat"]),
+        ("#begin document (x); part 0\na x O\n\nb x O\n\n#end document\n", ["a", "b"]),
+        ("-DOCSTART- O\n\n# text = a b\na\tO\nb\tO\n", ["a b"]),
+        ("# O\n5 O\n\n# B-A\n\nx O\n", ["# 5", "#", "x"]),  # words
+        ("a O\n# O\n", ["a #"]),
+        ("#hash\ntag\n", ["#hash tag"]),
+    ],
+)
+def test_comments_before_a_sentence_are_none_of_its_words(conll, content, tokens):
+    words = [
+        " ".join(word for part in item.fields["tokens"] for word in part) for item in conll(content)
+    ]
+    assert words == tokens
+
+
+UNIVERSAL = """\
+# sent_id = 1
+1-2\tvámonos\t_\t_
+1\tvamos\tVERB\tO
+2\tnos\tPRON\tB-A
+2.1\tya\tADV\t_
+
+# sent_id = 2
+1\tal\tX\tI-A
+"""
+
+
+def test_a_column_that_numbers_the_words_is_none_of_them(conll, caplog):
+    caplog.set_level("INFO", "ldt")
+    first, second = conll(UNIVERSAL)
+    assert first.fields == {"tokens": [["vamos", "nos"]], "tags": [["O", "B-A"]]}
+    assert second.fields == {"tokens": [["al"]], "tags": [["I-A"]]}
+    assert (
+        "words in column 2, column 1 counts them, tags in column 4 of 4; data.fields" in caplog.text
+    )
+    assert "2 comments before sentences" in caplog.text
+    fields = {"tokens": 1, "tags": 3}
+    assert conll("1\ta\tO\n2\tb\tO\n", fields=fields)[0].fields == {
+        "1": [["1", "2"]],
+        "3": [["O", "O"]],
+    }
+    with pytest.raises(
+        DataError, match="data.fields.tags: expected the number of a column, 1 to 2"
+    ):
+        conll("a O\n", fields={"tags": "ner"})
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["1 O\n2 O\n", "1 a O\n2 b O\n\nc d O\n", "1 a O\n\n2 a O\n", "5 a O\n6 b O\n"],
+)
+def test_numbers_that_count_no_words_are_words(conll, content):
+    assert conll(content)[0].fields["tokens"][0][0] in ("1", "5")
+
+
+def test_a_sentence_that_is_not_counted_like_those_before_is_told(conll):
+    with pytest.raises(DataError, match=r"dev.conll:\d+: column 1 counts .*data.fields.tokens=1"):
+        conll("1 a O\n2 b O\n\n" * 30 + "x y O\n")
 
 
 def test_a_missing_file_is_told(tmp_path):

@@ -80,3 +80,30 @@ def test_a_field_names_the_text_and_bad_lines_are_rejected(tmp_path):
     (example,) = read(str(file), data, on_error=lambda error, raw: rejected.append(raw))
     assert example.fields["entities"][0]["text"] == "a"
     assert rejected == [b"{\n"]
+
+
+def test_exports_of_all_ages_are_read(export):
+    found = export(
+        {"text": TEXT, "labels": [[3, 7, "ORG"]]},
+        {"text": TEXT, "annotations": [{"label": "ORG", "start_offset": 3, "end_offset": 7}]},
+        {"text": TEXT, "label": [[3, 7, "ORG"]]},
+    )
+    assert {each.fields["entities"][0]["text"] for each in found} == {"Acme"}
+    (old,) = export({"text": "a", "annotations": [{"label": "x", "user": 1}]})
+    assert old.fields["label"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ({"text": "a"}, "all.jsonl:1: no labels: no field label, labels, cats, entities or annot"),
+        (
+            {"text": "a", "annotations": [{"label": 2}]},
+            "'annotations' has the number of a label, 2",
+        ),
+    ],
+)
+def test_a_line_without_labels_by_name_is_refused(export, line, what):
+    with pytest.raises(DataError) as error:
+        export(line)
+    assert what in str(error.value)

@@ -146,3 +146,14 @@ def test_another_layout_is_named(tmp_path, value):
         DataError, match="expected a list of tasks with data and annotations; .*MIN"
     ):
         list(read(str(file), DataSection.model_validate({"format": "label-studio"})))
+
+
+@pytest.mark.parametrize("place", [{"start": 3, "end": 7}, {}])
+def test_choices_of_single_spans_are_no_classes_of_the_document(export, caplog, place):
+    mark, mood = span(3, 7, "ORG") | {"id": "r"}, choice("good", control="mood") | {"id": "r"}
+    mood["value"] |= place
+    (found,) = export(task(1, mark, mood, choice("news")))
+    assert entities(found)[0][2] == "ORG"
+    assert found.fields["label"] == "news"
+    assert "mood" not in found.fields
+    assert "1 choice of single spans (perRegion), left out" in caplog.text
