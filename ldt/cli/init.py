@@ -126,7 +126,9 @@ def _write(
     model, known = _answer(model, asked, suggestion, yes, model_of)
     tokens = draft.lengths(found, task, known.count if known.tokenizer else None)
     given = None if max_length is None else str(max_length)
-    suggestion = str(draft.suggested(tokens, known.length))
+    joined = TASKS[task].kind == "corpus"  # documents fill inputs together
+    most = [sum(tokens) // draft.INPUTS] if joined else tokens
+    suggestion = str(draft.suggested(most, known.length))
     length = _answer(given, "Longest input, in tokens", suggestion, yes, _length)
     converted, commands = _converted(model, known, length)
     text = draft.draft(

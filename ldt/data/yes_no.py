@@ -75,5 +75,8 @@ def flag_word(value: Any) -> str | None:
 
 def are_flags(values: Iterable[Any]) -> bool:
     """True for cells of one pair of yes and no, blanks among them, of which some say yes."""
-    words = {flag_word(value) for value in values} - {""}
+    try:
+        words = {flag_word(value) for value in set(values)} - {""}
+    except TypeError:  # lists and objects
+        return False
     return any(words <= {*yes, *no} and not words.isdisjoint(yes) for yes, no in _PAIRS)

@@ -17,6 +17,7 @@ from ldt.tasks import TASKS
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)  # longest inputs that are suggested
 FEW, BEGINNING = 50, 5_000  # documents, and letters of each, that a tokenizer is tried on
 USUAL = 4096  # more is suggested for nobody who did not ask
+INPUTS = 16  # of a corpus, which its longest length is to leave
 FITTING = 0.95  # share of the documents that a suggested length holds whole
 # Answers may be cut in two.
 STRIDES = {

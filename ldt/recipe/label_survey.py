@@ -57,7 +57,7 @@ class Labels:
             return "numbers"
         counts = self.counts.most_common()
         shown = listed(counts, 6, lambda pair: f"{pair[0]} ({pair[1]:,})")
-        return f"{len(counts):,} classes: {shown}"
+        return f"{len(counts):,} class{'es' if len(counts) > 1 else ''}: {shown}"
 
 
 def labels(examples: Sequence[Example], path: str | list[str]) -> Labels:
@@ -135,16 +135,15 @@ def left_out(columns: dict[str, list[Any]], taken: Sequence[str], count: int) ->
     for name, values in columns.items():
         if name in taken:
             continue
-        different = {str(value) for value in values}
+        different = {"" if value is None else str(value).strip().lower() for value in values}
         if len(values) < count:
             reason = "not in every record"
         elif len(different) == 1:
-            reason = "blank everywhere" if not different.pop().strip() else "always the same"
-            reason += "" if reason[0] == "b" else f", {shown(values[0])}"
+            reason = f"always the same, {shown(values[0])}" if "" not in different else "blank"
         elif are_flags(values):
             reason = "yes and no, beside the label"
         elif max(map(len, different)) > _LONG:
-            reason = "text"
+            reason = "text, which a list in data.text joins"
         elif len(different) > min(MOST_CLASSES, count // 2):
             reason = "too many different values"
         else:

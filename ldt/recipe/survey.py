@@ -149,8 +149,13 @@ def survey(source: str) -> Survey:
         text = "text"  # which may be a list of paragraphs
     found = layout is None or layout in _OF_ANY or _TASKS.get(layout) == "classification"
     fields = label_fields(columns, text, len(examples)) if found else []
-    read = [labels(examples, path) for path in fields]
-    best = next((each for each in read if not each.trouble), read[0] if read else None)
+    best = None
+    for path in fields:
+        read = labels(examples, path)
+        best = best or read
+        if not read.trouble:
+            best = read
+            break
     id = None if layout else _id(columns, len(examples))
     paths = best.path if best and isinstance(best.path, list) else [best.path if best else ""]
     taken = [*paths, str(text), id or "id"]

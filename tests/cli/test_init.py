@@ -127,7 +127,7 @@ def test_columns_of_x_become_the_classes_and_what_is_left_out_is_said(init, tiny
         "text: Volltext, some 87 tokens on average",
         "label: Cap, Audit, 2 classes: Audit (13), Cap (10)",
         "left out, always the same, 'x': Parties",
-        "left out, blank everywhere: Escrow",
+        "left out, blank: Escrow",
         "left out, too many different values: Note",
     ]
     recipe = load("recipe.yaml")
@@ -202,6 +202,14 @@ def test_a_column_of_text_files_is_the_text(init, tiny_longformer):
     code, said = init("recipe.yaml", "--dry-run", command="finetune")
     assert code == 4
     assert "t.csv:5: field 'Datei' is 'texte/v3.txt': no such file in " in said
+
+
+def test_inputs_of_a_corpus_are_as_long_as_all_of_it_allows(init):
+    Path("texts").mkdir()
+    for n in range(40):
+        Path(f"texts/{n}.txt").write_text(WORDS * 150)  # some 2,000 tokens
+    assert init("texts", "--task", "mlm", "--model", "nobody/small", "--yes")[0] == 0
+    assert load("recipe.yaml", command="pretrain").data.max_length == 4096
 
 
 def test_a_run_named_model_gives_its_own_name(init):
