@@ -19,7 +19,7 @@ from typing import Any
 from ldt.data import delimited, remote, streams, tables
 from ldt.data.streams import Line
 from ldt.data.strict_json import Decoder, JsonError
-from ldt.errors import DataError, first_line, kind
+from ldt.errors import DataError, kind
 from ldt.files import hub_fault
 
 OnError = Callable[[DataError, bytes], None]
@@ -90,7 +90,7 @@ def read(
             raise DataError(f"{source}: {fault}")
         nothing = streams.Opened(source, io.BytesIO(), None)
         reader = _Reader(nothing, id_field, on_error, max_line_bytes, encoding, placed=placed)
-        yield from reader.table(_hub_rows(source), "cannot be read (offline, or no such set?)")
+        yield from reader.table(tables.hub_rows(source), "cannot be read (no network or set?)")
         return
     with streams.opened(source) as file:
         away = source == "-" or remote.is_remote(source)
@@ -284,7 +284,7 @@ class _Reader:
             yield from self.objects(lines)
 
     def table(self, rows: Iterator[dict], what: str) -> Iterator[Example]:
-        for number, row in _numbered(rows, self.name, what):
+        for number, row in tables.numbered(rows, self.name, what):
             yield from self.example(row, number, f"{self.name}:{number}", b"")
 
     def lines(self, whole: bool = False) -> Iterator[Line]:
@@ -398,31 +398,6 @@ class _Reader:
                 self.reject(where, row.fault, row.raw)
             else:
                 yield from self.example(row.fields, number, where, row.raw)
-
-
-def _hub_rows(source: str) -> Iterator[dict]:
-    import datasets
-
-    name, _, split = source.removeprefix("hf:").partition(":")
-    rows = datasets.load_dataset(name, split=split or "train", streaming=True)
-    features = getattr(rows, "features", None)
-    yield from tables.named(rows, features.to_dict() if features else {}, source)
-
-
-def _numbered(rows: Iterator[dict], source: str, what: str) -> Iterator[tuple[int, dict]]:
-    """Count rows from 1; whatever goes wrong in getting one is a DataError of one line.
-
-    The libraries below raise dozens of unrelated classes, so all are caught.
-    """
-    for number in itertools.count(1):
-        try:
-            row = next(rows)
-        except StopIteration:
-            return
-        except Exception as error:
-            place = f"{source}:{number}" if number > 1 else source
-            raise DataError(f"{place}: {what}: {first_line(error)}") from error
-        yield number, row
 
 
 def suffix(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Rows of binary tables, Parquet and Arrow, some in memory at a time."""
+"""Rows of Parquet, Arrow and sets of the hub, some in memory at a time."""
 
 import contextlib
 import itertools
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ldt.data import remote, streams
-from ldt.errors import listed
+from ldt.errors import DataError, first_line, listed
 
 log = logging.getLogger("ldt")
 
@@ -112,3 +112,29 @@ def _put(value: Any, tree: Tree) -> Any:
 def _first(tree: Tree) -> list[str]:
     """The names of the first classes."""
     return tree if isinstance(tree, list) else _first(next(iter((tree or {"": []}).values())))
+
+
+def hub_rows(source: str) -> Iterator[dict]:
+    """Yield the rows of a set of the hub, "hf:owner/name[:split]"."""
+    import datasets
+
+    name, _, split = source.removeprefix("hf:").partition(":")
+    rows = datasets.load_dataset(name, split=split or "train", streaming=True)
+    features = getattr(rows, "features", None)
+    yield from named(rows, features.to_dict() if features else {}, source)
+
+
+def numbered(rows: Iterator[dict], source: str, what: str) -> Iterator[tuple[int, dict]]:
+    """Count rows from 1; whatever goes wrong in getting one is a DataError of one line.
+
+    The libraries below raise dozens of unrelated classes, so all are caught.
+    """
+    for number in itertools.count(1):
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except Exception as error:
+            place = f"{source}:{number}" if number > 1 else source
+            raise DataError(f"{place}: {what}: {first_line(error)}") from error
+        yield number, row

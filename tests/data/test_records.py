@@ -333,7 +333,7 @@ def test_a_hub_set_is_streamed(monkeypatch):
 
 
 def test_no_other_source_asks_the_hub(monkeypatch, file):
-    monkeypatch.setattr("ldt.data.records._hub_rows", None)
+    monkeypatch.setattr("ldt.data.tables.hub_rows", None)
     assert len(records(file, LINES)) == 2
 
 
