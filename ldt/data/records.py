@@ -90,7 +90,8 @@ def read(
             raise DataError(f"{source}: {fault}")
         nothing = streams.Opened(source, io.BytesIO(), None)
         reader = _Reader(nothing, id_field, on_error, max_line_bytes, encoding, placed=placed)
-        yield from reader.table(tables.hub_rows(source), "cannot be read (no network or set?)")
+        what = "cannot be read (offline, or no such set?)"
+        yield from reader.table(tables.hub_rows(source), what)
         return
     with streams.opened(source) as file:
         away = source == "-" or remote.is_remote(source)
