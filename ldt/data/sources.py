@@ -2,6 +2,7 @@
 
 import glob
 import hashlib
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +16,19 @@ Names = str | Sequence[str]
 
 
 def matches(name: str) -> list[str]:
-    """The files that a pattern stands for, sorted; any other name is itself, there or not.
+    """The files that a pattern stands for, sorted, or a folder that ``save_to_disk`` of the library
+    `datasets` has made; any other name is itself, there or not.
 
     Raises:
-        UserError: no file matches the pattern.
+        UserError: no file matches the pattern; a folder of several sets.
     """
+    if (noted := Path(name, "state.json")).is_file():
+        files = [str(Path(name, file)) for file in _noted(noted, "_data_files")]
+        return files or [name]
+    if (noted := Path(name, "dataset_dict.json")).is_file():
+        splits = _noted(noted, "splits")
+        one = Path(name, splits[0] if splits else "train")
+        raise UserError(f"{name}: sets of datasets, {', '.join(splits)}; {one} is one of them")
     if name == "-" or is_hub_set(name) or os.path.exists(name) or not glob.has_magic(name):
         return [name]
     if remote.is_remote(name):
@@ -29,6 +38,15 @@ def matches(name: str) -> list[str]:
     if not found:
         raise UserError(f"{name}: no file has such a name")
     return found
+
+
+def _noted(file: Path, key: str) -> list[str]:
+    """Names in a list of a JSON file of `datasets`; none where there is no such list."""
+    try:
+        listed = json.loads(file.read_text("utf-8")).get(key, ())
+        return [item["filename"] if isinstance(item, dict) else str(item) for item in listed]
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return []
 
 
 def each(names: Names) -> list[str]:

@@ -102,3 +102,17 @@ def test_messages_name_the_first_file_and_how_many_more(shards):
     assert named(["a", "b", "c"]) == "a and 2 more"
     with pytest.raises(UserError, match=r"^predictions are one file, got 3: d-00.jsonl and 2 more"):
         only("d-*", "predictions")
+
+
+def test_a_folder_that_datasets_saved_is_its_files(tmp_path):
+    for name in ("b.arrow", "a.arrow"):
+        (tmp_path / "set").mkdir(exist_ok=True)
+        (tmp_path / "set" / name).touch()
+    files = [{"filename": "b.arrow"}, {"filename": "a.arrow"}]
+    (tmp_path / "set" / "state.json").write_text(json.dumps({"_data_files": files}))
+    assert each(str(tmp_path / "set")) == [
+        str(tmp_path / "set" / name) for name in ("b.arrow", "a.arrow")
+    ]
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["set", "test"]}')
+    with pytest.raises(UserError, match="sets of datasets, set, test; .*set is one of them"):
+        each(str(tmp_path))

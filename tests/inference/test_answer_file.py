@@ -36,6 +36,13 @@ def test_an_unfinished_file_is_not_overwritten_without_being_asked_to(tmp_path):
     with pytest.raises(UserError, match="1 answer of an unfinished run; --resume"):
         AnswerFile(target, made_by=MADE_BY)
     assert ids(tmp_path / "answers.jsonl.partial") == [1]
+    with pytest.raises(UserError, match="another .*; --overwrite without --resume starts again"):
+        AnswerFile(target, made_by=MADE_BY | {"encoding": "cp1252"}, resume=True)
+    again = AnswerFile(target, made_by=MADE_BY | {"encoding": "cp1252"}, overwrite=True)
+    assert list(again.done()) == []
+    again.write([{"id": 2}])
+    again.finish()
+    assert ids(target) == [2]
 
 
 def test_resuming_cuts_half_a_line_and_gives_the_same_file(tmp_path):
