@@ -2,17 +2,15 @@
 
 import csv
 import itertools
-import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ldt.data.streams import Line, not_utf8
+from ldt.data.streams import Line, not_utf8, tell
 from ldt.errors import DataError
 
-log = logging.getLogger("ldt")
-
+TAB = "\t"
 DELIMITERS = {"csv": ",", "tsv": "\t"}  # by format; of csv the one that `detect` begins with
 _OTHERS = (";", "\t", "|")
 _EXCEL = re.compile(rb"sep=([,;\t|])\r?\n")  # a first line that is not the header
@@ -57,7 +55,7 @@ def detect(lines: Iterator[Line], name: str) -> tuple[str, Iterator[Line]]:
     else:
         delimiter = ","
     if delimiter != ",":
-        log.info("%s: cells are parted by %s", name, {"\t": "tabs"}.get(delimiter, delimiter))
+        tell(name, f"{name}: cells are parted by {'tabs' if delimiter == TAB else delimiter}")
     return delimiter, itertools.chain(taken, lines)
 
 

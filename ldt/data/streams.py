@@ -5,15 +5,19 @@ import contextlib
 import difflib
 import gzip
 import io
+import logging
 import lzma
 import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import NamedTuple, cast
 
 from ldt.data import remote
 from ldt.errors import DataError, UserError
+
+log = logging.getLogger("ldt")
 
 
 def _zstd(stream: io.BufferedIOBase) -> io.BufferedIOBase:
@@ -22,6 +26,17 @@ def _zstd(stream: io.BufferedIOBase) -> io.BufferedIOBase:
 
     found = pyarrow.CompressedInputStream(pyarrow.PythonFile(stream, "r"), "zstd")
     return io.BufferedReader(found, 1 << 16)
+
+
+def tell(source: str, what: str) -> None:
+    """Log what was decided about how a file is read, once though it is read several times."""
+    changed = os.stat(source).st_mtime_ns if os.path.isfile(source) else 0
+    _tell(what, os.path.abspath(source), changed)
+
+
+@lru_cache(1024)
+def _tell(what: str, file: str, changed: int) -> None:
+    log.info("%s", what)
 
 
 _COMPRESSIONS: tuple[tuple[bytes, str, Callable[..., io.BufferedIOBase]], ...] = (

@@ -3,14 +3,11 @@
 import contextlib
 import itertools
 import json
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ldt.data import remote, streams
 from ldt.errors import DataError, first_line, listed
-
-log = logging.getLogger("ldt")
 
 AT_ONCE = 64  # rows that are made at a time
 Tree = list[str] | dict[str, Any] | None  # names of classes, by field where there are several
@@ -64,7 +61,7 @@ def named(rows: Iterable[dict], features: Mapping[str, Any], name: str) -> Itera
         told = listed(
             (f"{column} ({listed(_first(trees[column]), 4, str)})" for column in trees), show=str
         )
-        log.info("%s: numbers of classes are read by the names in the file: %s", name, told)
+        streams.tell(name, f"{name}: numbers of classes are read by the names in the file: {told}")
     for row in rows:
         yield row | {key: _put(row[key], tree) for key, tree in trees.items() if key in row}
 

@@ -1,5 +1,6 @@
 """Entities in a long document: [cls] document [sep], a BIO tag for each word."""
 
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -80,8 +81,10 @@ class TokenClassification(Weighted):
             DataError: no entities at all, or one of a type that is not in ``labels``.
         """
         counts: Counter[str] = Counter()
+        letters: set[str] = set()
         documents = 0
         for documents, example in enumerate(examples, 1):  # noqa: B007
+            letters |= self._letters(example, data)
             for entity in self.gold(example, data, None):
                 if self.labels and entity.label not in self.labels:
                     raise DataError(
@@ -93,6 +96,12 @@ class TokenClassification(Weighted):
             raise DataError(
                 f"{training_set(data)}: nothing to learn, {documents:,} documents and no entity in "
                 "them"
+            )
+        if letters:
+            log.info(
+                "%s: tags with %s beside B and I: E and L end an entity, S, U and W are one",
+                training_set(data),
+                ", ".join(sorted(letters)),
             )
         types = self.labels or sorted(counts)
         rare = [f"{name!r} ({counts[name]})" for name in types if counts[name] < 2]
@@ -320,6 +329,13 @@ class TokenClassification(Weighted):
                 "data.fields and data.text name others"
             ) from None
         return sentences(example, path)
+
+    def _letters(self, example: Example, data: "DataSection") -> set[str]:
+        """The letters of tags of given words, but for those that IOB has."""
+        if self._tokens(example, data) is None:
+            return set()
+        tags = itertools.chain.from_iterable(sentences(example, self.path("tags", data))[0])
+        return {tag[:1] for tag in tags} - {*"BIO"}
 
     def _words(self, example: Example, data: "DataSection") -> Words:
         tokens = self._tokens(example, data)

@@ -1,16 +1,13 @@
 """CoNLL: a word a line with its tag, an empty line between sentences."""
 
 import itertools
-import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ldt.data.records import Example
-from ldt.data.streams import BOM, DAMAGE, Opened, not_utf8, opened
+from ldt.data.streams import BOM, DAMAGE, Opened, not_utf8, opened, tell
 from ldt.errors import DataError, plural
-
-log = logging.getLogger("ldt")
 
 BORDER = "-DOCSTART-"  # in place of a word, in front of each document
 COMMENT = "#"  # begins the lines before a sentence that are none of its words
@@ -68,9 +65,8 @@ def read(source: str, data) -> Iterator[Example]:
                 parts.append([[cells[columns.tag] for cells in sentence] for sentence in sentences])
             yield Example(dict(zip(names, parts, strict=False)), number, where)
         if lines.comments:
-            log.info(
-                "%s: %s before sentences, no words", file.name, plural(lines.comments, "comment")
-            )
+            comments = plural(lines.comments, "comment")
+            tell(file.name, f"{file.name}: {comments} before sentences, no words")
 
 
 def gold(source: str, data=None) -> list[Example]:
@@ -198,11 +194,8 @@ def _columns(name: str, documents: Sequence[tuple[str, Rows]], fields: dict[str,
     if documents and width > 1:
         numbers = ", column 1 counts them" if counted else ""
         tags = "no tags" if columns.tag is None else f"tags in column {columns.tag + 1}"
-        log.info(
-            "%s: words in column %d%s, %s of %d; data.fields.tokens=N and data.fields.tags=N name "
-            "others",
-            *(name, word + 1, numbers, tags, width),
-        )
+        read = f"words in column {word + 1}{numbers}, {tags} of {width}"
+        tell(name, f"{name}: {read}; data.fields.tokens=N and data.fields.tags=N name others")
     return columns
 
 
