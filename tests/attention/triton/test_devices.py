@@ -31,6 +31,7 @@ from ldt.attention.triton.devices import (
     tile,
 )
 from ldt.attention.triton.launch import launched
+from ldt.attention.triton.pattern import of_globals, windows
 
 OF_HEADS = [name for name in TILES if name not in FOLDED]
 OF_BANDS = "forward", "dq", "dkv"
@@ -131,6 +132,17 @@ def test_float32_never_goes_to_warpgroup_units(name):
         for rows, goes in ((32, True), (64, KNOWN[name].capability < (9, 0))):
             assert fits(Tile(rows, 16, 8, 1), kernel, 4, 64, KNOWN[name]) == goes
             assert fits(Tile(rows, 16, 8, 1), kernel, 2, 64, KNOWN[name])
+
+
+@pytest.mark.parametrize("kernel", OF_BANDS)
+def test_programs_of_few_rows_have_not_the_registers_of_others(kernel, monkeypatch):
+    monkeypatch.setitem(TILES[kernel], (4, 64), {0: (Tile(32, 32, 8, 2, maxnreg=64),) * 2})
+    layout = Layout(torch.tensor([0, 40]), None, torch.arange(40) == 0)
+    q = torch.empty(1, 2, 64)
+    tiles = [
+        pattern.tile(kernel, q, 0.0) for pattern in (windows(layout, 4, (1, 1)), of_globals(layout))
+    ]
+    assert [tile.maxnreg for tile in tiles] == [64, None]
 
 
 @pytest.fixture
