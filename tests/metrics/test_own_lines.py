@@ -15,6 +15,7 @@ from ldt.data.formats import nq as nq_layout
 from ldt.data.formats import tydiqa as tydiqa_layout
 from ldt.data.formats.contractnli import LABELS
 from ldt.data.formats.lexglue import TASKS as PARTS
+from ldt.data.options import DataSection
 from ldt.errors import DataError, UserError
 from ldt.inference.answer_table import layout_of, write_published
 from ldt.metrics import nq as nq_metric
@@ -259,6 +260,23 @@ def test_lines_have_the_figures_of_the_layout_that_is_written_of_them(case):
     assert lines.items == published.items
     assert max(lines.metrics.values()) > 0
     assert lines.warnings == [line.replace("pred.out", "pred") for line in published.warnings]
+
+
+UNCHANGED = ("nq", "tydiqa", "lexglue", "conll", "contractnli")  # by the letters below
+
+
+@pytest.mark.parametrize("format", sorted({*KINDS, "summarization"} - {*UNCHANGED}))
+def test_a_gold_file_is_read_in_its_encoding(tmp_path, format):
+    gold, answers, *_ = CASES[format]
+    lines = [json.dumps(gold)] if format != "summarization" else map(json.dumps, gold)
+    text = "\n".join(lines).replace("red fox", "réd föx").replace("blue", "blüe")
+    (tmp_path / "gold").write_text(text, encoding="latin-1")
+    write(tmp_path / "pred", *({"windows": 1} | answer for answer in answers))
+    paths = [str(tmp_path / name) for name in ("gold", "pred")]
+    with pytest.raises(DataError, match="not UTF-8: byte"):
+        metrics.evaluate(*paths, format=format)
+    data = DataSection(encoding="latin-1")
+    assert metrics.evaluate(*paths, format=format, data=data).items
 
 
 @pytest.mark.parametrize("table", ["pred.csv", "pred.parquet"])
