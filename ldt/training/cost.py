@@ -26,9 +26,11 @@ from ldt.training.trainer import Trainer
 log = logging.getLogger("ldt")
 
 ROOM = 0.9  # of the memory that is there: what a batch may fill
+SAID = 5  # seconds of a measurement from which on a line says how long it will be
 SAMPLED = 64  # items by which lengths are judged where nobody knows them
 TYPICAL = 3  # batches by which time is judged
 MOST = 1024  # inputs of a batch
+MOST_SECONDS = 60  # that a measurement by whole batches may take; else single inputs are measured
 CGROUP = ("memory.max", "memory/memory.limit_in_bytes")  # below /sys/fs/cgroup: of v2, of v1
 
 
@@ -89,7 +91,8 @@ def estimate(job: Job, prepared: Prepared, trainer: Trainer) -> Cost | None:
 
     The longest input, two of them, the largest batch that an epoch is expected to have and three
     typical ones are trained on, each with an optimizer step, and an evaluation batch is answered;
-    then weights and random state are what they were.
+    then weights and random state are what they were. Where that would take longer than
+    `MOST_SECONDS`, single inputs stand for the batches but for the two longest.
 
     Returns:
         The cost; None where a batch cannot be parted, as in a run of several processes.
@@ -114,7 +117,15 @@ def estimate(job: Job, prepared: Prepared, trainer: Trainer) -> Cost | None:
     two, large, typical = items.longest(2), items.largest(batch), items.typical(TYPICAL, batch)
     pair = [two] if line.of(two) <= room else []
     whole = [large] if line.of(large) <= room else []
+    a_token = one.seconds / tokens(long)
+    seconds = a_token * (sum(map(tokens, [short, *pair, *whole, *typical])) + tokens(last or ()))
+    if seconds > MOST_SECONDS:
+        whole, typical = [], items.typical(TYPICAL, 1)
+        last = answered.longest(1) if answered else None
     batches = [short, *pair, *whole, *typical]
+    seconds = a_token * (sum(map(tokens, batches)) + tokens(last or ()))
+    if seconds > SAID:
+        log.info("measuring what the training will take, nothing is trained: %s", _minutes(seconds))
     steps, answer, micro = measure(trainer, batches, last, surely if surely < batch else None)
     if pair:
         further = tokens(two) - tokens(long)

@@ -119,7 +119,7 @@ def _twin(trainer: Trainer, batches: Sequence[list], watch: TrainerCallback) -> 
         callbacks=[watch],
         tokenizer=None,
         ids=trainer.ids,
-        progress=ProgressReport(None, None),
+        progress=ProgressReport(None, None, "measuring what the training will take"),
     )
     twin.data_collator = lambda batch: trainer.data_collator(batch[0])
     if trainer.answer is not None:

@@ -36,10 +36,11 @@ class ProgressReport(TrainerCallback):
         console: shows the bar if it is a terminal; None has no bar. Without it a step is a line
             where half a minute has gone by since the last line.
         run: the run folder; None writes no file.
+        measured: begins the lines of steps that are no training but a measurement of it.
     """
 
-    def __init__(self, console: Console | None, run: Path | None):
-        self.console = console
+    def __init__(self, console: Console | None, run: Path | None, measured: str = ""):
+        self.console, self.measured = console, measured
         self.path = run / METRICS if run else None
         self.lost: Callable[[], str | None] = lambda: None  # what happened to the run folder
         self.bar: Progress | None = None
@@ -92,7 +93,8 @@ class ProgressReport(TrainerCallback):
             )
         elif self._heartbeat.due() and state.is_world_process_zero:
             rates = self._rates(state, self.tokens_per_second, memory(args.device))
-            log.info("%s", f"{_place(state)}  {rates}")
+            place = f"{self.measured}: {state.global_step} of {state.max_steps} steps"
+            log.info("%s", place if self.measured else f"{_place(state)}  {rates}")
 
     def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
         if self.bar:

@@ -286,3 +286,30 @@ def test_the_peak_is_seen_between_two_looks():
         assert peak.bytes > peak.base + (100 << 20)
         peak.reset()
         assert peak.bytes < peak.base + (100 << 20)
+
+
+def test_a_measurement_says_that_it_is_one_and_ends_soon(recipe, caplog, monkeypatch):
+    from ldt.data import heartbeat
+
+    sizes, measure = [], cost.measure
+
+    def measured(trainer, batches, last=None, *more):
+        sizes.append([*map(len, batches), len(last or ())])
+        return measure(trainer, batches, last, *more)
+
+    monkeypatch.setattr(cost, "measure", measured)
+    monkeypatch.setattr(heartbeat, "EVERY", 0)
+    keys = "training.per_device_train_batch_size=4"
+    training.train(recipe(keys), dry_run=True)
+    monkeypatch.setattr(cost, "MOST_SECONDS", 0)
+    monkeypatch.setattr(cost, "SAID", 0)
+    with caplog.at_level("INFO", "ldt"):
+        found = training.train(recipe(keys), dry_run=True).cost
+    whole, short = sizes[1], sizes[3]
+    assert max(whole) == 4
+    assert short == [1, 2, 1, 1, 1, 1]
+    assert found.steps
+    lines = [record.getMessage() for record in caplog.records]
+    assert any(line.startswith("measuring what the training will take, nothing") for line in lines)
+    assert "measuring what the training will take: 1 of 2 steps" in lines
+    assert not any(line.startswith("step ") for line in lines)
