@@ -149,8 +149,7 @@ def summary(made: Mapping[str, Any], target: str | None) -> dict[str, Any]:
     if calibration["method"] != "none":
         found["ece"] = [calibration[when]["ece"] for when in ("before", "after")]
     elif tried := calibration.get("tried"):
-        plain, *others = ((each["ece"], name) for name, each in tried.items())
-        found["left_out"] = {name: [plain[0], ece] for ece, name in others}
+        found["left_out"] = {name: each["ece"] for name, each in tried.items()}
     if "asked" in abstention:
         found |= {key: abstention[key] for key in ("asked", "coverage", "risk", "bound", "aurc")}
     return found
@@ -182,8 +181,10 @@ def in_words(facts: Mapping[str, Any]) -> str:
         worse = ", which is no better" if round(after - before, 3) > 0 else ""
         ece = f"ECE {before:.3f} to {after:.3f}{worse}"
         parts.append(f"probabilities calibrated by {method} ({ece})")
-    for method, (before, after) in measured.get("left_out", {}).items():
-        parts.append(f"no calibration by {method}, no help here (ECE {before:.3f} to {after:.3f})")
+    if left_out := measured.get("left_out"):
+        tried = (f"by {name} {ece:.3f}" for name, ece in left_out.items() if name != "none")
+        ece = ", ".join([f"ECE {left_out['none']:.3f}", *tried])
+        parts.append(f"no calibration, since none makes the probabilities better ({ece})")
     if "abstain" in facts:
         parts.append(_silence(facts["abstain"]["confidence"], measured))
     if not parts:

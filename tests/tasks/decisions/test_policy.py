@@ -5,7 +5,18 @@ import pytest
 
 from ldt.metrics.calibration import negative_log_likelihood
 from ldt.metrics.numbers import softmax
-from ldt.tasks.decisions import COVERAGES, Platt, Policy, Rules, Target, decide, label_thresholds
+from ldt.tasks.decisions import (
+    COVERAGES,
+    Platt,
+    Policy,
+    Rules,
+    Target,
+    decide,
+    in_words,
+    label_thresholds,
+    report,
+    summary,
+)
 
 NAMES = ["a", "b", "c"]
 
@@ -108,6 +119,19 @@ def test_auto_takes_what_has_the_least_cross_entropy(several):
     scores = [x.ravel() if several else x for x in (left.scores, plain)]
     losses = [negative_log_likelihood(x, *truth) for x in scores]
     assert losses[0] <= losses[1]
+
+
+@pytest.mark.parametrize(("several", "count", "seed"), [(True, 20, 3), (False, 30, 0)])
+def test_a_calibration_that_makes_the_error_worse_is_left_out(several, count, seed):
+    logits, right = made(count, seed, several=several)
+    found = decide(logits, right, Rules(several, calibration="auto"))
+    plain = found.tried["none"]
+    name, other = min(found.tried.items(), key=lambda each: each[1]["nll"])
+    assert (other["nll"] < plain["nll"], other["ece"] > plain["ece"]) == (True, True)
+    assert (found.rules.calibration, found.policy.calibrator) == ("none", None)
+    figures = report(found, logits, right, NAMES, [9] * count)
+    line = in_words({"measured": summary(figures, None)})
+    assert f"(ECE {plain['ece']:.3f}, by {name} {other['ece']:.3f}" in line
 
 
 def test_confidence_is_the_probability_of_the_whole_answer():
