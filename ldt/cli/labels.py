@@ -61,6 +61,9 @@ def export(
         str | None,
         typer.Option(metavar="FIELD", help="Field of a document that holds its id; by default id."),
     ] = None,
+    encoding: Annotated[
+        str, typer.Option(metavar="NAME", help="Encoding of the documents, such as cp1252.")
+    ] = "utf-8",
     offered: Annotated[
         str | None,
         typer.Option(
@@ -83,10 +86,13 @@ def export(
     from ldt.data.formats import FORMATS
     from ldt.data.options import DataSection
     from ldt.inference import label_tools
+    from ldt.inference.options import require_encoding
 
     if format is not None and format not in FORMATS:
         raise UserError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}")
-    section = DataSection.model_validate({"format": format, "text": text, "id": id})
+    require_encoding(encoding)
+    named = {"format": format, "text": text, "id": id, "encoding": encoding}
+    section = DataSection.model_validate(named)
     for path in label_tools.targets(output, to):
         new_file(path, overwrite)
     names = None if offered is None else offered.split(",")

@@ -33,10 +33,15 @@ def check(
     if format is not None and format not in FORMATS:
         raise UserError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}")
     if encoding is not None:
-        try:
-            check_encoding(encoding)
-        except ValueError as error:
-            raise UserError(f"--encoding: {error}") from None
+        require_encoding(encoding)
+
+
+def require_encoding(name: str) -> None:
+    """Raise a UserError unless lines can be read in the encoding that ``--encoding`` names."""
+    try:
+        check_encoding(name)
+    except ValueError as error:
+        raise UserError(f"--encoding: {error}") from None
 
 
 def check_reading(source: str, format: str | None, **named: str | None) -> None:
@@ -53,7 +58,7 @@ def check_reading(source: str, format: str | None, **named: str | None) -> None:
     format = format or (TEXT if is_text(source) else None)
     why = unread(format)
     for key, value in named.items():
-        if value is not None and key in why:
+        if value not in (None, "utf-8") and key in why:
             raise UserError(f"--{key} {value}: not read, {why[key]}; leave it out")
 
 

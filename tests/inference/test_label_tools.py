@@ -298,3 +298,16 @@ def test_the_help_imports_no_torch():
     code = "import sys; from ldt import cli\ntry: cli.main(['labels', 'export', '--help'])\n"
     code += "except SystemExit: sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_documents_may_be_of_another_encoding_and_answers_a_table(export):
+    with open("docs.csv", "w", encoding="cp1252") as stream:
+        stream.write("id,text\na,Café sells.\n")
+    with open("answers.csv", "w", encoding="utf-8") as stream:
+        stream.write('id,label,scores.cap,windows\na,"[""cap""]",0.75,1\n')
+    command = ["labels", "export", "answers.csv", "--to", "doccano", "--documents", "docs.csv"]
+    for encoding, code in (("utf-8", 4), ("cp", 2), ("cp1252", 0)):
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*command, "--output", "out.json", "--encoding", encoding])
+        assert ended.value.code == code
+    assert lines()[0] == {"id": "a", "text": "Café sells.", "label": ["cap"]}
