@@ -103,7 +103,8 @@ def predict(
         str | None,
         typer.Option(
             metavar="FIELD",
-            help="Field of a record that holds its text; by default the one of the training.",
+            help="Field of a record that holds its text, or 'Title + Body' for several that are "
+            "joined; by default as in the training.",
         ),
     ] = None,
     id: Annotated[

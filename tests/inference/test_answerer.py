@@ -3,6 +3,7 @@
 import json
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pytest
+import yaml
 from classified import answer, lines_of, write
 
 import ldt
@@ -45,6 +47,31 @@ def test_a_text_or_a_record_has_one_answer_and_a_list_a_list(model):
     assert model([TEXT]) == [expected | {"id": 1}]
     assert [each["id"] for each in model(iter([TEXT, RECORDS[7], TEXT]))] == [1, "doc-7", 3]
     assert model([]) == []
+
+
+def test_texts_of_several_fields_are_one(fine_tuned, tmp_path):
+    head, tail = TEXT[:40], TEXT[40:]
+    record = {"title": head, "note": " ", "body": tail, "id": "x"}
+    path = "title + note + body"
+    joined = ldt.load(str(fine_tuned), text=path, id="id")
+    (expected,) = ldt.load(str(fine_tuned))([f"{head}\n\n{tail}"])
+    assert joined(record) == expected | {"id": "x"}
+    assert joined([f"{head}\n\n{tail}"]) == [expected]
+    source = write(tmp_path / "docs.jsonl", [json.dumps(record)])
+    assert answer(source, fine_tuned, tmp_path, text=path, id="id") == (0, [joined(record)])
+
+
+def test_texts_come_from_files_that_a_field_names(fine_tuned, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(fine_tuned, run)
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text("utf-8"))
+    recipe["data"]["text_files"] = "file"
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    (tmp_path / "a.txt").write_text(TEXT, "utf-8")
+    source = write(tmp_path / "docs.jsonl", ['{"file": "a.txt", "id": "x"}'])
+    code, answers = answer(source, run, tmp_path, text="file", id="id")
+    (expected,) = ldt.load(str(fine_tuned))([TEXT])
+    assert (code, answers) == (0, [expected | {"id": "x"}])
 
 
 def test_fields_may_be_others_than_in_training(fine_tuned):
