@@ -45,6 +45,7 @@ def detect(lines: Iterator[Line], name: str) -> tuple[str, Iterator[Line]]:
         while size < _LOOKED_AT and (line := next(lines, None)):
             taken.append(line)
             size += len(line.raw)
+    csv.field_size_limit(max(csv.field_size_limit(), size))  # else a long text hides the rows
     text = [line.raw.decode("latin-1") for line in taken]
     for delimiter in (",", *_OTHERS):
         widths = _widths(text, delimiter)

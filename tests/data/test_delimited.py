@@ -1,3 +1,4 @@
+import csv
 import gzip
 import io
 import logging
@@ -34,6 +35,12 @@ def test_the_delimiter_is_told_by_the_first_lines_and_logged(tmp_path, caplog, c
         assert records(path, content.encode(), format="csv") == TWO
     said = [record.getMessage() for record in caplog.records]
     assert said == ([f"{path}: cells are parted by {delimiter}"] * 4 if delimiter else [])
+
+
+def test_a_text_longer_than_a_cell_of_python_hides_no_delimiter(tmp_path):
+    csv.field_size_limit(1 << 17)  # as a new process has it
+    rows = f'text;label\n"{"a, b; " * 25_000}";a\n"c, d";b\n'.encode()
+    assert [fields["label"] for _, fields in records(tmp_path / "train.csv", rows)] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
