@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, create_model
 from pydantic_core import PydanticUndefined
 
-from ldt.recipe.meanings import OWN_TRAINING, meanings, summary
+from ldt.recipe.meanings import OWN_TRAINING, meanings, summary, training_meanings
 
 
 def cell(text):
@@ -117,9 +117,10 @@ def recipe_page():
 
     from ldt.data.options import OPTIONS
     from ldt.recipe.model import MODELS
-    from ldt.recipe.training import OWN_TRAINING_KEYS
+    from ldt.recipe.training import OWN_TRAINING_KEYS, REFUSED, training_section
     from ldt.tasks import TASKS
     from ldt.training.arguments import DEFAULTS, FIXED
+    from ldt.training.idle import TOGETHER
 
     lines = [
         "# Recipe reference",
@@ -169,7 +170,25 @@ def recipe_page():
     inner = create_model("Own", **{key: (kind, None) for key, kind in OWN_TRAINING_KEYS.items()})
     lines += [part for cls in nested(inner) for part in nested_section(cls)]
     lines += ["ldt's trainer relies on these; a recipe cannot set them to something else:", ""]
-    lines += table(["key", "value"], [[f"`{key}`", in_yaml(value)] for key, value in FIXED.items()])
+    rows = [[f"`{key}`", in_yaml(value)] for key, value in FIXED.items()]
+    lines += [*table(["key", "value"], rows), ""]
+    lines += ["These are refused, since no run heeds them; what does their job:", ""]
+    rows = [[f"`{key}`", sentence(line) + "."] for key, line in REFUSED.items()]
+    lines += [*table(["key", "in its place"], rows), ""]
+    lines += ["These act beside another key alone, and are refused without it:", ""]
+    rows = [
+        [f"`{key}`", f"`{other}`" + (f": `{in_yaml(needed)}`" if needed else "")]
+        for key, (other, needed) in TOGETHER.items()
+    ]
+    lines += [*table(["key", "acts with"], rows), ""]
+    lines += ["All others act as transformers says:", ""]
+    said = training_meanings()
+    rows = [
+        [f"`{key}`", sentence(said[key]) if key in said else ""]
+        for key in training_section().model_fields
+        if key not in (*FIXED, *OWN_TRAINING_KEYS)
+    ]
+    lines += table(["key", "meaning in transformers"], rows)
     return "\n".join(lines) + "\n"
 
 

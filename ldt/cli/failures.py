@@ -122,10 +122,18 @@ def _refused(error: BaseException) -> errors.UserError | None:
 
 def _usage(error):
     """``no such option: --max-leng ...; see 'ldt convert --help'``."""
+    from ldt.recipe import habits
+    from ldt.recipe.recipe import COMMANDS
+
     text = error.format_message().replace("Value error, ", "")
     text = " ".join(text.split()).removesuffix(".")
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "ldt"
+    name = re.sub(r"No such \w+:? '?([^' ]+).*", r"\1", text)
+    if text.startswith("No such command") and name in habits.COMMANDS:
+        text = f"no such command '{name}', did you mean '{habits.COMMANDS[name]}'?"
+    if text.startswith("No such option") and command.split()[-1] in (*COMMANDS.values(), "check"):
+        text += habits.unknown_option(name)
     return f"{text[:1].lower()}{text[1:]}; see '{command} --help'"
 
 

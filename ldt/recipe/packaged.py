@@ -1,7 +1,14 @@
 """Recipes that come with ldt, found by name."""
 
+import glob
+import logging
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+log = logging.getLogger("ldt")
+
+SHARE = 0.1  # of the training data, to evaluate on
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -25,3 +32,28 @@ def located(path: Path) -> Path:
     if not path.is_file() and path.suffix in ("", ".yaml") and str(path.parent) in (".", "recipes"):
         return shipped().get(path.stem, path)
     return path
+
+
+def fit_evaluation(path: Path, root: dict[str, Any], overrides: Iterable[str]) -> None:
+    """Evaluate on a share of data.train where that is the user's and the shipped data.eval is not
+    there.
+
+    Args:
+        path: the recipe; one that is not shipped stays as it is.
+        root: its content with the overrides, which is changed.
+        overrides: ``key=value``.
+    """
+    keys = {text.partition("=")[0].strip() for text in overrides}
+    data = root.get("data")
+    if "data.train" not in keys or keys & {"data.eval", "data.eval_fraction"}:
+        return
+    if not isinstance(data, dict) or path not in shipped().values():
+        return
+    names = data.get("eval")
+    names = [names] if isinstance(names, str) else names or []
+    if names and not any(glob.glob(str(name), recursive=True) for name in names):
+        data |= {"eval": None, "eval_fraction": SHARE}
+        log.info(
+            "data.eval: %s of the recipe is not there: data.eval_fraction=%s of data.train instead",
+            *(names[0], SHARE),
+        )

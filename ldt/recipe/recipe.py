@@ -23,10 +23,11 @@ from ldt.data.records import suffix
 from ldt.data.remote import is_remote
 from ldt.errors import UserError, did_you_mean
 from ldt.recipe import yaml
+from ldt.recipe.habits import meant
 from ldt.recipe.model import MODELS, ModelSection
-from ldt.recipe.packaged import located, shipped
+from ldt.recipe.packaged import fit_evaluation, located, shipped
 from ldt.recipe.problems import Place, Problems, explain, shown, word
-from ldt.recipe.training import training_section
+from ldt.recipe.training import REFUSED, training_section
 
 log = logging.getLogger("ldt")
 
@@ -108,7 +109,7 @@ def load(
         UserError: there is no such file.
         RecipeError: all that is wrong, one problem a line, each with its place.
     """
-    written, path = Path(path), located(Path(path))
+    written, path, overrides = Path(path), located(Path(path)), list(overrides)
     if path != written:
         log.info("%s: the recipe %s", written, path)
     tree = yaml.parse(_read(path))
@@ -126,6 +127,7 @@ def load(
         problems.add((), f"expected the keys {', '.join(SECTIONS)}, got {got}")
         problems.stop()
     _override(root, overrides, problems)
+    fit_evaluation(path, root, overrides)
     task, model, data, training = _validate(root, problems)
     _check_data(data, task, problems)
     if command == ITS_OWN:
@@ -344,13 +346,15 @@ def _check_model(root, problems):
 
 
 def _check_training(training, problems):
+    for key in filter(REFUSED.get, training):
+        problems.add(("training", key), REFUSED[key])
     if training:
         _by_name(training_section(), training, ("training",), problems)
 
 
 def _by_name(cls, value, section, problems):
     """Check keys and values that have no other place in the recipe."""
-    _instance(cls, value, section, problems, lambda key: did_you_mean(key, cls.model_fields))
+    _instance(cls, value, section, problems, lambda key: meant(key, section[0], cls.model_fields))
 
 
 def _section(cls, value, section, root, problems):
@@ -396,7 +400,7 @@ def _meant(key, section, root):
     own = fields.pop(section, SECTIONS)
     dotted = {name: f"{other}.{name}" for other, names in fields.items() for name in names}
     if key not in dotted:
-        near = did_you_mean(key, own)
+        near = meant(key, section, own)
         if near:
             return near
         names = training_section().model_fields

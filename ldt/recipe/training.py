@@ -43,6 +43,47 @@ NEW_NAMES = {
     "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
 }
 
+_HUB = "a training uploads nothing; hf upload OWNER/NAME RUN does, once the run is finished"
+_EVALUATE = "a training evaluates on data.eval as it goes; ldt evaluate and ldt predict, without it"
+
+# Key of TrainingArguments -> what does its job in ldt; the others act, or are fixed by
+# `ldt.training.arguments.FIXED`.
+REFUSED = {
+    "auto_find_batch_size": "changes what is learned, since a smaller batch has fewer inputs a "
+    "step; per_device_train_batch_size: auto does not",
+    "bf16_full_eval": "evaluation computes as training.bf16 says; ldt predict --precision bf16 "
+    "answers in bf16",
+    "do_eval": _EVALUATE,
+    "do_predict": "ldt predict answers, with the model of a run",
+    "do_train": "ldt finetune and ldt pretrain train; without a training, ldt evaluate scores and "
+    "ldt thresholds sets thresholds",
+    "enable_jit_checkpoint": "SIGTERM saves a checkpoint in every training; --resume goes on",
+    "eval_do_concat_batches": "metrics are made of whole evaluations; leave it out",
+    "eval_use_gather_object": "answers of several processes are gathered as they are; leave it out",
+    "fp16_full_eval": "evaluation computes as training.fp16 says; ldt predict --precision bf16 "
+    "answers in half precision",
+    "hub_always_push": _HUB,
+    "hub_model_id": _HUB,
+    "hub_private_repo": _HUB,
+    "hub_revision": _HUB,
+    "hub_strategy": _HUB,
+    "hub_token": _HUB,
+    "ignore_data_skip": "a resumed run goes on with the input where it stopped, to be the same run",
+    "include_for_metrics": "metrics are those of the task; leave it out",
+    "length_column_name": "lengths are counted, in tokens; leave it out",
+    "liger_kernel_config": "Liger has no kernels for this encoder; model.attention names ldt's",
+    "local_rank": "torchrun --nproc-per-node 2 -m ldt finetune RECIPE starts two processes and "
+    "numbers them",
+    "parallelism_config": "an object of Python; torchrun starts several processes, training.fsdp "
+    "shards the model over them",
+    "push_to_hub": _HUB,
+    "resume_from_checkpoint": "--resume goes on from the newest checkpoint of the run folder; "
+    "model.path takes a folder of weights to begin with",
+    "save_on_each_node": "one process writes the run folder, which all nodes have to see",
+    "skip_memory_metrics": "metrics.jsonl has the memory of each step; leave it out",
+    "use_cache": "a training keeps no keys and values of earlier tokens; leave it out",
+}
+
 _Batch = Annotated[int, Field(ge=1, le=1 << 20)]
 _Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # what numpy takes
 _Steps = Annotated[float, Field(ge=0, le=MOST)]  # below 1: a share of all steps
@@ -53,9 +94,9 @@ _Level = Literal["passive", "detail", "debug", "info", "warning", "error", "crit
 # Where the annotations of TrainingArguments are wider, or narrower, than what has a meaning.
 TYPES: dict[str, Any] = {
     "bf16": bool | Literal["auto"],  # see `ldt.training.arguments`
+    "debug": Literal["", "underflow_overflow"] | list[Literal["underflow_overflow"]],
     "fsdp": bool | str | None,  # true is what its documentation says
     "output_dir": PathText | None,
-    "resume_from_checkpoint": PathText | None,
     "per_device_train_batch_size": _Batch | Literal["auto"],  # see `ldt.training.arguments`
     "per_device_eval_batch_size": _Batch,
     "gradient_accumulation_steps": Count,
@@ -84,7 +125,6 @@ TYPES: dict[str, Any] = {
     "dataloader_multiprocessing_context": Literal["fork", "forkserver", "spawn"] | None,
     "ddp_bucket_cap_mb": Annotated[int, Field(ge=1, le=1 << 20)] | None,
     "ddp_timeout": Annotated[int, Field(ge=1, le=10**9)],  # seconds
-    "local_rank": Annotated[int, Field(ge=-1, le=1 << 20)],
     "log_level": _Level,
     "log_level_replica": _Level,
     "report_to": str | list[str],
@@ -99,7 +139,9 @@ def training_section() -> type[BaseModel]:
 
     hints = typing.get_type_hints(TrainingArguments)
     types = {
-        item.name: hints[item.name] for item in dataclasses.fields(TrainingArguments) if item.init
+        item.name: hints[item.name]
+        for item in dataclasses.fields(TrainingArguments)
+        if item.init and item.name not in REFUSED
     }
     for name, hint in types.items():
         branches = typing.get_args(hint)

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from ldt.errors import RecipeError, UserError, first_line
 from ldt.recipe.problems import shown
 from ldt.recipe.recipe import Recipe, check_training
 from ldt.recipe.training import NEW_NAMES, OWN_TRAINING_KEYS
-from ldt.training import lora, processes
+from ldt.training import idle, lora, processes
 from ldt.training.compiling import check_compile
 from ldt.training.reports import check_reports
 
@@ -29,7 +30,7 @@ LINES = 50  # of progress in a run, where the recipe does not say how often
 
 # Where ldt's defaults are not those of transformers' TrainingArguments. A recipe may set each.
 # Further ones depend on the recipe, see `settings`.
-DEFAULTS = {
+DEFAULTS: dict[str, Any] = {
     "per_device_train_batch_size": 1,  # long documents fill a device one by one
     "per_device_eval_batch_size": 4,
     "num_train_epochs": 3,
@@ -54,6 +55,13 @@ FIXED = {
     "use_liger_kernel": False,  # which has none for this encoder
     "neftune_noise_alpha": None,  # for embeddings of padded rows, and ours are packed
 }
+
+# Keys that take an evaluation set.
+EVALUATION = (
+    *("eval_strategy", "eval_steps", "eval_delay", "eval_on_start"),
+    *("load_best_model_at_end", "metric_for_best_model", "greater_is_better"),
+    *("early_stopping_patience", "early_stopping_threshold"),
+)
 
 
 def settings(recipe: Recipe) -> dict[str, Any]:
@@ -81,6 +89,11 @@ def settings(recipe: Recipe) -> dict[str, Any]:
                 f"{recipe.where('training', key)}: is always {shown(value)}; leave it out"
             )
     values = DEFAULTS | _by_one_name(recipe)
+    if values.get("fp16") and not on_cuda(values):
+        raise RecipeError(
+            f"{recipe.where('training', 'fp16')}: runs on CUDA, the training on cpu; "
+            "training.bf16=true runs there"
+        )
     if values.setdefault("bf16", "auto" if on_cuda(values) else False) == "auto":
         values["bf16"] = not values.get("fp16") and _multiplies_bfloat16(values)
     if values.get("lora") is not None:
@@ -94,15 +107,21 @@ def settings(recipe: Recipe) -> dict[str, Any]:
         values["gradient_accumulation_steps"] = 1
     if recipe.data.eval or recipe.data.eval_fraction:
         _fill_evaluation(recipe, values)
-        return values
-    # Without an evaluation set there is no best step: what needs one is refused.
-    for key in ("eval_strategy", "load_best_model_at_end", "early_stopping_patience"):
-        if values.setdefault(key, None) not in (None, False, "no"):
+    else:
+        # Without an evaluation set there is no best step: what needs one is refused.
+        none = values.get("eval_strategy") == "no"
+        for key in EVALUATION:
+            idle_too = none and key == "eval_steps"
+            if values.pop(key, None) not in (None, False, 0, "no") and not idle_too:
+                raise RecipeError(
+                    f"{recipe.where('training', key)}: needs data.eval or data.eval_fraction"
+                )
+        if values.setdefault("save_strategy", "epoch") == "best":
             raise RecipeError(
-                f"{recipe.where('training', key)}: needs data.eval or data.eval_fraction"
+                f"{recipe.where('training', 'save_strategy')}: best needs data.eval or "
+                "data.eval_fraction"
             )
-        del values[key]
-    values.setdefault("save_strategy", "epoch")
+    idle.check_together(recipe, values, DEFAULTS)
     return values
 
 
@@ -113,11 +132,6 @@ def is_automatic(recipe: Recipe) -> bool:
 
 def _check_automatic(recipe: Recipe) -> None:
     """Raise RecipeError for a batch size that cannot be found."""
-    if recipe.training.get("auto_find_batch_size"):
-        raise RecipeError(
-            f"{recipe.where('training', 'auto_find_batch_size')}: changes what is learned, since a "
-            "smaller batch has fewer inputs a step; per_device_train_batch_size: auto does not"
-        )
     if is_automatic(recipe) and processes.count() > 1:
         raise RecipeError(
             f"{recipe.where('training', 'per_device_train_batch_size')}: auto is for a single "
@@ -263,9 +277,13 @@ def _check_parts(recipe: Recipe, made: TrainingArguments, steps: int) -> None:
     """Make what the Trainer makes of the arguments, some of it after hours, for one weight."""
     import torch
 
-    if made.deepspeed or made.optim_target_modules is not None:
+    idle.check_schedule(recipe, made, DEFAULTS["warmup_steps"])
+    if made.deepspeed:
         return  # made of the model's modules
-    model = torch.nn.Linear(1, 1)
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1))
+    if made.optim_target_modules is not None:  # what they are is known of the model alone
+        made = copy(made)
+        made.optim_target_modules = "all-linear"
     if made.fsdp and made.parallel_mode != ParallelMode.DISTRIBUTED:
         raise RecipeError(
             f"{recipe.where('training', 'fsdp')}: shards a model over several processes; "
@@ -280,11 +298,12 @@ def _check_parts(recipe: Recipe, made: TrainingArguments, steps: int) -> None:
     if made.torch_compile:
         with _refused(recipe.where("training", "torch_compile")):
             backend = made.torch_compile_backend or "inductor"
-            compiled = torch.compile(model, backend=backend, mode=made.torch_compile_mode)
+            compiled = torch.compile(model[0], backend=backend, mode=made.torch_compile_mode)
             compiled(torch.zeros(1, 1))  # which asks for a compiler of C++, and for Triton on CUDA
     with _refused(recipe.where("training", "optim")):
         cls, options = Plain.get_optimizer_cls_and_kwargs(made, cast(Any, model))
-        optimizer = cls(model.parameters(), **options)
+        optimizer = cls(**{"params": model.parameters()} | options)
+        idle.check_optimizer(recipe, made, (cls, options), model)
     with _refused(recipe.where("training", "lr_scheduler_type")):
         warmup = made.get_warmup_steps(steps)
         schedule = get_scheduler(
@@ -378,7 +397,7 @@ def precision(training: Mapping[str, Any], weight: Any) -> str:
     if device == "GPU":
         told = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
         line += f", products of layers in {told}, of attention kernels in {kernels(weight)}"
-    return line + (f"; the {device} has bf16: training.bf16=true is faster" if has else "")
+    return line + (f"; the {device} has bf16: training.bf16=true computes in it" if has else "")
 
 
 def _fixed(recipe: Recipe) -> dict[str, Any]:

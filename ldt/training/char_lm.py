@@ -229,6 +229,11 @@ def phases(recipe: Recipe) -> list[Recipe]:
     length, window = data.max_length or LENGTH, base.attention_window
     rate = training["learning_rate"]
     stages = recipe.task.phases or [Phase()]
+    for key in ("max_steps", "num_train_epochs"):
+        if key in recipe.training and (stages[0].steps or stages[0].epochs):
+            raise RecipeError(
+                f"{recipe.where('training', key)}: task.phases say it for each phase; leave it out"
+            )
     task = recipe.task.model_copy(update={"phases": []})
     recipes: list[Recipe] = []
     for number, phase in enumerate(stages):
@@ -250,7 +255,8 @@ def phases(recipe: Recipe) -> list[Recipe]:
         # Each phase is a run of its own and begins with the model of the run before.
         folder = run if number == len(stages) - 1 else run / f"phase-{number + 1}"
         resolved = training | {"learning_rate": rate, "output_dir": str(folder)}
-        if "warmup_steps" not in training and resolved.get("max_steps", 0) > 0:
+        usual = training["lr_scheduler_type"] == DEFAULTS["lr_scheduler_type"]
+        if usual and "warmup_steps" not in training and resolved.get("max_steps", 0) > 0:
             resolved["warmup_steps"] = min(math.ceil(WARMUP[0] * resolved["max_steps"]), WARMUP[1])
         model = {"window": window}
         if recipes:

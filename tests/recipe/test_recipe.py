@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from ldt.errors import RecipeError, UserError
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection, ModelSection, Recipe, check_training, dump, load
+from ldt.recipe.training import REFUSED
 
 
 class Sorting(BaseModel):
@@ -383,7 +384,7 @@ def test_no_file_and_no_override_raises_anything_but_a_recipe_error(
         ({"optim": "adamw"}, "optim: expected 'adamw_torch', "),
         ({"early_stopping_threshold": -0.1}, "early_stopping_threshold: expected greater than"),
         ({"report_to": {}}, "report_to: expected text or a list, got keys and values"),
-        ({"liger_kernel_config": {"a": 1}}, "liger_kernel_config: a: expected true or false, g"),
+        ({"liger_kernel_config": {"a": 1}}, "liger_kernel_config: Liger has no kernels for this"),
     ],
 )
 def test_training_arguments_are_checked_by_name_and_type(training, line):
@@ -411,7 +412,7 @@ def test_every_default_of_training_arguments_passes():
     from transformers import TrainingArguments
 
     for item in fields(TrainingArguments):
-        if item.init and item.default is not MISSING:
+        if item.init and item.default is not MISSING and item.name not in REFUSED:
             check_training({item.name: getattr(item.default, "value", item.default)})
 
 

@@ -62,8 +62,9 @@ def test_a_recipe_trains_a_step(
         "data.format": "jsonl",
         "data.max_length": 64,
         "training.output_dir": tmp_path / "run",
-        "training.max_steps": 1,
     }
+    if kind != "charlm":
+        overrides["training.max_steps"] = 1
     if said.model.path is not None:
         encoder = tiny_modernbert if path.stem.startswith("modernbert") else tiny_longformer
         overrides["model.path"] = tiny_led if said.task.generates else encoder
@@ -96,6 +97,33 @@ def test_a_shipped_recipe_is_found_by_name_from_any_folder(tmp_path, monkeypatch
         assert load(name).path.samefile(shipped()["wikihop"])
     Path("wikihop.yaml").write_text("task: {name: squad}\n")
     assert load("wikihop.yaml").task.name == "squad"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "there", "found"),
+    [
+        (["data.train=mine.json"], False, (None, 0.1)),
+        (["data.train=mine.json", "data.eval=null"], False, (None, None)),
+        (["data.train=mine.json", "data.eval=dev.json"], False, ("dev.json", None)),
+        (["data.train=mine.json"], True, ("data/wikihop/dev.json", None)),
+        (["training.seed=1"], False, ("data/wikihop/dev.json", None)),
+    ],
+)
+def test_a_shipped_recipe_evaluates_on_its_own_files_where_they_are(
+    tmp_path, monkeypatch, caplog, overrides, there, found
+):
+    monkeypatch.chdir(tmp_path)
+    if there:
+        Path("data/wikihop").mkdir(parents=True)
+        Path("data/wikihop/dev.json").touch()
+    with caplog.at_level("INFO"):
+        data = load("wikihop", overrides).data
+    assert (data.eval, data.eval_fraction) == found
+    line = "data.eval: data/wikihop/dev.json of the recipe is not there: data.eval_fraction=0.1"
+    assert (line in caplog.text) == (found == (None, 0.1))
+    own = Path("own.yaml")
+    own.write_bytes(shipped()["wikihop"].read_bytes())
+    assert load(own, ["data.train=mine.json"]).data.eval == "data/wikihop/dev.json"
 
 
 @pytest.mark.parametrize("name", ["mine/wikihop.yaml", "wikihop.yml", "recipes/wikihob.yaml"])

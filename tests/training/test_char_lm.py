@@ -100,6 +100,7 @@ def test_a_phase_says_what_differs_and_the_rest_goes_on(recipe):
         (["model.config.memory_length=9"], "memory_length must be 0 or at least 16"),
         (["model.config.hidden=9"], "unknown key, did you mean 'hidden_act'"),
         (["model.config.attention_window=8"], r"is set by model\.window"),
+        (["training.max_steps=4"], "training.max_steps=4: task.phases say it for each phase"),
         (["model.config=null"], "model: path, a folder of a character model, or config"),
     ],
 )
@@ -119,7 +120,7 @@ def test_keys_of_other_tasks_are_unknown(recipe):
 
 
 def test_two_phases_lower_the_bits_per_character_and_leave_a_run_each(recipe, capsys):
-    metrics = train(recipe("training.max_steps=4", "task.phases=[{steps: 30}, {steps: 10}]"))
+    metrics = train(recipe("task.phases=[{steps: 30}, {steps: 10}]"))
     found = results("runs/r")
     assert metrics == found["metrics"]
     first, second = found["table"]
