@@ -85,6 +85,7 @@ def test_fields_may_be_others_than_in_training(fine_tuned):
         (3, "document 2: a number, expected a text or a record"),
         (None, "document 2: null, expected a text or a record"),
         ({"name": 2}, "document 2: no field"),
+        ({"body": {"text": ""}}, "document 2: no field 'name'; it has 'body'"),
         ({"name": [2], "body": {"text": ""}}, "document 2: field 'name' is a list, expected te"),
         (RECORDS[0], "document 2: id 'doc-0' came before"),
     ],

@@ -98,12 +98,15 @@ def test_without_a_model_the_latest_run_is_taken_and_named(
 
 
 def test_fields_named_on_the_command_line_replace_those_of_the_recipe(fine_tuned, tmp_path):
-    lines = ['{"text": "this part", "key": "k"}', '{"text": "the other"}']
+    lines = ['{"text": "this part", "key": "k"}', '{"text": "the other", "key": null}']
     source = write(tmp_path / "docs.jsonl", lines)
     _, answers = answer(source, fine_tuned, tmp_path, text="text", id="key")
     assert [each["id"] for each in answers] == ["k", 2]
+    other = {"model": str(fine_tuned), "output": str(tmp_path / "other.jsonl")}
     with pytest.raises(DataError, match="docs.jsonl:1: no field 'body.text'"):
-        predict(source, model=str(fine_tuned), output=str(tmp_path / "other.jsonl"))
+        predict(source, id="key", **other)
+    with pytest.raises(DataError, match="docs.jsonl:1: no field 'name'; .* names the ids"):
+        predict(source, **other)
 
 
 def test_resuming_with_another_field_or_model_is_refused(fine_tuned, tmp_path):
