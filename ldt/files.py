@@ -44,8 +44,8 @@ def digest(path: Path) -> str:
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file, text in UTF-8, atomically: after an error or a crash it is as it was before."""
+    remove_abandoned(path)
     unfinished = temporary(path)
-    remove(unfinished)  # of a killed process that had this one's number
     try:
         # "x": a link that somebody planted under this name is not followed.
         with unfinished.open("xb") as file:
@@ -68,8 +68,8 @@ def new_folder(target: Path) -> Iterator[Path]:
     Raises:
         OSError: the disk did not take it.
     """
+    remove_abandoned(target)
     folder = temporary(target)
-    remove(folder)  # of a killed process that had this one's number
     folder.mkdir(parents=True)
     try:
         yield folder
@@ -209,18 +209,48 @@ def remove_abandoned(target: Path) -> None:
     """Remove what processes left beside ``target`` that were killed while they made it.
 
     An older folder that one of them had moved away, with nothing in its place yet, goes back.
-    """
-    import psutil
 
+    Args:
+        target: a path, whose name may be a pattern with ``*``.
+    """
     for moved in (_REPLACED, ""):
-        for path in target.parent.glob(f"{glob.escape(target.name)}{moved}.tmp-*"):
-            maker = path.name.rpartition("-")[2]
-            if not maker.isdecimal() or psutil.pid_exists(int(maker)) and int(maker) != os.getpid():
+        for path in target.parent.glob(f"{_pattern(target.name)}{moved}.tmp-*"):
+            if not _abandoned(path):
                 continue
             if moved and not target.exists():
                 path.rename(target)
             else:
                 remove(path)
+
+
+def _pattern(name: str) -> str:
+    return "*".join(map(glob.escape, name.split("*")))
+
+
+def _abandoned(path: Path) -> bool:
+    """True if the process that the name of a temporary file ends with is gone, or has that number
+    without having made the file: it is this one, or began later."""
+    maker = path.name.rpartition("-")[2]
+    if not maker.isdecimal() or int(maker) == os.getpid():
+        return maker.isdecimal()
+    try:
+        return not _lives(int(maker), path.lstat().st_mtime)
+    except OSError:  # somebody else removed it
+        return False
+
+
+def _lives(number: int, since: float) -> bool:
+    """True if the process of a number runs and began before a time, in seconds of the epoch."""
+    import psutil
+
+    try:
+        process = psutil.Process(number)
+        ended = process.status() == psutil.STATUS_ZOMBIE
+        return not ended and process.create_time() <= since + _LEEWAY
+    except psutil.AccessDenied:
+        return True
+    except (psutil.Error, ValueError, OverflowError):
+        return False
 
 
 def require_space(folder: Path, needed: int, what: str) -> None:
@@ -347,17 +377,13 @@ def holder(folder: Path) -> dict[str, Any] | None:
     It is not tried, so that a process which wants the folder does not meet this one. A process of
     another host counts as alive.
     """
-    import psutil
-
     path, owner = Lock(folder)._read()
     if not owner or owner.get("host") != socket.gethostname():
         return owner or None
     try:
-        process = psutil.Process(int(owner["pid"]))
-        began, ended = process.create_time(), process.status() == psutil.STATUS_ZOMBIE
         # A process that began after the lock was written has only the number of the one that did.
-        return None if ended or began > path.stat().st_mtime + _LEEWAY else owner
-    except (psutil.Error, OSError, KeyError, TypeError, ValueError):
+        return owner if _lives(int(owner["pid"]), path.stat().st_mtime) else None
+    except (OSError, KeyError, TypeError, ValueError):
         return None
 
 

@@ -212,3 +212,48 @@ def test_an_older_folder_that_a_killed_process_moved_away_goes_back(tmp_path):
     (tmp_path / "model.replaced.tmp-999999999").mkdir()
     files.check_new_folder(target, source, True)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def fill(target):
+    with files.new_folder(target) as folder:
+        (folder / "a").write_text("1")
+
+
+@pytest.mark.parametrize("make", [fill, lambda target: files.write_whole(target, "1")])
+@pytest.mark.parametrize(
+    "maker", [os.getpid(), os.getppid(), 2**22 + 1], ids="self reused dead".split()
+)
+def test_what_a_killed_process_left_is_gone_when_its_file_is_made(tmp_path, make, maker):
+    left, other = tmp_path / f"o.json.tmp-{maker}", tmp_path / f"p.json.tmp-{maker}"
+    for path in (left, other):
+        path.write_text("half")
+        os.utime(path, (1, 1))  # long before the process began that has the number now
+    make(tmp_path / "o.json")
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "o.json", other]
+
+
+def test_what_a_process_that_lives_is_writing_stays(tmp_path):
+    left = tmp_path / f"o.json.tmp-{os.getppid()}"
+    left.write_text("half")
+    files.write_whole(tmp_path / "o.json", "1")
+    assert left.exists()
+    files.remove_abandoned(tmp_path / "*.json")
+    assert left.exists()
+    left.rename(tmp_path / f"o.json.tmp-{2**22 + 1}")
+    files.remove_abandoned(tmp_path / "*.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["o.json"]
+
+
+def test_a_signal_while_the_link_to_the_latest_run_is_replaced_leaves_nothing(
+    tmp_path, monkeypatch
+):
+    from ldt.training import run_folder
+
+    def interrupted(self, target):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_folder.Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_folder.point_latest(tmp_path / "run")
+    assert list((tmp_path / "runs").iterdir()) == []

@@ -69,6 +69,7 @@ def new_tokenizer(recipe: Recipe, sources: Sequence[Source], seed: int):
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     folder = Path(data.cache) / f"tokenizer-{key}"
     with files.Lock(Path(data.cache), wait=True):
+        files.remove_abandoned(folder.with_name("tokenizer-*"))  # of other texts as well
         fault = files.damage(folder) if folder.exists() else None
         if fault == f"{files.MANIFEST} is missing" and _reads(folder):
             fault = None  # made by a version without manifests

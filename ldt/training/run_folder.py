@@ -342,8 +342,9 @@ def point_latest(run: Path) -> None:
         link.symlink_to(os.path.relpath(run, LATEST.parent), target_is_directory=True)
         link.replace(LATEST)
     except OSError as error:  # such as a file system without links
-        files.remove(link)
         log.warning("%s: not linked to %s: %s", LATEST, run, error.strerror)
+    finally:  # also where a signal ends the command
+        files.remove(link)
 
 
 @contextmanager
