@@ -89,12 +89,12 @@ class App:
         def infer(value: Any) -> shapes.Asked:
             return shapes.infer(value, served)
 
-        model = "/v2/models/{name}"
+        models = "/v2/models/{name}", f"/v2/models/{{name}}/versions/{shapes.VERSION}"
         posted = dict.fromkeys(_PREDICTING, self._answering(predict))
         for name in ("answer", *shapes.ROUTES):
             posted[f"/{name}"] = self._answering(self._native(name))
         posted["/rerank"] = self._answering(_no_ranker)
-        posted[f"{model}/infer"] = self._answering(infer)
+        posted |= dict.fromkeys((f"{model}/infer" for model in models), self._answering(infer))
         posted["/tokenize"] = self._tokenize
         got = {
             "/": self._root,
@@ -106,9 +106,10 @@ class App:
             "/v2/health/live": self._live,
             "/v2/health/ready": self._health,
             "/v2": self._keyed(lambda: {"name": "ldt", "version": __version__, "extensions": []}),
-            model: self._keyed(lambda: shapes.described(served)),
-            f"{model}/ready": self._health,
         }
+        for model in models:
+            got[model] = self._keyed(lambda: shapes.described(served))
+            got[f"{model}/ready"] = self._health
         routes = [Route(path, answer, methods=["POST"]) for path, answer in posted.items()]
         return routes + [Route(path, answer, methods=["GET"]) for path, answer in got.items()]
 

@@ -21,6 +21,7 @@ from ldt.serve.refused import Refused, invalid
 
 MOST_READ = 50_000_000  # characters: those of a document times those asked about it
 DEEPEST = 20  # levels of a body
+VERSION = "1"  # of a model, in the Open Inference Protocol
 RANKED = ("multiple_choice", "wikihop")
 # Further names of fields for /rank, so that one request suits both tasks.
 _ALSO = {
@@ -355,7 +356,7 @@ def described(served: Served) -> dict[str, Any]:
     inputs = [task.document, *getattr(task, "asked", ())]
     return {
         "name": served.name,
-        "versions": ["1"],
+        "versions": [VERSION],
         "platform": f"ldt_{served.runtime}",
         "inputs": [{"name": name, "datatype": "BYTES", "shape": [-1]} for name in inputs],
         "outputs": [{"name": "answer", "datatype": "BYTES", "shape": [-1]}],

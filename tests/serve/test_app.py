@@ -279,8 +279,14 @@ def test_the_open_inference_protocol(serve, expected):
     wanted = [s for t in (LONG, "like") for s in expected[t]["scores"].values()]
     assert_same(outputs["scores"]["data"], wanted)
     assert outputs["scores"]["shape"] == [2, 2]
-    assert here.ask("/v2/models/other/infer", body)[0] == 404
-    assert here.ask("/v2/models/other")[0] == 404
+    (version,) = about["versions"]
+    place = f"/v2/models/classification/versions/{version}"
+    assert here.ask(place)[1] == about
+    assert here.ask(f"{place}/ready")[0] == 200
+    assert here.ask(f"{place}/infer", body)[1] == found
+    for absent in ("other", "other/versions/1", "classification/versions/2"):
+        assert here.ask(f"/v2/models/{absent}/infer", body)[0] == 404
+        assert here.ask(f"/v2/models/{absent}")[0] == 404
 
 
 def test_tokens_have_their_places(serve):
