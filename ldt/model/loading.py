@@ -26,7 +26,7 @@ from ldt.model.hub import (
 from ldt.model.seq2seq.config import LdtSeq2SeqConfig, is_seq2seq
 from ldt.model.seq2seq.generation import read_generation_config
 from ldt.model.skeleton import check_finite, check_shapes
-from ldt.model.weights import read_weights, weight_files
+from ldt.model.weights import read_weights, rows_by_name, weight_files
 
 log = logging.getLogger("ldt")
 
@@ -45,8 +45,8 @@ def load(path, cls, *, mapped=False, **config_changes):
         path: folder, or hub id when there is no such folder.
         cls: one of ldt's model classes.
         mapped: as in `ldt.model.weights.read_weights`.
-        config_changes: values that replace those of config.json. Other labels make a new head.
-            ``dtype`` is the type of the weights.
+        config_changes: values that replace those of config.json. Other labels keep the rows of
+            the head that have their names. ``dtype`` is the type of the weights.
 
     Raises:
         ModelError: the folder, its weights or its config cannot be used, and why.
@@ -55,7 +55,11 @@ def load(path, cls, *, mapped=False, **config_changes):
     folder = find_folder(path)
     config = read_config(folder, **config_changes)
     new = "head" if {"num_labels", "id2label"} & config_changes.keys() else "nothing"
-    return _load(cls, folder, config, (), {"dtype": dtype}, new, mapped)[0]
+    before = None
+    if "id2label" in config_changes:
+        names = adapters.values(folder).get("id2label") or {}
+        before = [str(name) for _, name in sorted(names.items(), key=lambda item: int(item[0]))]
+    return _load(cls, folder, config, (), {"dtype": dtype}, new, mapped, before)[0]
 
 
 def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **kwargs):
@@ -215,15 +219,16 @@ def read_config(folder, **changes):
     return config
 
 
-def _load(cls, folder, config, args, kwargs, new, mapped):
+def _load(cls, folder, config, args, kwargs, new, mapped, before=None):
     """A model and transformers' loading info, after the check that nothing of it is amiss.
 
     Args:
         new: what may have other shapes than in the file, and is made anew then: ``nothing``, the
             ``head``, ``anything``.
         mapped: as in `ldt.model.weights.read_weights`.
+        before: labels in the order of the head's rows in the file; None where they stay.
     """
-    model, info = _build(cls, folder, config, args, kwargs, mapped, new)
+    model, info = _build(cls, folder, config, args, kwargs, mapped, new, before)
     model._weight_conversions = None  # save under today's names, whatever the file's were
     model.name_or_path = model.config.name_or_path = str(folder)
     if config.is_encoder_decoder and model.can_generate():
@@ -243,15 +248,21 @@ def _load(cls, folder, config, args, kwargs, new, mapped):
     return model, info
 
 
-def _build(cls, folder, config, args, kwargs, mapped, new="head"):
+def _build(cls, folder, config, args, kwargs, mapped, new="head", before=None):
     """`_load` without a word about what is new or not used."""
     _check(config, folder, cls)
     if adapters.is_adapter(folder):
         build = partial(_build, cls, args=args, kwargs=kwargs, mapped=mapped)
-        return adapters.load(folder, config, build)
+        model, info = adapters.load(folder, config, build)
+        weights = dict(model.named_parameters())
+        _put_rows(weights, before, config, folder)
+        for name, weight in model.named_parameters():
+            weight.data = weights[name].data
+        return model, info
     if new == "nothing" and _kind(cls.__name__) not in map(_kind, config.architectures or ()):
         new = "head"  # for another task than the file's
     state_dict = cls.fit_weights(read_weights(folder, mapped=mapped), config)
+    _put_rows(state_dict, before, config, folder)
     if new != "anything":
         check_shapes(folder, cls, config, args, state_dict, new == "head")
     # transformers lets weights that are missing or misshapen pass; `_check_keys` does not.
@@ -269,6 +280,13 @@ def _build(cls, folder, config, args, kwargs, mapped, new="head"):
     _check_keys(folder, model, state_dict, info, new)
     check_finite(folder, model)
     return model, info
+
+
+def _put_rows(weights, before, config, folder):
+    """`rows_by_name` of the labels of a config, if there were others before."""
+    if before is not None:
+        names = [config.id2label[number] for number in range(config.num_labels)]
+        rows_by_name(weights, before, names, config.initializer_range, folder)
 
 
 def _check(config, folder, cls=None):

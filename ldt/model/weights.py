@@ -1,7 +1,9 @@
 """Tensors of a model's folder: read into memory, or left in the files, which are mapped then."""
 
+import logging
 import os
 import pickle
+import re
 from math import prod
 from pathlib import Path
 from zipfile import is_zipfile
@@ -10,11 +12,15 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from ldt.errors import ModelError, first_line
+from ldt.errors import ModelError, first_line, listed
 from ldt.model.config_file import read_json
 from ldt.model.encoders import ENCODERS, SEQ2SEQ, encoder_class
 from ldt.model.hub import WEIGHTS
 
+log = logging.getLogger("ldt")
+
+UNNAMED = "LABEL_"  # transformers' names of a head's outputs that nobody named
+_ROWS = re.compile(r"(type_)?classifier(\.out_proj)?\.(weight|bias)")  # of a head: one a label
 _AUTHORS_PREFIXES = ("roberta.", "model.")  # of the base in the files of Longformer's authors
 _OLD_BUFFER = "embeddings.position_ids"
 
@@ -70,6 +76,53 @@ def read_weights(folder, *, mapped=False):
             if name != _OLD_BUFFER:
                 weights[name] = tensor
     return weights
+
+
+def rows_by_name(weights, before, names, deviation, where):
+    """Put the rows of a head in the order of its labels' names, in which they stand in a model that
+    is trained on; rows of new names are drawn at random.
+
+    Labels of a model that names none, ``LABEL_0`` and so on, are taken to be the numbers that the
+    names are, else the names in their order.
+
+    Args:
+        weights: {name: tensor} of a model; the rows are put into new tensors there.
+        before, names: the labels of the model, and of the one that is to be.
+        deviation: standard deviation of new weights.
+        where: the beginning of what is logged.
+    """
+    mine = [key for key in weights if _ROWS.fullmatch(key) and len(weights[key]) == len(before)]
+    if not mine or before == names:
+        return
+    if all(name.startswith(UNNAMED) for name in before) and not set(before) & set(names):
+        numbers = [name.removeprefix(UNNAMED) for name in before]
+        if set(numbers) != set(names):
+            if len(before) == len(names):
+                log.warning(
+                    "%s: its head has no names of labels, so its rows are taken in the order of "
+                    "task.labels: %s",
+                    where,
+                    listed([*zip(before, names, strict=True)], 5, " is ".join),
+                )
+            return
+        before = numbers
+    places = {name: place for place, name in enumerate(before)}
+    known = [number for number, name in enumerate(names) if name in places]
+    for key in mine:
+        old = weights[key].detach()
+        rows = old.new_zeros(len(names), *old.shape[1:])
+        if len(known) < len(names) and key.endswith("weight"):
+            rows.normal_(0, deviation)
+        rows[known] = old[[places[names[number]] for number in known]]
+        weights[key] = rows
+    if len(known) < len(names):
+        new = listed([name for name in names if name not in places], 5)
+        goes_on = (
+            f"those of {listed([names[n] for n in known], 5)} go on" if known else "none goes on"
+        )
+        log.warning(
+            "%s: rows of its head that start anew, drawn at random: %s; %s", where, new, goes_on
+        )
 
 
 def _copies(file):

@@ -11,7 +11,8 @@ class ModelSection(Section):
     """A model to fine-tune: where it is and how its attention is computed.
 
     Args:
-        path: folder of a model, or its id on the hub; a leading ``~`` is the home folder.
+        path: folder of a model, or its id on the hub; a leading ``~`` is the home folder. Labels
+            that its head knows by name keep their rows, the others start anew.
         attention: attention backend; ``auto`` takes the fast one on the device.
         window: tokens that a token sees, both sides together; even; one number, or one per layer.
             None keeps the model's own.

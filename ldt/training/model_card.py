@@ -13,6 +13,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from ldt.data.remote import is_hub_set
 from ldt.metrics.numbers import columns, is_defined, is_share, metric_text
 from ldt.model.stock import HEADS
+from ldt.model.weights import UNNAMED
 from ldt.tasks.base import AnyTask, Task
 from ldt.tasks.classification import REGRESSION
 from ldt.tasks.decisions import in_words
@@ -36,7 +37,6 @@ SHOWN = (  # of the training section, in this order, where set
 # What Markdown reads as more than a character; of underscores those beside a space.
 _MARKDOWN = re.compile(r"[\\`*\[\]|]|(?<![^\W_])_|_(?![^\W_])")
 _ENTITIES = re.compile(r":(?=//)|(?<=www)\.|[~$]", re.IGNORECASE)  # addresses and the like
-UNNAMED = "LABEL_"  # transformers' names of a head's outputs that nobody named
 # Name of a head's class -> what the hub calls its task; "other" for the rest.
 HUB_TASKS = {
     "LdtForCausalLM": "text-generation",

@@ -236,6 +236,65 @@ def test_config_changes_must_be_fields_of_the_config(folder):
     assert model.num_labels == 2
 
 
+def named(*names):
+    return {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
+
+
+ROWS = {
+    "ForSequenceClassification": "classifier.out_proj",
+    "ForTokenClassification": "classifier",
+    "ForEvidenceClassification": "classifier.out_proj",
+    "ForEvidenceAnswering": "type_classifier.out_proj",
+}
+
+
+@pytest.mark.parametrize("head", ROWS)
+def test_rows_of_a_head_go_by_the_names_of_the_labels(head, tmp_path, caplog):
+    source = ldt_model(head, num_labels=3, **named("pos", "neg", "neu"))
+    source.save_pretrained(tmp_path)
+    cls, layer = cls_of(head), source.get_submodule(ROWS[head])
+
+    def rows(*names):
+        caplog.clear()
+        found = load(tmp_path, cls, **named(*names)).get_submodule(ROWS[head])
+        return found.weight, found.bias
+
+    for weight, old in zip(rows("neu", "pos", "neg"), (layer.weight, layer.bias), strict=True):
+        assert torch.equal(weight, old[[2, 0, 1]])
+    assert "anew" not in caplog.text
+    weight, bias = rows("mixed", "neg", "poor", "pos")
+    assert torch.equal(weight[[1, 3]], layer.weight[[1, 0]])
+    assert torch.equal(
+        bias, torch.stack([torch.tensor(0.0), *layer.bias[:2].flip(0)])[[0, 1, 0, 2]]
+    )
+    assert weight[0].abs().sum() > 0
+    assert (
+        "rows of its head that start anew, drawn at random: 'mixed', 'poor'; those of 'neg', 'pos' "
+        "go on" in caplog.text
+    )
+    assert not (rows("good", "poor", "so-so")[0] == layer.weight).any()
+    assert "'good', 'poor', 'so-so'; none goes on" in caplog.text
+
+
+def test_rows_without_names_are_numbers_or_taken_in_order(tmp_path, caplog):
+    source = ldt_model("ForSequenceClassification", num_labels=12)
+    source.save_pretrained(tmp_path)
+    layer = source.classifier.out_proj
+
+    def rows(names):
+        found = load(tmp_path, LdtForSequenceClassification, **named(*names))
+        return found.classifier.out_proj.bias
+
+    as_text = sorted(map(str, range(12)))
+    assert torch.equal(rows(as_text), layer.bias[[int(name) for name in as_text]])
+    assert caplog.text == ""
+    assert torch.equal(rows("abcdefghijkl"), layer.bias)
+    assert (
+        "no names of labels, so its rows are taken in the order of task.labels: LABEL_0 is a, "
+        "LABEL_1 is b, LABEL_2 is c, LABEL_3 is d, LABEL_4 is e and 7 more" in caplog.text
+    )
+
+
 def test_other_labels_make_a_new_head_and_the_rest_is_kept(tmp_path, caplog):
     source = longformer("ForSequenceClassification")
     source.save_pretrained(tmp_path)

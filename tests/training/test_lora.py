@@ -131,6 +131,20 @@ def test_peft_reads_the_adapter_and_merges_to_the_run(recipe, tiny_longformer):
     torch.testing.assert_close(again(**inputs).logits, expected, rtol=0, atol=1e-6)
 
 
+def test_the_head_of_an_adapter_goes_on_by_the_names_of_its_labels(recipe):
+    train(recipe(*LORA))
+    whole = load("runs/r/adapter", LdtForSequenceClassification)
+    names = list(whole.config.id2label.values())[::-1]
+    numbers = {name: number for number, name in enumerate(names)}
+    turned = load(
+        "runs/r/adapter",
+        LdtForSequenceClassification,
+        id2label=dict(enumerate(names)),
+        label2id=numbers,
+    )
+    assert torch.equal(turned.classifier.out_proj.weight, whole.classifier.out_proj.weight.flip(0))
+
+
 @pytest.mark.parametrize(
     "more", [(), ("training.lora.dropout=0.3",), ("training.lora.targets=all-linear",)]
 )
