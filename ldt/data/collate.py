@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 NO_POSITION = -100  # fills up rows of labels and positions; losses ignore it
 # Keys of features that the model does not see, besides a task's own (`Task.extras`).
-EXTRAS = frozenset({"document", "tokens", "flags", "windows", "chunks", "read"})
+EXTRAS = frozenset({"answer_tokens", "document", "tokens", "flags", "windows", "chunks", "read"})
 
 
 class Collator:

@@ -84,7 +84,14 @@ KINDS = {
         "fault", "have a class that the training set lacks", "move some to the training set"
     ),
     "unevaluated_label": Kind(
-        "note", "have a class that the evaluation set lacks", "evaluate on some of each class"
+        "warning",
+        "have a class that the evaluation set lacks",
+        "a larger data.eval_fraction, or documents of these classes in data.eval",
+    ),
+    "small_evaluation": Kind(
+        "warning",
+        "the evaluation set is too small for so many classes",
+        "a larger data.eval_fraction, or more documents in data.eval",
     ),
     "ambiguous_labels": Kind(
         "fault", "labels can be meant in two ways", "say which, and the training begins"
@@ -116,6 +123,21 @@ KINDS = {
     "span_cuts_word": Kind(
         "note", "have an answer that begins or ends inside of a word", "count characters, not bytes"
     ),
+    "answer_too_long": Kind(
+        "warning",
+        "have an answer of more tokens than task.max_answer, which is never given",
+        "a larger task.max_answer",
+    ),
+    "answer_in_no_input": Kind(
+        "warning",
+        "have an answer that no input holds whole, and teach that there is none",
+        "a larger data.max_length, or a larger data.stride",
+    ),
+    "target_cut": Kind(
+        "warning",
+        "have a text that is learnt without its end",
+        "a larger task.max_target_tokens, or a decoder with more positions",
+    ),
     "answer_not_in_candidates": Kind(
         "fault", "have an answer that is none of the candidates", "add it to the candidates"
     ),
@@ -125,7 +147,12 @@ KINDS = {
 }
 
 
-WHOLE = ("same_files", "stops", "ambiguous_labels")  # about the set, not some of its documents
+WHOLE = (
+    "same_files",
+    "stops",
+    "ambiguous_labels",
+    "small_evaluation",
+)  # about the set, not some of its documents
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,8 @@ class DataOptions(Section):
     Args:
         train: data to learn from.
         eval: data to evaluate on.
-        eval_fraction: share of the training data to evaluate on, where there is no `eval`.
+        eval_fraction: share of the training data to evaluate on, where there is no `eval`; classes,
+            types of entities and questions without an answer keep theirs, and one to train on.
         format: layout of the files; none is detected.
         text: field that holds the text; a dotted path reaches into nested objects.
         max_length: longest input; none is the model's longest.

@@ -304,11 +304,21 @@ class Task(AnyTask):
         """Return which inputs are trained on, None for all; and lines to print about it."""
         return None, []
 
+    def beyond(self, features: Sequence[Feature]) -> tuple[str, int] | None:
+        """What keeps the right answer of a document from being learnt or given, by its labelled
+        features: a kind of `ldt.data.findings`, and the tokens of the answer; None for nothing."""
+        return None
+
     def shuffle(
         self, example: Example, generator: np.random.Generator, data: "DataSection"
     ) -> Example:
         """The example as one epoch of training sees it, with the order of its parts drawn anew."""
         return example
+
+    def meaning(self, config) -> str:
+        """A line that says how the labels of the training set are read, with the keys that would
+        have it otherwise; may be empty."""
+        return ""
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
         """Lines to print about an encoded training set, less ``left_out`` documents (`keeps`)."""

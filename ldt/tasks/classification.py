@@ -156,6 +156,23 @@ class Classification(Deciding, Weighted):
             "decisions": {},
         }
 
+    def meaning(self, config) -> str:
+        """One class, several or a number a document, and how the classes are named."""
+        if config.problem_type == REGRESSION:
+            return "labels: a number a document (task.problem=single_label reads classes)"
+        names, one = names_of(config), config.problem_type == SINGLE
+        what = "one class a document" if one else "several classes a document, or none"
+        numbers = all(name.isdigit() or is_decimal(name) for name in names)
+        keys = "task.labels names them in order"
+        if numbers and one:
+            keys += ", task.problem=regression reads numbers"
+        elif one and isinstance(names[0], str):
+            keys += ", data.label_separator parts several in a cell"
+        return (
+            f"labels: {what}, {len(names):,} classes named by {'number' if numbers else 'name'}, "
+            f"{'as task.labels orders them' if self.labels else 'sorted as text'} ({keys})"
+        )
+
     def read_labels(
         self, examples: Iterable[Example], data: "DataSection", source: str
     ) -> tuple[str, list[tuple[Any, str]], list[Gold]]:

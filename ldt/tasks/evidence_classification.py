@@ -107,6 +107,11 @@ class EvidenceClassification(QuestionTask):
             "passage_loss": "each",
         }
 
+    def meaning(self, config) -> str:
+        """The classes of a hypothesis, in their order."""
+        names = listed(names_of(config), 5)
+        return f"labels: one class a hypothesis, in the order {names} (task.labels names another)"
+
     def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
         """Read the labels and the evidence of all evaluation examples.
 

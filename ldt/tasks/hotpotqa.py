@@ -303,6 +303,8 @@ class HotpotQA(Task):
             mentioned = mentioned or bool(spans)
             feature["start_positions"] = [start for start, _ in spans] or [NO_LABEL]
             feature["end_positions"] = [end for _, end in spans] or [NO_LABEL]
+            if spans:
+                feature["answer_tokens"] = min(end - start + 1 for start, end in spans)
         there = {(title, place) for title, sentences in context for place in range(len(sentences))}
         features[0]["lost"] = len(gold["facts"] - there)
         features[0]["unfound"] = int(TYPES[answer_type] == "span" and not mentioned)

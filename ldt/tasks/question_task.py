@@ -59,7 +59,8 @@ class QuestionTask(Task):
         Beside what every feature has: ``offsets`` [tokens, 2], where in ``context`` the tokens of
         the document stand that the chunk has, and ``first``, the place of the first of them in the
         input. With spans also ``start_positions`` and ``end_positions``, the places of the first
-        and the last token of each one that is in the chunk, in order. With `marks` also
+        and the last token of each one that is in the chunk, in order, and ``answer_tokens`` of the
+        shortest. With `marks` also
         ``passages``, the numbers of those whose marker the chunk has, and ``passage_positions``,
         where these stand; a chunk parts as few passages as it can.
 
@@ -100,6 +101,8 @@ class QuestionTask(Task):
                 inside = [(a, b) for a, b in placed if start <= a and b < end]
                 feature["start_positions"] = [a - start + first for a, _ in inside]
                 feature["end_positions"] = [b - start + first for _, b in inside]
+                if placed:
+                    feature["answer_tokens"] = min(b - a + 1 for a, b in placed)
             if marks is not None:
                 numbers, places = document.marked(start, end)
                 feature["passages"] = numbers
@@ -109,6 +112,14 @@ class QuestionTask(Task):
             feature["tokens"] = first + length + 1
             features.append(feature)
         return features
+
+    def beyond(self, features: Sequence[Feature]) -> tuple[str, int] | None:
+        """An answer that no input holds whole, or that is longer than ``max_answer``."""
+        tokens = features[0].get("answer_tokens", 0)
+        if tokens and not any(max(each["start_positions"], default=0) > 0 for each in features):
+            return "answer_in_no_input", tokens
+        most = getattr(self, "max_answer", None)
+        return ("answer_too_long", tokens) if most is not None and tokens > most else None
 
     def marks(
         self, example: Example, tokenizer, data: "DataSection"

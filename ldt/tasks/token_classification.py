@@ -110,6 +110,14 @@ class TokenClassification(Weighted):
         names = ["O", *(f"{kind}-{name}" for name in types for kind in "BI")]
         return named_labels(names)
 
+    def meaning(self, config) -> str:
+        """The number of types, of which each word has none or one."""
+        types = _types(config)
+        order = "as task.labels orders them" if self.labels else "sorted as text"
+        return (
+            f"labels: entities of {len(types):,} types, {order} (task.labels names them in order)"
+        )
+
     def check(self, examples: Iterable[Example], data: "DataSection", config) -> None:
         """Read the entities of all evaluation examples.
 

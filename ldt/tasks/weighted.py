@@ -49,8 +49,9 @@ class Weighted(Task):
             weights = np.maximum(weights, 1e-6)  # of a class that all have
         else:
             weights = self._given(names)
+        everywhere = total if several and self.class_weights == "balanced" else -1
         shown = [
-            f"{name!r} {weight:.4g} ({count:,})"
+            f"{name!r} {weight:.4g} ({count:,}{', which all have' * (count == everywhere)})"
             for name, weight, count in zip(names, weights, counts.tolist(), strict=True)
         ]
         more = f" and {len(shown) - MOST_SHOWN:,} more" if len(shown) > MOST_SHOWN else ""

@@ -67,6 +67,11 @@ class WritingTask(Task):
             + (f" after {limit:,} tokens" if cut else "")
         ]
 
+    def beyond(self, features: Sequence[Feature]) -> tuple[str, int] | None:
+        """A text that is cut off."""
+        tokens = features[0]["target"]
+        return ("target_cut", tokens) if tokens > len(features[0]["labels"]) else None
+
     def weigh(self, features: Sequence[Feature], config) -> tuple[dict[str, Any], list[str]]:
         """Return the settings of the search as ``generation``, and a line with them.
 

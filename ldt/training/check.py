@@ -22,7 +22,7 @@ from ldt.data.sources import named
 from ldt.data.tokenization import add_tokens, tokenize
 from ldt.errors import EXIT_DATA, EXIT_OK, DataError, RecipeError, UserError, plural
 from ldt.recipe.recipe import Recipe
-from ldt.training.label_faults import tell_labels
+from ldt.training.label_faults import tell_evaluation, tell_labels
 from ldt.training.survey import (
     Length,
     Survey,
@@ -46,6 +46,7 @@ _STOPS_BY = {"one_label", "unseen_label", "unlabelled"}
 _ENDS = {*_STOPS_BY, "stops", "ambiguous_labels", "unreadable", "unusable", "duplicate_id"}
 _COSTED = 2_000  # documents of a set that are encoded to tell the cost, at most
 _LONG = 30  # tokens of a document of a corpus from which on it is a copy if it stands twice
+_DETAILED = ("unevaluated_label", "small_evaluation")  # kinds that are told with their detail
 _FEW = 5  # findings that a training tells before it begins
 
 
@@ -135,13 +136,18 @@ class Ruler:
         """The length of an example, as the task encodes it."""
         if self.tokenizer is None:
             return self.text(" ".join(task.parts(example, data)))
-        features = task.encode(example, self.tokenizer, data=data, max_length=self.max_length)
+        # The labels of spans take no config, only word that they are wanted.
+        config = SimpleNamespace() if hasattr(task, "max_answer") else None
+        features = task.encode(
+            example, self.tokenizer, data=data, max_length=self.max_length, config=config
+        )
         tokens, chunks = features[0]["tokens"], features[0].get("chunks", len(features))
         cut = any(feature.get("flags", {}).get("truncated") for feature in features)
         fresh = self.max_length - data.stride  # tokens that a chunk adds to the one before
         read = min(tokens - 1, self.max_length + (chunks - 1) * fresh) if cut else tokens
         unknown = sum(self._unknown(feature["input_ids"]) for feature in features[:chunks])
-        return Length(tokens, read, chunks, unknown)
+        beyond = None if config is None else task.beyond(features)
+        return Length(tokens, read, chunks, unknown, beyond)
 
     def _unknown(self, ids: Sequence[int]) -> int:
         unknown = self.tokenizer.unk_token_id
@@ -227,8 +233,8 @@ def _silence() -> Iterator[None]:
 def first_look(recipe: Recipe, examples: Mapping[str, Iterable[Example]]) -> list[str]:
     """The worst of what is wrong with labelled documents, a line each, found without delay.
 
-    Copies are found, by hash alone; `check` looks at all else. What is wrong with classes is told
-    where the task learns them.
+    Copies are found, by hash alone, and classes that are not evaluated; `check` looks at all else.
+    What else is wrong with classes is told where the task learns them.
     """
     task, data = recipe.task, recipe.data
     surveys = {name: Survey(name) for name in examples}
@@ -236,12 +242,15 @@ def first_look(recipe: Recipe, examples: Mapping[str, Iterable[Example]]) -> lis
         for example in examples[name]:
             document, asked = task.parts(example, data)
             survey.compare(example.where, document, asked, task.answer_key(example, data))
+            survey.classes.add(example.where, task.classes(example, data))
     train, evaluation = surveys["train"], surveys["eval"]
     if data.eval and same_files(data.train, data.eval):
         evaluation.tally.add("same_files", [named(data.eval)])
         compare_copies(train, None)
     else:
         compare_copies(train, evaluation)
+        if len(evaluation) and train.classes.counts:
+            tell_evaluation(train, len(evaluation), evaluation.classes.counts)
     findings = [f for s in surveys.values() for f in s.tally.findings(len(s))]
     return brief(findings)
 
@@ -276,7 +285,8 @@ def summary(finding: Finding) -> str:
     """A finding in a line: ``eval: 3 of 40 stand in the training set too … (dev.jsonl:7)``."""
     places = ", ".join(finding.where)
     amount = "" if finding.about_all else f"{finding.count:,} of {finding.of:,} "
-    return f"{finding.set}: {amount}{finding.what}" + (f" ({places})" if places else "")
+    detail = f": {finding.detail}" if finding.kind in _DETAILED else ""
+    return f"{finding.set}: {amount}{finding.what}{detail}" + (f" ({places})" if places else "")
 
 
 def _labelled(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Survey]:
@@ -310,6 +320,8 @@ def _labelled(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Sur
         for _ in seen:
             pass
     tell_labels(train, surveys.get("eval"))
+    if data.eval_fraction and train.classes.counts:
+        tell_evaluation(train, round(data.eval_fraction * len(train)))
     for survey in surveys.values():
         counts = survey.tally.counts
         if _STOPS_BY & counts.keys() or (not len(survey) and "unusable" in counts):

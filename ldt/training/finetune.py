@@ -135,7 +135,7 @@ class Finetuning(Job[LabelledInputs]):
                 "data": self._facts(sets, inputs.hashes),
             }
             | facts,
-            notices=[*self._notices(sets, tokenizer), *map(Notice, sets.weights)],
+            notices=[*self._notices(sets, tokenizer, config, seed), *map(Notice, sets.weights)],
             sampler=sampler(task, batches["train"], seed),
             baselines=sets.baselines,
             every=self.every,
@@ -181,7 +181,7 @@ class Finetuning(Job[LabelledInputs]):
         train = encoded.features["train"]
         left_out = len(sets.examples["train"]) - len(train.by_document())
         sets.remarks = [*task.remarks(train, left_out), *encoded.thinned]
-        sets.doubts = first_look(self.recipe, sets.examples)
+        sets.doubts = [*encoded.doubts, *first_look(self.recipe, sets.examples)]
 
     def _facts(self, sets: Labelled, hashes: dict[str, str | None]) -> dict[str, dict[str, Any]]:
         """Source, hash, lengths and labels of each set, for metrics.json."""
@@ -192,13 +192,23 @@ class Finetuning(Job[LabelledInputs]):
             for name, report in sets.lengths.items()
         }
 
-    def _notices(self, sets: Labelled, tokenizer) -> list[Notice]:
-        """Lengths and labels of the documents, and the first one as the model gets it."""
+    def _notices(self, sets: Labelled, tokenizer, config, seed: int) -> list[Notice]:
+        """What the labels are taken for and the sets made of, lengths and labels of the documents,
+        and the first one as the model gets it."""
+        data, sizes = self.recipe.data, {name: len(part) for name, part in sets.examples.items()}
+        decided = [Notice(line) for line in [self.recipe.task.meaning(config)] if line]
+        if data.eval_fraction and not data.eval:
+            split = (
+                f"{sizes['train']:,} {self.recipe.task.noun} to train on and {sizes['eval']:,} to "
+                f"evaluate on, data.eval_fraction={data.eval_fraction:g} drawn by training.seed="
+                f"{seed} (data.eval names others)"
+            )
+            decided.append(Notice(split))
         first = sets.features["train"][0]
         name = plain(str(sets.examples["train"][first["document"]].id))
         shown = encoded_input(f"document {name!r}, global tokens in stars:", first, tokenizer)
         labelled = labelled_data(sets.lengths, sets.labels, sets.remarks)
-        return [*labelled, *warnings(sets.doubts), shown]
+        return [*decided, *labelled, *warnings(sets.doubts), shown]
 
     def plan(self, prepared, args):
         # Groups of inputs and documents encoded anew are items of their own; else inputs are.

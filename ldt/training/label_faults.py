@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from ldt.data import labels
 from ldt.data.yes_no import are_flags
-from ldt.errors import listed
+from ldt.errors import listed, plural
 from ldt.training.survey import Survey
 
+DOCUMENTS_A_CLASS = 2  # of an evaluation set, below which its figures say little
 ONE_SIDED = 0.8  # share of the documents from which on a class is named as the answer to beat
 
 
@@ -49,4 +50,25 @@ def tell_labels(train: Survey, evaluation: Survey | None) -> None:
             count = sum(theirs.counts[name] for name in missing)
             places = [place for name in missing for place in theirs.places[name]]
             evaluation.tally.add("unseen_label", places, listed(missing, 5), count)
-        tell("unevaluated_label", counts.keys() - theirs.counts.keys())
+        tell_evaluation(train, len(evaluation), theirs.counts)
+
+
+def tell_evaluation(train: Survey, documents: int, seen: Iterable[str] | None = None) -> None:
+    """Count the classes that an evaluation set lacks, and tell where it is too small for them.
+
+    Args:
+        train: the training set.
+        documents: number of those in the evaluation set.
+        seen: its classes; None where they are not known yet.
+    """
+    counts = train.classes.counts
+    lacking = counts.keys() - set(counts if seen is None else seen)
+    missing = sorted(lacking, key=lambda name: (-counts[name], name))
+    if missing:
+        places = [place for name in missing for place in train.classes.places[name]]
+        count = min(sum(counts[name] for name in missing), train.classes.documents)
+        detail = f"{len(missing):,} of {len(counts):,} classes: {listed(missing, 5)}"
+        train.tally.add("unevaluated_label", places, detail, count)
+    if documents < DOCUMENTS_A_CLASS * len(counts):
+        detail = f"{plural(documents, 'document')} for {len(counts):,} classes"
+        train.tally.add("small_evaluation", [], detail)

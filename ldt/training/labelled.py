@@ -13,6 +13,7 @@ import numpy as np
 
 from ldt.data.corpus import fingerprint
 from ldt.data.features import Feature, Features, Items, Reshuffled, documents_there
+from ldt.data.findings import KINDS
 from ldt.data.formats import read
 from ldt.data.heartbeat import reported
 from ldt.data.options import DataSection
@@ -27,11 +28,12 @@ from ldt.training.kept import Labelled
 
 
 class Encoded(NamedTuple):
-    """The inputs of documents by set, in order, and lines about those that are not trained on
-    (`Task.thin`)."""
+    """The inputs of documents by set, in order; lines about those that are not trained on
+    (`Task.thin`), and about answers that cannot be learnt (`Task.beyond`)."""
 
     features: dict[str, Features]
     thinned: list[str]
+    doubts: list[str]
 
 
 class Golds(Sequence):
@@ -258,7 +260,8 @@ def encode_sets(
         workers: processes that encode.
 
     Raises:
-        DataError: a document that cannot be encoded, or none is left to train on.
+        DataError: a document that cannot be encoded, none is left to train on, or no input has an
+            answer.
         ResourceError: the disk is full, or a process died.
     """
     options: dict[str, Any] = {"data": data, "max_length": max_length, "config": config}
@@ -275,12 +278,43 @@ def encode_sets(
         )
         for name, part in examples.items()
     }
+    doubts = _beyond(features["train"], task, data)
     kept, thinned = task.thin(features["train"], seed)
     if kept is not None:
         features["train"] = features["train"].only(kept)
     if not len(features["train"]):
         raise DataError(f"{training_set(data)}: no document is left to train on")
-    return Encoded(features, thinned)
+    return Encoded(features, thinned, doubts)
+
+
+def _beyond(features: Features, task: Task, data: DataSection) -> list[str]:
+    """Lines about answers of a training set that cannot be learnt or given.
+
+    Raises:
+        DataError: no input has an answer, and there are some.
+    """
+    if type(task).beyond is Task.beyond:
+        return []
+    counts, longest, answered = Counter[str](), dict[str, int](), 0
+    for rows in features.by_document():
+        parts = [features[row] for row in rows]
+        answered += any("answer_tokens" in part or "target" in part for part in parts)
+        if (found := task.beyond(parts)) is not None:
+            kind, tokens = found
+            counts[kind] += 1
+            longest[kind] = max(tokens, longest.get(kind, 0))
+    lines = [
+        f"train: of {answered:,} {task.noun} with an answer {count:,} {KINDS[kind].what}, of up to "
+        f"{longest[kind]:,} tokens: {KINDS[kind].would_do} would do"
+        for kind, count in counts.items()
+    ]
+    if answered and counts["answer_in_no_input"] == answered:
+        raise DataError(
+            f"{training_set(data)}: none of {len(features):,} inputs has an answer: all of "
+            f"{answered:,} are longer than what an input holds of a document, up to "
+            f"{longest['answer_in_no_input']:,} tokens; a larger data.max_length would do"
+        )
+    return lines
 
 
 def items(

@@ -34,12 +34,14 @@ _STEPS = tuple(1 << power for power in range(9, 25))  # values of data.max_lengt
 
 
 class Length(NamedTuple):
-    """Of a document: its length, how much of it is read, in how many inputs, unknown tokens."""
+    """Of a document: its length, how much of it is read, in how many inputs, unknown tokens; and
+    what keeps its answer from being given (`Task.beyond`)."""
 
     length: int
     read: int
     inputs: int
     unknown: int = 0
+    beyond: tuple[str, int] | None = None
 
 
 @dataclass
@@ -128,8 +130,11 @@ class Survey:
         if self.measure is None or number % self.every:
             return
         try:
-            self.lengths[number] = self.measure(item)
+            self.lengths[number] = length = self.measure(item)
             self.gauged += self.sizes[-1]
+            if length.beyond is not None:
+                kind, tokens = length.beyond
+                self.tally.add(kind, [where], f"{tokens:,} tokens")
         except DataError as error:
             self.tally.add("unusable", [where], _without_place(error, where))
         while len(self.lengths) > (SAMPLE if self.gauged <= SAMPLE_SIZE else 1):

@@ -287,7 +287,7 @@ def test_rows_without_names_are_numbers_or_taken_in_order(tmp_path, caplog):
 
     as_text = sorted(map(str, range(12)))
     assert torch.equal(rows(as_text), layer.bias[[int(name) for name in as_text]])
-    assert caplog.text == ""
+    assert "its head" not in caplog.text
     assert torch.equal(rows("abcdefghijkl"), layer.bias)
     assert (
         "no names of labels, so its rows are taken in the order of task.labels: LABEL_0 is a, "

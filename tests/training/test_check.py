@@ -125,6 +125,7 @@ PLANTED = {  # kind: rows to train on, to evaluate on, the set and places where 
         "train",
         ["train.jsonl:5", "train.jsonl:6"],
     ),
+    "small_evaluation": (with_labels(*"aabbcc"), EVAL, "train", None),
     "ambiguous_labels": (
         with_labels("cap", "cap", "term", "term", "cap|term"),
         *(None, "train", ["train.jsonl:5"]),
@@ -215,6 +216,8 @@ HOPS = [
             "answer_not_in_context",
         ),
         ("squad", {"answers": [prose(9)[1:6]]}, "span_cuts_word"),
+        ("squad", {"answers": [prose(9)[:60].rpartition(" ")[0]]}, "answer_too_long"),
+        ("triviaqa", {"answers": [prose(9)[:400].rpartition(" ")[0]]}, "answer_in_no_input"),
         ("triviaqa", {"answers": ["nowhere to be read"]}, "answer_not_mentioned"),
         ("wikihop", {"answer": "Oakton"}, "answer_not_in_candidates"),
         ("wikihop", {"candidates": ["Ashton", "Oakton"]}, "candidate_never_occurs"),
@@ -324,6 +327,14 @@ def test_a_training_begins_with_the_worst_of_it(place, tiny_longformer):
     ]
     sets["eval"], sets["train"] = sets["eval"][:4], sets["train"][:12]
     assert first_look(recipe, sets) == []
+    for number in (3, 7):
+        sets["train"][number].fields["label"] = "rare"
+    assert first_look(recipe, sets) == [
+        "train: 2 of 12 have a class that the evaluation set lacks: 1 of 3 classes: 'rare' "
+        "(train.jsonl:4, train.jsonl:8)",
+        "train: the evaluation set is too small for so many classes: 4 documents for 3 classes",
+        "ldt check looks at all data, and says what would do",
+    ]
 
 
 def test_a_corpus_is_checked(place, tiny_longformer):

@@ -19,12 +19,14 @@ from ldt.errors import (
     EXIT_DIVERGED,
     EXIT_RECIPE,
     EXIT_RESOURCES,
+    DataError,
     RecipeError,
     ResourceError,
     TrainingDiverged,
     UserError,
 )
 from ldt.model import LdtForSequenceClassification, load, load_tokenizer
+from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Squad
 from ldt.training import checkpoints, labelled
@@ -223,12 +225,63 @@ def test_the_scorer_gives_each_document_its_own_windows():
 def test_all_kinds_of_labels_are_learnt(recipe, label, problem, metric):
     documents("train.jsonl", 12, 0, label)
     documents("dev.jsonl", 7, 1, label)
-    metrics = train(recipe("training.max_steps=4"))
+    kind = problem.removesuffix("_classification")  # two numbers can be classes as well
+    metrics = train(recipe("training.max_steps=4", f"task.problem={kind}"))
     results = json.loads(Path("runs/r/metrics.json").read_text())
     assert (results["problem"], results["metric"]) == (problem, metric)
     seen = [row[f"eval_{metric}"] for row in rows("runs/r") if f"eval_{metric}" in row]
     better = min if problem == "regression" else max
     assert metrics[f"eval_{metric}"] == better(seen)
+
+
+ANSWERED = """
+task: {{name: {task}}}
+model: {{path: {model}}}
+data: {{train: asked.jsonl}}
+training: {{max_steps: 1, save_strategy: 'no'}}
+"""
+
+
+@pytest.mark.parametrize("task", ["squad", "triviaqa"])
+def test_answers_that_cannot_be_given_are_told_before_the_first_step(
+    task, place, tiny_longformer, capsys
+):
+    words = "the party of first part and other agree that this agreement ends " * 4
+    rows = [
+        {"id": n, "question": "?", "context": f"{n} {words[: 9 + 170 * (n % 2)]}"} for n in range(4)
+    ]
+    for row in rows:
+        row["answers"] = [row["context"][2:].strip()]
+    Path("asked.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    Path("asked.yaml").write_text(ANSWERED.format(task=task, model=tiny_longformer))
+
+    def told(*overrides):
+        capsys.readouterr()
+        train(recipes.load("asked.yaml", overrides, command="finetune"), dry_run=True)
+        return " ".join(capsys.readouterr().err.split())
+
+    assert "train: of 4 questions with an answer 2 have an answer of more tokens than" in told()
+    assert "task.max_answer" not in told("task.max_answer=200")
+    if task == "squad":  # triviaqa leaves such documents out, and says so
+        assert "2 have an answer that no input holds whole" in told("data.max_length=16")
+        Path("asked.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows[1::2]))
+        with pytest.raises(DataError, match="inputs has an answer: all of 2 are longer than what"):
+            told("data.max_length=16")
+
+
+def test_what_is_decided_about_labels_and_split_stands_first(recipe, capsys):
+    train(recipe("data.eval=null", "data.eval_fraction=0.34"), dry_run=True)
+    said = " ".join(capsys.readouterr().err.split())
+    assert (
+        "labels: one class a document, 2 classes named by name, sorted as text (task.labels names "
+        "them in order, data.label_separator parts several in a cell) 8 documents to train on and "
+        "4 to evaluate on, data.eval_fraction=0.34 drawn by training.seed=42 (data.eval names "
+        "others)" in said
+    )
+    assert said.index("labels: one class") < said.index("tokens in the median")
+    documents("train.jsonl", 12, 0, "number")
+    train(recipe("data.eval=null", "task.problem=regression"), dry_run=True)
+    assert "labels: a number a document (task.problem=single_label reads" in capsys.readouterr().err
 
 
 def test_without_an_evaluation_set_the_last_weights_are_kept(recipe):
