@@ -22,11 +22,6 @@ log = logging.getLogger("ldt")
 MOST = 10  # documents that are listed on a screen
 LONGEST = 60  # characters of an answer
 LONGEST_FACT = 24
-CHANGES = {
-    "wrong to right": "wrong to right",
-    "right to wrong": "right to wrong",
-    "score": "by their score",
-}
 
 
 def compare(
@@ -165,7 +160,8 @@ def _changes(other: "Beside", letter: str, noun: str) -> None:
         say(f"no {noun} is right in one and wrong in the other{others}", console=stdout)
         return
     kinds = Counter(each.change for each in other.changes)
-    told = [f"{kinds[kind]:,} {words}" for kind, words in CHANGES.items() if kinds[kind]]
+    order = sorted(kinds, key=lambda kind: (kind == "score", not kind.endswith("to right"), kind))
+    told = [f"{kinds[kind]:,} {'by their score' if kind == 'score' else kind}" for kind in order]
     more = f", {MOST} of {len(other.changes):,}" if len(other.changes) > MOST else ""
     say(f"changed from A to {letter}: {', '.join(told)}{more}:", console=stdout)
     shown = [

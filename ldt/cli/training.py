@@ -44,4 +44,10 @@ def show_metrics(
         beside = f" ({answer}: {metric_text(name, figure)})" if answer else ""
         say(f"{name}  {metric_text(name, value)}{beside}", console=stdout)
     if rows:
-        stdout.print(table(rows))
+        first = next(iter(rows[0]))
+        told = {"target", "with 90 % certainty"} & rows[0].keys()  # in a table of their own
+        stdout.print(table([{k: v for k, v in row.items() if k not in told} for row in rows]))
+        targets = [{k: v for k, v in row.items() if k in told | {first}} for row in rows]
+        targets = [row for row in targets if row.get("target")]
+        if targets:
+            stdout.print(table(targets))

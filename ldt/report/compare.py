@@ -44,7 +44,8 @@ class Change:
     """A document that scores differently.
 
     Args:
-        change: "right to wrong", "wrong to right", or "score" where that is a matter of degree.
+        change: two of "right", "wrong" and "no answer", as in "right to wrong"; "score" where that
+            is a matter of degree.
         metric: the score that changed most, "right" where documents have none.
         difference: of that score, from -1 to 1.
         before, after: answers of the first and of the others.
@@ -267,7 +268,7 @@ def _changes(before: Sequence[Document], after: Sequence[Document], ids: set[str
             continue
         metric, scores = _score(old, new)
         apart = scores[1] - scores[0]
-        if old.right == new.right and abs(apart) < ROUNDING:
+        if _state(old) == _state(new) and abs(apart) < ROUNDING:
             continue
         change = Change(
             old.id, old.where, _named(old, new), metric, apart, old.gold, old.answer, new.answer
@@ -293,10 +294,16 @@ def _belief(document: Document) -> float:
 
 
 def _named(old: Document, new: Document) -> str:
-    """What changed, in words."""
-    if old.right is None or new.right is None or old.right == new.right:
-        return "score"
-    return "wrong to right" if new.right else "right to wrong"
+    """The change in words."""
+    before, after = _state(old), _state(new)
+    return "score" if None in (before, after) or before == after else f"{before} to {after}"
+
+
+def _state(document: Document) -> str | None:
+    """Whether an answer is right, wrong or was not given; None where that is a matter of degree."""
+    if document.right is None:
+        return None
+    return "right" if document.right else "no answer" if document.answer is None else "wrong"
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:

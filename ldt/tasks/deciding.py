@@ -361,7 +361,7 @@ def _columns(
         found["average_precision"] = made["labels"][name].get("average_precision")
     outcome = Outcome(**made["targets"].get(name, {"verdict": ""}))
     if target.bounded or outcome.verdict:
-        found["target"], found["90 % sure"] = outcome.verdict, outcome.bound
+        found["target"], found["with 90 % certainty"] = outcome.verdict, outcome.bound
     return found
 
 

@@ -190,6 +190,16 @@ def test_of_right_and_wrong_the_surest_answers_come_first():
     ]
 
 
+def test_no_answer_is_neither_right_nor_wrong():
+    first = classified("A", ["a", "b", "a"], ["a", "a", "b"])
+    second = classified("B", ["a", "b", "a"], [None, None, "b"])
+    changes = compare([first, second]).others[0].changes
+    assert {each.id: each.change for each in changes} == {
+        "d0": "right to no answer",
+        "d1": "wrong to no answer",
+    }
+
+
 def test_of_runs_the_keys_and_costs_that_differ_are_told():
     def run(name, length, seconds):
         identity = {"data.max_length": length, "training.seed": 0, "task.labels": None}

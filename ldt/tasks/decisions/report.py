@@ -149,7 +149,10 @@ def summary(made: Mapping[str, Any], target: str | None) -> dict[str, Any]:
     if calibration["method"] != "none":
         found["ece"] = [calibration[when]["ece"] for when in ("before", "after")]
     elif tried := calibration.get("tried"):
-        found["left_out"] = {name: each["ece"] for name, each in tried.items()}
+        plain = tried["none"]
+        for name in tried.keys() - {"none"}:
+            worse = "ece" if tried[name]["ece"] > plain["ece"] else "nll"
+            found.setdefault("left_out", {})[name] = [worse, plain[worse], tried[name][worse]]
     if "asked" in abstention:
         found |= {key: abstention[key] for key in ("asked", "coverage", "risk", "bound", "aurc")}
     return found
@@ -182,9 +185,11 @@ def in_words(facts: Mapping[str, Any]) -> str:
         ece = f"ECE {before:.3f} to {after:.3f}{worse}"
         parts.append(f"probabilities calibrated by {method} ({ece})")
     if left_out := measured.get("left_out"):
-        tried = (f"by {name} {ece:.3f}" for name, ece in left_out.items() if name != "none")
-        ece = ", ".join([f"ECE {left_out['none']:.3f}", *tried])
-        parts.append(f"no calibration, since none makes the probabilities better ({ece})")
+        tried = (
+            f"{name}: {metric.upper()} {before:.3f} to {after:.3f}"
+            for name, (metric, before, after) in sorted(left_out.items())
+        )
+        parts.append(f"no calibration, since none helps ({', '.join(tried)})")
     if "abstain" in facts:
         parts.append(_silence(facts["abstain"]["confidence"], measured))
     if not parts:

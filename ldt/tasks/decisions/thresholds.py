@@ -89,6 +89,8 @@ class Outcome(NamedTuple):
         """The share that was measured, and the bound that decides, in words; "" without one."""
         if self.verdict not in ("reached", "missed", "too few"):
             return ""
+        if not self.total:
+            return "never given"
         end = f"at most {self.at_most:.1%}" if self.verdict == "missed" else ""
         return f"{self.right:,} of {self.total:,}, {end or f'at least {self.at_least:.1%}'}"
 

@@ -131,7 +131,7 @@ def test_a_calibration_that_makes_the_error_worse_is_left_out(several, count, se
     assert (found.rules.calibration, found.policy.calibrator) == ("none", None)
     figures = report(found, logits, right, NAMES, [9] * count)
     line = in_words({"measured": summary(figures, None)})
-    assert f"(ECE {plain['ece']:.3f}, by {name} {other['ece']:.3f}" in line
+    assert f"{name}: ECE {plain['ece']:.3f} to {other['ece']:.3f}" in line
 
 
 def test_confidence_is_the_probability_of_the_whole_answer():
