@@ -155,7 +155,7 @@ def test_numbers_have_nothing_to_decide(recipe):
 
     documents("train.jsonl", 8, 0, "number")
     documents("dev.jsonl", 8, 1, "number")
-    train(recipe())
+    train(recipe("task.problem=regression"))
     with pytest.raises(UserError, match="answers of classification are decided by no threshold"):
         decide_anew(Path("runs/r"), read_recipe(Path("runs/r")))
 
