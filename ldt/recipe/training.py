@@ -44,7 +44,7 @@ NEW_NAMES = {
 }
 
 _HUB = "a training uploads nothing; hf upload OWNER/NAME RUN does, once the run is finished"
-_EVALUATE = "a training evaluates on data.eval as it goes; ldt evaluate and ldt predict, without it"
+_EVALUATE = "a training evaluates on data.eval as it goes; ldt evaluate scores answers without one"
 
 # Key of TrainingArguments -> what does its job in ldt; the others act, or are fixed by
 # `ldt.training.arguments.FIXED`.

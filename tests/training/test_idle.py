@@ -8,6 +8,7 @@ from training_runs import train
 from transformers import TrainingArguments
 
 from ldt.errors import RecipeError
+from ldt.recipe.recipe import ITS_OWN, load
 from ldt.recipe.training import NEW_NAMES, REFUSED
 from ldt.training.arguments import DEFAULTS, FIXED, arguments, settings
 
@@ -184,8 +185,13 @@ def test_a_strategy_of_no_needs_nothing_to_be_left_out(recipe, other):
 
 
 def test_a_refused_key_is_named_before_anything_is_read(recipe):
-    """Also by a pretraining, and by a recipe that is no file."""
     made = recipe("model.path=nowhere", "data.train=nowhere.jsonl")
     for training in ({"do_train": False}, {"push_to_hub": True}, {"resume_from_checkpoint": "x"}):
         with pytest.raises(RecipeError, match=f"training: {[*training][0]}: "):
             train(replace(made, training=training))
+
+
+@pytest.mark.parametrize("name", ["squad", "pretrain_small", "modernbert_small", "charlm_tiny"])
+def test_every_kind_of_training_refuses_them(name):
+    with pytest.raises(RecipeError, match=r"^training\.do_train=false: ldt finetune and ldt pret"):
+        load(name, ["training.do_train=false"], command=ITS_OWN)
