@@ -16,7 +16,8 @@ from ldt.data.features import Feature
 from ldt.data.records import Example, text
 from ldt.errors import DataError, ModelError, UserError, out_of_memory
 from ldt.inference.predictor import find_device, too_large
-from ldt.model.loading import read_tokenizer
+from ldt.model.loading import find_folder, read_tokenizer
+from ldt.model.weights import Unchanged
 from ldt.recipe.problems import explain
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Outputs
@@ -97,6 +98,7 @@ class CharacterPredictor(PromptInputs):
         if precision != "fp32":
             raise UserError(f"--precision {precision}: a character model samples in fp32")
         super().__init__(folder, recipe)
+        self._weights = Unchanged(find_folder(folder))
         model = recipe.task.head().from_pretrained(
             folder, mapped=True, dtype="float32", attention_backend=recipe.model.attention
         )
@@ -111,15 +113,17 @@ class CharacterPredictor(PromptInputs):
         """The ids added to each prompt: {"added": [length]}.
 
         Raises:
-            ModelError: logits that are not finite.
+            ModelError: logits that are not finite, or weights that another program wrote over.
             ResourceError: the memory does not hold the prompts.
         """
         try:
-            return self._outputs(features)
+            outputs = self._outputs(features)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
             raise too_large(features, self.model.device, error, 0) from error
+        self._weights.check()
+        return outputs
 
     def _outputs(self, features: list[Feature]) -> list[Outputs]:
         added: list[list[int]] = [[] for _ in features]

@@ -139,7 +139,8 @@ class EncoderPredictor(Decoder):
         exact: of one in int8, the same in fp32, which keeps the weights in fp32 in memory.
 
     Raises:
-        ModelError: the folder cannot be used, or its weights are not those of the recipe's task.
+        ModelError: the folder cannot be used, its weights are not those of the recipe's task, or
+            another program writes over them; `run` and `logits` notice this too.
         UserError: there is no such device, or it does not have the precision.
     """
 
@@ -158,6 +159,8 @@ class EncoderPredictor(Decoder):
         from ldt.attention.matmul import has_bfloat16
         from ldt.model import load
         from ldt.model.graphs import use_graphs
+        from ldt.model.loading import find_folder
+        from ldt.model.weights import Unchanged
 
         task = recipe.task
         self.device = find_device(device)
@@ -176,7 +179,9 @@ class EncoderPredictor(Decoder):
         # What to lower to after the first batch, which is run in fp32 as well.
         self._lower_to = precision if precision == "bf16" else "fp32"
         self.exact: EncoderPredictor | None = None
+        self._weights = Unchanged(find_folder(folder))
         self.model = load(folder, task.head(), mapped=True)
+        self._weights.check()
         if self.model.new_weights:
             raise ModelError(
                 f"{folder}: not fine-tuned for {task.name}: there are no weights for "
@@ -207,13 +212,16 @@ class EncoderPredictor(Decoder):
             outputs = self._run(inputs)
             if self._lower_to != "fp32":
                 outputs = self._lowered(inputs, exact=outputs)
+        self._weights.check()
         return outputs
 
     def logits(self, batch: dict[str, Any]) -> np.ndarray:
         import torch
 
         with torch.inference_mode():
-            return as_array(self.model(**self._there(batch)).logits)
+            logits = as_array(self.model(**self._there(batch)).logits)
+        self._weights.check()
+        return logits
 
     def _there(self, batch: dict[str, Any]) -> dict[str, Any]:
         """A batch on the device."""

@@ -13,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from ldt.errors import ModelError, first_line, listed
+from ldt.model import adapters
 from ldt.model.config_file import read_json
 from ldt.model.encoders import ENCODERS, SEQ2SEQ, encoder_class
 from ldt.model.hub import WEIGHTS
@@ -54,6 +55,33 @@ def weight_files(folder):
     return [folder / shard for shard in shards]
 
 
+class Unchanged:
+    """The weight files of a folder as they are now, which nobody may write over while they are
+    read. Files that are replaced, as ldt does, may be: what is mapped are the old ones."""
+
+    def __init__(self, folder):
+        base = adapters.base_of(folder) if adapters.is_adapter(folder) else folder
+        self._files = {file: _stamp(file) for file in weight_files(base)}
+
+    def check(self):
+        """Raise a ModelError for a file that has another size or time than before."""
+        for file, before in self._files.items():
+            try:
+                now = _stamp(file)
+            except OSError:  # removed, which takes nothing from who has mapped it
+                continue
+            if now != before and now[:2] == before[:2]:
+                raise ModelError(
+                    f"{file}: another program wrote over it while it was read; answers since then "
+                    "may be of neither model: run the command again, with --overwrite"
+                )
+
+
+def _stamp(file):
+    about = file.stat()
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
+
+
 def read_weights(folder, *, mapped=False):
     """{name: tensor} of a folder, the names without the encoder's prefix.
 
@@ -61,8 +89,8 @@ def read_weights(folder, *, mapped=False):
         mapped: leave the tensors in the file, whose pages are read when they are needed, shared
             between processes, and copied where something writes to them. For models that answer,
             and files that are replaced by rename, as ldt does: where a file is written in place,
-            its weights change under the model, and where it is cut off, the process is killed.
-            False reads every tensor into memory of its own.
+            its weights change under the model, which `Unchanged` notices; where it is cut off, the
+            process is killed. False reads every tensor into memory of its own.
 
     Raises:
         ModelError: the weights are missing, damaged, or hold anything but tensors.

@@ -1,10 +1,13 @@
-"""Predictions with less memory than a batch takes."""
+"""Predictions with less memory than a batch takes, and of weights that change meanwhile."""
+
+import os
+import shutil
 
 import pytest
 import torch
 from classified import lines_of, read, write
 
-from ldt.errors import ResourceError
+from ldt.errors import ModelError, ResourceError
 from ldt.inference.predict import predict
 from ldt.model import LdtModel
 
@@ -39,3 +42,31 @@ def test_batches_that_memory_does_not_hold_are_parted(fine_tuned, tmp_path, monk
         scores, others = one.pop("scores"), other.pop("scores")
         assert one == other
         assert scores == pytest.approx(others, abs=2e-5)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_weights_that_another_program_writes_over_end_a_prediction(
+    replaced, fine_tuned, tmp_path, monkeypatch
+):
+    """Where the file is replaced by another, the mapped one stays as it was."""
+    run = shutil.copytree(fine_tuned, tmp_path / "run")
+    weights, copy = run / "model.safetensors", tmp_path / "copy"
+    real = LdtModel.forward
+
+    def forward(self, *inputs, **options):
+        place = copy if replaced else weights
+        place.write_bytes(weights.read_bytes()[:-4] + bytes(4))
+        if replaced:
+            os.replace(copy, weights)
+        return real(self, *inputs, **options)
+
+    monkeypatch.setattr(LdtModel, "forward", forward)
+    source, output = write(tmp_path / "docs.jsonl", lines_of(3)), tmp_path / "answers.jsonl"
+    options = {"input": source, "model": str(run), "device": "cpu", "output": str(output)}
+    if replaced:
+        assert predict(**options) == 0
+        return
+    with pytest.raises(ModelError, match="another program wrote over it") as error:
+        predict(**options)
+    assert error.value.exit_code == 5
+    assert not output.exists()
