@@ -114,7 +114,7 @@ def _convert_table(folder, source, target, options, check, overwrite):
     check_new_folder(target, folder, overwrite)
     origin = family.read(folder, kind, config)
     _check_source(origin, source, max_length, check)
-    tokenizer = load_tokenizer(folder, origin.config)
+    tokenizer = load_tokenizer(folder, origin.config, adopt_padding=kind == "bert")
     windows, pooling = _attention(origin, architecture, window, second_level)
     config = long_config(origin, tokenizer, max_length, windows, pooling)
     weights = long_weights(origin, config, positions)

@@ -1,5 +1,8 @@
 """The kinds of model that can be made long, and their configs."""
 
+import logging
+import re
+
 import transformers
 from transformers import LEDConfig, LongformerConfig
 
@@ -8,6 +11,9 @@ from ldt.model.config import refuse_others
 from ldt.model.config_file import make_config, read_values
 from ldt.model.loading import read_config
 from ldt.model.seq2seq.config import is_seq2seq, plain_led
+from ldt.model.weights import read_weights
+
+log = logging.getLogger("ldt")
 
 KINDS = {  # model_type -> how transformers' classes of it begin
     "bert": "Bert",
@@ -76,6 +82,38 @@ _PLAIN = {  # key of a config -> the value that a long model has a place for
 }
 
 
+_BY_NAMES = ("bert", "roberta", "xlm-roberta", "camembert")  # told without a model_type
+
+
+def _kind_by_names(keys, folder):
+    """The kind of a model whose config.json does not say it, by the names of its class or weights.
+
+    Raises:
+        ModelError: they do not tell.
+    """
+    where = folder / "config.json"
+    kinds = {
+        kind: name
+        for name in keys.get("architectures") or ()
+        for kind in _BY_NAMES
+        if re.match(rf"{KINDS[kind]}(For|Model|PreTrained)", name)
+    }
+    if not kinds:
+        names = read_weights(folder, mapped=True)
+        heads = {"bert": ("bert.", "cls.predictions."), "roberta": ("lm_head.dense.",)}
+        kinds = {
+            kind: name for kind, head in heads.items() for name in names if name.startswith(head)
+        }
+    if len(kinds) != 1:
+        raise ModelError(
+            f'{where}: no model_type; a line "model_type": "bert" makes it a BERT, others are '
+            f"{', '.join(sorted(KINDS.keys() - {'bert'}))} and modernbert"
+        )
+    ((kind, name),) = kinds.items()
+    log.warning("%s: no model_type; read as %s, by the name %s", where, kind, name)
+    return kind
+
+
 def source_config(folder):
     """(kind, transformers' config) of the model in a folder.
 
@@ -88,10 +126,12 @@ def source_config(folder):
         kind = "led"  # the authors' own files too
     elif keys.get("attention_mode") and kind in (None, "", "roberta"):
         kind = "longformer"  # the same
+    if not kind:
+        kind = _kind_by_names(keys, folder)
     refuse_others(kind, folder)
-    if not isinstance(kind, str) or kind not in KINDS:
+    if kind not in KINDS:
         raise ModelError(
-            f"{folder}: a {kind or 'nameless'} model cannot be converted, only "
+            f"{folder}: a {kind} model cannot be converted, only "
             f"{', '.join(KINDS)} and modernbert can"
         )
     for key, plain in _PLAIN.items():

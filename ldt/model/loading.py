@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import os
+import re
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -88,12 +89,17 @@ def from_pretrained(cls, path, *args, config=None, output_loading_info=False, **
     return (model, info) if output_loading_info else model
 
 
-def load_tokenizer(path, config):
+def load_tokenizer(path, config, *, adopt_padding=False):
     """The fast tokenizer of a model, its maximum set to the model's usable length.
+
+    Where it has no padding token or another one than the model, it gets the model's if that is
+    called so: by its id models with the positions of RoBERTa tell where a text begins.
 
     Args:
         path: folder or hub id of the model.
         config: the model's LdtConfig.
+        adopt_padding: take over the tokenizer's padding id in the config: of a model that computes
+            the same with any, as BERT does.
 
     Raises:
         ModelError: there is none, or it does not fit the model: more tokens than the embedding has
@@ -110,6 +116,7 @@ def load_tokenizer(path, config):
             f"{folder}: the tokenizer has {size} tokens, the model's embedding {config.vocab_size} "
             "rows; they are of different models"
         )
+    _settle_padding(tokenizer, config, adopt_padding)
     for needed, names in (
         ("padding", ("pad_token",)),
         ("start", ("cls_token", "bos_token")),
@@ -128,6 +135,23 @@ def load_tokenizer(path, config):
         )
     tokenizer.model_max_length = usable_length(config)
     return tokenizer
+
+
+def _settle_padding(tokenizer, config, adopt):
+    """Make tokenizer and config agree on the token of padding, where it is plain which it is."""
+    pad, roles = tokenizer.pad_token_id, ("bos", "eos", "sep", "cls", "mask")
+    if pad == config.pad_token_id:
+        return
+    if (
+        adopt
+        and pad is not None
+        and pad not in {getattr(tokenizer, f"{r}_token_id") for r in roles}
+    ):
+        config.pad_token_id = pad
+    elif config.pad_token_id is not None:
+        token = tokenizer.convert_ids_to_tokens(config.pad_token_id)
+        if token and re.fullmatch(r"\W*pad(ding)?\W*", token, re.IGNORECASE):
+            tokenizer.pad_token = token
 
 
 def read_tokenizer(folder, **kwargs):

@@ -2,15 +2,17 @@
 
 import json
 import os
+import shutil
 
 import pytest
 import torch
 from encoders import ROWS, SMALL, digests, edit
 from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
 
 from ldt.convert import convert
 from ldt.errors import ModelError
-from ldt.model import LdtConfig
+from ldt.model import LdtConfig, load_tokenizer
 
 
 def test_the_authors_files_are_a_source(make, tmp_path):
@@ -174,7 +176,7 @@ def _no_tokenizer(folder):
         (_config(add_cross_attention=True), "add_cross_attention must be False"),
         (_config(position_embedding_type="relative_key"), "must be absolute .* got relative_key"),
         (_config(model_type="deberta-v2"), "a deberta-v2 model cannot be converted, only bert, "),
-        (_config(model_type=None), "a nameless model cannot be converted"),
+        (_config(model_type=[1, 2]), "model_type must be a name such as longformer, got a list"),
         (lambda folder: (folder / "config.json").write_text("{"), "config.json: not JSON"),
         (lambda folder: (folder / "config.json").write_text("[1]"), "config.json: not a table"),
         (lambda folder: (folder / "tokenizer.json").write_text("{"), "tokenizer.json: not JSON"),
@@ -213,3 +215,53 @@ def test_other_windows_than_plain_ones_are_no_source(changes, make, tmp_path):
     edit(tmp_path / "long" / "config.json", **changes)
     with pytest.raises(ModelError, match="causal or dilated windows cannot be converted"):
         convert(tmp_path / "long", tmp_path / "again", **SMALL)
+
+
+@pytest.mark.parametrize("architecture", [True, False])
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_a_model_without_a_model_type_is_told_by_its_names(
+    kind, architecture, make, tmp_path, caplog
+):
+    folder = make(kind, "ForMaskedLM")
+    values = json.loads((folder / "config.json").read_text())
+    values.pop("model_type")
+    if not architecture:
+        values.pop("architectures")
+    (folder / "config.json").write_text(json.dumps(values))
+    report = convert(folder, tmp_path / "long", **SMALL)
+    assert (report.kind, report.head) == (kind, "kept")
+    assert f"config.json: no model_type; read as {kind}, by the name " in caplog.text
+
+
+def test_a_model_that_no_name_tells_asks_for_its_model_type(make, tmp_path):
+    folder = make("roberta", "ForTokenClassification")
+    edit(folder / "config.json", model_type=None, architectures=None)
+    with pytest.raises(ModelError, match='config.json: no model_type; a line "model_type": "bert"'):
+        convert(folder, tmp_path / "long", **SMALL)
+
+
+def test_a_bert_takes_over_the_padding_of_its_tokenizer(make, tokenizer_folder, tmp_path):
+    """As multilingual E5 has it: XLM-R's tokenizer pads with 1, config.json says 0."""
+    folder = make("bert", vocab_size=300, pad_token_id=0)
+    for file in tokenizer_folder.iterdir():
+        shutil.copy(file, folder)
+    (folder / "vocab.txt").unlink(missing_ok=True)
+    report = convert(folder, tmp_path / "long", **SMALL)
+    assert report.difference < 1e-5
+    config = LdtConfig.from_pretrained(tmp_path / "long")
+    assert config.pad_token_id == load_tokenizer(tmp_path / "long", config).pad_token_id == 1
+
+
+@pytest.mark.parametrize("pad", [None, "<mask>"])
+@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta", "camembert", "bert"])
+def test_the_padding_of_the_model_stays_where_the_tokenizer_has_none_or_another(
+    kind, pad, make, tmp_path
+):
+    folder = make(kind)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    right = tokenizer.pad_token_id
+    edit(folder / "tokenizer_config.json", pad_token=pad and tokenizer.mask_token)
+    report = convert(folder, tmp_path / "long", **SMALL)
+    assert report.difference < 1e-5
+    config = LdtConfig.from_pretrained(tmp_path / "long")
+    assert config.pad_token_id == load_tokenizer(tmp_path / "long", config).pad_token_id == right
