@@ -10,6 +10,7 @@ from transformers.activations import ACT2FN
 from ldt.attention import BACKENDS, POOLINGS, per_head, pooled
 from ldt.errors import ModelError
 from ldt.model.adapters import PROJECTIONS, offer_targets
+from ldt.model.config_file import check_common
 from ldt.model.fields import check_values
 from ldt.model.stock import OURS, THEIRS, is_stock
 
@@ -80,8 +81,13 @@ class OwnConfig:
 
     @classmethod
     def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
-        """As in transformers, with the windows and names of ldt."""
+        """As in transformers, with the windows and names of ldt.
+
+        Raises:
+            ModelError: a value that every class of transformers would take, to its harm.
+        """
         values, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        check_common(values, f"{pretrained_model_name_or_path}: config.json")
         return cls.plain(values), kwargs
 
 
@@ -237,7 +243,10 @@ def plain_longformer(values, source="SOURCE"):
     authors = values.get("attention_mode") not in (None, "longformer")
     if kind not in ("ldt", "longformer") and not (authors and kind in (None, "", "roberta")):
         if not kind:
-            raise ModelError(f"{source}: config.json names no model_type, a Longformer's does")
+            raise ModelError(
+                f"{source}: config.json names no model_type, a Longformer's does; ldt convert "
+                f"{source} makes a BERT or RoBERTa long"
+            )
         refuse_others(kind, source)
         raise ModelError(f"{source} is a {kind} model; ldt convert {source} makes it long")
     values = authors_windows(values, source, authors) | {"model_type": "ldt"}

@@ -45,7 +45,7 @@ def read_values(folder):
             f"{folder}: no config.json; ldt convert SOURCE {folder} makes a model there"
         )
     values = read_table(file)
-    _check_common(values, file)
+    check_common(values, file)
     return values
 
 
@@ -87,8 +87,13 @@ def make_config(config_class, values, folder, **kwargs):
         raise ModelError(f"{where}: {reason}") from error
 
 
-def _check_common(values, where):
+def check_common(values, where):
     """Raise ModelError for keys of every config that transformers takes without a look."""
+    kind = values.get("model_type")
+    if not isinstance(kind, str | None):
+        raise ModelError(
+            f"{where}: model_type must be a name such as longformer, got {shown(kind)}"
+        )
     labels = values.get("num_labels", 0)
     if not isinstance(labels, int) or not 0 <= labels <= MOST_LABELS:
         raise ModelError(f"{where}: num_labels must be a number up to {MOST_LABELS:,}")

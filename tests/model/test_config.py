@@ -1,9 +1,18 @@
+import json
+import math
+import shutil
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from longformers import ldt_config, longformer_config
+from properties import cases
 from transformers import AutoConfig, BertConfig
 
-from ldt.errors import ModelError
-from ldt.model import LdtConfig, LdtModel, usable_length
+from ldt.convert.kinds import source_config
+from ldt.data.tokenization import tokenize
+from ldt.errors import ModelError, UserError
+from ldt.model import LdtConfig, LdtModel, load_tokenizer, usable_length
 from ldt.model.config import check_config, layer_dilations, layer_windows
 
 
@@ -124,3 +133,49 @@ def test_numbers_that_do_not_go_together_are_named(changes, message):
 def test_a_config_of_transformers_is_a_type_error():
     with pytest.raises(TypeError, match="LdtModel needs an LdtConfig, got LongformerConfig"):
         LdtModel(longformer_config())
+
+
+KEYS = {  # of each file, beside those that transformers writes
+    "config.json": ["model_type", "architectures", "attention_mode", "autoregressive", "num_labels"]
+    + ["id2label", "torch_dtype", "is_decoder", "auto_map", "quantization_config"]
+    + [*ldt_config(pooling_layers=[0]).to_dict()],
+    "tokenizer_config.json": ["pad_token", "cls_token", "extra_special_tokens", "tokenizer_class"]
+    + ["model_max_length", "ldt_task_tokens", "added_tokens_decoder", "auto_map", "backend"],
+}
+VALUES = st.recursive(
+    st.sampled_from([None, True, False, 0, -1, 3, 1.5, math.inf, math.nan, 10**30, "", "a", "1"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("0a"), inner),
+    max_leaves=3,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_longformer, tmp_path_factory):
+    """A model whose files may be spoilt."""
+    return shutil.copytree(tiny_longformer, tmp_path_factory.mktemp("spoilt") / "model")
+
+
+def read_model(folder):
+    model = LdtModel.from_pretrained(folder)
+    tokenize(load_tokenizer(folder, model.config), "the </s> party")
+
+
+@pytest.mark.parametrize("read", [read_model, source_config])
+@pytest.mark.parametrize("file", KEYS)
+@cases(60, shrink=False)
+@example(key="model_type", value=[1, 2])
+@example(key="attention_window", value=math.inf)
+@given(key=st.data(), value=VALUES)
+def test_any_value_of_any_key_is_heeded_or_refused_in_a_line(read, file, key, value, folder):
+    if not isinstance(key, str):
+        key = key.draw(st.sampled_from(sorted(KEYS[file])))
+    kept = (folder / file).read_text()
+    (folder / file).write_text(json.dumps(json.loads(kept) | {key: value}))
+    line = ""
+    try:
+        read(folder)
+    except UserError as error:
+        line = str(error)
+    finally:
+        (folder / file).write_text(kept)
+    assert "\n" not in line
