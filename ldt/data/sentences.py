@@ -67,6 +67,8 @@ def trimmed(text: str, start: int, end: int) -> Span:
     span all stay. A span of nothing else ends where it begins.
     """
     piece = text[start:end]
+    if piece.isalnum():  # nearly all tokens, in a tenth of the time
+        return start, end
     first, last = end - len(piece.lstrip(EDGES)), start + len(piece.rstrip(EDGES))
     if first < last < end and text[last] in JOINERS and is_mark(text[last - 1]):
         last += 1
