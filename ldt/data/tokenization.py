@@ -107,7 +107,7 @@ def add_tokens(tokenizer, tokens: Sequence[str]) -> list[int]:
         tokens: those that it has already keep their ids.
     """
     known = tokenizer.get_vocab()
-    remembered = [*tokenizer.init_kwargs.get(TASK_TOKENS, ()), *tokens]
+    remembered = [*_task_tokens(tokenizer), *tokens]
     if remembered:
         tokenizer.init_kwargs[TASK_TOKENS] = list(dict.fromkeys(remembered))
     new = [token for token in tokens if token not in known]
@@ -129,6 +129,12 @@ def marker_ids(tokenizer, tokens: Sequence[str]) -> list[int]:
                 "the task adds it"
             )
     return [known[token] for token in tokens]
+
+
+def _task_tokens(tokenizer) -> list[str]:
+    """The special tokens of tasks that a tokenizer remembers; of a damaged file those of text."""
+    tokens = tokenizer.init_kwargs.get(TASK_TOKENS)
+    return [x for x in tokens if isinstance(x, str)] if isinstance(tokens, list) else []
 
 
 class _Added(NamedTuple):
@@ -159,7 +165,7 @@ def _added(tokenizer, size: int) -> _Added:
     roles = {getattr(tokenizer, f"{role}_token_id") for role in _ROLES} - {None}
     last = max((backend.get_vocab_size(with_added_tokens=False) - 1, *roles))
     extra = set(map(str, tokenizer.extra_special_tokens))
-    hidden = set(tokenizer.init_kwargs.get(TASK_TOKENS, ()))
+    hidden = set(_task_tokens(tokenizer))
     ids = frozenset(
         number
         for number, token in tokens.items()

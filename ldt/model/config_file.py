@@ -80,6 +80,10 @@ def make_config(config_class, values, folder, **kwargs):
     try:
         config, unused = config_class.from_dict(known, return_unused_kwargs=True, **kwargs)
         check_values(config_class, vars(config))
+        decoder = config_class.is_encoder_decoder
+        if config.is_encoder_decoder != decoder:
+            got = shown(config.is_encoder_decoder)
+            raise ValueError(f"is_encoder_decoder must be {str(decoder).lower()}, got {got}")
         return config, unused
     except (StrictDataclassError, ValueError, TypeError, AttributeError, KeyError) as error:
         # Of a check of a field the last line says why.
