@@ -88,6 +88,9 @@ class OwnConfig:
         """
         values, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
         check_common(values, f"{pretrained_model_name_or_path}: config.json")
+        # Properties that no file can set, such as use_return_dict.
+        fixed = {key for key in values if getattr(getattr(cls, key, 0), "fset", 0) is None}
+        values = {key: value for key, value in values.items() if key not in fixed}
         return cls.plain(values), kwargs
 
 

@@ -101,9 +101,10 @@ def check_common(values, where):
     labels = values.get("num_labels", 0)
     if not isinstance(labels, int) or not 0 <= labels <= MOST_LABELS:
         raise ModelError(f"{where}: num_labels must be a number up to {MOST_LABELS:,}")
-    names = values.get("id2label") or {}
-    numbers = {str(number) for number in range(len(names))}
-    if not isinstance(names, dict) or {str(number) for number in names} != numbers:
+    names = values.get("id2label")
+    names = {} if names is None else names
+    size = len(names) if isinstance(names, dict) else -1
+    if size < 0 or {str(number) for number in names} != set(map(str, range(size))):
         raise ModelError(f"{where}: id2label must name the labels 0, 1, 2 ..., got {shown(names)}")
     if not all(isinstance(name, str | int) for name in names.values()):
         raise ModelError(f"{where}: id2label must have text as names")

@@ -116,6 +116,9 @@ def load_tokenizer(path, config, *, adopt_padding=False):
             f"{folder}: the tokenizer has {size} tokens, the model's embedding {config.vocab_size} "
             "rows; they are of different models"
         )
+    for name in tokenizer.SPECIAL_TOKENS_ATTRIBUTES:
+        if getattr(tokenizer, name, None) == "":
+            raise ModelError(f"{folder}: tokenizer_config.json: {name} is empty")
     _settle_padding(tokenizer, config, adopt_padding)
     for needed, names in (
         ("padding", ("pad_token",)),

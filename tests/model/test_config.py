@@ -165,6 +165,10 @@ def read_model(folder):
 @cases(60, shrink=False)
 @example(key="model_type", value=[1, 2])
 @example(key="attention_window", value=math.inf)
+@example(key="id2label", value=True)
+@example(key="is_encoder_decoder", value=True)
+@example(key="unk_token", value="")
+@example(key="ldt_task_tokens", value=[{}])
 @given(key=st.data(), value=VALUES)
 def test_any_value_of_any_key_is_heeded_or_refused_in_a_line(read, file, key, value, folder):
     if not isinstance(key, str):
