@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 from recipe_data import LINES
-from served import LONG, assert_same, predicted
+from served import LONG, assert_same, make_run, predicted
 
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 pytest.importorskip("starlette", reason="starlette is not installed")
@@ -318,8 +318,23 @@ def test_info_names_limits_and_no_path(serve, runs):
     assert info["model_id"] == "classification"
     assert info["model_type"]["classifier"]["id2label"] == {"0": "a", "1": "b"}
     assert info["max_client_batch_size"] == 32
-    assert info["auto_truncate"] is False
+    assert (info["auto_truncate"], info["max_input_length"]) == (False, None)
     assert str(runs("classification").parent) not in json.dumps(info)
+
+
+def test_parts_of_a_text_and_a_cut_are_those_of_the_training(tiny_longformer, tmp_path):
+    keys = {"text": ["title", "body"], "overflow": "truncate", "stride": 0}
+    run = make_run(tiny_longformer, tmp_path / "run", "classification", **keys)
+    with running(Served(str(run))) as here:
+        whole = here.ask("/answer", {"text": "a title\n\na body"})[:2]
+        assert here.ask("/answer", {"title": "a title", "body": "a body"})[:2] == whole
+        assert whole[0] == 200
+        status, said, _ = here.ask("/answer", {"title": "a title"})
+        assert (status, "no field 'body'" in said["error"]) == (422, True)
+        assert here.ask("/info")[1]["max_input_length"] == 64
+        status, said, _ = here.ask("/answer", {"text": "word " * 200})
+        assert '"truncate": true has it cut' in said["error"]
+        assert here.ask("/answer", {"text": "word " * 200, "truncate": True})[1]["truncated"]
 
 
 def test_the_openapi_document_names_the_routes_and_is_one(serve):
