@@ -2,8 +2,9 @@
 
 A table has a column for each key of the answers, in the order in which they first come; of
 ``scores`` by class there is a column for each class, ``scores.yes``, and ``score``, that of the
-label. The columns are known at the end only, so a table is made of the finished lines, which are
-read twice, some at a time.
+label; where there can be several labels a column for each, ``label.yes``, of 1 or 0. The columns
+are known at the end only, so a table is made of the finished lines, which are read twice, some at a
+time.
 """
 
 import csv
@@ -178,7 +179,9 @@ def row_of(answer: Answer) -> Answer:
         label = answer.get("label")
         if isinstance(label, str):
             row["score"] = value.get(label)
-        row |= {f"{name}.{label}": score for label, score in value.items()}
+        elif isinstance(label, list):
+            row |= {f"label.{name}": int(name in label) for name in value}
+        row |= {f"{name}.{each}": score for each, score in value.items()}
     return row
 
 

@@ -29,6 +29,14 @@ def cells(path, delimiter=","):
         return list(csv.reader(file, delimiter=delimiter))
 
 
+def test_several_labels_have_a_column_of_1_and_0_each(tmp_path):
+    scores = {"x": 0.75, "y": 0.25}
+    answers = [{"id": n, "label": label, "scores": scores} for n, label in enumerate([["x"], None])]
+    heads, first, silent = cells(written(answers, tmp_path / "a.csv"))
+    assert heads == ["id", "label", "label.x", "label.y", "scores.x", "scores.y"]
+    assert (first[1:4], silent[1:4]) == (['["x"]', "1", "0"], [""] * 3)
+
+
 @pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ","), ("a.TSV", "\t")])
 def test_csv_has_a_column_for_each_class_and_for_the_score_of_the_label(tmp_path, name, delimiter):
     assert cells(written(CLASSES, tmp_path / name), delimiter) == [
