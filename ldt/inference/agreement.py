@@ -17,7 +17,10 @@ DOCUMENTS = 200  # at most, that are answered in both
 NUMBERS = 0.01  # of a number, the share by which another one is still the same answer
 # Keys that only say how sure an answer is, what else it could be and what it rests on.
 _BESIDE = frozenset(
-    ("score", "n_best", "best", "best_passage", "null", "why", "passages", "chunks", "faithfulness")
+    (
+        *("score", "n_best", "best", "best_start", "best_end", "best_passage", "null", "why"),
+        *("passages", "chunks", "faithfulness"),
+    )
 )
 _PLACE = frozenset(("start", "end", "offsets"))  # without an answer, of what it would be
 _Answer = dict[str, Any]

@@ -32,11 +32,11 @@ def entities(answer: Answer, given: Parameters) -> list[dict[str, Any]]:
 def spans(answer: Answer, given: Parameters) -> Any:
     """One span, or several of them where more than one is asked for."""
     nothing = {"answer": "", "score": answer.get("no_answer", 0.0), "start": 0, "end": 0}
+    best = {name: answer.get(f"best_{name}", answer[name]) for name in ("start", "end")}
+    best |= {"answer": answer.get("best", answer["answer"])}
     found = [
         {name: each[name] for name in nothing}
-        for each in answer.get(
-            "n_best", [answer | {"answer": answer.get("best", answer["answer"])}]
-        )
+        for each in answer.get("n_best", [answer | best])
         if each["start"] is not None
     ]
     if not answer["answer"] and given.handle_impossible_answer is not False:

@@ -57,7 +57,7 @@ class Squad(SpanTask, Calibrated):
     fields: ClassVar[tuple[str, ...]] = ("question", "answers")
     answer_keys: ClassVar[tuple[str, ...]] = (
         *SpanTask.answer_keys,
-        "best",
+        *("best", "best_start", "best_end"),
         "no_answer",
         "null",
     )
@@ -182,7 +182,8 @@ class Squad(SpanTask, Calibrated):
 
         With ``n_best`` also the logits of no answer, ``null``. Of a model that knows questions
         without an answer also the probability of that, ``no_answer``; where the answer is "",
-        score, start and end are of the span that it would be, which is ``best``.
+        start and end are None, and score is of the span that it would be: ``best``, from
+        ``best_start`` to ``best_end``.
         """
         spans = self.best(outputs, features)
         answer = self.answer(spans, context_of(features[0]["context"]))
@@ -193,13 +194,14 @@ class Squad(SpanTask, Calibrated):
         threshold = config.no_answer_threshold
         if threshold is not None:
             answer |= {"best": answer["answer"], "no_answer": 1.0}
+            answer |= {f"best_{place}": answer[place] for place in ("start", "end")}
             if spans:
                 logit, calibrator = sum(null) - spans[0].logit, self.policy(config).calibrator
                 answer["no_answer"] = (
                     calibrator.apply(np.array([[logit]])).item() if calibrator else logistic(logit)
                 )
             if answer["no_answer"] > threshold:
-                answer["answer"] = ""
+                answer |= {"answer": "", "start": None, "end": None}
         return answer | features[0]["flags"]
 
     def policy_of(self, facts: dict[str, Any], config) -> Policy:

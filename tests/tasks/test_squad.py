@@ -316,7 +316,9 @@ def test_a_model_that_always_answers_answers():
 def test_the_probability_of_no_answer_decides(windows, answer, doubt):
     found = decide(MAYBE, windows)
     assert found["answer"] == answer
-    assert found["best"] == "York Bath Hull Deal"[found["start"] : found["end"]]
+    text, best = "York Bath Hull Deal", (found["best_start"], found["best_end"])
+    assert found["best"] == text[slice(*best)]
+    assert (found["start"], found["end"]) == (best if answer else (None, None))
     assert found["no_answer"] == pytest.approx(1 / (1 + math.exp(min(-doubt, 700))))
     assert json.loads(json.dumps(found)) == found
 
@@ -349,7 +351,8 @@ def test_an_empty_document_has_no_answer(tiny):
     nothing = {"answer": "", "score": None, "start": None, "end": None, "empty": True}
     assert Squad().decode(outputs, ALWAYS, item, [feature]) == nothing
     found = Squad().decode(outputs, MAYBE, item, [feature])
-    assert found == nothing | {"best": "", "no_answer": 1.0}
+    best = {"best": "", "best_start": None, "best_end": None}
+    assert found == nothing | best | {"no_answer": 1.0}
 
 
 def test_questions_with_an_answer_are_scored_by_the_rules_of_squad_1():
