@@ -402,5 +402,7 @@ def _log_summary(counts: Counts, rejects: Rejects, max_length: int) -> None:
     if rejects.count:
         parts.append(f"{plural(rejects.count, 'record')} rejected, see {rejects.path}")
     log.info("%s", "; ".join(parts))
+    if not counts.documents and not counts.resumed and not rejects.count:
+        log.warning("no documents in the input, so no answers")
     if doubt := wordless(counts.wordless, counts.documents):
         log.warning("%s", doubt)
