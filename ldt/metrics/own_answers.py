@@ -74,7 +74,7 @@ def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) ->
         if scores is not None:
             found |= _macro(scores, right, weights * ranked)
         found |= _means_of(each, weights, scored)
-        return found | _answered(found, weights, answered, known)
+        return _answered(found, weights, answered, known)
 
     metrics = defined(figures, np.ones((1, len(judged))))
     rows = classification.class_rows(right, predicted, names)
@@ -94,7 +94,7 @@ def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) ->
             curves["reliability"] = _reliability(*told)
     result = _result("classification", judged, metrics, figures=figures)
     result.curves = curves
-    result.shown = tuple(metrics)[:2]
+    result.shown = (next(iter(metrics)), "macro_f1")
     counts = classification.confusion(right, predicted, several=several)
     table = _confusion_of_each if several else _confusion
     result.tables = {"classes": rows, "confusion": table(counts, names)}
@@ -151,7 +151,7 @@ def choices(judged: Sequence[Judged]) -> Result:
     def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
         found = {"accuracy": 100 * (weights @ right) / weights.sum(1)}
         found |= _means_of(each, weights, scored)
-        return found | _answered(found, weights, answered, known)
+        return _answered(found, weights, answered, known)
 
     metrics = defined(figures, np.ones((1, len(judged))))
     result = _result("multiple_choice", judged, metrics, figures=figures)
@@ -161,7 +161,7 @@ def choices(judged: Sequence[Judged]) -> Result:
         result.curves["reliability"] = _reliability(*told)
     loss = np.zeros(len(judged))
     loss[scored] = each.get("nll", loss)[scored]
-    wrong = ~right
+    wrong = answered & ~right
     result.tables["worst"] = [
         _row(judged[n], judged[n].gold, _chosen(judged[n], "choice")) for n in _largest(loss, wrong)
     ]
@@ -297,13 +297,15 @@ def _macro(scores: np.ndarray, right: np.ndarray, weights: np.ndarray) -> dict[s
 
 
 def _answered(found: Mapping[str, np.ndarray], weights, answered, known) -> dict[str, np.ndarray]:
-    """Where answers are silent: the share that is not, and how much of it is right."""
+    """The figures, where answers are silent with the share that is not, and how much of it is
+    right, beside the share of all."""
     if answered[known].all():
-        return {}
+        return dict(found)
     name = next(iter(found))  # accuracy, or exact_match
     share = weights @ answered / weights.sum(1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return {"coverage": 100 * share, f"answered_{name}": found[name] / share}
+        beside = {f"answered_{name}": found[name] / share, "coverage": 100 * share}
+    return {name: found[name], **beside, **found}
 
 
 def _reliability(probabilities: np.ndarray, right: np.ndarray) -> Rows:
@@ -337,7 +339,7 @@ def _confusion_of_each(counts: np.ndarray, names: Sequence[str]) -> Rows:
 
 def _worst_classes(judged, right, predicted, answered, scored, each) -> Rows:
     """The errors of which a model was surest: those of the highest nll, or of the file's order."""
-    wrong = ~((right == predicted).all(1) & answered)
+    wrong = answered & ~(right == predicted).all(1)
     loss = each.get("nll", np.zeros(len(judged)))
     rows = []
     for n in _largest(loss, wrong):

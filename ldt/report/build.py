@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from ldt.errors import plural
 from ldt.metrics.baseline import Baseline, is_better
-from ldt.metrics.numbers import metric_text
+from ldt.metrics.meanings import HEADLINES, LOWER_IS_BETTER, meaning
+from ldt.metrics.numbers import columns, metric_text
 from ldt.metrics.result import Result
 from ldt.report import curves
-from ldt.report.model import Figure, Report, Rows
+from ldt.report.model import MISSING, SILENT, Figure, Report, Rows
+from ldt.tasks.decisions import in_words
 
 if TYPE_CHECKING:
     from ldt.report.subject import Run, Subject
-
-LOWER_IS_BETTER = frozenset(["mse", "mae", "brier", "nll", "ece", "loss", "perplexity"])
 
 
 def report(subject: Subject) -> Report:
@@ -39,6 +40,7 @@ def report(subject: Subject) -> Report:
         sentence=_sentence(subject, figures, lower),
         facts=_facts(subject),
         figures=figures,
+        meanings=_meanings(subject, figures, tables),
         scale=result.scale if result else "0 to 100",
         charts=charts,
         tables=tables,
@@ -53,10 +55,11 @@ def _metric(run: Run) -> str | None:
 
 
 def _of_result(result: Result, subject: Subject) -> list[Figure]:
-    """The metrics that are no counts; first the one that the run goes by."""
+    """The metrics that are no counts; first the one that the run goes by, or trainings do."""
     run = subject.run
     names = [name for name, value in result.metrics.items() if isinstance(value, float)]
-    wanted = run and _metric(run)
+    usual = next((name for name in HEADLINES if name in names), None)
+    wanted = _metric(run) if run else usual
     names.sort(key=lambda name: name != wanted)
     baselines = result.baselines
     if run and subject.evaluated:
@@ -117,6 +120,18 @@ def _kept_reliability(run: Run) -> list[curves.Chart]:
     return curves.reliability(calibration.get("reliability") or ())
 
 
+def _meanings(
+    subject: Subject, figures: Sequence[Figure], tables: Sequence[Rows]
+) -> dict[str, str]:
+    """The meaning of each figure, column of a table and column of the documents, where known."""
+    names = [figure.name for figure in figures]
+    names += [name for table in tables for name in columns(table.rows)]
+    names += ["Confidence"] * any(each.confidence is not None for each in subject.documents)
+    names += ["Doubt"] * any(each.doubt is not None for each in subject.documents)
+    lines = {name: meaning(name) for name in names}
+    return {name: line for name, line in lines.items() if line}
+
+
 def _tables(result: Result) -> list[Rows]:
     """The tables of a result, and its subsets; what the documents or a chart show is left out."""
     tables = []
@@ -154,6 +169,7 @@ def _facts(subject: Subject) -> dict[str, str]:
     else:
         step = max((row.get("step", 0) for row in run.log), default=0)
         facts["training"] = f"not finished, at step {step:,}"
+    facts["decides by"] = in_words(run.decisions)
     versions = results.get("versions", {})
     facts["versions"] = ", ".join(f"{name} {value}" for name, value in versions.items())
     return {name: value for name, value in facts.items() if value}
@@ -184,9 +200,13 @@ def _sentence(subject: Subject, figures: Sequence[Figure], lower: Set[str]) -> s
         return f"{plural(len(documents), 'answer')}; without gold nothing tells how many are right."
     parts = []
     known = [each.right for each in documents if each.right is not None]
-    if result and known:
-        share = f"{sum(known):,} of {plural(len(known), result.noun)}"
-        parts.append(f"{share} {'is' if len(known) == 1 else 'are'} answered rightly.")
+    silent = Counter(each.unanswered for each in documents if each.unanswered)
+    if result and (known or silent):
+        are = "is" if len(known) == 1 else "are"
+        share = f"{sum(known):,} of {plural(len(known), f'answered {result.noun}')} {are} right"
+        rest = "".join(f"; {silent[why]:,} {why}" for why in (SILENT, MISSING) if silent[why])
+        whole = f"{sum(known):,} of {plural(len(known), result.noun)} {are} answered rightly"
+        parts.append(f"{share}{rest}." if silent else f"{whole}.")
     main = figures[0]
     value = metric_text(main.name, main.value)
     told = f"Its {main.name} is {value}"

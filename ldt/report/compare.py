@@ -268,7 +268,7 @@ def _changes(before: Sequence[Document], after: Sequence[Document], ids: set[str
             continue
         metric, scores = _score(old, new)
         apart = scores[1] - scores[0]
-        if _state(old) == _state(new) and abs(apart) < ROUNDING:
+        if old.verdict == new.verdict and abs(apart) < ROUNDING:
             continue
         change = Change(
             old.id, old.where, _named(old, new), metric, apart, old.gold, old.answer, new.answer
@@ -294,16 +294,10 @@ def _belief(document: Document) -> float:
 
 
 def _named(old: Document, new: Document) -> str:
-    """The change in words."""
-    before, after = _state(old), _state(new)
-    return "score" if None in (before, after) or before == after else f"{before} to {after}"
-
-
-def _state(document: Document) -> str | None:
-    """Whether an answer is right, wrong or was not given; None where that is a matter of degree."""
-    if document.right is None:
-        return None
-    return "right" if document.right else "no answer" if document.answer is None else "wrong"
+    """What changed, in words."""
+    if old.verdict is None or new.verdict is None or old.verdict == new.verdict:
+        return "score"
+    return f"{old.verdict} to {new.verdict}"
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ldt.metrics.classification import indicators, several
 from ldt.metrics.label_doubt import doubts, doubts_of_each
 from ldt.metrics.result import Item, Result, count_words
 from ldt.report import scores
-from ldt.report.model import Document
+from ldt.report.model import MISSING, SILENT, Document
 from ldt.report.scores import Read
 from ldt.report.views import view
 from ldt.tasks.base import ANSWER_KEYS, Task
@@ -131,13 +131,14 @@ def _with_text(example: Example, texts: Examples, documents: Names) -> Example:
 
 
 def _document(
-    task: Task, data, read: Read, items: Mapping[str, Item], doubt: float | None
+    task: Task, data, read: Read, items: Mapping[str, Item], doubt: tuple[float, str] | None
 ) -> Document:
     example, answer = read.example, read.answer
     seen = view(task, data, example, answer, read.right)
     right, its_scores = None, dict[str, float]()
     if read.right is not None:
         right, its_scores = scores.of_document(task, data, read, items.get(str(example.id)))
+    unanswered = _unanswered(answer)
     return Document(
         id=str(example.id),
         where=example.where,
@@ -145,14 +146,25 @@ def _document(
         asks=seen.asks,
         gold=seen.gold,
         answer=seen.answer,
-        right=right,
+        right=None if unanswered else right,
         scores=its_scores,
         confidence=None if answer is None else _confidence(answer.fields),
         words=None if seen.text is None else count_words(seen.text),
         marks=seen.marks,
-        doubt=doubt,
+        doubt=doubt and doubt[0],
+        doubted=doubt[1] if doubt else "",
+        unanswered=unanswered,
         notes=_notes(answer),
     )
+
+
+def _unanswered(answer: Example | None) -> str:
+    """Why nothing is said of a document; "" where something is."""
+    if answer is None:
+        return MISSING
+    fields = answer.fields
+    silent = fields.get("abstained") or None in (fields.get("label", 0), fields.get("choice", 0))
+    return SILENT if silent else ""
 
 
 def _confidence(answer: Mapping[str, Any]) -> float | None:
@@ -192,9 +204,10 @@ def _notes(answer: Example | None) -> list[str]:
     return notes
 
 
-def _doubts(task: Task, read: Sequence[Read]) -> list[float | None]:
-    """How doubtful each gold label is; None of one that is not, and without probabilities."""
-    found: list[float | None] = [None] * len(read)
+def _doubts(task: Task, read: Sequence[Read]) -> list[tuple[float, str] | None]:
+    """How doubtful each gold label is, of several with the most doubtful one; None of one that is
+    not, and without probabilities."""
+    found: list[tuple[float, str] | None] = [None] * len(read)
     if task.name not in ("classification", "evidence_classification"):
         return found
     golds = [each.right["label"] if isinstance(each.right, dict) else each.right for each in read]
@@ -214,13 +227,18 @@ def _doubts(task: Task, read: Sequence[Read]) -> list[float | None]:
     several_each = isinstance(right[0], list)
     if probabilities.min() < 0 or probabilities.max() > 1:
         return found
+    doubted = [""] * len(known)
     if several_each:
-        each_class = doubts_of_each(probabilities, table)
-        values = np.where(np.isnan(each_class), -1, each_class).max(1, initial=-1)
+        each_class = np.nan_to_num(doubts_of_each(probabilities, table), nan=-1)
+        values, places = each_class.max(1), each_class.argmax(1).tolist()
+        doubted = [
+            f"{names[place]!r} {'given' if there[place] else 'missing'}"
+            for place, there in zip(places, table, strict=True)
+        ]
     elif (abs(probabilities.sum(1) - 1) <= SUM).all():
         values = np.nan_to_num(doubts(probabilities, table.argmax(1)), nan=-1)
     else:
         return found
-    for number, value in zip(known, values.tolist(), strict=True):
-        found[number] = value if value >= 0 else None
+    for number, value, label in zip(known, values.tolist(), doubted, strict=True):
+        found[number] = (value, label) if value >= 0 else None
     return found

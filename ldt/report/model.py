@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 GOLD, ANSWER, PASSAGE = "gold", "answer", "passage"  # whose characters a mark is
 
 
+SILENT, MISSING = "left to a person", "without an answer"
+
+
 @dataclass(frozen=True, order=True)
 class Mark:
     """Characters of a text, and what they are.
@@ -33,13 +36,15 @@ class Document:
         text: None where the report was given none.
         asks: further texts that belong to it, by name: question, hypothesis, candidates.
         gold, answer: as they are read by a person; None where there is none.
-        right: None where that is not known, or is a matter of degree.
+        right: None where that is not known, is a matter of degree, or there is no answer.
         scores: of this document by the names of the metrics, from 0 to 1.
         confidence: probability of the answer.
         words: of the text; None where that is not known.
         marks: in the order of their places.
         doubt: how sure the model is that the gold label is wrong, from 0 to 1; None for no doubt.
         notes: what is odd about it, such as that it was not read to its end.
+        doubted: of several labels the doubtful one, and whether it is there; "" of one label.
+        unanswered: `SILENT` or `MISSING`; "" of a document that has an answer.
     """
 
     id: str
@@ -55,6 +60,15 @@ class Document:
     marks: Sequence[Mark] = ()
     doubt: float | None = None
     notes: Sequence[str] = ()
+    doubted: str = ""
+    unanswered: str = ""
+
+    @property
+    def verdict(self) -> str | None:
+        """``right``, ``wrong`` or ``no answer``; None where that is not known, or of degree."""
+        if self.unanswered:
+            return "no answer"
+        return None if self.right is None else "right" if self.right else "wrong"
 
 
 @dataclass(frozen=True)
@@ -132,6 +146,7 @@ class Report:
         charts, tables: in the order of the page.
         documents: in the order of their file.
         warnings: what is odd about the answers as a whole.
+        meanings: a line for each name of a figure or column.
     """
 
     title: str
@@ -143,3 +158,4 @@ class Report:
     tables: Sequence[Rows] = ()
     documents: Sequence[Document] = ()
     warnings: Sequence[str] = ()
+    meanings: dict[str, str] = field(default_factory=dict)

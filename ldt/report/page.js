@@ -27,7 +27,8 @@
   const hidden = (text) => make("span", { class: "hidden" }, text);
 
   // -- The table -----------------------------------------------------------------------------------
-  const verdict = (each) => ({ true: "right", false: "wrong" })[each.right];
+  const verdict = (each) => each.verdict;
+  const judgement = (word) => make("span", { class: `verdict ${word.replace(" ", "-")}` }, word);
   const columns = [
     { name: "No.", value: (each) => each.place + 1, number: true },
     { name: "Document", value: (each) => each.id, head: true },
@@ -48,8 +49,9 @@
   const collator = new Intl.Collator("en", { numeric: true });
   const filters = [
     { name: "All", test: () => true },
-    { name: "Right", test: (each) => each.right === true },
-    { name: "Wrong", test: (each) => each.right === false },
+    { name: "Right", test: (each) => each.verdict === "right" },
+    { name: "Wrong", test: (each) => each.verdict === "wrong" },
+    { name: "No answer", test: (each) => each.verdict === "no answer" },
     { name: "Doubtful", test: (each) => known(each.doubt) },
     { name: "With notes", test: (each) => each.notes.length > 0 },
   ];
@@ -83,7 +85,7 @@
       return make("th", { scope: "row" }, link);
     }
     if (!known(value)) return make("td", { class: column.number && "number" }, "–");
-    if (column.verdict) return make("td", {}, make("span", { class: `verdict ${value}` }, value));
+    if (column.verdict) return make("td", {}, judgement(value));
     if (column.number) return make("td", { class: "number" }, column.text ? column.text(value) : String(value));
     return make("td", {}, make("div", { class: "brief" }, outside(value)));
   }
@@ -254,7 +256,7 @@
     const beside = [["Gold", texts.gold, ""], ["Answer", texts.answer, verdict(each)]];
     return make("div", { class: "pair" }, ...beside.filter(([, text]) => known(text)).map(([name, text, judged]) =>
       make("div", { class: `side ${name.toLowerCase()}` },
-        make("h4", {}, make("span", {}, name), judged ? make("span", { class: `verdict ${judged}` }, judged) : null),
+        make("h4", {}, make("span", {}, name), judged ? judgement(judged) : null),
         make("div", { class: "value", dir: "auto", lang: "" }, text || "(empty)"))));
   }
 

@@ -190,7 +190,10 @@ def _lists(documents: Sequence[Document]) -> list[_List]:
     found = []
     wrong = [(i, each) for i, each in enumerate(documents, 1) if each.right is False]
     # Where right is a matter of degree, the worst are those of the lowest score.
-    scored = [(i, each) for i, each in enumerate(documents, 1) if each.scores]
+    scored = [
+        (i, each) for i, each in enumerate(documents, 1) if each.scores and each.right is None
+    ]
+    scored = [(i, each) for i, each in scored if not each.unanswered]
     if any(each.confidence is not None for _, each in wrong):
         about, head = "Wrong answers, those the model was most sure of first.", "Confidence"
         wrong.sort(key=lambda pair: -(pair[1].confidence or 0))
@@ -207,7 +210,10 @@ def _lists(documents: Sequence[Document]) -> list[_List]:
     doubtful = [(i, each) for i, each in enumerate(documents, 1) if each.doubt is not None]
     if doubtful:
         doubtful.sort(key=lambda pair: -(pair[1].doubt or 0))
-        rows = [_Listed(i, each, _percent(each.doubt)) for i, each in doubtful[:LISTED]]
+        rows = [
+            _Listed(i, each, " ".join([_percent(each.doubt), each.doubted]).strip())
+            for i, each in doubtful[:LISTED]
+        ]
         about = (
             "Gold labels that the model denies: where it is right, the label is wrong. Order by "
             "confident learning (Northcutt et al. 2021, arXiv:1911.00068)."
@@ -233,7 +239,7 @@ def _rows(documents: Sequence[Document]) -> dict[str, Any]:
             "where": visible(cut(each.where, 2 * SHORT)),
             "gold": _short(each.gold),
             "answer": _short(each.answer),
-            "right": each.right,
+            "verdict": each.verdict,
             "confidence": _rounded(each.confidence),
             "words": each.words,
             "doubt": _rounded(each.doubt),

@@ -151,8 +151,12 @@ def _labels(right: Any, answer: Example | None) -> dict[str, float]:
     if isinstance(right, float):
         return {}
     label = answer and answer.fields.get("label")
-    same = label is not None and {*several(right)} == {*map(str, several(label))}
-    return {"exact_match" if isinstance(right, list) else "accuracy": float(same)}
+    given = None if label is None else {*map(str, several(label))}
+    same = float(given == {*several(right)})
+    if not isinstance(right, list):
+        return {"accuracy": same}
+    shared, both = len({*right} & (given or set())), len({*right}) + len(given or ())
+    return {"exact_match": same, "f1": 2 * shared / both if both else same}
 
 
 def _entities(right: Any, answer: Example | None, text: str | None) -> dict[str, float]:

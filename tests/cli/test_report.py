@@ -34,8 +34,8 @@ def test_answers_and_gold_make_a_page_beside_the_answers(ldt, tmp_path):
     code, out, err = ldt("pred.jsonl", *OWN)
     assert (code, out) == (
         0,
-        "pred.html\n2 of 4 documents are answered rightly. Its accuracy is 50.00; always 'x': "
-        "50.00 without reading, so the model is no better than that.\n",
+        "pred.html\n2 of 4 documents are answered rightly. Its macro_f1 is 22.22; always 'x': "
+        "22.22 without reading, so the model is no better than that.\n",
     )
     assert err == "warning: no better than always 'x': accuracy 50.00\n"
     page = (tmp_path / "pred.html").read_text("utf-8")

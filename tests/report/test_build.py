@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from ldt.metrics.baseline import Baseline
 from ldt.metrics.own_answers import Judged
 from ldt.metrics.result import Item, Result
 from ldt.report import build, curves, subject
-from ldt.report.model import Document, Matrix
+from ldt.report.model import MISSING, SILENT, Document, Matrix
 from ldt.report.subject import Subject
 
 RECIPE = """\
@@ -85,12 +86,38 @@ def charts(found):
 
 def test_the_sentence_says_how_many_are_right_and_whether_reading_was_of_use():
     subject = answered(["a"] * 30 + ["b"] * 30, ["a"] * 29 + ["b"] * 31)
-    subject.result.baselines = {"accuracy": Baseline("always 'a'", 50.0)}
-    low, high = subject.result.intervals["accuracy"]
+    subject.result.baselines = {"macro_f1": Baseline("always 'a'", 33.33)}
+    low, high = subject.result.intervals["macro_f1"]
     assert build.report(subject).sentence == (
-        f"59 of 60 documents are answered rightly. Its accuracy is 98.33 (95 % interval "
-        f"{low:.2f} to {high:.2f}); always 'a': 50.00 without reading, so the "
+        f"59 of 60 documents are answered rightly. Its macro_f1 is 98.33 (95 % interval "
+        f"{low:.2f} to {high:.2f}); always 'a': 33.33 without reading, so the "
         "model is better than that."
+    )
+
+
+def test_no_answer_is_neither_right_nor_wrong_and_figures_have_a_meaning():
+    subject = answered(list("aabb"), ["a", "b", "b", "b"])
+    why = SILENT, MISSING
+    documents = [
+        replace(each, right=None, unanswered=reason)
+        for each, reason in zip(subject.documents, why, strict=False)
+    ]
+    found = build.report(replace(subject, documents=[*documents, *subject.documents[2:]]))
+    words = "2 of 2 answered documents are right; 1 left to a person; 1 without an answer. Its"
+    assert found.sentence.startswith(words)
+    assert found.figures[0].name == "macro_f1"  # as of a run that went by it
+    for figure in found.figures:
+        assert found.meanings[figure.name].endswith("higher is better")
+    assert found.meanings["support"]
+
+
+def test_what_a_run_decides_by_is_told(folder):
+    measured = {"documents": 9, "source": "held.jsonl", "threshold_target": "recall>=0.9"}
+    decisions = {"thresholds": {"a": 0.25}, "measured": measured}
+    (folder / "config.json").write_text(json.dumps({"decisions": decisions}))
+    told = build.report(Subject("r", subject.read(folder))).facts["decides by"]
+    assert (
+        told == "thresholds of 1 class tuned for recall>=0.9; chosen on 9 documents of held.jsonl"
     )
 
 

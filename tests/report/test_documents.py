@@ -73,7 +73,8 @@ def test_classes_have_what_a_reader_wants_to_know(files):
         doubt=None,
         notes=[],
     )
-    assert (documents[1].answer, documents[1].right, documents[1].confidence) == (None, False, 0.6)
+    assert (documents[1].answer, documents[1].verdict) == (None, "no answer")
+    assert (documents[1].right, documents[1].confidence) == (None, 0.6)
     assert documents[1].notes == ["no answer was given: confidence 0.6"]
     assert documents[2].notes == ["not read to its end, 1,200 tokens left out"]
 
@@ -92,6 +93,8 @@ def test_several_classes_none_and_numbers(files):
         0.625,
     )
     assert (second.gold, second.answer, second.right) == ("no class", "a", False)
+    assert second.scores == {"exact_match": 0, "f1": 0}  # and of a part of the labels a part
+    assert (first.doubted, second.doubted) == ("", "")
     gold = [{"text": "x", "label": 0.5}, {"text": "y", "label": 2.25}]
     answers = [{"id": n, "label": 1.5, "scores": {"label": 1.5}} for n in (1, 2)]
     _, (first, second) = files(gold, answers, format="regression")
@@ -122,7 +125,7 @@ def test_labels_alone_are_gold_beside_documents(files):
     )
     assert [(each.text, each.gold) for each in documents] == [(TEXT, "a"), ("its own", "b")]
     assert documents[1].notes == ["no answer in the file"]
-    assert (documents[1].answer, documents[1].right) == (None, False)
+    assert (documents[1].answer, documents[1].verdict) == (None, "no answer")
 
 
 def test_entities_are_marked_in_texts_and_in_words(files):
