@@ -182,13 +182,13 @@ def not_utf8(
         encoding: what `data.encoding` asks for; none where there is no such option.
     """
     place = offset + error.start
-    byte = f"byte 0x{raw[error.start]:02x} at byte offset {place:,} of the file"
+    byte = f"0x{raw[error.start]:02x} at byte offset {place:,} of the file"
     if encoding is None:
-        return f"not UTF-8: {byte}; iconv -f CP1252 -t UTF-8 FILE converts what Excel writes"
+        return f"not UTF-8: byte {byte}; iconv -f CP1252 -t UTF-8 FILE converts what Excel writes"
     if encoding != "utf-8":
-        return f"not {encoding}: {byte}; data.encoding names another"
+        return f"not {encoding}: byte {byte}; data.encoding names another"
     return (
-        f"not UTF-8: {byte}; data.encoding=cp1252 (ldt predict: --encoding cp1252) reads what "
+        f"not UTF-8: byte {byte}; data.encoding=cp1252 (ldt predict: --encoding cp1252) reads what "
         "Excel writes"
     )
 

@@ -287,8 +287,8 @@ def _check_data(data, task, problems):
     why = unread(data.format) if problems.clean(("data", "format")) else {}
     if task is not None:
         keys = "label", "label_separator"
-        unlabelled = {*keys} - set(getattr(task, "label_keys", keys))
-        why |= dict.fromkeys(unlabelled, f"{task.name} has no labels of this kind")
+        if unlabelled := {*keys} - set(getattr(task, "label_keys", keys)):
+            why |= dict.fromkeys(unlabelled, f"{task.name} has no labels of this kind")
         if not (data.text_files or getattr(task, "reads_files", True)):
             why["evidence"] = "data.text_files names no field of names of files"
     for key in sorted(named & why.keys()):
