@@ -18,7 +18,7 @@ from ldt.data.collate import Collator
 from ldt.data.features import Items
 from ldt.data.labels import MULTI, SINGLE
 from ldt.errors import UserError, listed
-from ldt.files import remove, write_whole
+from ldt.files import remove, remove_leftovers, write_whole
 from ldt.metrics.baseline import Baselines
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.recipe.problems import explain
@@ -261,6 +261,7 @@ def _restore(run: Path, versions: list[dict[str, str]]) -> None:
 
 def _complete(run: Path) -> None:
     """Undo a change that a killed process left half-done: its config was not replaced yet."""
+    remove_leftovers(run)
     versions = _versions(run)
     if versions and versions[-1][CONFIG] == _text(run / CONFIG):
         _restore(run, versions)

@@ -264,7 +264,10 @@ def test_a_change_that_is_killed_is_undone_by_the_next(last, single, monkeypatch
         patch.setattr(deciding, "write_whole", killed)
         thresholds("--calibration", "temperature", code=130)
     assert Path("runs/r/config.json").read_bytes() == before["config.json"]
+    litter = Path("runs/r/config.json.tmp-1")
+    litter.write_text("{")
     thresholds("--undo", code=2)
+    assert not litter.exists()
     assert before == {name: Path("runs/r", name).read_bytes() for name in names}
 
 
