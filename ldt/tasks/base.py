@@ -267,8 +267,7 @@ class Task(AnyTask):
             self.gold(example, data, config)
 
     def strata(self, example: Example, data: "DataSection") -> Collection[Hashable]:
-        """The groups of an example whose shares a split of the training set keeps: its classes,
-        none where they cannot be read, of which others tell."""
+        """The groups of an example whose shares a split keeps: its classes that can be read."""
         try:
             names = self.classes(example, data)
         except DataError:
@@ -276,10 +275,8 @@ class Task(AnyTask):
         return [names] if isinstance(names, str) else names or []
 
     def unit(self, example: Example, data: "DataSection") -> Hashable:
-        """The group of an example that a split leaves together, as the questions on one text.
-
-        Here the example and its copies, so that none is evaluated on that was trained on.
-        """
+        """The group of an example that a split leaves together, as the questions on one text; here
+        the example and its copies, so that none is evaluated on that was trained on."""
         return fingerprint("\0".join(map(normalised, self.parts(example, data))))
 
     @abstractmethod
@@ -305,8 +302,7 @@ class Task(AnyTask):
         return None, []
 
     def beyond(self, features: Sequence[Feature]) -> tuple[str, int] | None:
-        """What keeps the right answer of a document from being learnt or given, by its labelled
-        features: a kind of `ldt.data.findings`, and the tokens of the answer; None for nothing."""
+        """A kind of `ldt.data.findings`, by which a right answer is not learnt, and its tokens."""
         return None
 
     def shuffle(
@@ -316,8 +312,7 @@ class Task(AnyTask):
         return example
 
     def meaning(self, config) -> str:
-        """A line that says how the labels of the training set are read, with the keys that would
-        have it otherwise; may be empty."""
+        """A line on how labels are read, with the keys that would have it otherwise, or none."""
         return ""
 
     def remarks(self, features: Iterable[Feature], left_out: int) -> list[str]:
