@@ -66,7 +66,7 @@ class Document:
     @property
     def verdict(self) -> str | None:
         """``right``, ``wrong`` or ``no answer``; None where that is not known, or of degree."""
-        if self.unanswered:
+        if self.unanswered or (self.right is False and self.answer is None):
             return "no answer"
         return None if self.right is None else "right" if self.right else "wrong"
 
