@@ -73,8 +73,7 @@ def test_classes_have_what_a_reader_wants_to_know(files):
         doubt=None,
         notes=[],
     )
-    assert (documents[1].answer, documents[1].verdict) == (None, "no answer")
-    assert (documents[1].right, documents[1].confidence) == (None, 0.6)
+    assert (documents[1].verdict, documents[1].confidence) == ("no answer", 0.6)
     assert documents[1].notes == ["no answer was given: confidence 0.6"]
     assert documents[2].notes == ["not read to its end, 1,200 tokens left out"]
 
@@ -86,15 +85,10 @@ def test_several_classes_none_and_numbers(files):
         {"id": 2, "label": ["a"], "scores": {"a": 0.5, "b": 0.25, "c": 0.25}},
     ]
     _, (first, second) = files(gold, answers, format="classification")
-    assert (first.gold, first.answer, first.right, first.confidence) == (
-        "a, b",
-        "b, a",
-        True,
-        0.625,
-    )
+    assert (first.gold, first.answer) == ("a, b", "b, a")
+    assert (first.right, first.confidence) == (True, 0.625)
     assert (second.gold, second.answer, second.right) == ("no class", "a", False)
     assert second.scores == {"exact_match": 0, "f1": 0}  # and of a part of the labels a part
-    assert (first.doubted, second.doubted) == ("", "")
     gold = [{"text": "x", "label": 0.5}, {"text": "y", "label": 2.25}]
     answers = [{"id": n, "label": 1.5, "scores": {"label": 1.5}} for n in (1, 2)]
     _, (first, second) = files(gold, answers, format="regression")
