@@ -133,15 +133,14 @@ def threads() -> dict[str, Any]:
     quota, (number, why) = limits.cpu_quota(), limits.threads()
     if number is not None:
         torch.set_num_threads(number)
-    found = {
+    found: dict[str, Any] = {
         "processors": os.cpu_count(),
         "usable": limits.usable_cores(),
         "quota": None if quota is None else round(quota, 2),
         "torch": torch.get_num_threads(),
         "limited by": why or None,
+        "busy": round(limits.load(), 1),
     }
-    with suppress(OSError, AttributeError):
-        found["busy"] = round(os.getloadavg()[0], 1)
     return found | {name: os.environ[name] for name in SWITCHES if name in os.environ}
 
 

@@ -60,11 +60,13 @@ def _of_threads(facts: dict[str, Any]) -> Iterator[Finding]:
         )
     elif granted < 1:
         yield Finding(f"{why}, less than a processor", "a larger one")
-    if facts.get("busy", 0) > facts["processors"] / 2:
+    if facts["busy"] > facts["processors"] / 2:
+        fits = max(1, int(granted - facts["busy"]))
+        fewer = f"LDT_THREADS={fits}, as threads wait for one another, or " if fits < taken else ""
         yield Finding(
             f"other programs are a load of {facts['busy']:g} on {facts['processors']} processors, "
             "so the figures of speed are too low",
-            "end them, or wait",
+            f"{fewer}end them, or wait",
         )
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from math import ceil
 from pathlib import Path, PurePosixPath
@@ -11,6 +12,7 @@ from typing import NamedTuple
 from ldt.errors import UserError
 
 ROOT = Path("/")
+VARIABLES = "LDT_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"  # by which users choose threads
 _NO_LIMIT = 1 << 60  # bytes; version 1 writes a number near 2 ** 63 where there is none
 
 
@@ -45,7 +47,7 @@ def threads(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> Threa
         if not re.fullmatch("0*[1-9][0-9]{0,5}", asked):
             raise UserError(f"LDT_THREADS={asked}: expected a whole number of threads, at least 1")
         return Threads(int(asked), "LDT_THREADS")
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    for name in VARIABLES[1:]:
         if environ.get(name):
             return Threads(None, name)
     quota, there, usable = cpu_quota(root), os.cpu_count() or 1, usable_cores()
@@ -85,6 +87,18 @@ def granted(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> int:
     if number is None and re.fullmatch("[1-9][0-9]{0,5}(,.*)?", set_ := environ.get(why, "")):
         number = int(set_.partition(",")[0])  # one a level of nested loops, of which there is one
     return number or len(_cores(root))
+
+
+def halves(number: int) -> list[int]:
+    """A number of threads, half of it, and so on down to one."""
+    return [number >> half for half in range(number.bit_length())]
+
+
+def load() -> float:
+    """Programs that computed or waited for it in the last minute; 0 where no system tells."""
+    with suppress(OSError, AttributeError):
+        return os.getloadavg()[0]
+    return 0.0
 
 
 def usable_cores() -> int:
