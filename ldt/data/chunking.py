@@ -11,7 +11,7 @@ import numpy as np
 
 from ldt.data.features import Feature
 from ldt.data.records import Example
-from ldt.data.sentences import bare
+from ldt.data.sentences import EDGES
 from ldt.data.tokenization import special_id
 from ldt.errors import DataError, RecipeError
 
@@ -104,7 +104,7 @@ def fit(
             f"data: max_length leaves {room} tokens for the document, stride is {data.stride}; "
             "it must be smaller"
         )
-    empty: dict[str, Any] = {} if text is None or bare(text) else {"empty": True}
+    empty: dict[str, Any] = {} if text is None or text.strip(EDGES) else {"empty": True}
     if length <= room:
         return [(0, length)], empty
     if data.overflow == "error":

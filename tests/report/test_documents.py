@@ -262,7 +262,7 @@ def test_facts_are_sentences_under_their_titles(files):
     text = document.text
     assert text == "T 😀\nOne. Two is far.\n\nU\nThree.\n\n"
     assert document.marks == [
-        mark(" Two is far.", GOLD, "evidence", text=text),
+        mark("Two is far.", GOLD, "evidence", text=text),
         mark("far", ANSWER, "answer", text=text),
         mark("Three.", ANSWER, "evidence", text=text),
     ]
