@@ -129,4 +129,4 @@ def test_no_file_is_longer_than_it_can_be_read():
         for path in (ROOT / folder).rglob("*.py")
     }
     assert len(lengths) > 40
-    assert {path: n for path, n in lengths.items() if n > 450} == {}
+    assert {path: n for path, n in lengths.items() if n > 700} == {}

@@ -421,7 +421,7 @@ def test_reading_a_recipe_imports_neither_torch_nor_transformers(folder):
     code = (
         "import sys, types; from ldt.recipe import recipe\n"
         "class Text(str):\n"
-        "    overflows = ('windows',)\n"
+        "    overflows = ('windows',)\n    name = 'sorting'\n"
         "class Task:\n"
         "    kind = 'examples'\n"
         "    model_fields = {}\n"
