@@ -88,6 +88,7 @@ def walks():
     demo, contracts = importlib.import_module("demo"), importlib.import_module("contracts")
     documents = contracts.contracts(range(8))
     home = Path.cwd()
+    os.environ["LDT_THREADS"] = "1"  # else the load of the machine decides what else is called
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:

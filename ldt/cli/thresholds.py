@@ -70,7 +70,7 @@ def thresholds(
         typer.Option("--yes", help="Keep a decision that leaves no answer without asking."),
     ] = False,
 ) -> None:
-    """Tune thresholds, calibration and abstention of a trained model.
+    """Tune thresholds, calibration and abstention of a run.
 
     Nothing is trained. They are chosen on labelled documents and kept in the folder of the run, for
     ldt predict; what no option names stays as it is, and --undo takes the last change back. The
