@@ -75,7 +75,7 @@ def prediction(answer: Mapping[str, Any]) -> tydiqa.Prediction:
     """An answer with its span in the unit of the golds (`Gold`)."""
     offsets = answer.get("offsets", {})
     span: Pair | None
-    if answer["start"] is None:  # yes, no, or not a word
+    if answer["best_start"] is None:  # yes, no, or not a word
         span = None
     elif "minimal_answer" in offsets:
         span = in_bytes(offsets)
@@ -83,7 +83,7 @@ def prediction(answer: Mapping[str, Any]) -> tydiqa.Prediction:
         places = offsets["short_answers"][0]
         span = places["start_token"], places["end_token"]
     else:
-        span = answer["start"], answer["end"]
+        span = answer["best_start"], answer["best_end"]
     scores = answer["passage_score"], answer["span_score"]
     return tydiqa.Prediction(answer["best_passage"], scores[0], span, scores[1], answer["yes_no"])
 

@@ -84,7 +84,7 @@ class PassageQA(SpanTask):
     outputs: ClassVar[tuple[str, ...]] = ("logits", "passage_logits", *SpanTask.outputs)
     answer_keys: ClassVar[tuple[str, ...]] = (
         *("passage", "passage_score", "answer", "start", "end", "span_score", "yes_no"),
-        *("best_passage", "best", "language", "offsets", "n_best"),
+        *("best_passage", "best", "best_start", "best_end", "language", "offsets", "n_best"),
     )
     new_tokens: ClassVar[tuple[str, ...]] = (*MARKERS.values(), PASSAGE_MARKER)
     layouts: ClassVar[Mapping[str, Writer]] = {"nq": nq.published, "tydiqa": tydiqa.published}
@@ -195,9 +195,10 @@ class PassageQA(SpanTask):
         """Return the passage and the answer with their scores, and the flags.
 
         ``passage``, number of a candidate; ``answer``, text, with ``start`` and ``end``, its
-        characters, or yes or no; ``yes_no``. Below the stored thresholds passage is None and
-        answer ""; what they would be is always ``best_passage`` and ``best``. Of documents in a
-        published layout also ``offsets``, which its writer needs, and their ``language``.
+        characters, or yes or no; ``yes_no``. Below the stored thresholds passage is None, and
+        answer "" without a place; what they would be is always ``best_passage``, and ``best`` from
+        ``best_start`` to ``best_end``. Of documents in a published layout also ``offsets``, which
+        its writer needs, and their ``language``.
         """
         context, layout = features[0]["context"], features[0]["layout"]
         chosen = self._passage(outputs, features)
@@ -220,10 +221,15 @@ class PassageQA(SpanTask):
             **{"passage": chosen.number, "passage_score": chosen.score},
             **{"span_score": score, "yes_no": yes_no},
             **{"best_passage": chosen.number, "best": answer["answer"]},
+            **{"best_start": answer["start"], "best_end": answer["end"]},
         }
-        for part, name, nothing in (("passage", "passage", None), ("span", "answer", "")):
+        refused: dict[str, dict[str, Any]] = {
+            "passage": {"passage": None},
+            "span": {"answer": "", "start": None, "end": None},
+        }
+        for part, nothing in refused.items():
             if answer[f"{part}_score"] < config.answer_thresholds.get(part, -np.inf):
-                answer[name] = nothing
+                answer |= nothing
         if layout:
             answer["offsets"] = OFFSETS[layout](example.fields, chosen.number, span)
         if layout == "tydiqa":

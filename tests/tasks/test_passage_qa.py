@@ -160,6 +160,8 @@ def test_stored_thresholds_leave_answers_out_and_keep_what_they_would_be(real):
         answer = decode(outputs, features, config=PretrainedConfig(answer_thresholds=thresholds))
         assert (answer["passage"], answer["answer"]) == (passage, words)
         assert (answer["best_passage"], answer["best"]) == (0, "red")
+        assert (answer["best_start"], answer["best_end"]) == (7, 10)
+        assert (answer["start"], answer["end"]) == ((7, 10) if words else (None, None))
     assert PassageQA().settle({"f1": 3.0, "passage_threshold": 1.5, "span_threshold": 2.0}) == {
         "answer_thresholds": {"passage": 1.5, "span": 2.0}
     }
@@ -175,7 +177,8 @@ def gold(*annotations):
 def answered(passage, score, span=None):
     start, end = span or (None, None)
     scores = {"passage_score": score, "span_score": score}
-    return scores | {"best_passage": passage, "start": start, "end": end, "yes_no": None}
+    place = {"best_passage": passage, "best_start": start, "best_end": end}
+    return scores | place | {"start": None, "end": None, "yes_no": None}
 
 
 def test_one_annotation_counts_as_two_and_thresholds_lie_between_two_scores():
