@@ -57,6 +57,16 @@ def export(
         str | None,
         typer.Option(metavar="FIELD", help="Field of the text; by default text or context."),
     ] = None,
+    text_files: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD", help="Field of names of text files, which are the texts."),
+    ] = None,
+    evidence: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder of those text files; by default that of the documents."
+        ),
+    ] = None,
     id: Annotated[
         str | None,
         typer.Option(metavar="FIELD", help="Field of a document that holds its id; by default id."),
@@ -92,6 +102,7 @@ def export(
         raise UserError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}")
     require_encoding(encoding)
     named = {"format": format, "text": text, "id": id, "encoding": encoding}
+    named |= {"text_files": text_files, "evidence": evidence}
     section = DataSection.model_validate(named)
     for path in label_tools.targets(output, to):
         new_file(path, overwrite)

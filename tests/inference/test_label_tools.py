@@ -100,6 +100,17 @@ def of_doccano():
     return list(read("out.json", DataSection.model_validate({"format": "doccano"})))
 
 
+@pytest.mark.parametrize("folder", [".", "texts"])
+def test_texts_of_a_table_are_in_the_files_that_it_names(export, tmp_path, folder):
+    (tmp_path / folder).mkdir(exist_ok=True)
+    for name, words in (("a.txt", TEXT), ("b.txt", PLAIN)):
+        (tmp_path / folder / name).write_text(words, encoding="utf-8", newline="")
+    (tmp_path / "docs.csv").write_text("id,file\na,a.txt\n7,b.txt\n")
+    options = ["--text-files", "file", *(["--evidence", folder] if folder != "." else [])]
+    assert export(TOKENS, "label-studio", *options, documents="docs.csv")[0] == 0
+    assert [task["data"]["text"] for task in value()] == [TEXT, PLAIN]
+
+
 @pytest.mark.parametrize(("tool", "back"), [("label-studio", accept), ("doccano", of_doccano)])
 def test_what_is_accepted_unchanged_comes_back_as_it_was(export, tool, back):
     assert export(TOKENS, tool)[0] == 0
