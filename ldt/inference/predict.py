@@ -306,7 +306,7 @@ def _made_by(
         "text field": recipe.data.text or recipe.task.document,
         "id field": recipe.data.id or "id",
         "format": recipe.data.format or "lines",
-        "encoding": recipe.data.encoding,
+        "encoding": getattr(recipe.data, "encoding", "utf-8"),
         "n best": recipe.task.model_dump().get("n_best", 1),
         **({} if precision == "auto" else {"precision": precision}),
         "--keep": ",".join(keep),
