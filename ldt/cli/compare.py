@@ -120,7 +120,7 @@ def show(made: "Comparison") -> None:
             console=stdout,
         )
     else:
-        say(f"no intervals: they take two {made.units} at least", console=stdout)
+        say(f"no intervals: they take two different {made.units} at least", console=stdout)
 
 
 def _fact(key: str, letters: list[str], values: list[str]) -> dict[str, str]:

@@ -234,7 +234,7 @@ def show(result: "Result") -> None:
             console=stdout,
         )
     else:
-        say(f"no intervals: they take two {result.units} at least", console=stdout)
+        say(f"no intervals: they take two different {result.units} at least", console=stdout)
     for heading, rows in result.tables.items():
         _rows(heading, rows)
     groups = results.by_length(result.items, result.derive, result.figures)

@@ -21,7 +21,7 @@ macro_roc_auc 50.00
 brier 0.7600
 nll 1.2629
 ece 0.3000
-no intervals: they take two documents at least
+no intervals: they take two different documents at least
 classes:
  class  precision  recall  f1     support  AP     AUC   
  x      50.00      100.00  66.67  2        50.00  50.00 

@@ -34,6 +34,15 @@ def test_each_text_file_of_a_folder_gets_an_answer(fine_tuned, tmp_path, log):
     assert alone["id"] == "b.txt"
 
 
+@pytest.mark.parametrize(
+    ("name", "content"), [("d.jsonl", ""), ("d.jsonl", "\n\n"), ("d.csv", "name,body.text\n")]
+)
+def test_an_input_without_documents_is_warned_of(fine_tuned, tmp_path, log, name, content):
+    (tmp_path / name).write_text(content)
+    assert answer(str(tmp_path / name), fine_tuned, tmp_path) == (0, [])
+    assert log.messages[-1] == "no documents in the input, so no answers"
+
+
 def test_a_text_file_is_text_whatever_the_training_read(fine_tuned, tmp_path):
     run = shutil.copytree(fine_tuned, tmp_path / "run")
     (run / "recipe.yaml").write_text(RECIPE.replace("text: body.text, id: name", "format: conll"))

@@ -310,7 +310,7 @@ def test_what_is_missing_or_swapped_is_one_line(ldt, format, gold, pred, code, l
 def test_what_is_not_known_is_told(ldt):
     out = ldt("wikihop")[1].splitlines()
     assert out[0] == "wikihop: 1 question, 1 predicted; figures from 0 to 100"
-    assert "no intervals: they take two questions at least" in out
+    assert "no intervals: they take two different questions at least" in out
     assert "words of the document: 0 to 249: 1 question, accuracy 100.00" in out
     assert "where the answer stands: not known; a wikihop file does not tell" in out
     out = ldt("triviaqa")[1].splitlines()

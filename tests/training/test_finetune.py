@@ -110,6 +110,23 @@ def test_a_model_that_is_no_better_than_the_most_frequent_class_is_warned_of(rec
     assert "**The model is no better than always 'no cap': macro_f1 46.15.**" in card
 
 
+@pytest.mark.parametrize("kept", [1, 2])  # one document; several of one class, or of none
+@pytest.mark.parametrize("label", ["classes", "several", "number"])
+def test_what_a_tiny_evaluation_set_leaves_undefined_is_null(recipe, label, kept):
+    documents("train.jsonl", 12, 0, label)
+    documents("dev.jsonl", 4, 1, label)
+    lines = Path("dev.jsonl").read_text().splitlines()[1::2]  # of the kind b
+    Path("dev.jsonl").write_text("\n".join(lines[:kept]) + "\n")
+    problem = "regression" if label == "number" else "null"
+    train(recipe("training.max_steps=1", f"task.problem={problem}"))
+    results = json.loads(Path("runs/r/metrics.json").read_text())
+    assert np.isfinite(list(results["metrics"].values())).all()
+    rows = {row["class"]: (row["recall"], row["support"]) for row in results["table"]}
+    missing = {"classes": ["a"], "several": ["a", "x"], "number": []}[label]
+    assert {name for name, row in rows.items() if row == (None, 0)} == set(missing)
+    assert "NaN" not in Path("runs/r/metrics.jsonl").read_text()
+
+
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_without_an_evaluation_set_that_is_said_before_the_first_step(recipe, capsys, dry_run):
     train(recipe("data.eval=null", "training.max_steps=1"), dry_run=dry_run)
