@@ -37,6 +37,16 @@ def test_the_delimiter_is_told_by_the_first_lines_and_logged(tmp_path, caplog, c
     assert said == ([f"{path}: cells are parted by {delimiter}"] * 4 if delimiter else [])
 
 
+def test_the_delimiter_of_a_file_that_is_read_twice_is_told_once(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "ldt")
+    for name in ("train.csv", "dev.csv"):
+        records(tmp_path / name, b"text;label\none;a\n")
+    for _ in range(2):
+        assert len(list(read(str(tmp_path / "train.csv"), DataSection()))) == 1
+    names = [record.getMessage().split(":")[0] for record in caplog.records]
+    assert names == [str(tmp_path / "train.csv"), str(tmp_path / "dev.csv")]
+
+
 def test_a_text_longer_than_a_cell_of_python_hides_no_delimiter(tmp_path):
     csv.field_size_limit(1 << 17)  # as a new process has it
     rows = f'text;label\n"{"a, b; " * 25_000}";a\n"c, d";b\n'.encode()
