@@ -96,13 +96,15 @@ def export(
     from ldt.data.formats import FORMATS
     from ldt.data.options import DataSection
     from ldt.inference import label_tools
-    from ldt.inference.options import require_encoding
+    from ldt.inference.options import check_reading, require_encoding
 
     if format is not None and format not in FORMATS:
         raise UserError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}")
     require_encoding(encoding)
     named = {"format": format, "text": text, "id": id, "encoding": encoding}
     named |= {"text_files": text_files, "evidence": evidence}
+    filed = text_files is not None or format == "triviaqa"
+    check_reading(documents or answers, filed=filed, **named)
     section = DataSection.model_validate(named)
     for path in label_tools.targets(output, to):
         new_file(path, overwrite)

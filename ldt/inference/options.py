@@ -44,22 +44,25 @@ def require_encoding(name: str) -> None:
         raise UserError(f"--encoding: {error}") from None
 
 
-def check_reading(source: str, format: str | None, **named: str | None) -> None:
+def check_reading(source: str, format: str | None, filed: bool, **named: str | None) -> None:
     """Refuse options of reading that files of a format have no use for.
 
     Args:
         source: the first of them.
         format: as it was asked for or seen.
+        filed: whether records name files that hold the documents.
         named: the options by the names of their keys.
 
     Raises:
         UserError: one is given.
     """
     format = format or (TEXT if is_text(source) else None)
-    why = unread(format)
+    why = ({} if filed else {"evidence": "records name no files of documents"}) | unread(format)
     for key, value in named.items():
         if value not in (None, "utf-8") and key in why:
-            raise UserError(f"--{key} {value}: not read, {why[key]}; leave it out")
+            raise UserError(
+                f"--{key.replace('_', '-')} {value}: not read, {why[key]}; leave it out"
+            )
 
 
 def check_runtime(runtime: str, precision: str) -> None:

@@ -166,7 +166,10 @@ def predict(
         # What is wrong with input and output is found before the model is loaded.
         format = format or layout_of_training(inputs, trained.data.format)
         named = {"id": id, "text": text, "encoding": encoding, "evidence": evidence}
-        options.check_reading(inputs[0], format, **named)
+        filed = getattr(trained.task, "reads_files", False) or getattr(
+            trained.data, "text_files", None
+        )
+        options.check_reading(inputs[0], format, bool(filed), **named)
         encoding = encoding or encoding_of_training(inputs, getattr(trained.data, "encoding", None))
         layout = published_layout(layout, output, trained.task, (format, trained.data.format))
         if layout and (classes := classes_of(folder)) is not None:

@@ -1,6 +1,7 @@
 """Answers for label tools, and back."""
 
 import json
+import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -109,6 +110,16 @@ def test_texts_of_a_table_are_in_the_files_that_it_names(export, tmp_path, folde
     options = ["--text-files", "file", *(["--evidence", folder] if folder != "." else [])]
     assert export(TOKENS, "label-studio", *options, documents="docs.csv")[0] == 0
     assert [task["data"]["text"] for task in value()] == [TEXT, PLAIN]
+
+
+@pytest.mark.parametrize(
+    "options", [["--evidence", "."], ["--format", "squad", "--id", "no"], ["--text-files", "no"]]
+)
+def test_options_that_nothing_is_read_by_are_refused(export, options):
+    code, said = export(TOKENS, "doccano", *options)
+    assert code in (2, 4)
+    assert options[-1] in said
+    assert not os.path.exists("out.json")
 
 
 @pytest.mark.parametrize(("tool", "back"), [("label-studio", accept), ("doccano", of_doccano)])

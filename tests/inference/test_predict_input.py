@@ -76,6 +76,7 @@ def test_the_encoding_is_that_of_the_training_but_for_what_shows_utf_8(fine_tune
         ("d.txt", "this party", {"id": "no"}, "--id no: not read, the name of a text file is "),
         ("d.txt", "this party", {"text": "no"}, "--text no: not read, a text file is all text; "),
         ("d.json", "{}", {"format": "squad", "id": "no"}, "--id no: not read, squad says which"),
+        ("d.jsonl", "{}", {"evidence": "x"}, "--evidence x: not read, records name no files of "),
         ("d.json", "{}", {"format": "nq", "evidence": "x"}, "--evidence x: not read, nq names no"),
     ],
 )
