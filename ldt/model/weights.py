@@ -60,8 +60,9 @@ class Unchanged:
     read. Files that are replaced, as ldt does, may be: what is mapped are the old ones."""
 
     def __init__(self, folder):
-        base = adapters.base_of(folder) if adapters.is_adapter(folder) else folder
-        self._files = {file: _stamp(file) for file in weight_files(base)}
+        while adapters.is_adapter(folder):  # whose base may be one again
+            folder = adapters.base_of(folder)
+        self._files = {file: _stamp(file) for file in weight_files(folder)}
 
     def check(self):
         """Raise a ModelError for a file that has another size or time than before."""

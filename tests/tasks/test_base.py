@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from ldt.data import tokenization
 from ldt.data.chunking import Segment, fit, join
 from ldt.data.records import Example, read
-from ldt.data.tokenization import special_id, tokenize
+from ldt.data.tokenization import add_tokens, special_id, tokenize
 from ldt.errors import DataError, ModelError, RecipeError
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import TASKS
@@ -148,8 +148,7 @@ def test_special_tokens_spelt_out_in_the_text_are_text(real):
 
 def test_special_tokens_of_a_task_spelt_out_in_the_text_are_text(shared_data):
     roberta = AutoTokenizer.from_pretrained(shared_data / "tokenizers" / "roberta-base")
-    roberta.add_special_tokens({"additional_special_tokens": ["[ent]"]})
-    ent = roberta.convert_tokens_to_ids("[ent]")
+    (ent,) = add_tokens(roberta, ["[ent]"])
     assert ent not in tokenize(roberta, "a [ent] b")
     assert roberta.decode(tokenize(roberta, "a [ent] b")) == "a [ent] b"
 
