@@ -285,7 +285,7 @@ class Lock:
 
     The kernel's lock on ``.lock`` says who has it, and is gone with its process; where a file
     system has none, `filelock` looks whether that process lives. ``.lock.json`` names the host, the
-    process and when it started, for messages. Versions before it wrote these into ``.lock``.
+    process and when it started, for messages.
 
     Args:
         folder: made if missing.
@@ -330,16 +330,16 @@ class Lock:
 
     def _acquire(self) -> None:
         while True:
-            path, owner = self._read()
+            owner = self._read()
             # The kernel lock of another host may not be seen from here: its name counts.
             if owner.get("host", socket.gethostname()) == socket.gethostname():
                 with suppress(Timeout):
                     self._lock.acquire(timeout=0)
                     break
             if not self.wait:
-                raise UserError(self._busy(path, owner))
+                raise UserError(self._busy(owner))
             time.sleep(_POLL)
-        if owner and path.exists():
+        if owner and self._owner.exists():
             who = f"process {owner.get('pid')}"
             log.warning("%s: %s ended without unlocking it; taken over", self.folder, who)
 
@@ -352,22 +352,19 @@ class Lock:
             self.__exit__()
             raise
 
-    def _read(self) -> tuple[Path, dict[str, Any]]:
-        """The file that names the owner, and what it says; {} where none does."""
-        for path in (self._owner, Path(self._lock.lock_file)):
-            try:
-                owner = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError):  # missing, empty, or cut short by a full disk
-                continue
-            if isinstance(owner, dict):
-                return path, owner
-        return self._owner, {}
+    def _read(self) -> dict[str, Any]:
+        """The owner that the file beside the lock names; {} where none does."""
+        try:
+            owner = json.loads(self._owner.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # missing, empty, or cut short by a full disk
+            return {}
+        return owner if isinstance(owner, dict) else {}
 
-    def _busy(self, path: Path, owner: dict[str, Any]) -> str:
+    def _busy(self, owner: dict[str, Any]) -> str:
         who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
         message = f"{self.folder}: {who} trains here since {owner.get('started', '?')}; "
         if owner.get("host", socket.gethostname()) != socket.gethostname():
-            return message + f"if it is gone, delete {path}"
+            return message + f"if it is gone, delete {self._owner}"
         return message + "wait for it, or choose another training.output_dir"
 
 
@@ -377,12 +374,13 @@ def holder(folder: Path) -> dict[str, Any] | None:
     It is not tried, so that a process which wants the folder does not meet this one. A process of
     another host counts as alive.
     """
-    path, owner = Lock(folder)._read()
+    lock = Lock(folder)
+    owner = lock._read()
     if not owner or owner.get("host") != socket.gethostname():
         return owner or None
     try:
         # A process that began after the lock was written has only the number of the one that did.
-        return owner if _lives(int(owner["pid"]), path.stat().st_mtime) else None
+        return owner if _lives(int(owner["pid"]), lock._owner.stat().st_mtime) else None
     except (OSError, KeyError, TypeError, ValueError):
         return None
 

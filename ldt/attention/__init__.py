@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-import warnings
 from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
@@ -59,12 +58,6 @@ def _with(name):
 
 
 RELATIVE, BIASED = _with("relative"), _with("bias")
-
-_RENAMED = {
-    "Documents": "Layout",
-    "band_attention": "sliding_window_attention",
-    "global_rows": "global_attention",
-}
 
 
 def sliding_window_attention(
@@ -243,17 +236,6 @@ def automatic(q, **pattern):
 @cache
 def _say_once(why):
     log.warning("attention runs on the GPU without its kernels (blocked): %s", why)
-
-
-def __getattr__(name):
-    if name not in _RENAMED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ldt.attention import deprecated
-
-    warnings.warn(
-        f"{__name__}.{name} is now {__name__}.{_RENAMED[name]}", DeprecationWarning, stacklevel=2
-    )
-    return getattr(deprecated, name)
 
 
 def _check_relative(relative, q, window, causal):

@@ -53,8 +53,7 @@ def noted(target: Path) -> Settings | None:
 
 def different(settings: Settings, made_by: dict[str, str]) -> str:
     """Names of what two runs were not alike in, for a message; "" for none."""
-    # A setting that an older version did not have is as if it were empty.
-    names = [name for name in made_by if settings.get(name, "") != made_by[name]]
+    names = [name for name in made_by if settings.get(name) != made_by[name]]
     return " and another ".join(names)
 
 

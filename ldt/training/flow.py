@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from ldt.training.scale import state_to_scale
 from ldt.training.signals import Interrupted
 
 
@@ -54,8 +53,6 @@ class Flow(TrainerCallback):
             trainer._globalstep_last_logged = saved["last_logged"]
             trainer._initial_global_step = 0
             trainer.epoch_rng = saved["epoch_rng"]
-            if "scale" not in saved:
-                state_to_scale(state, args.metric_for_best_model, kwargs["model"].config)
             state.compute_steps(args, state.max_steps)  # these may differ from the checkpoint's
 
     def on_epoch_begin(self, args, state, control, **kwargs):

@@ -71,22 +71,11 @@ def new_tokenizer(recipe: Recipe, sources: Sequence[Source], seed: int):
     with files.Lock(Path(data.cache), wait=True):
         files.remove_abandoned(folder.with_name("tokenizer-*"))  # of other texts as well
         fault = files.damage(folder) if folder.exists() else None
-        if fault == f"{files.MANIFEST} is missing" and _reads(folder):
-            fault = None  # made by a version without manifests
         if fault:
             log.warning("%s: damaged (%s), trained again", folder, fault)
         if fault or not folder.exists():
             _train(sources, recipe, seed, folder)
     return _from_folder(folder)
-
-
-def _reads(folder: Path) -> bool:
-    """True if the folder holds a tokenizer that can be used."""
-    try:
-        _from_folder(folder)
-    except ModelError:
-        return False
-    return True
 
 
 def _train(sources: Sequence[Source], recipe: Recipe, seed: int, folder: Path) -> None:

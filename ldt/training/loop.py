@@ -34,7 +34,6 @@ from ldt.training.making import make_trainer
 from ldt.training.model_card import card, pattern_in_words
 from ldt.training.progress import plain_numbers
 from ldt.training.rescue import FolderLost, Held, new_place
-from ldt.training.scale import SCALE, threshold_to_scale
 from ldt.training.signals import Interrupted
 from ldt.training.summary import tell
 from ldt.training.trainer import Trainer
@@ -131,8 +130,6 @@ def train(
             record = run_folder.read_run(run)
             assert record is not None  # or `_enter` had refused to resume
             stack.enter_context(matmul.chosen(record.get("arithmetic", {})))
-            if job.recipe.task.name == "classification":
-                training = threshold_to_scale(training, record)
 
         prepared = job.prepare(inputs, checkpoint)
         if processes.is_first():
@@ -201,8 +198,7 @@ def _enter(
     if processes.is_first():
         stack.enter_context(run_folder.locked(run))
         files.remove_leftovers(run)
-        before = run_folder.defaults(recipe)
-        finished = run_folder.check_use(run, identity, before, resume=resume, overwrite=overwrite)
+        finished = run_folder.check_use(run, identity, resume=resume, overwrite=overwrite)
     elif resume:
         finished = (run_folder.read_run(run) or {}).get("finished", False)
     return finished and (run / run_folder.RESULTS).is_file()
@@ -411,7 +407,6 @@ def _results(job: Job, prepared: Prepared, trainer: Trainer, measured: Measured)
         "table": measured.table,
         **({"decisions": measured.decisions} if measured.decisions else {}),
         **({"by_length": measured.by_length} if measured.by_length else {}),
-        "scale": SCALE,
         "metric": trainer.args.metric_for_best_model,
         "step_of_weights": trainer.weights_step,
         "steps": trainer.state.global_step,

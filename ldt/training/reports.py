@@ -114,7 +114,7 @@ class Reports(TrainerCallback):
         """The environment with which W&B is quiet, and takes the sessions of a run for one run."""
         record = run_folder.read_run(self.run) or {}
         wanted = QUIET | {"WANDB_RESUME": "allow"}
-        if "id" in record:  # older ones have none
+        if "id" in record:
             wanted["WANDB_RUN_ID"] = record["id"]
         added = [name for name in wanted if name not in os.environ]
         os.environ.update({name: wanted[name] for name in added})

@@ -23,11 +23,9 @@ from typing import Any
 from ldt import __version__, files
 from ldt.data.options import CorpusSection
 from ldt.errors import ModelError, UserError
-from ldt.recipe import yaml
 from ldt.recipe.recipe import RECIPE, Recipe
 from ldt.training import checkpoints, processes
 from ldt.training.log_file import METRICS as LOG
-from ldt.training.scale import SCALE, results_to_scale
 
 log = logging.getLogger("ldt")
 
@@ -38,7 +36,6 @@ KEPT = "decisions.json"  # files that changes of the decisions replaced
 PATTERN = "pattern.svg"  # a picture in the card
 TENSORBOARD = "tensorboard"  # folder of its files, with training.report_to
 LATEST = Path("runs/latest")
-LOSS = "mean over the items of a step"  # in run.json, as the loss that a run trains by
 MOST_DIFFERENCES = 20
 
 # Keys that change nothing in what is learned, of the training section where none is named; a
@@ -109,16 +106,6 @@ def identity(recipe: Recipe, training: dict[str, Any], hashes: dict[str, str | N
     return json.loads(json.dumps(keys))
 
 
-def defaults(recipe: Recipe) -> dict[str, Any]:
-    """Values in the `identity` of a run that was begun before there were such keys."""
-    return {
-        f"{name}.{key}": field.get_default(call_default_factory=True)
-        for name in ("task", "model", "data")
-        for key, field in type(getattr(recipe, name)).model_fields.items()
-        if not field.is_required()
-    }
-
-
 def versions(device: str) -> dict[str, str]:
     """Versions of libraries, device and processes, on which bit-identical results depend."""
     names = ("torch", "transformers", "accelerate", "tokenizers")
@@ -145,20 +132,17 @@ def read_run(run: Path) -> dict[str, Any] | None:
 
 
 def read_results(run: Path) -> dict[str, Any]:
-    """metrics.json of a finished run; of an earlier version, on the scale of this one."""
-    results = json.loads((run / RESULTS).read_text(encoding="utf-8"))
-    return results_to_scale(results, run / RESULTS)
+    """The content of metrics.json of a finished run."""
+    results: dict[str, Any] = json.loads((run / RESULTS).read_text(encoding="utf-8"))
+    return results
 
 
-def check_use(
-    run: Path, wanted: dict, before: dict[str, Any], *, resume: bool, overwrite: bool
-) -> bool:
+def check_use(run: Path, wanted: dict, *, resume: bool, overwrite: bool) -> bool:
     """True if the run that the folder holds is finished already; False to go ahead.
 
     Args:
         run: the folder, which exists.
         wanted: the `identity` of the run to be.
-        before: its `defaults`.
         resume, overwrite: what the user asked for.
 
     Raises:
@@ -177,14 +161,13 @@ def check_use(
         return False
     if overwrite:
         return False
-    differences = _differences(before | record["identity"], before | wanted)
+    differences = _differences(record["identity"], wanted)
     if differences:
         raise UserError(
             f"{run}: holds another run; it differs in\n{differences}\n"
             "--overwrite replaces it, another training.output_dir keeps both"
         )
     if resume:
-        _check_loss(run, record)
         return bool(record.get("finished"))
     if record.get("finished"):
         raise UserError(
@@ -196,27 +179,6 @@ def check_use(
     raise UserError(
         f"{run}: holds this run, {state}; --resume goes on with it, --overwrite starts anew"
     )
-
-
-def _check_loss(run: Path, record: dict) -> None:
-    """Raise UserError if a run has steps whose loss was another one than it would be from now on.
-
-    Before run.json said what the loss of a step is, it was the mean over its batches, each with the
-    same weight; of a single batch that is the mean over its items.
-    """
-    if record.get("finished") or record.get("loss") == LOSS or not checkpoints.checkpoints(run):
-        return
-    try:
-        training = yaml.parse((run / RECIPE).read_bytes()).value["training"]
-        batches = training["gradient_accumulation_steps"] * int(record["versions"]["processes"])
-    except (OSError, LookupError, TypeError, ValueError):
-        batches = None  # nobody can tell any more
-    if batches != 1:
-        raise UserError(
-            f"{run}: begun by an older ldt, whose loss gives each batch of a step the same weight; "
-            f"now it is the {LOSS}. The ldt that it began with can resume it, --overwrite trains "
-            "it again"
-        )
 
 
 def _differences(there: dict, here: dict) -> str:
@@ -271,9 +233,9 @@ def begin(
         "versions": used,
         **goes_by,
         "files": [],
+        "finished": False,
     }
-    new |= {"scale": SCALE, "finished": False}
-    _write(run, (before or new) | {"session": session, "loss": LOSS})
+    _write(run, (before or new) | {"session": session})
     files.write_whole(run / RECIPE, recipe_text)
     return session
 

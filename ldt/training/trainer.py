@@ -28,7 +28,6 @@ from ldt.training.flow import Flow, NamingDocuments
 from ldt.training.micro_batches import MicroBatches
 from ldt.training.progress import ProgressReport
 from ldt.training.rescue import FolderLost, Held
-from ldt.training.scale import SCALE
 from ldt.training.signals import StopSignal
 
 log = logging.getLogger("ldt")
@@ -177,7 +176,7 @@ class Trainer(MicroBatches):
         saved = torch.load(checkpoints.part_of(folder / self._state_name), weights_only=True)
         self.skipped, self.skipped_in_a_row = saved["skipped"], saved["skipped_in_a_row"]
         self._seconds, self._busy = saved["seconds"], saved["busy"]
-        self.micro_batch = saved.get("micro_batch")  # older ones have none
+        self.micro_batch = saved["micro_batch"]
         self.state.best_model_checkpoint = None  # the run folder may have moved
         if self.state.best_global_step is not None:
             best = self.folder / f"checkpoint-{self.state.best_global_step}"
@@ -307,7 +306,6 @@ class Trainer(MicroBatches):
             "skipped_in_a_row": self.skipped_in_a_row,
             "epoch_rng": self.epoch_rng,
             "micro_batch": self.micro_batch,
-            "scale": SCALE,
         }
         torch.save(state, folder / self._state_name)
         if self.args.should_save:

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -60,52 +59,3 @@ def test_relative_positions_run_where_they_are_or_are_refused_by_name():
         run(relative=(q, table), backend="loop")
     with pytest.raises(ValueError, match=r"a table \[2, 3, 4\], got .* and \[2, 5, 4\]"):
         run(relative=(q, table), causal=True)
-
-
-def test_layout_still_has_its_earlier_name_which_warns():
-    with pytest.warns(DeprecationWarning, match="ldt.attention.Documents is now .*.Layout"):
-        from ldt.attention import Documents
-    cu_seqlens = torch.tensor([0, 3, 5])
-    masks = torch.tensor([True, True, False, True, True]), torch.tensor([1, 0, 0, 0, 0]).bool()
-    old = Documents(cu_seqlens, *masks)
-    new = Layout(cu_seqlens, key_padding_mask=masks[0], is_global=masks[1])
-    assert isinstance(old, Layout)
-    assert torch.equal(old.keep, new.key_padding_mask)
-    assert torch.equal(old.silent, new.masked_queries)
-    assert (old.total, old.globals) == (new.total_tokens, new.num_global) == (5, None)
-    assert (old.borders, old.global_borders) == (new.cu_seqlens_host, new.cu_globals_host)
-    given = Documents(cu_seqlens, keep=masks[0], total=5, globals=0)
-    assert (given.key_padding_mask is masks[0], given.total_tokens, given.num_global) == (
-        True,
-        5,
-        0,
-    )
-    assert replace(old, is_global=None).is_global is None
-    with pytest.raises(AttributeError, match="'Documents' object has no attribute 'lengths'"):
-        old.lengths  # noqa: B018
-
-
-def test_sliding_window_attention_still_has_its_earlier_name_which_warns():
-    with pytest.warns(DeprecationWarning, match="band_attention is now .*sliding_window_attention"):
-        from ldt.attention import band_attention
-    q, k, v = torch.randn(3, 9, 2, 4)
-    layout = Layout(torch.tensor([0, 9]))
-    found = band_attention(q, k, v, documents=layout, window=4)
-    assert torch.equal(found, sliding_window_attention(q, k, v, layout, window=4))
-
-
-def test_global_attention_still_has_its_earlier_name_which_warns():
-    with pytest.warns(
-        DeprecationWarning, match="global_rows is now ldt.attention.global_attention"
-    ):
-        from ldt.attention import global_rows
-    layout = Layout(torch.tensor([0, 9]), is_global=torch.arange(9) == 4)
-    q, x, weight, bias = (torch.randn(*n) for n in ((1, 2, 4), (9, 8), (8, 8), (8,)))
-    given = q, x, (weight, bias), (weight, bias)
-    found = global_rows(*given, documents=layout, backend="reference")
-    assert torch.equal(found, attention.global_attention(*given, layout, backend="reference"))
-
-
-def test_a_name_that_never_was_is_no_attribute():
-    with pytest.raises(AttributeError, match="'ldt.attention' has no attribute 'dense'"):
-        attention.dense  # noqa: B018

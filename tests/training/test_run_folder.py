@@ -81,39 +81,6 @@ def test_runs_latest_stays_where_it_is_a_folder(recipe, caplog):
     assert "runs/latest is not a link" in caplog.text
 
 
-def test_a_run_begun_under_another_loss_is_not_gone_on_with(recipe, killed):
-    record = json.loads(Path("runs/r/run.json").read_text())
-    del record["loss"]  # as before it was the mean over the items of a step
-    Path("runs/r/run.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match="each batch of a step the same weight.*--overwrite") as no:
-        train(recipe(), resume=True)
-    assert len(str(no.value).splitlines()) == 1
-    Path("runs/r/recipe.yaml").unlink()  # which said how many batches a step had
-    with pytest.raises(UserError, match="each batch of a step the same weight"):
-        train(recipe(), resume=True)
-    train(recipe(), overwrite=True)
-    record = json.loads(Path("runs/r/run.json").read_text())
-    record.pop("loss")
-    Path("runs/r/run.json").write_text(json.dumps(record))
-    train(recipe(), resume=True)  # finished, nothing is left to train
-
-
-def test_a_run_whose_steps_are_a_batch_each_goes_on_whichever_loss_it_began_with(recipe, at_step):
-    def die(model):
-        raise ZeroDivisionError
-
-    one = ["training.gradient_accumulation_steps=1", "training.per_device_train_batch_size=3"]
-    at_step(3, die)
-    with pytest.raises(ZeroDivisionError):
-        train(recipe(*one))
-    at_step(0, None)
-    record = json.loads(Path("runs/r/run.json").read_text())
-    said = record.pop("loss")
-    Path("runs/r/run.json").write_text(json.dumps(record))
-    train(recipe(*one), resume=True)
-    assert json.loads(Path("runs/r/run.json").read_text())["loss"] == said
-
-
 def test_the_command_that_is_told_for_a_stopped_run_goes_on_with_it(recipe, killed):
     run = listed(["runs"])[0]
     assert (run.name, run.state, run.metric) == ("runs/r", "stopped", "macro_f1")

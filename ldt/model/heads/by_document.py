@@ -1,25 +1,9 @@
 """Rows of a batch that belong to one document, such as the chunks of a long one."""
 
 import functools
-import warnings
 
 import torch
 from torch.utils.checkpoint import checkpoint
-
-
-def takes_documents(forward):
-    """A head's ``forward`` that also takes ``example_ids`` by their old name ``documents``."""
-
-    @functools.wraps(forward)
-    def wrapper(*args, **kwargs):
-        if "documents" in kwargs:
-            message = "documents is called example_ids now"
-            # Behind this frame stand two of torch.nn.Module, then the caller.
-            warnings.warn(message, DeprecationWarning, stacklevel=4)
-            kwargs["example_ids"] = kwargs.pop("documents")
-        return forward(*args, **kwargs)
-
-    return wrapper
 
 
 def micro_batched(run, *args, **kwargs):

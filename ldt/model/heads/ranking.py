@@ -13,7 +13,6 @@ from ldt.model.heads.by_document import (
     micro_batched,
     rows_of_documents,
     same_document,
-    takes_documents,
 )
 from ldt.model.heads.default_globals import after_first, before_first, separators, words_of
 from ldt.model.heads.losses import cross_entropy, exact
@@ -40,7 +39,6 @@ class LdtForCandidateRanking(Head):
         self.classifier = Linear(config.hidden_size, 1, bias=False)
         self.post_init()
 
-    @takes_documents
     @can_return_tuple
     def forward(
         self,
@@ -136,7 +134,6 @@ class LdtForMultipleChoice(Head):
         self.add_answer("choice", 1)
         self.post_init()
 
-    @takes_documents
     @can_return_tuple
     def forward(
         self,

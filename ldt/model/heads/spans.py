@@ -12,7 +12,6 @@ from ldt.model.heads.by_document import (
     micro_batched,
     rows_of_documents,
     same_document,
-    takes_documents,
 )
 from ldt.model.heads.default_globals import before_first
 from ldt.model.heads.losses import counts, exact, mean
@@ -44,7 +43,6 @@ class LdtForQuestionAnswering(Head):
         self.add_answer("spans", 2)
         self.post_init()
 
-    @takes_documents
     @can_return_tuple
     def forward(
         self,

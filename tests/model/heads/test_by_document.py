@@ -85,16 +85,12 @@ GIVEN = {
 
 
 @pytest.mark.parametrize("head", GIVEN)
-def test_the_old_name_of_example_ids_works_and_warns(head):
+def test_rows_of_one_document_have_another_loss_than_rows_of_several(head):
     model = ldt_model(head)
     given = batch(21, globals_="one") | GIVEN[head]
     if head != "ForQuestionAnswering":
         given["labels"] = ONE_EXAMPLE
     loss = model(**given, example_ids=ONE_EXAMPLE).loss
-    with pytest.warns(DeprecationWarning, match="documents is called example_ids now") as caught:
-        old = model(**given, documents=ONE_EXAMPLE).loss
-    assert torch.equal(old, loss)
-    assert caught[0].filename == __file__  # shown at the caller's line, not inside of torch
     assert not torch.equal(model(**given, example_ids=torch.arange(4)).loss, loss)
 
 
