@@ -50,7 +50,6 @@ COMMANDS = {
     "compare": "ldt.cli.compare:compare",
     "perplexity": "ldt.cli.perplexity:perplexity",
     "runs": "ldt.cli.runs:runs",
-    "curves": "ldt.cli.curves:curves",
     "bench": "ldt.cli.bench:bench",
     "labels": "ldt.cli.labels:labels",
     "recipes": "ldt.cli.recipes:recipes",

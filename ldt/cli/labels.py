@@ -30,15 +30,14 @@ def export(
         str, typer.Argument(metavar="ANSWERS", help="Answers of ldt predict, lines or a table.")
     ],
     to: Annotated[
-        Literal["label-studio", "doccano", "argilla", "spacy"],
+        Literal["label-studio", "doccano"],
         typer.Option(help="Tool that the file is for."),
     ],
     output: Annotated[
         Path,
         typer.Option(
             metavar="FILE",
-            help="File to write; Label Studio's interface stands beside it as .xml, Argilla's "
-            "settings as .settings.json.",
+            help="File to write; Label Studio's interface stands beside it as .xml.",
         ),
     ],
     documents: Annotated[

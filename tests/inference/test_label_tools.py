@@ -192,53 +192,11 @@ def quoted(text, start, end):
     return text.encode("utf-16-le")[2 * start : 2 * end].decode("utf-16-le")
 
 
-def test_doccano_and_argilla_get_the_places_of_a_browser(export):
+def test_doccano_gets_the_places_of_a_browser(export):
     assert export(TOKENS, "doccano")[0] == 0
     first, second = lines()
     assert [quoted(TEXT, *place) for *place, _ in first["label"]] == [e["text"] for e in ENTITIES]
     assert second == {"id": 7, "text": PLAIN, "label": []}
-    # Argilla's server takes no place behind the number of characters.
-    document = {"id": "b", "text": "😀 a 😀 bb"}
-    write("docs.jsonl", [document])
-    found = [span(document["text"], words, "X") for words in ("a", "bb")]
-    code, said = export([{"id": "b", "entities": found}], "argilla", "--overwrite")
-    assert code == 0
-    assert "warning: 1 span left out, which Argilla would refuse" in said
-    (record,) = value()
-    assert record["suggestions"]["spans"]["value"] == [{"start": 3, "end": 4, "label": "X"}]
-    assert record["fields"] == {"text": document["text"]}
-
-
-def test_argilla_gets_records_and_the_settings_that_take_them(export):
-    assert export(PASSAGES, "argilla")[0] == 0
-    first, second = value()
-    assert first["suggestions"]["label"] == {"value": "cap", "score": 0.75, "agent": "ldt"}
-    assert second["id"] == "7"
-    questions = {each["name"]: each for each in value("out.settings.json")["questions"]}
-    kinds = {name: each["settings"]["type"] for name, each in questions.items()}
-    assert kinds == {"label": "label_selection", "spans": "span"}
-    assert [each["required"] for each in questions.values()] == [True, False]
-    assert questions["spans"]["settings"]["allow_overlapping"]
-    assert export(MULTI, "argilla", "--overwrite")[0] == 0
-    assert value()[0]["suggestions"]["label"]["value"] == ["cap", "audit"]
-    (question,) = value("out.settings.json")["questions"]
-    assert question["settings"]["type"] == "multi_label_selection"
-    assert export(TOKENS, "argilla", "--overwrite")[0] == 0
-    (question,) = value("out.settings.json")["questions"]
-    assert question["required"]
-    assert not question["settings"]["allow_overlapping"]
-
-
-def test_spacy_gets_texts_with_annotations_in_characters(export):
-    assert export(TOKENS, "spacy")[0] == 0
-    (text, found), _ = lines()
-    assert [text[start:end] for start, end, _ in found["entities"]] == [e["text"] for e in ENTITIES]
-    assert export(PASSAGES, "spacy", "--overwrite")[0] == 0
-    (text, found), _ = lines()
-    assert [text[a:b] for a, b, _ in found["spans"]["sc"]] == ["sells", "sells 👨"]
-    assert found["cats"] == {"cap": 1.0, "audit": 0.0}
-    assert export(SINGLE, "spacy", "--overwrite")[0] == 0
-    assert lines()[1] == [PLAIN, {}]  # no answer was given
 
 
 def test_evidence_is_a_span_beside_its_class(export):
@@ -254,10 +212,10 @@ def test_evidence_is_a_span_beside_its_class(export):
 
 def test_a_text_that_was_kept_needs_no_documents(export):
     answers = [TOKENS[0] | {"text": TEXT}, TOKENS[1] | {"text": PLAIN}]
-    assert export(answers, "spacy", documents=None)[0] == 0
-    assert [text for text, _ in lines()] == [TEXT, PLAIN]
+    assert export(answers, "doccano", documents=None)[0] == 0
+    assert [each["text"] for each in lines()] == [TEXT, PLAIN]
     body = [TOKENS[0] | {"body": TEXT}]
-    assert export(body, "spacy", "--text", "body", "--overwrite", documents=None)[0] == 0
+    assert export(body, "doccano", "--text", "body", "--overwrite", documents=None)[0] == 0
 
 
 def test_documents_are_read_as_predict_reads_them(export):

@@ -6,14 +6,12 @@ from types import ModuleType
 from ldt.data.options import DataSection
 from ldt.errors import UserError
 from ldt.inference import result_file
-from ldt.inference.label_tools import argilla, doccano, label_studio, spacy
+from ldt.inference.label_tools import doccano, label_studio
 from ldt.inference.label_tools.labelled import read
 
 TOOLS: dict[str, ModuleType] = {
     "label-studio": label_studio,
     "doccano": doccano,
-    "argilla": argilla,
-    "spacy": spacy,
 }
 
 
