@@ -353,7 +353,10 @@ def test_pages_have_passages_and_spans(format, tmp_path, monkeypatch):
         {"passage": 1, "best_passage": 1, "answer": context[start:end], "start": start, "end": end},
         {"passage": None, "best_passage": 0, "answer": "", "start": None, "end": None},
     ]
-    answers = [a | f | {"windows": 1} for a, f in zip(answers, found, strict=True)]
+    best = [
+        {"windows": 1} | {f"best_{side}": each[side] for side in ("start", "end")} for each in found
+    ]
+    answers = [a | f | b for a, f, b in zip(answers, found, best, strict=True)]
     write(tmp_path / "pred", *answers)
     result, (first, second) = gather("pred", gold="gold", format=format)
     assert result.title == format
