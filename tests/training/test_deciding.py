@@ -173,14 +173,8 @@ def test_a_key_that_the_task_does_not_have_is_one_line(several):
         decide_anew(Path("runs/r"), wikihop, threshold_target="f1")
 
 
-def test_an_older_run_without_these_keys_goes_on(several):
+def test_a_run_is_not_gone_on_with_under_another_calibration(several):
     train(several())
-    record = json.loads(Path("runs/r/run.json").read_text())
-    new = ("threshold_target", "calibration", "abstain", "class_weights", "focal_gamma", "sample")
-    for key in new:
-        record["identity"].pop(f"task.{key}")
-    Path("runs/r/run.json").write_text(json.dumps(record))
-    assert train(several(), resume=True)
     with pytest.raises(UserError, match='task.calibration: "none" there, "platt" here'):
         train(several("task.calibration=platt"), resume=True)
 
