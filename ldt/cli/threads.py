@@ -49,8 +49,9 @@ def settle(alone: bool = True) -> None:
         use_threads(number)
         if why != "LDT_THREADS":
             log.info(f"{plural(number, 'thread')}: {why}; LDT_THREADS takes another number")
-    taken, load, processors = limits.granted(), limits.load(), limits.usable_cores()
-    if why in limits.VARIABLES or taken < 2 or load <= processors:
+    load, processors = limits.load(), limits.usable_cores()
+    # Granted threads are asked for last: that reads the control groups again.
+    if why in limits.VARIABLES or load <= processors or (taken := limits.granted()) < 2:
         return
     rates = speeds(limits.halves(taken)) if alone else {}
     busy = f"a load of {load:.3g} on {plural(processors, 'processor')}"
