@@ -224,7 +224,7 @@ def _told(result: Result, judged: Sequence[Judged]) -> Result:
 
 
 def _scored(judged: Sequence[Judged]) -> np.ndarray:
-    """Whether each has an answer with scores, [documents] bool."""
+    """Mask [documents], bool: True where an answer with scores is there."""
     return np.array([bool(each.answer and each.answer["scores"]) for each in judged])
 
 

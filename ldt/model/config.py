@@ -81,7 +81,7 @@ class OwnConfig:
 
     @classmethod
     def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
-        """As in transformers, with the windows and names of ldt.
+        """Return transformers' config dictionary, with the windows and names of ldt.
 
         Raises:
             ModelError: a value that every class of transformers would take, to its harm.

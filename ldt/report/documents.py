@@ -205,8 +205,8 @@ def _notes(answer: Example | None) -> list[str]:
 
 
 def _doubts(task: Task, read: Sequence[Read]) -> list[tuple[float, str] | None]:
-    """How doubtful each gold label is, of several with the most doubtful one; None of one that is
-    not, and without probabilities."""
+    """Doubt of each gold label, and, of several labels, the name of the most doubtful one; None
+    where no label is in doubt or no probabilities are known."""
     found: list[tuple[float, str] | None] = [None] * len(read)
     if task.name not in ("classification", "evidence_classification"):
         return found

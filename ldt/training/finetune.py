@@ -193,8 +193,8 @@ class Finetuning(Job[LabelledInputs]):
         }
 
     def _notices(self, sets: Labelled, tokenizer, config, seed: int) -> list[Notice]:
-        """What the labels are taken for and the sets made of, lengths and labels of the documents,
-        and the first one as the model gets it."""
+        """First lines of a training: the kind of the labels, the split, the lengths and labels of
+        the documents, and the first document as the model reads it."""
         data, sizes = self.recipe.data, {name: len(part) for name, part in sets.examples.items()}
         decided = [Notice(line) for line in [self.recipe.task.meaning(config)] if line]
         if data.eval_fraction and not data.eval:

@@ -34,8 +34,8 @@ _STEPS = tuple(1 << power for power in range(9, 25))  # values of data.max_lengt
 
 
 class Length(NamedTuple):
-    """Of a document: its length, how much of it is read, in how many inputs, unknown tokens; and
-    what keeps its answer from being given (`Task.beyond`)."""
+    """Figures of a document: its length, the part that is read, its inputs and unknown tokens, and
+    the reason why its answer cannot be given (`Task.beyond`)."""
 
     length: int
     read: int
