@@ -9,7 +9,6 @@ from ldt.attention import (
     POOLED,
     POOLINGS,
     Layout,
-    flash,
     reference,
     sliding_window_attention,
 )
@@ -62,7 +61,7 @@ def check(kind, case, dtype, device, names):
     runs, about = _windows(case, device) if kind == "windows" else _cells(case, device)
     definition, modules = (reference, BACKENDS) if kind == "windows" else (pooled_reference, POOLED)
     chosen = {name: modules[name] for name in names if name in modules}
-    yield from checked(runs, definition, chosen, about, device, dtype)
+    yield from checked(runs, definition, chosen, about, dtype)
 
 
 def _windows(case, device):
@@ -88,7 +87,7 @@ def _cells(case, device):
     return runs, {"lengths": lengths, "cell": cell, "window": window, "dim": dim, **rest}
 
 
-def checked(runs, definition, backends, about, device, dtype):
+def checked(runs, definition, backends, about, dtype):
     """Yield rows of `check`.
 
     Args:
@@ -96,13 +95,11 @@ def checked(runs, definition, backends, about, device, dtype):
         definition: the module that defines them.
         backends: name -> module.
         about: what rows say of the case.
-        device, dtype: of the tensors.
+        dtype: of the tensors.
     """
     for operation, run in runs.items():
         exact, dense = run(definition, dtype=torch.float64), run(definition, dtype=dtype)
         for name, module in backends.items():
-            if not fits(name, operation, run, device, dtype):
-                continue
             row = {"operation": operation, "backend": name, **about}
             row["dtype"] = str(dtype).removeprefix("torch.")
             try:
@@ -139,17 +136,6 @@ def apart(x, stride):
     """``x`` with this stride of its first dimension."""
     room = torch.empty((len(x) - 1) * stride + x[0].numel(), dtype=x.dtype, device=x.device)
     return room.as_strided(x.shape, (stride, *x.stride()[1:])).copy_(x)
-
-
-def fits(name, operation, run, device, dtype):
-    """True if a backend has an operation of `check`, and takes it in ``dtype``."""
-    if name != "flash":
-        return True
-    if operation != "band":  # its global rows are those of another backend
-        return False
-    layout, dim, pattern = (run.keywords[key] for key in ("layout", "dim", "pattern"))
-    pattern = {key: pattern[key] for key in ("dilation", "dropout") if key in pattern}
-    return flash.unfit(device, dtype, dim, layout, **pattern) is None
 
 
 def compare(operation, exact, dense, ours, dtype):

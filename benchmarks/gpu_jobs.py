@@ -371,7 +371,7 @@ def _pointwise(total, sizes, training):
 
 def _peers(tokens, sizes):
     """The same attention by other libraries, where they have it."""
-    names = ["flex", "flex-flash", "varlen", "flash"] if sizes.cuda else []
+    names = ["flex", "flex-flash", "varlen"] if sizes.cuda else []
     if tokens <= sizes.dense:
         names += ["sdpa", "cudnn"]
     for kind in ("forward", "training"):

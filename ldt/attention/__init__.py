@@ -8,7 +8,7 @@ from types import ModuleType
 
 import torch
 
-from ldt.attention import blocked, flash, loop, ops, reference, triton
+from ldt.attention import blocked, loop, ops, reference, triton
 from ldt.attention.derivatives import refuse_transforms
 from ldt.attention.layout import Layout, per_head
 from ldt.attention.matmul import project
@@ -42,10 +42,8 @@ BACKENDS: dict[str, ModuleType] = {
     "reference": reference,
     "loop": loop,
     "blocked": blocked,
-    "flash": flash,
     "triton": triton,
 }
-FUSED = "triton"  # what auto takes on CUDA; or "flash", where that fits
 
 
 def _with(name):
@@ -108,9 +106,7 @@ def sliding_window_attention(
         return attend(q, k, v, layout, **arguments, seed=seed, bias=bias)
     if compiling:
         return ops.band(q, k, v, layout, window, dilations, causal, dropout, seed, backend)
-    pattern = {"layout": layout, "dilation": dilations, "dropout": dropout}
-    module = _module(backend, q, **pattern)
-    return module.sliding_window_attention(q, k, v, layout, **arguments, seed=seed)
+    return _module(backend, q).sliding_window_attention(q, k, v, layout, **arguments, seed=seed)
 
 
 def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0, backend="auto"):
@@ -204,9 +200,8 @@ def full_attention(q, k, v, layout, *, dropout=0.0, seed=0, backend="auto"):
     return attend(q, k, v, layout, **arguments)
 
 
-def choose(device, dtype, dim=64, **pattern):
-    """(name, why) of the backend `auto` takes for tensors of this device, dtype and head width;
-    for sliding windows of a ``pattern``, the rest of the arguments of `flash.unfit`."""
+def choose(device, dtype, dim=64):
+    """(name, why) of the backend `auto` takes for tensors of this device, dtype and head width."""
     device = torch.device(device)
     if device.type != "cuda":
         return "blocked", f"the fast one on {device.type}"
@@ -218,16 +213,13 @@ def choose(device, dtype, dim=64, **pattern):
         why = str(error)
     if why:
         return "blocked", why
-    if pattern and FUSED == "flash":
-        why = flash.unfit(device, dtype, dim, **pattern)
-        return ("triton", f"flash {why}") if why else ("flash", "torch's FlashAttention")
     return "triton", "fused kernels on CUDA"
 
 
-def automatic(q, **pattern):
+def automatic(q):
     """The name `choose` gives for tensors like q [tokens, heads, dim]; that a GPU has no kernels
     for them is logged, once for each reason."""
-    name, why = choose(q.device, q.dtype, q.shape[-1], **pattern)
+    name, why = choose(q.device, q.dtype, q.shape[-1])
     if name == "blocked" and q.device.type == "cuda":
         _say_once(why)
     return name
@@ -265,9 +257,9 @@ def _has_triton():
     return find_spec("triton") is not None
 
 
-def _module(backend, q, **pattern):
+def _module(backend, q):
     if backend == "auto":
-        backend = automatic(q, **pattern)
+        backend = automatic(q)
     if backend not in BACKENDS:
         raise ValueError(f"attention backend must be auto, {', '.join(BACKENDS)}, got {backend!r}")
     refuse_transforms(backend)

@@ -206,7 +206,7 @@ def _register(name, schema, run, count):
         backend = arguments[-1]
         if backend == "auto":
             backend = _choose(out.device, out.dtype, dim)
-        if backend in _FUSED and name in _WITH_LSE:
+        if backend == "triton" and name in _WITH_LSE:
             return out, out.new_empty(heads, total, dtype=torch.float32)
         return out, _none(out)
 
@@ -283,8 +283,7 @@ def _choose(*given):
     return attention.choose(*given)[0]
 
 
-_WITH_LSE = ("band", "pooled")
-_FUSED = ("triton", "flash")  # backends that give it
+_WITH_LSE = ("band", "pooled")  # by the backend triton
 _register("band", _BAND, _run_band, 3)
 _register("fill_global_rows", _ROWS, _run_rows, 8)
 _register("fill_projected_rows", _PROJECTED, _run_projected, 4)

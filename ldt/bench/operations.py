@@ -12,7 +12,7 @@ import psutil
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from ldt.attention import BACKENDS, Layout, fill_global_rows, flash, sliding_window_attention
+from ldt.attention import BACKENDS, Layout, fill_global_rows, sliding_window_attention
 from ldt.bench.setting import WARM_UP, Setting
 
 
@@ -190,20 +190,21 @@ def flex(given: Given, backend: str = "AUTO") -> Operation:
 def varlen(given: Given) -> Operation:
     """The windows alone, without the global token, by torch's FlashAttention of packed documents.
 
-    Less than the others compute: what the backend flash could take at best.
+    Less than the others compute. Its dtypes and GPUs are torch's to refuse.
     """
+    from torch.nn.attention.varlen import varlen_attn
+
     setting, layout = given.setting, given.layout
     q, k, v = given.packed
     reach = setting.window // 2
-    why = flash.unfit(q.device, q.dtype, setting.dim, dilation=setting.dilation)
-    if why:
-        raise ValueError(f"FlashAttention {why}")
-    attend = flash.kernels(q.device, q.dtype, setting.dim).forward
+    if setting.device != "cuda" or setting.dilation > 1:
+        raise ValueError("FlashAttention runs on CUDA, without dilation")
     borders = layout.cu_seqlens.to(torch.int32)
     sides = (reach, 0 if setting.causal else reach)
 
     def call():
-        return attend(q, k, v, borders, borders, given.tokens, given.tokens, window_size=sides)[0]
+        documents = borders, borders, given.tokens, given.tokens
+        return varlen_attn(q, k, v, *documents, window_size=sides)
 
     return Operation(call, (q, k, v), torch.randn_like(q))
 

@@ -11,7 +11,6 @@ SUFFIXES = (".png", ".svg", ".pdf")
 COLOURS = {
     "ldt": "#0072B2",
     "poolingformer": "#CC79A7",
-    "flash": "#E69F00",
     "triton": "#0072B2",
     "blocked": "#56B4E9",
     "loop": "#CC79A7",

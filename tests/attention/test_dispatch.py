@@ -31,7 +31,7 @@ def test_auto_does_without_triton(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"backend": "tvm"}, "reference, loop, blocked, flash, triton, got 'tvm'"),
+        ({"backend": "tvm"}, "reference, loop, blocked, triton, got 'tvm'"),
         ({"window": 5}, "attention_window must be even and at least 2, got 5"),
         ({"window": 0}, "attention_window must be even and at least 2, got 0"),
         ({"dilation": (1, 2)}, r"one for each of the 1 heads, got \(1, 2\)"),

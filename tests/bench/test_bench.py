@@ -123,10 +123,8 @@ def test_the_table_the_reasons_and_the_json_file(quick, tmp_path, capfd):
     assert {row["name"] for row in rows} == {*BACKENDS, *operations.PEERS}
     cannot = {
         "cudnn": "cuDNN runs on CUDA",
-        "flash": "backend 'flash' runs on CUDA, the tensors are on cpu; "
-        "backend 'blocked' takes these",
         "flex-flash": "FlexAttention by FlashAttention runs on CUDA",
-        "varlen": "FlashAttention runs on CUDA, the tensors are on cpu",
+        "varlen": "FlashAttention runs on CUDA, without dilation",
     }
     for row in rows:
         if row["name"] in cannot:
@@ -235,7 +233,7 @@ def test_labels_do_not_lie_over_each_other():
     [
         (
             "--backend nope",
-            "--backend must be one of reference, loop, blocked, flash, triton,",
+            "--backend must be one of reference, loop, blocked, triton,",
         ),
         ("--backend cudnn --device cpu", "--backend cudnn: cuDNN runs on CUDA"),
         (f"--backend flex --pass training {SHAPE}", "--backend flex: torch has no backward pass"),
