@@ -111,9 +111,9 @@ def serve(
 ) -> int:
     """Answer requests over HTTP, as ldt predict answers for files.
 
-    Clients of Hugging Face's text-embeddings-inference (/predict), of huggingface_hub
-    (InferenceClient) and of the Open Inference Protocol are understood. Long documents are read to
-    their end. SIGTERM lets what is there be answered, and ends with the exit code 0.
+    Clients of Hugging Face's text-embeddings-inference (/predict) and of huggingface_hub
+    (InferenceClient) are understood. Long documents are read to their end. SIGTERM lets what is
+    there be answered, and ends with the exit code 0.
 
     Example: ldt serve runs/contracts --port 8080
     """

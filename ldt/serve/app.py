@@ -1,4 +1,4 @@
-"""The routes of the server: TEI's, the Open Inference Protocol's and ldt's own."""
+"""The routes of the server: those of TEI and ldt's own."""
 
 import asyncio
 import logging
@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -26,8 +27,8 @@ from ldt.serve.scheduler import TOKENIZING, Answered, Scheduler
 log = logging.getLogger("ldt")
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
-_PREDICTING = ("/predict", "/", "/invocations")
-Understand = Callable[[Any], shapes.Asked]
+Understand = Callable[[Any, Served], shapes.Asked]
+Make = Callable[[bytes, Request], Awaitable[tuple[Any, dict[str, str]]]]
 
 
 class App:
@@ -81,76 +82,33 @@ class App:
         return self.scheduler.drain(seconds)
 
     def _routes(self) -> list[Route]:
-        served = self.served
-
-        def predict(value: Any) -> shapes.Asked:
-            return shapes.predict(value, served)
-
-        def infer(value: Any) -> shapes.Asked:
-            return shapes.infer(value, served)
-
-        models = "/v2/models/{name}", f"/v2/models/{{name}}/versions/{shapes.VERSION}"
-        posted = dict.fromkeys(_PREDICTING, self._answering(predict))
+        understood: dict[str, Understand] = {"/predict": shapes.predict, "/": shapes.predict}
         for name in ("answer", *shapes.ROUTES):
-            posted[f"/{name}"] = self._answering(self._native(name))
-        posted["/rerank"] = self._answering(_no_ranker)
-        posted |= dict.fromkeys((f"{model}/infer" for model in models), self._answering(infer))
-        posted["/tokenize"] = self._tokenize
-        got = {
+            understood[f"/{name}"] = partial(shapes.native, route=name)
+        understood["/rerank"] = _no_ranker
+        posted: dict[str, Make] = {
+            path: partial(self._answers, understand) for path, understand in understood.items()
+        }
+        posted["/tokenize"] = self._tokens
+        got: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "/": self._root,
             "/health": self._health,
-            "/ping": self._health,
             "/metrics": self._metrics,
-            "/info": self._keyed(self._info),
-            "/openapi.json": self._keyed(lambda: self._openapi),
-            "/v2/health/live": self._live,
-            "/v2/health/ready": self._health,
-            "/v2": self._keyed(lambda: {"name": "ldt", "version": __version__, "extensions": []}),
+            "/info": partial(self._keyed, self._info),
+            "/openapi.json": partial(self._keyed, lambda: self._openapi),
         }
-        for model in models:
-            got[model] = self._keyed(lambda: shapes.described(served))
-            got[f"{model}/ready"] = self._health
-        routes = [Route(path, answer, methods=["POST"]) for path, answer in posted.items()]
+        routes = [
+            Route(path, partial(self._guarded, make), methods=["POST"])
+            for path, make in posted.items()
+        ]
         return routes + [Route(path, answer, methods=["GET"]) for path, answer in got.items()]
 
-    def _check_name(self, request: Request) -> None:
-        """Raise a Refused where a route names another model."""
-        if request.path_params.get("name", self.served.name) != self.served.name:
-            raise Refused(404, "NotFound", "no such model", "model_type")
-
-    def _native(self, name: str) -> Understand:
-        return lambda value: shapes.native(value, self.served, name)
-
-    def _answering(self, understand: Understand) -> Callable[[Request], Awaitable[Response]]:
-        """The route of a body that is understood in this way."""
-
-        async def make(value: bytes, request: Request) -> tuple[Any, dict[str, str]]:
-            return await self._answers(value, understand, request)
-
-        async def route(request: Request) -> Response:
-            return await self._guarded(request, make)
-
-        return route
-
-    async def _tokenize(self, request: Request) -> Response:
-        async def make(value: bytes, request: Request) -> tuple[Any, dict[str, str]]:
-            return await self._thread(
-                lambda: shapes.tokenized(shapes.parsed(value), self.served, self.limits.documents)
-            ), {}
-
-        return await self._guarded(request, make)
-
-    async def _guarded(
-        self,
-        request: Request,
-        make: Callable[[bytes, Request], Awaitable[tuple[Any, dict[str, str]]]],
-    ) -> Response:
+    async def _guarded(self, make: Make, request: Request) -> Response:
         """An answer in JSON, or the error in its place."""
         headers, arriving = dict(request.scope["headers"]), Arriving(request.receive)
         self.active += 1
         try:
             self.door.check_caller(headers)
-            self._check_name(request)
             if not self.ready:
                 raise Refused(503, "Unhealthy", "the server is about to stop", "overloaded")
             async with (
@@ -182,14 +140,20 @@ class App:
     def _thread(self, work: Callable[[], Any]) -> Awaitable[Any]:
         return asyncio.get_running_loop().run_in_executor(self._reading, work)
 
+    async def _tokens(self, body: bytes, request: Request) -> tuple[Any, dict[str, str]]:
+        """The tokens of texts, which the model need not read."""
+        return await self._thread(
+            lambda: shapes.tokenized(shapes.parsed(body), self.served, self.limits.documents)
+        ), {}
+
     async def _answers(
-        self, body: bytes, understand: Understand, request: Request
+        self, understand: Understand, body: bytes, request: Request
     ) -> tuple[Any, dict[str, str]]:
         """The body of an answer, and what TEI says of it in headers."""
         began, served = time.monotonic(), self.served
 
         def prepared() -> tuple[shapes.Asked, Any, list[Any]]:
-            asked = understand(shapes.parsed(body))
+            asked = understand(shapes.parsed(body), served)
             shapes.check_batch(len(asked.documents), self.limits.documents)
             model = served.variant(asked.options)
             return asked, model, served.examples(asked.documents)
@@ -247,18 +211,13 @@ class App:
     def _told(self, chunks: int, tokens: int) -> None:
         self.metrics.observe(te_batch_next_size=chunks, te_batch_next_tokens=tokens)
 
-    def _keyed(self, value: Callable[[], Any]) -> Callable[[Request], Awaitable[Response]]:
-        """The route of a value that callers with a key alone may read."""
-
-        async def route(request: Request) -> Response:
-            try:
-                self.door.check_caller(dict(request.scope["headers"]))
-                self._check_name(request)
-            except Refused as error:
-                return self._refusal(error)
-            return _json(value())
-
-        return route
+    async def _keyed(self, value: Callable[[], Any], request: Request) -> Response:
+        """A value that callers with a key alone may read."""
+        try:
+            self.door.check_caller(dict(request.scope["headers"]))
+        except Refused as error:
+            return self._refusal(error)
+        return _json(value())
 
     async def _root(self, request: Request) -> Response:
         """The page for people in a browser; TEI's clients get its empty 200."""
@@ -271,9 +230,6 @@ class App:
         if self.ready:
             return Response()
         return _json({"error": "unhealthy", "error_type": "Unhealthy"}, 503)
-
-    async def _live(self, request: Request) -> Response:
-        return Response()
 
     async def _metrics(self, request: Request) -> Response:
         text = self.metrics.text(self.scheduler.here)
@@ -308,7 +264,7 @@ def _kind(served: Served) -> str:
     return "classifier" if served.task.name == "classification" else served.task.name
 
 
-def _no_ranker(value: Any) -> shapes.Asked:
+def _no_ranker(value: Any, served: Served) -> shapes.Asked:
     raise Refused(424, "Backend", "model is not a re-ranker model", "model_type")
 
 

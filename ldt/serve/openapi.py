@@ -6,7 +6,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from ldt import __version__
-from ldt.serve.bodies import Infer, Native, Predict, Tokenize
+from ldt.serve.shapes import Native, Predict, Tokenize
 
 if TYPE_CHECKING:
     from ldt.serve.model import Served
@@ -17,21 +17,16 @@ _NATIVE = "The answer of ldt predict, with windows, truncated, passages and abst
 _POSTED: dict[str, tuple[type[BaseModel], str]] = {
     "/predict": (Predict, _PREDICT),
     "/": (Predict, _PREDICT),
-    "/invocations": (Predict, _PREDICT),
     "/answer": (Native, _NATIVE),
     "/entities": (Native, f"{_NATIVE} For models of token classification."),
     "/rank": (Native, f"{_NATIVE} And all choices, best first. For models that choose."),
     "/summarize": (Native, f"{_NATIVE} For models that write summaries."),
     "/tokenize": (Tokenize, "Tokens with their places in the text."),
-    "/v2/models/{name}/infer": (Infer, "Answers as tensors of the Open Inference Protocol."),
 }
 _GOT = {
     "/health": "Whether documents are taken.",
     "/info": "The model and the limits of the server.",
     "/metrics": "Counts and times for Prometheus.",
-    "/v2/health/live": "Whether the server is there.",
-    "/v2/health/ready": "Whether documents are taken.",
-    "/v2/models/{name}": "Inputs and outputs of the model.",
 }
 _REFUSED = {
     400: "The body is no JSON, or holds no documents.",
@@ -55,7 +50,7 @@ class Error(BaseModel):
 
 def document(served: "Served") -> dict[str, Any]:
     """The document, for a server of this model."""
-    bodies: list[Any] = [(each, "validation") for each in (Predict, Native, Tokenize, Infer, Error)]
+    bodies: list[Any] = [(each, "validation") for each in (Predict, Native, Tokenize, Error)]
     _, made = models_json_schema(bodies, ref_template="#/components/schemas/{model}")
     schemas = made["$defs"]
     fields: dict[str, Any] = {
@@ -63,16 +58,14 @@ def document(served: "Served") -> dict[str, Any]:
     }
     native = schemas["Native"]
     native["properties"] = fields | native["properties"]
-    paths: dict[str, Any] = {}
-    for path, (body, said) in _POSTED.items():
-        paths[path] = {"post": _posted(body.__name__, said) | _named(path)}
-    for path, said in _GOT.items():
-        got = {"summary": said, "responses": {"200": {"description": "Yes, or what was asked."}}}
-        paths.setdefault(path, {})["get"] = got | _named(path)
+    posted = {
+        path: {"post": _posted(body.__name__, said)} for path, (body, said) in _POSTED.items()
+    }
+    got = {path: {"get": _got(said)} for path, said in _GOT.items()}
     return {
         "openapi": "3.1.0",
         "info": {"title": f"ldt serve {served.name}", "version": __version__},
-        "paths": paths,
+        "paths": posted | got,
         "components": {
             "schemas": schemas,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
@@ -93,8 +86,5 @@ def _posted(body: str, said: str) -> dict[str, Any]:
     }
 
 
-def _named(path: str) -> dict[str, Any]:
-    if "{name}" not in path:
-        return {}
-    name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-    return {"parameters": [name]}
+def _got(said: str) -> dict[str, Any]:
+    return {"summary": said, "responses": {"200": {"description": "Yes, or what was asked."}}}

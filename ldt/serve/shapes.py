@@ -1,4 +1,4 @@
-"""Requests and answers in the shapes of TEI 1.9 and of huggingface_hub's InferenceClient.
+"""Requests and answers: the shapes of TEI 1.9, which InferenceClient speaks too, and ldt's own.
 
 No HTTP here. A request becomes `Asked`: documents, options, and what its answers are made into.
 """
@@ -6,23 +6,22 @@ No HTTP here. A request becomes `Asked`: documents, options, and what its answer
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ldt.data.records import JOIN
+from ldt.data.sentences import Unit
 from ldt.data.strict_json import Decoder, JsonError
 from ldt.errors import did_you_mean, kind, listed
 from ldt.inference.group import Answer
-from ldt.serve.answers import SHAPES, SPANS, outputs, ranked
-from ldt.serve.bodies import Infer, Native, Parameters, Predict, Tokenize
 from ldt.serve.model import Options, Served
 from ldt.serve.refused import Refused, invalid
 
+MOST = 100  # passages, and further answers
 MOST_READ = 50_000_000  # characters: those of a document times those asked about it
 DEEPEST = 20  # levels of a body
-VERSION = "1"  # of a model, in the Open Inference Protocol
-RANKED = ("multiple_choice", "wikihop")
+SPANS = ("squad", "triviaqa")  # tasks of a question on a text, answered by a span of it
 # Further names of fields for /rank, so that one request suits both tasks.
 _ALSO = {
     "multiple_choice": {"query": "question", "candidates": "choices", "supports": "context"},
@@ -31,9 +30,62 @@ _ALSO = {
 # Route -> tasks that it is for; all others are for any.
 ROUTES = {
     "entities": ("token_classification",),
-    "rank": RANKED,
+    "rank": ("multiple_choice", "wikihop"),
     "summarize": ("summarization",),
 }
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Parameters(_Body):
+    """Parameters of InferenceClient that can be set; the training decides the others."""
+
+    function_to_apply: Literal["none", "sigmoid", "softmax"] | None = None
+    top_k: int | None = Field(default=None, ge=1, le=MOST)
+    aggregation_strategy: Literal["simple", "first"] | None = None
+    ignore_labels: list[str] | None = None
+    handle_impossible_answer: bool | None = None
+
+
+class Predict(_Body):
+    """The body of /predict and /, as TEI and InferenceClient send it.
+
+    ``inputs`` is a text, a batch ``[["a"], ["b"]]``, of token classification and summaries also
+    ``["a", "b"]``, or an object of fields (``{"question", "context"}``) or a list of such.
+    """
+
+    inputs: str | list[Any] | dict[str, Any]
+    truncate: bool | None = None
+    truncation_direction: Literal["right", "Right"] = "right"
+    raw_scores: bool = False
+    parameters: Parameters | None = None
+
+
+class Native(BaseModel):
+    """The body of /answer, /entities, /rank and /summarize: fields of a document, or several
+    ``documents``, and what is asked for by the names of ``ldt predict``."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    documents: list[dict[str, Any]] | None = None
+    truncate: bool | None = None
+    n_best: int | None = Field(default=None, ge=1, le=MOST)
+    raw_scores: bool = False
+    label_sets: float | None = None
+    passages: int = Field(default=0, ge=0, le=MOST)
+    passages_by: Literal["gradient", "chunks"] = "gradient"
+    passages_unit: Unit = "sentence"
+    chunks: bool = False
+
+
+class Tokenize(_Body):
+    """The body of /tokenize."""
+
+    inputs: str | list[str]
+    add_special_tokens: bool = True
+    prompt_name: None = None
 
 
 @dataclass
@@ -101,8 +153,57 @@ def checked(shape: type[Body], value: Any) -> Body:
         raise invalid(f"{'.'.join(path)[:100]}: {words}") from None
 
 
+def scores(answer: Answer, given: Parameters) -> list[dict[str, Any]]:
+    best = sorted(answer["scores"].items(), key=lambda item: -item[1])
+    return [{"score": score, "label": label} for label, score in best[: given.top_k]]
+
+
+def entities(answer: Answer, given: Parameters) -> list[dict[str, Any]]:
+    return [
+        {
+            "entity_group": each["label"],
+            "score": each["score"],
+            "word": each["text"],
+            "start": each["start"],
+            "end": each["end"],
+        }
+        for each in answer["entities"]
+        if each["label"] not in (given.ignore_labels or ())
+    ]
+
+
+def spans(answer: Answer, given: Parameters) -> Any:
+    """One span, or several of them where more than one is asked for."""
+    nothing = {"answer": "", "score": answer.get("no_answer", 0.0), "start": 0, "end": 0}
+    best = {name: answer.get(f"best_{name}", answer[name]) for name in ("start", "end")}
+    best |= {"answer": answer.get("best", answer["answer"])}
+    found = [
+        {name: each[name] for name in nothing}
+        for each in answer.get("n_best", [answer | best])
+        if each["start"] is not None
+    ]
+    if not answer["answer"] and given.handle_impossible_answer is not False:
+        found = [nothing, *found]
+    found = (found or [nothing])[: given.top_k or 1]
+    return found if (given.top_k or 1) > 1 else found[0]
+
+
+def summary(answer: Answer, given: Parameters) -> dict[str, Any]:
+    return {"summary_text": answer["summary"]}
+
+
+# Task -> the shape that TEI and InferenceClient have for an answer, and the parameters that count;
+# the answers of other tasks are ldt's own.
+SHAPES: dict[str, tuple[Callable[[Answer, Parameters], Any], set[str]]] = {
+    "classification": (scores, {"function_to_apply", "top_k"}),
+    "token_classification": (entities, {"aggregation_strategy", "ignore_labels"}),
+    "summarization": (summary, set()),
+    **dict.fromkeys(SPANS, (spans, {"top_k", "handle_impossible_answer"})),
+}
+
+
 def predict(value: Any, served: Served) -> Asked:
-    """What /predict is asked for."""
+    """Understand the body of /predict."""
     body = checked(Predict, value)
     given, task = body.parameters or Parameters(), served.task
     options: dict[str, Any] = {"truncate": bool(body.truncate), "raw_scores": body.raw_scores}
@@ -111,9 +212,11 @@ def predict(value: Any, served: Served) -> Asked:
         options["raw_scores"] |= given.function_to_apply == "none"
     elif task.name in SPANS and given.top_k is not None:
         options["n_best"] = given.top_k
-    _check_parameters(given, served)
+    one, takes = SHAPES.get(task.name, (lambda answer, given: answer, ()))
+    for name in given.model_fields_set:
+        if getattr(given, name) is not None and name not in takes:
+            raise invalid(f"parameters.{name} means nothing to {task.name}")
     single, documents = _inputs(body.inputs, served)
-    one = SHAPES.get(task.name, lambda answer, given: answer)
     nested = task.name == "summarization" or (
         task.name == "classification" and body.parameters is not None
     )
@@ -133,20 +236,8 @@ def _check_function(function: str | None, served: Served) -> None:
         raise invalid(f"function_to_apply: {function}, this model answers by {right}")
 
 
-def _check_parameters(given: Parameters, served: Served) -> None:
-    """Refuse parameters that mean nothing to the task."""
-    takes = {
-        "classification": {"function_to_apply", "top_k"},
-        "token_classification": {"aggregation_strategy", "ignore_labels"},
-        **dict.fromkeys(SPANS, {"top_k", "handle_impossible_answer"}),
-    }
-    for name in given.model_fields_set:
-        if getattr(given, name) is not None and name not in takes.get(served.task.name, ()):
-            raise invalid(f"parameters.{name} means nothing to {served.task.name}")
-
-
 def _inputs(inputs: Any, served: Served) -> tuple[bool, list[dict[str, Any]]]:
-    """Whether there is one document, and the documents, of ``inputs``."""
+    """Read ``inputs``: True if it is one document without a list around it, and the documents."""
     task = served.task
     if isinstance(inputs, dict):
         return True, [_fields(inputs, served, strict=True)]
@@ -187,7 +278,7 @@ def _text(value: Any) -> str:
 
 
 def native(value: Any, served: Served, route: str) -> Asked:
-    """What /answer, /entities, /rank or /summarize is asked for.
+    """Understand the body of /answer, /entities, /rank or /summarize.
 
     Args:
         route: without the slash.
@@ -219,6 +310,24 @@ def native(value: Any, served: Served, route: str) -> Asked:
         return answers[0] if single else answers
 
     return Asked(documents, options, shape)
+
+
+def ranked(answer: Answer, document: Mapping[str, Any], most: int | None) -> Answer:
+    """An answer with all choices, or the ``most`` best, as TEI ranks texts."""
+    answer = dict(answer)
+    if "scores" in answer:
+        pairs = enumerate(zip(document["choices"], answer["scores"], strict=True))
+        scored = [{"index": n, "text": text, "score": score} for n, (text, score) in pairs]
+        scored.sort(key=lambda each: -each["score"])
+    else:
+        best = answer.pop("n_best", None) or [{k: answer.get(k) for k in ("answer", "score")}]
+        places = {text: n for n, text in reversed([*enumerate(document["candidates"])])}
+        scored = [
+            {"index": places[each["answer"]], "text": each["answer"], "score": each["score"]}
+            for each in best
+            if each["answer"] in places
+        ]
+    return answer | {"ranking": scored[:most]}
 
 
 def _fields(given: Mapping[str, Any], served: Served, strict: bool) -> dict[str, Any]:
@@ -285,27 +394,6 @@ def _too_deep(value: Any) -> bool:
     return True
 
 
-def infer(value: Any, served: Served) -> Asked:
-    """What /v2/models/NAME/infer is asked for."""
-    body = checked(Infer, value)
-    sizes = {len(tensor.data) for tensor in body.inputs}
-    if any(tensor.shape != [len(tensor.data)] for tensor in body.inputs) or len(sizes) > 1:
-        raise invalid("inputs: of each the shape is [n], the number of its data")
-    if sizes == {0}:
-        raise Refused(400, "Empty", "inputs cannot be empty", "batch_size")
-    columns = {tensor.name: tensor.data for tensor in body.inputs}
-    if len(columns) < len(body.inputs):
-        raise invalid("inputs: two have one name")
-    rows = zip(*columns.values(), strict=True)
-    documents = [_fields(dict(zip(columns, row, strict=True)), served, strict=True) for row in rows]
-
-    def shape(answers: list[Answer]) -> Any:
-        about = {"model_name": served.name, **({} if body.id is None else {"id": body.id})}
-        return about | {"outputs": outputs(answers)}
-
-    return Asked(documents, Options(), shape)
-
-
 def tokenized(value: Any, served: Served, most: int) -> list[list[dict[str, Any]]]:
     """The tokens of texts, as TEI's /tokenize has them."""
     body = checked(Tokenize, value)
@@ -347,17 +435,4 @@ def labels(served: Served) -> dict[str, Any]:
     return {
         "id2label": {str(number): name for number, name in names.items()},
         "label2id": {name: number for number, name in names.items()},
-    }
-
-
-def described(served: Served) -> dict[str, Any]:
-    """A model as the Open Inference Protocol describes it."""
-    task = served.task
-    inputs = [task.document, *getattr(task, "asked", ())]
-    return {
-        "name": served.name,
-        "versions": [VERSION],
-        "platform": f"ldt_{served.runtime}",
-        "inputs": [{"name": name, "datatype": "BYTES", "shape": [-1]} for name in inputs],
-        "outputs": [{"name": "answer", "datatype": "BYTES", "shape": [-1]}],
     }

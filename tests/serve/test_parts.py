@@ -5,12 +5,10 @@ from served import make_run
 
 from ldt.errors import ResourceError, UserError
 from ldt.model import LdtConfig
-from ldt.serve.answers import ranked
-from ldt.serve.bodies import Predict
 from ldt.serve.metrics import Metrics
 from ldt.serve.model import Options, Served, automatic_batch
 from ldt.serve.refused import Refused, refused
-from ldt.serve.shapes import checked, native
+from ldt.serve.shapes import Predict, checked, native, ranked
 
 
 def test_a_value_counts_up_to_its_bound():
