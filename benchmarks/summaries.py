@@ -13,9 +13,9 @@ by `ldt finetune` from short documents what a term and a summary are (``--short`
 three times from long ones (``--steps`` steps with as many documents), of which it reads 4,096
 tokens, or the first 1,024, or 4,096 with a second level of attention (Poolingformer), which
 `ldt convert` adds with its gate shut. `ldt predict` answers for documents with terms and addresses
-it has not seen, with 4 beams, `ldt evaluate` scores. ``usual`` is the summary with the most
-frequent value of each term. ``terms`` is how many of all have their value in the summary, ``late``
-of those behind token 1,024.
+it has not seen, with 4 beams, `ldt evaluate` scores (`pip install 'ldt-toolkit[summaries]'`).
+``usual`` is the summary with the most frequent value of each term. ``terms`` is how many of all
+have their value in the summary, ``late`` of those behind token 1,024.
 Writes results/summaries.json: figures of all seeds, and one document with its summaries.
 """
 

@@ -8,13 +8,12 @@ Source: See et al. 2017 (arXiv:1704.04368), section 6, for the share of new n-gr
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ldt.data.sentences import sentences
-from ldt.metrics.rouge import ngrams
 from ldt.metrics.word_overlap import CJK
 
 NOVEL = (1, 2, 3, 4)  # n of the n-grams that are looked for in the source
@@ -32,6 +31,11 @@ def words(text: str) -> list[str]:
 def numbers(text: str) -> list[str]:
     """Numbers in digits, without the commas of thousands: 1,000.5 is 1000.5."""
     return [_THOUSANDS.sub("", number) for number in _NUMBER.findall(text)]
+
+
+def ngrams(words: Sequence[str], n: int) -> Iterator[tuple[str, ...]]:
+    """Runs of n words."""
+    return zip(*(words[start:] for start in range(n)), strict=False)
 
 
 def names(text: str) -> list[str]:

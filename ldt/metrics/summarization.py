@@ -1,10 +1,12 @@
 """Summaries: ROUGE, their lengths, and what of them stands in the source.
 
-Predictions are JSON lines of {id, summary}, or a text file with a summary a line.
+ROUGE is counted by the package rouge-score, which is imported when it is asked for. Predictions are
+JSON lines of {id, summary}, or a text file with a summary a line.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -16,16 +18,18 @@ from ldt.data.formats.entries import once
 from ldt.data.formats.passage_qa import name_of
 from ldt.data.heartbeat import reported
 from ldt.data.options import DEFAULTS, DataSection
+from ldt.data.sentences import sentences
 from ldt.data.sources import Names, only
 from ldt.data.streams import Line
 from ldt.data.strict_json import JsonFile, take
 from ldt.data.text_files import JSON
-from ldt.errors import DataError, plural
-from ldt.metrics import baseline, rouge
+from ldt.errors import DataError, UserError, plural
+from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import Item, Result, compare, count_words, mean, some
 from ldt.metrics.source_overlap import Source, figures
 
+ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 BREAK = "<n>"  # a line break inside of a line of text, as Pegasus writes it
 _TABLES = ("json", "jsonl", "csv", "tsv", "parquet")  # endings
 _HEAD = 1 << 16  # bytes that tell the layout
@@ -41,10 +45,46 @@ def score(
     Args:
         example: ``text``, a document or a list of several, and ``summary``, the reference.
         answer: ``summary``.
-        stemmer: see `ldt.metrics.rouge.scores`.
+        stemmer: see `rouge`.
     """
     source = Source(_joined(example["text"]))
     return _scores(source, example["summary"], answer["summary"], stemmer)
+
+
+def rouge(target: str, prediction: str, *, stemmer: bool = True) -> dict[str, float]:
+    """Return the F1, from 0 to 1, of each of `ROUGE`; 0 where a text has none of a to z and 0 to 9.
+
+    rougeL takes each text as one sequence. rougeLsum compares line by line, a text without line
+    breaks sentence by sentence. Both are called ROUGE-L in papers.
+
+    Args:
+        target: the reference summary.
+        prediction: the summary to score.
+        stemmer: whether words of four letters and more are compared by their stems.
+
+    Raises:
+        UserError: as `scorer`.
+    """
+    scores = scorer(stemmer).score(_in_lines(target), _in_lines(prediction))
+    return {name: scores[name].fmeasure for name in ROUGE}
+
+
+@cache
+def scorer(stemmer: bool = True) -> Any:
+    """Return the scorer of rouge-score.
+
+    Raises:
+        UserError: the package is not installed.
+    """
+    try:
+        from rouge_score.rouge_scorer import RougeScorer  # takes a second
+        from rouge_score.tokenizers import DefaultTokenizer
+    except ImportError:
+        raise UserError(
+            "ROUGE of summaries needs rouge-score: pip install 'ldt-toolkit[summaries]'"
+        ) from None
+    # Without a tokenizer it logs one line by absl, which gives the root logger a handler.
+    return RougeScorer(ROUGE, tokenizer=DefaultTokenizer(stemmer))
 
 
 def metrics(means: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +93,7 @@ def metrics(means: dict[str, Any]) -> dict[str, Any]:
     ROUGE and shares in percent, ``longest_copied_run``, ``summary_words`` and ``reference_words``
     in words.
     """
-    found = {name: means[name] for name in rouge.NAMES} | figures(means)
+    found = {name: means[name] for name in ROUGE} | figures(means)
     found |= {name: means[name] / 100 for name in ("summary_words", "reference_words")}
     found["empty"] = means["empty"]
     return {name: value for name, value in found.items() if not np.all(np.isnan(value))}
@@ -116,9 +156,10 @@ def evaluate(gold: JsonFile, predictions: JsonFile, *, no_stemmer: bool = False)
 
     Args:
         gold, predictions: as `read_gold` and `read_predictions` have them.
-        no_stemmer: compare words as they are, see `ldt.metrics.rouge.scores`.
+        no_stemmer: compare words as they are, see `rouge`.
 
     Raises:
+        UserError: as `scorer`.
         DataError: a file that cannot be used.
     """
     summaries = _by_id(gold, predictions)
@@ -132,13 +173,13 @@ def evaluate(gold: JsonFile, predictions: JsonFile, *, no_stemmer: bool = False)
         scores = _scores(source, target, summary, stemmer=not no_stemmer)
         items.append(Item(id, document, scores, count_words(document)))
         references.append(source.counts(target))
-        if min(rouge.coverage(target), rouge.coverage(summary)) < _COVERED:
+        if min(_coverage(target), _coverage(summary)) < _COVERED:
             foreign.append(id)
     missing, extra = compare([str(example.id) for example in gold.value], summaries)
     figures_of_all = mean([item.scores for item in items], metrics)
     result = Result("summarization", items, figures_of_all, "documents", missing, extra)
     result.derive, result.noun = metrics, "document"
-    result.shown = (*rouge.NAMES, "summary_words")
+    result.shown = (*ROUGE, "summary_words")
     result.no_place = "a summary has no place"
     result.notes = _notes(mean(references, figures), no_stemmer)
     if foreign:
@@ -156,7 +197,7 @@ def baselines(gold: JsonFile, evaluate: Callable, no_stemmer: bool = False) -> B
     scores = []
     for example in reported(gold.value, "scoring the first words"):
         lead = beginning(layout.text(example), most)
-        scores.append(rouge.scores(layout.summary(example), lead, stemmer=not no_stemmer))
+        scores.append(rouge(layout.summary(example), lead, stemmer=not no_stemmer))
     return baseline.best({f"first {plural(most, 'word')}": mean(scores)})
 
 
@@ -169,7 +210,7 @@ def beginning(text: str | list[str], words: int) -> str:
 
 def _scores(source: Source, target: str, summary: str, stemmer: bool) -> dict[str, float]:
     return {
-        **rouge.scores(target, summary, stemmer=stemmer),
+        **rouge(target, summary, stemmer=stemmer),
         **source.counts(summary),
         "summary_words": count_words(summary),
         "reference_words": count_words(target),
@@ -179,10 +220,10 @@ def _scores(source: Source, target: str, summary: str, stemmer: bool) -> dict[st
 
 def _notes(references: dict[str, float], no_stemmer: bool) -> dict[str, str]:
     """What stands beside the figures: how ROUGE is counted, and the figures of the references."""
-    kind = "F1, no stemmer" if no_stemmer else f"F1, {rouge.STEMMER}"
-    notes = dict.fromkeys(rouge.NAMES, kind)
+    kind = "F1, no stemmer" if no_stemmer else "F1, Porter stemmer of NLTK"
+    notes = dict.fromkeys(ROUGE, kind)
     notes["rougeL"] += "; each text in one"
-    notes["rougeLsum"] += f"; {rouge.SPLITTER}"
+    notes["rougeLsum"] += "; lines of a text that has line breaks, else sentences by ldt's rule"
     for name, value in references.items():
         if not np.isnan(value):
             notes[name] = f"references {value:.2f}"
@@ -205,6 +246,19 @@ def _by_id(gold: JsonFile, predictions: JsonFile) -> dict[str, str]:
         )
     ids = (str(example.id) for example in gold.value)
     return dict(zip(ids, predictions.value, strict=True))
+
+
+def _in_lines(text: str) -> str:
+    """The text, or without line breaks its sentences, one a line."""
+    if "\n" in text:
+        return text
+    return "\n".join(text[start:end] for start, end in sentences(text))
+
+
+def _coverage(text: str) -> float:
+    """The share of letters and digits that ROUGE counts, 0 to 1; 1 where there are none."""
+    letters = [letter for letter in text if letter.isalnum()]
+    return sum(map(str.isascii, letters)) / len(letters) if letters else 1.0
 
 
 def _joined(text: str | list[str]) -> str:

@@ -10,7 +10,7 @@ from ldt.data.sources import Names
 from ldt.errors import DataError, UserError, listed
 from ldt.inference import evaluate
 from ldt.inference.rules import of_answer
-from ldt.metrics import OWN, conll, rouge
+from ldt.metrics import OWN, conll, summarization
 from ldt.metrics.classification import several
 from ldt.metrics.result import Item, Result
 from ldt.recipe import recipe as recipes
@@ -136,7 +136,7 @@ def of_document(
         else:
             scores = of_answer(task, read.right, read.answer, where)
     if task.name == "summarization":
-        scores = {name: scores[name] for name in rouge.NAMES}
+        scores = {name: scores[name] for name in summarization.ROUGE}
     decisive = next((name for name in _DECISIVE if name in scores), None)
     return None if decisive is None else scores[decisive] == 1, scores
 

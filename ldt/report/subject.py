@@ -203,6 +203,7 @@ def _answered(run: Run, gold: Sequence[str], answers: str | None, passages: int)
     from ldt.inference.predict import predict
 
     data, task = run.recipe.data, run.recipe.task
+    task.check_scorer()
     log.info("%s: answering %s", run.folder, named(list(gold)))
     with TemporaryDirectory(prefix="ldt-") as folder, _unnamed(folder):
         file = os.path.join(folder, "answers.jsonl")

@@ -118,6 +118,9 @@ class AnyTask(Section, ABC):
         """
         return False
 
+    def check_scorer(self) -> None:
+        """Raise a UserError where a package that scores the answers is not installed."""
+
     def model_types(self) -> tuple[str, ...]:
         """What ``model.config`` of a recipe may name as ``model_type``; nothing where a model from
         scratch is of one kind."""

@@ -12,7 +12,7 @@ from ldt.data.records import Example, flat, kind, text, texts
 from ldt.data.records import field as field_of
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, plural
-from ldt.metrics import baseline, rouge, summarization
+from ldt.metrics import baseline, summarization
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import count_words, mean
 from ldt.tasks.base import Outputs, Writer
@@ -164,8 +164,12 @@ class Summarization(WritingTask):
         words = round(float(np.mean([count_words(gold["summary"]) for gold in trained])))
         leads = [summarization.beginning(gold["text"], words) for gold in golds]
         summaries = [gold["summary"] for gold in golds]
-        figures = mean([*map(rouge.scores, summaries, leads)])
+        figures = mean([*map(summarization.rouge, summaries, leads)])
         return baseline.best({f"the first {plural(words, 'word')}": figures})
+
+    def check_scorer(self) -> None:
+        """Import rouge-score."""
+        summarization.scorer()
 
     def default_metric(self, config) -> str:
         """ROUGE-L by sentences, which papers on long documents call ROUGE-L."""

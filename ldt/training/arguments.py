@@ -106,6 +106,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
         values["per_device_train_batch_size"] = values["gradient_accumulation_steps"]
         values["gradient_accumulation_steps"] = 1
     if recipe.data.eval or recipe.data.eval_fraction:
+        _check_scorer(recipe)
         _fill_evaluation(recipe, values)
     else:
         # Without an evaluation set there is no best step: what needs one is refused.
@@ -147,6 +148,14 @@ def _check_tokens(recipe: Recipe) -> None:
                 f"{recipe.where('training', 'train_batch_tokens')}: does not go with {other}, of "
                 "which each pass takes all processes; leave one of them out"
             )
+
+
+def _check_scorer(recipe: Recipe) -> None:
+    """Raise RecipeError where no evaluation could score its answers."""
+    try:
+        recipe.task.check_scorer()
+    except UserError as error:
+        raise RecipeError(f"{recipe.where('task', 'name')}: {error}") from None
 
 
 def _by_one_name(recipe: Recipe) -> dict[str, Any]:

@@ -1,4 +1,6 @@
 import json
+import logging
+import sys
 
 import numpy as np
 import pytest
@@ -6,7 +8,6 @@ import pytest
 from ldt import metrics
 from ldt.errors import DataError, UserError
 from ldt.metrics import result as results
-from ldt.metrics import rouge
 from ldt.metrics import summarization as summaries
 
 GOLD = [
@@ -64,7 +65,8 @@ def test_figures_by_hand(score):
     assert result.items[1].words == 400
     assert result.items[2].unit == "One\n\nTwo three"
     assert result.notes["rouge1"] == "F1, Porter stemmer of NLTK"
-    assert result.notes["rougeLsum"] == f"F1, Porter stemmer of NLTK; {rouge.SPLITTER}"
+    split = "lines of a text that has line breaks, else sentences by ldt's rule"
+    assert result.notes["rougeLsum"] == f"F1, Porter stemmer of NLTK; {split}"
     # Of the references' 9 words "spoke" is new.
     assert result.notes["novel_1grams"] == "references 11.11"
     assert result.notes["longest_copied_run"] == "words; references 2.67"
@@ -73,6 +75,38 @@ def test_figures_by_hand(score):
     lead = 100 * (1 + 6 / 7 + 4 / 5) / 3
     assert result.baselines["rouge1"] == ("first 3 words", pytest.approx(lead))
     assert result.warnings == ["no better than first 3 words: rouge1 88.57"]
+
+
+@pytest.mark.parametrize(
+    ("target", "prediction", "right"),
+    [  # words of the target in the order of a line, or of a sentence where there are no lines
+        ("The cat sat\nThe dog ran away", "The dog ran\nThe cat sat down", 6 / 7),
+        ("Three four. One two.", "One two three four.", 1),
+        ("One two three four.", "Three four. One two.", 1),
+        ("One. Two\nthree", "Two. One\nthree", 2 / 3),
+    ],
+)
+def test_rougelsum_compares_lines_or_sentences(score, target, prediction, right):
+    result = score([{"id": "a", "text": "x", "summary": target}], {"a": prediction})
+    assert result.metrics["rougeLsum"] == pytest.approx(100 * right)
+    assert result.metrics["rougeL"] < result.metrics["rouge1"]
+
+
+def test_without_rouge_score_a_line_says_what_to_install(score, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
+    summaries.scorer.cache_clear()
+    with pytest.raises(UserError) as error:
+        score(GOLD, PRED)
+    assert str(error.value) == (
+        "ROUGE of summaries needs rouge-score: pip install 'ldt-toolkit[summaries]'"
+    )
+
+
+def test_rouge_score_leaves_the_log_alone(monkeypatch):
+    monkeypatch.setattr(logging.root, "handlers", [])
+    summaries.scorer.cache_clear()
+    assert summaries.rouge("a", "a")["rouge1"] == 1
+    assert logging.root.handlers == []
 
 
 def test_without_the_stemmer_forms_of_a_word_differ(score):
@@ -148,7 +182,7 @@ def test_the_baseline_is_the_first_words_of_the_document(score):
     result = score(gold, "one\none two three four")
     assert result.baselines["rouge1"] == ("first 3 words", 100)
     assert result.baselines["rougeLsum"] == ("first 3 words", 100)
-    assert set(result.baselines) == set(rouge.NAMES)
+    assert set(result.baselines) == set(summaries.ROUGE)
     assert result.warnings == ["no better than first 3 words: rouge1 100.00"]
 
 
@@ -217,7 +251,7 @@ def test_all_figures_are_printed_with_their_groups(score, capsys):
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert lines[0] == "summarization: 2 documents, 2 predicted; figures from 0 to 100"
-    assert [line.split()[0] for line in lines[1:16]] == [*rouge.NAMES, *FIGURES]
+    assert [line.split()[0] for line in lines[1:16]] == [*summaries.ROUGE, *FIGURES]
     assert lines[1].endswith("(F1, no stemmer)")
     assert lines[17].startswith("words of the document: 0 to 249: 1 document, rouge1 ")
     assert ", summary_words " in lines[17]

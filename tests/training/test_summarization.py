@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from functools import wraps
 from pathlib import Path
 
@@ -20,13 +21,15 @@ from ldt.data.records import Example
 from ldt.errors import ModelError, RecipeError, UserError
 from ldt.inference.predict import predict
 from ldt.inference.run_folder import fingerprint
-from ldt.metrics import evaluate, rouge
-from ldt.metrics.summarization import published, read_predictions
+from ldt.metrics import evaluate
+from ldt.metrics.summarization import ROUGE, published, read_predictions, scorer
 from ldt.model import LdtForConditionalGeneration, load
 from ldt.model.adapters import PROJECTIONS
 from ldt.recipe import recipe as recipes
+from ldt.report.subject import subject
 from ldt.tasks import Summarization
 from ldt.training import cost
+from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample
 from ldt.training.finetune import Finetuning
 from ldt.training.loop import cost_of
@@ -103,7 +106,7 @@ def test_predict_answers_as_the_evaluation_did_and_as_transformers_does(recipe, 
     for name in ("answers.jsonl", "answers.txt"):
         figures = evaluate("dev.jsonl", name, format="summarization").metrics
         assert {f"eval_{name}": value for name, value in figures.items()}.items() <= metrics.items()
-        assert set(rouge.NAMES) <= figures.keys()
+        assert set(ROUGE) <= figures.keys()
     # The same by transformers' model, whose folder it is, one document at a time.
     model = LEDForConditionalGeneration.from_pretrained("runs/r").eval()
     assert model.generation_config.num_beams == 3
@@ -168,6 +171,31 @@ def test_what_is_written_stands_in_the_row_of_its_document():
     measure.rough = False
     found = measure.answer(None, batch, [2, 3])["sequences"].tolist()
     assert found == [[1, 2], [4, 5], left_out]  # a row without a document of this process
+
+
+def test_without_rouge_score_a_training_is_refused_before_its_data_are_read(recipe, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
+    scorer.cache_clear()
+    Path("train.jsonl").unlink()
+    with pytest.raises(RecipeError) as error:
+        train(recipe())
+    assert str(error.value) == (
+        "r.yaml:3: task: name: ROUGE of summaries needs rouge-score: "
+        "pip install 'ldt-toolkit[summaries]'"
+    )
+    settings(recipe("data.eval=null", "training.eval_strategy=no", "training.eval_steps=null"))
+
+
+def test_without_rouge_score_the_model_of_a_run_answers_for_no_report(
+    recipe, generated, monkeypatch
+):
+    train(recipe("training.max_steps=1"))
+    generated.clear()
+    monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
+    scorer.cache_clear()
+    with pytest.raises(UserError, match="needs rouge-score"):
+        subject("runs/r")
+    assert generated == []
 
 
 def test_documents_to_summarize_are_blocks_spread_over_the_set():
