@@ -152,7 +152,6 @@ def _written(target, origin, config, weights, tokenizer, report_of, check, longe
         check, longest: text to score both models on, if there is any, and the longest input.
     """
     place = Path(os.path.abspath(target))
-    shutil.rmtree(place.with_name(f"{place.name}.partial"), ignore_errors=True)  # of old versions
     with writing(target), new_folder(place) as folder:
         _write(folder, config, weights, tokenizer, origin.generation)
         report = report_of(origin.load(folder))

