@@ -37,18 +37,15 @@ _LINE = 1 << 28  # bytes of a summary at most
 _COVERED = 0.5  # share of letters below which ROUGE says little
 
 
-def score(
-    example: Mapping[str, Any], answer: Mapping[str, Any], *, stemmer: bool = True
-) -> dict[str, float]:
+def score(example: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, float]:
     """Return ROUGE, from 0 to 1, and counts of a summary; `metrics` makes figures of their means.
 
     Args:
         example: ``text``, a document or a list of several, and ``summary``, the reference.
         answer: ``summary``.
-        stemmer: see `rouge`.
     """
     source = Source(_joined(example["text"]))
-    return _scores(source, example["summary"], answer["summary"], stemmer)
+    return _scores(source, example["summary"], answer["summary"], stemmer=True)
 
 
 def rouge(target: str, prediction: str, *, stemmer: bool = True) -> dict[str, float]:

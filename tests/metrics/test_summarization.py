@@ -203,10 +203,6 @@ def test_a_score_is_that_of_the_evaluation(score):
         {"text": ["One", "Two three"], "summary": "Two three"}, {"summary": "Four"}
     )
     assert one == score(GOLD, PRED).items[2].scores
-    short = summaries.score(
-        {"text": "", "summary": "elections"}, {"summary": "elect"}, stemmer=False
-    )
-    assert short["rouge1"] == 0
 
 
 @pytest.mark.parametrize(
