@@ -5,31 +5,34 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 WEIGHTS := $(VENV)/weights
 # whole files to each process, in the order of tests/conftest.py
-BY_FILE := --dist loadfile --no-loadscope-reorder
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 
-.PHONY: help setup demo test nightly chaos check docs bench gpu clean
+.PHONY: help setup demo test test-all nightly chaos check docs bench gpu clean
 .DEFAULT_GOAL := help
 
 help: ## This list
-	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
 setup: $(READY) $(WEIGHTS) ## The environment alone, in .venv
 
 demo: $(READY) $(WEIGHTS) ## Long documents at 512 tokens and at full length, 5 minutes on 2 cores, 10 on busy ones
 	@$(BIN)/python examples/demo/demo.py
 
-test: $(READY) $(WEIGHTS) ## All tests, no GPU and no network needed; ARGS="-k predict" selects
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 $(BY_FILE) $(ARGS)
+test: $(READY) $(WEIGHTS) ## The fast tests, no GPU, no network; ARGS="-k predict" or SINCE=HEAD~1 selects
+	@$(BIN)/python -m pytest $(PARALLEL) $(if $(SINCE),--since $(SINCE)) $(ARGS)
+
+test-all: $(READY) $(WEIGHTS) ## The fast and the slow tests, half an hour
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not nightly" $(ARGS)
 
 nightly: $(READY) ## Property tests on fresh cases, ten times as many, and larger sizes; half an hour
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 $(BY_FILE) -m nightly $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) -m nightly $(ARGS)
 
 chaos: export LDT_CHAOS ?= 60
 chaos: export LDT_CHAOS_SEED ?= $(shell date +%s)
 chaos: $(READY) ## An hour of kills, full disks and hostile files; LDT_CHAOS_SEED=1 orders them
 	@echo "LDT_CHAOS=$(LDT_CHAOS) LDT_CHAOS_SEED=$(LDT_CHAOS_SEED)"
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 -rf tests/chaos $(ARGS)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not nightly" -rf tests/chaos $(ARGS)
 
 check: $(READY) ## Style and types: ruff check, ruff format, mypy
 	@$(BIN)/ruff check .

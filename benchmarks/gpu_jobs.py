@@ -664,9 +664,8 @@ def tests(sizes, rows):
             "no:cacheprovider",
             "tests/attention",
         ]
-        if not sizes.cuda:
-            command += ["-m", "gpu"]
-        elif find_spec("xdist"):
+        command += ["-m", "not nightly" if sizes.cuda else "gpu"]
+        if sizes.cuda and find_spec("xdist"):
             command += ["-n", str(sizes.workers), "--dist", "worksteal"]
         command += ["--ignore", "tests/attention/triton/test_compile.py"]  # says nothing of a GPU
         with tempfile.TemporaryDirectory() as folder:

@@ -6,11 +6,14 @@ import os
 import socket
 import subprocess
 import sys
+from itertools import combinations, product
 from pathlib import Path
 from types import SimpleNamespace
 
+import pairs
 import properties
 import pytest
+import since
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -157,5 +160,75 @@ def test_a_case_that_failed_at_night_is_tried_by_day():
     assert tried[0] == -1
 
 
-def test_the_nightly_tests_are_left_out_of_the_usual_run(pytestconfig):
-    assert pytestconfig.getini("addopts")[-2:] == ["-m", "not nightly"]
+def test_usual_runs_are_of_the_fast_tier(pytestconfig):
+    assert pytestconfig.getini("addopts")[-2:] == ["-m", "not slow and not nightly"]
+
+
+def test_pairs_keep_each_pair_of_values_in_the_fast_tier():
+    cases = [dict(zip("abc", place, strict=True)) for place in product(range(3), repeat=3)]
+    kept = [cases[place] for place in pairs.pairwise(cases)]
+    assert len(kept) < 15
+    for first, second in combinations("abc", 2):
+        assert len({(case[first], case[second]) for case in kept}) == 9
+
+    class Item(SimpleNamespace):
+        def get_closest_marker(self, name):
+            return name == self.mark
+
+    items = [
+        Item(nodeid=f"{mark}[{n}]", mark=mark, marks=[], callspec=SimpleNamespace(indices=case))
+        for mark in ("pairs", None)
+        for n, case in enumerate(cases)
+    ]
+    for item in items:
+        item.add_marker = item.marks.append
+    pairs.pytest_collection_modifyitems(items)
+    assert [item.marks for item in items].count(["slow"]) == len(cases) - len(kept)
+    assert not any(item.marks for item in items[len(cases) :])
+
+
+@pytest.mark.parametrize(
+    ("path", "chosen", "left_out"),
+    [
+        ("ldt/serve/app.py", {"serve", "cli", "chaos"}, {"inference", "model", "training"}),
+        (
+            "ldt/model/config.py",
+            {"model", "training", "inference", "cli"},
+            {"attention", "metrics"},
+        ),
+        ("ldt/files.py", {"test_files.py", "data", "cli"}, {"attention"}),
+        ("tests/serve/test_app.py", {"serve/test_app.py"}, {"serve"}),
+        ("tests/serve/conftest.py", {"serve"}, {"cli"}),
+        ("recipes/squad.yaml", {"recipe"}, {"model"}),
+        ("README.md", {"test_readme.py"}, {"serve"}),
+    ],
+)
+def test_a_change_selects_its_tests(path, chosen, left_out):
+    tests = since.selected([path])
+    assert tests >= chosen | since.ALWAYS
+    assert not tests & left_out
+
+
+@pytest.mark.parametrize("path", ["tests/helpers/dense.py", "pyproject.toml", "ldt/__init__.py"])
+def test_what_all_tests_use_selects_all_tests(path):
+    assert since.selected([path, "README.md"]) is None
+
+
+def test_only_tests_of_a_change_run(request, monkeypatch):
+    paths = ["tests/serve/test_app.py", "tests/serve/test_page.py", "tests/test_layers.py"]
+    items = [SimpleNamespace(path=since.ROOT / path) for path in paths]
+    left_out = []
+    config = SimpleNamespace(
+        getoption=lambda name: "HEAD",
+        hook=SimpleNamespace(pytest_deselected=lambda items: left_out.extend(items)),
+    )
+    monkeypatch.setattr(since, "changed", lambda revision: ["tests/serve/test_page.py"])
+    page, layers = items[1:]
+    since.pytest_collection_modifyitems(config, items)
+    assert items == [page, layers]
+    assert len(left_out) == 1
+
+
+def test_a_commit_that_is_none_is_refused():
+    with pytest.raises(pytest.UsageError, match=r"--since nowhere: .*nowhere"):
+        since.changed("nowhere")

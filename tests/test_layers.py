@@ -8,19 +8,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from since import picture
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "ldt"
 ENTRANCE = {"__init__", "__main__"}
 WITHOUT_TORCH = "cli errors files metrics recipe tasks".split()  # at module level
-
-
-def picture():
-    """package -> the packages that it may import, as docs/architecture.md has them."""
-    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \|([^|]*)\|$", text, re.M)
-    parts = {name: set(below.split()) for name, below in rows}
-    return {name: set(parts) if below == {"all"} else below for name, below in parts.items()}
 
 
 def files(part):
