@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest_plugins = ["pairs", "pretraining", "properties", "since"]
+pytest_plugins = ["pretraining", "properties", "since", "tiers"]
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"

@@ -10,10 +10,10 @@ from itertools import combinations, product
 from pathlib import Path
 from types import SimpleNamespace
 
-import pairs
 import properties
 import pytest
 import since
+import tiers
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -164,27 +164,40 @@ def test_usual_runs_are_of_the_fast_tier(pytestconfig):
     assert pytestconfig.getini("addopts")[-2:] == ["-m", "not slow and not nightly"]
 
 
-def test_pairs_keep_each_pair_of_values_in_the_fast_tier():
+def test_pairs_have_each_pair_of_values_once_or_more():
     cases = [dict(zip("abc", place, strict=True)) for place in product(range(3), repeat=3)]
-    kept = [cases[place] for place in pairs.pairwise(cases)]
+    kept = [cases[place] for place in tiers.pairwise(cases)]
     assert len(kept) < 15
     for first, second in combinations("abc", 2):
         assert len({(case[first], case[second]) for case in kept}) == 9
 
-    class Item(SimpleNamespace):
-        def get_closest_marker(self, name):
-            return name == self.mark
 
-    items = [
-        Item(nodeid=f"{mark}[{n}]", mark=mark, marks=[], callspec=SimpleNamespace(indices=case))
-        for mark in ("pairs", None)
-        for n, case in enumerate(cases)
-    ]
-    for item in items:
+def items_of_a_test(name, mark, cases):
+    """Items as pytest has them, with one mark; ``marks`` has those that are added."""
+    items = []
+    for number, indices in enumerate(cases):
+        item = SimpleNamespace(nodeid=f"{name}[{number}]", marks=[])
+        item.callspec = SimpleNamespace(indices=indices, id=str(number))
+        item.get_closest_marker = lambda asked: mark if mark and mark.name == asked else None
         item.add_marker = item.marks.append
-    pairs.pytest_collection_modifyitems(items)
-    assert [item.marks for item in items].count(["slow"]) == len(cases) - len(kept)
-    assert not any(item.marks for item in items[len(cases) :])
+        items.append(item)
+    return items
+
+
+def test_marks_leave_the_fast_tier_some_cases():
+    cases = [dict(zip("abc", place, strict=True)) for place in product(range(3), repeat=3)]
+    marks = pytest.mark.pairs.mark, pytest.mark.fast("4", "7").mark, None
+    tests = [items_of_a_test(str(mark), mark, cases) for mark in marks]
+    config = SimpleNamespace(args=["tests"])
+    tiers.pytest_collection_modifyitems(config, sum(tests, []))
+    pairs, fast, all_cases = [[item for item in test if not item.marks] for test in tests]
+    assert len(pairs) == len(tiers.pairwise(cases))
+    assert [item.callspec.id for item in fast] == ["4", "7"]
+    assert len(all_cases) == len(cases)
+    with pytest.raises(pytest.UsageError, match="no case is called"):
+        tiers.pytest_collection_modifyitems(config, tests[1][:4])
+    config.args = ["tests/test_a.py::test[1]"]
+    tiers.pytest_collection_modifyitems(config, tests[1][:4])
 
 
 @pytest.mark.parametrize(
