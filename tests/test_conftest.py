@@ -164,9 +164,9 @@ def test_usual_runs_are_of_the_fast_tier(pytestconfig):
     assert pytestconfig.getini("addopts")[-2:] == ["-m", "not slow and not nightly"]
 
 
-def test_pairs_have_each_pair_of_values_once_or_more():
+def test_a_covering_array_has_each_pair_of_values():
     cases = [dict(zip("abc", place, strict=True)) for place in product(range(3), repeat=3)]
-    kept = [cases[place] for place in tiers.pairwise(cases)]
+    kept = [cases[place] for place in tiers.covering(cases, 2)]
     assert len(kept) < 15
     for first, second in combinations("abc", 2):
         assert len({(case[first], case[second]) for case in kept}) == 9
@@ -186,12 +186,12 @@ def items_of_a_test(name, mark, cases):
 
 def test_marks_leave_the_fast_tier_some_cases():
     cases = [dict(zip("abc", place, strict=True)) for place in product(range(3), repeat=3)]
-    marks = pytest.mark.pairs.mark, pytest.mark.fast("4", "7").mark, None
+    marks = pytest.mark.covering(2).mark, pytest.mark.fast("4", "7").mark, None
     tests = [items_of_a_test(str(mark), mark, cases) for mark in marks]
     config = SimpleNamespace(args=["tests"])
     tiers.pytest_collection_modifyitems(config, sum(tests, []))
     pairs, fast, all_cases = [[item for item in test if not item.marks] for test in tests]
-    assert len(pairs) == len(tiers.pairwise(cases))
+    assert len(pairs) == len(tiers.covering(cases, 2))
     assert [item.callspec.id for item in fast] == ["4", "7"]
     assert len(all_cases) == len(cases)
     with pytest.raises(pytest.UsageError, match="no case is called"):

@@ -88,6 +88,7 @@ def folder(tmp_path, tokenizer_folder, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.fast("README")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_main_job_runs_as_it_is_written(page, folder, capfd):
     typed = [c for c in commands(PAGES[page]) if re.search(r"\bldt (?!bench|init$)", c)]
@@ -162,6 +163,7 @@ def test_your_own_file_goes_as_it_is_written(folder, tiny_longformer, capfd):
     assert "left out, always the same, 'x': Parteien" in said
 
 
+@pytest.mark.slow
 def test_the_comparison_runs_as_it_is_written_but_tiny(folder, capfd, monkeypatch):
     monkeypatch.delitem(BACKENDS, "triton")  # its interpreter takes seconds a call
     monkeypatch.delitem(PEERS, "flex")  # compiles for seconds

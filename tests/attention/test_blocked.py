@@ -61,6 +61,7 @@ def test_biases_of_global_rows_equal_the_definition_with_all_gradients(batch, dr
     assert same(*found)
 
 
+@pytest.mark.slow
 @cases(40)
 @given(batches(), dropouts, st.integers(0, 2**31))
 def test_global_rows_folded_and_plain_equal_the_definition(batch, dropout, seed):
@@ -229,6 +230,7 @@ def faulty(old, new):
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_seeded_fault_is_caught(fault):
     module = faulty(*FAULTS[fault])

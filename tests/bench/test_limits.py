@@ -247,6 +247,7 @@ def test_before_processes_are_forked_torch_is_not_imported(machine, monkeypatch,
     assert "LDT_THREADS=1 may be faster" in caplog.text
 
 
+@pytest.mark.slow
 def test_speeds_are_measured_and_change_nothing():
     code = (
         "from ldt.cli import threads; import sys; assert 'torch' not in sys.modules; "
@@ -269,6 +270,7 @@ def test_commands_that_compute_settle_their_threads(monkeypatch, capsys):
         assert "error: LDT_THREADS=many: expected a whole" in capsys.readouterr().err, name
 
 
+@pytest.mark.slow
 def test_torch_computes_with_the_threads_that_were_settled():
     code = (
         "from ldt.cli import threads; threads.settle(); import sys; assert 'torch' not in "

@@ -19,6 +19,7 @@ def run(script, *arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_gpu_suite_runs_tiny_on_the_cpu_and_writes_its_results(tmp_path):
     done = run("gpu.py", "--dry-run", "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -41,6 +42,7 @@ def test_the_gpu_suite_runs_tiny_on_the_cpu_and_writes_its_results(tmp_path):
     assert any("skipped" in row.get("summary", "") for row in rows)
 
 
+@pytest.mark.slow
 def test_the_gpu_suite_without_a_gpu_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     done = run("gpu.py", "--out", tmp_path)
@@ -124,6 +126,7 @@ def test_single_passages_come_first_and_none_of_the_questions_to_come(tmp_path, 
     assert json.loads(line) == {"question": "who else?", "answers": ["one"], "context": "the one"}
 
 
+@pytest.mark.slow
 def test_the_cpu_comparison_measures_time_and_memory_and_keeps_other_cases(tmp_path, monkeypatch):
     module = load("encoder_cpu", monkeypatch)
     cases = {

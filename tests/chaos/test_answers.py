@@ -84,6 +84,7 @@ def files(folder):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "at", "how"), sample(CASES, 25))
 def test_a_command_comes_to_the_same_files_after_any_fault(ldt, home, whole, name, at, how):
     wanted, events, code = whole(name)

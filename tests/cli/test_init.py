@@ -43,6 +43,7 @@ class Terminal:
         return True
 
 
+@pytest.mark.slow
 def test_a_recipe_of_a_table_trains_as_it_is_written(init, tiny_longformer):
     given = ("--model", str(tiny_longformer), "--max-length", "64", "--yes")
     code, said = init("contracts.csv", *given)
@@ -218,6 +219,7 @@ def test_a_run_named_model_gives_its_own_name(init):
     assert "ldt convert mine/model mine-64" in said or code == 5, said
 
 
+@pytest.mark.slow
 def test_an_interruption_at_a_question_leaves_nothing(init, tmp_path):
     process, terminal = pty.fork()
     if not process:

@@ -27,6 +27,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.fast("led.shared.weight", "final_logits_bias")
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_proof_catches_a_wrong_conversion(name, make_writer, tmp_path, monkeypatch):
     right = lengthen.long_weights

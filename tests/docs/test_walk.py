@@ -25,6 +25,7 @@ def walked():
     return json.loads(run.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_the_page_shows_both_walks_as_they_are(walked):
     assert walk.traced() == walk.lists(*walked), "python docs/site/walk.py writes the page anew"
 

@@ -115,6 +115,7 @@ def in_process(monkeypatch):
     return typed
 
 
+@pytest.mark.slow
 def test_the_demo_runs_the_main_job_twice_and_compares(in_process, tmp_path, capsys):
     settings = demo.SMALL.settings | {"epochs": 1}
     start = demo.SMALL._replace(train=8, settings=settings)

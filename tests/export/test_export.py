@@ -46,6 +46,7 @@ def test_an_exported_model_answers_as_the_run_does(task, exported, tmp_path):
     assert_same(predicted(folder, documents, tmp_path, runtime="onnx"), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "window", "globals_"),
     [

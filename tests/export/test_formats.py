@@ -44,6 +44,7 @@ def test_another_format_answers_as_the_run_does(format, task, exported, tmp_path
     assert_same(found, predicted(run, documents, tmp_path))
 
 
+@pytest.mark.slow
 @one_of_each
 def test_the_lines_of_its_readme_answer_without_ldt(format, task, exported, tmp_path):
     run, folder = exported(task, format)
@@ -85,6 +86,7 @@ def test_its_file_is_damaged_or_what_runs_it_is_missing(
             predicted(folder, [DOCUMENTS[task]], tmp_path, runtime=row.runtime)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", OTHERS)
 def test_a_file_that_computes_something_else_is_not_left_behind(
     format, tokenizer_folder, tmp_path, monkeypatch
@@ -121,6 +123,7 @@ def test_what_a_format_does_not_have_is_refused(format, tmp_path, monkeypatch):
             export("run", tmp_path / "made", format=format)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("format", "files", "runtime"),
     [("openvino", "model.xml and model.bin", "openvino"), ("torch", "model.pt2", "pt2")],

@@ -1,7 +1,7 @@
 """Marks that leave the fast tier some cases of a test with parameters; the others are slow.
 
-``@pytest.mark.fast("id", ...)`` names the cases, ``@pytest.mark.pairs`` takes those that together
-have each pair of values of two parameters.
+``@pytest.mark.fast("id", ...)`` names the cases, ``@pytest.mark.covering(strength)`` takes a
+covering array: cases that together have each combination of values of so many parameters.
 """
 
 from collections import defaultdict
@@ -10,18 +10,22 @@ from itertools import combinations
 import pytest
 
 
-def pairwise(cases):
-    """Places of few cases, mappings of a parameter to its value, that have all pairs of values."""
+def covering(cases, strength):
+    """Places of few cases that have all combinations that ``cases`` have of ``strength`` values.
+
+    Args:
+        cases: mappings of a parameter to its value.
+    """
     missing = {
-        place: set(combinations(sorted(case.items()), 2)) for place, case in enumerate(cases)
+        place: set(combinations(sorted(case.items()), strength)) for place, case in enumerate(cases)
     }
     kept = []
     while any(missing.values()):
         best = max(missing, key=lambda place: len(missing[place]))
         had = missing.pop(best)
         kept.append(best)
-        for pairs in missing.values():
-            pairs -= had
+        for combination in missing.values():
+            combination -= had
     return kept
 
 
@@ -34,8 +38,9 @@ def pytest_collection_modifyitems(config, items):
             tests[item.nodeid.partition("[")[0]].append(item)
     for name, cases in tests.items():
         kept = list(cases)
-        if cases[0].get_closest_marker("pairs"):
-            kept = [cases[place] for place in pairwise([item.callspec.indices for item in cases])]
+        if mark := cases[0].get_closest_marker("covering"):
+            places = covering([item.callspec.indices for item in cases], *mark.args)
+            kept = [cases[place] for place in places]
         elif mark := cases[0].get_closest_marker("fast"):
             kept = [item for item in cases if item.callspec.id in mark.args]
             if whole and {item.callspec.id for item in kept} < set(mark.args):

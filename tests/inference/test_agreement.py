@@ -82,6 +82,7 @@ def test_a_bound_at_the_very_share_that_changes_holds(outliers, documents, label
     assert record["int8"] == {"documents": 40, "changed": count}
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_nothing_of_a_refused_run(outliers, documents, labels):
     command = ["predict", "-", "--model", str(outliers), "--precision", "int8"]
     with (

@@ -66,6 +66,7 @@ def one_hot(labels):
     return np.array([[name in label for name in NAMES] for label in labels])
 
 
+@pytest.mark.fast("True")
 @pytest.mark.parametrize("several", [False, True])
 def test_classes_are_scored_as_scikit_learn_does_on_200_random_cases(score, several):
     sklearn = pytest.importorskip("sklearn.metrics")

@@ -298,6 +298,7 @@ def command(*arguments, **options):
     return subprocess.Popen([sys.executable, "-c", code, repr(dict(*arguments))], **options)
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_resumed_to_the_same_bytes(fine_tuned, tmp_path):
     source = write(tmp_path / "docs.jsonl", lines_of(1200, longest=60))
     options = {"input": source, "model": str(fine_tuned), "batch_tokens": 512}
@@ -322,6 +323,7 @@ def test_a_killed_run_is_resumed_to_the_same_bytes(fine_tuned, tmp_path):
     assert target.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_slow_pipe_is_answered_line_by_line_and_sigterm_ends_it(fine_tuned, tmp_path):
     running = command(
         {"input": "-", "model": str(fine_tuned)},
@@ -341,6 +343,7 @@ def test_a_slow_pipe_is_answered_line_by_line_and_sigterm_ends_it(fine_tuned, tm
     assert b"Fatal" not in err
 
 
+@pytest.mark.slow
 def test_thousands_of_documents_take_no_more_memory_than_hundreds(fine_tuned, tmp_path):
     source = write(tmp_path / "docs.jsonl", lines_of(4000, longest=50))
     options = ["--input", source, "--model", fine_tuned, "--batch-tokens", "1024"]

@@ -144,6 +144,7 @@ with Workers([Torch(sys.argv[2])] * 2, [Seat("cpu", 3)] * 2) as workers:
 """
 
 
+@pytest.mark.slow
 def test_what_is_imported_here_is_there_in_forked_ones_and_computes_with_their_threads(tmp_path):
     command = [sys.executable, "-c", FORKED, HELPERS, str(tmp_path)]
     environment = os.environ | {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
@@ -176,6 +177,7 @@ def test_documents_that_no_worker_survives_are_named_and_the_answers_before_them
     assert sink.ids() == list(range(1, 49))
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_noticed(answered, sink, log, monkeypatch):
     monkeypatch.setattr(module, "PATIENCE", 5.5)  # in which a process begins on a busy machine too
     monkeypatch.setattr(module, "LONGEST", 0)
@@ -185,6 +187,7 @@ def test_a_worker_that_hangs_is_noticed(answered, sink, log, monkeypatch):
     assert "49: a worker process did not get on for 6 s and was ended; another" in said
 
 
+@pytest.mark.slow
 def test_one_that_computes_may_take_any_time_and_one_that_stands_still_may_not(
     tmp_path, monkeypatch
 ):
@@ -385,6 +388,7 @@ def test_a_model_that_was_sent_answers_as_the_one_here(fine_tuned, precision, wa
     assert inputs.max_length == model.max_length
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_bytes_of_one_process(fine_tuned, tmp_path, one_library):
     lines = lines_of(1500)
     for place in (3, 400, 1499):
@@ -419,6 +423,7 @@ def test_a_killed_run_goes_on_to_the_bytes_of_one_process(fine_tuned, tmp_path, 
     assert not list(tmp_path.glob("*.partial"))
 
 
+@pytest.mark.slow
 def test_a_model_that_no_worker_can_load_is_the_error_of_one_process(tmp_path, tiny_longformer):
     make_run(tiny_longformer, tmp_path / "run")
     (tmp_path / "run" / "model.safetensors").write_bytes(b"no weights")

@@ -248,6 +248,7 @@ def test_answers_in_characters_are_written_as_lines_in_bytes_and_are_right(tmp_p
     assert metrics["avg_passage_f1"] == metrics["avg_minimal_f1"] == 100
 
 
+@pytest.mark.slow
 def test_gold_is_read_a_line_at_a_time_and_of_each_little_is_kept(tmp_path):
     text = "word " * 4000  # 20 kB, in 400 lines 8 MB
     with open(tmp_path / "gold.jsonl", "w") as file:

@@ -275,6 +275,7 @@ def test_quantised_weights_are_not_folded():
     assert foldable(linear) is linear
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [None, hook, parametrization])
 def test_a_compiled_model_with_adapters_or_hooks_is_the_eager_one(change):
     small = {"num_hidden_layers": 1, "attention_window": 8}

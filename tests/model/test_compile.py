@@ -32,6 +32,7 @@ def close(ours, theirs):
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_one_graph_serves_every_length_batch_and_set_of_global_tokens():
     model = ldt_model("Model", attention_dilation=[1, [2, 1]]).double()
     fast = compiled(model)
@@ -45,6 +46,7 @@ def test_one_graph_serves_every_length_batch_and_set_of_global_tokens():
             close(fast(**inputs).last_hidden_state, model(**inputs).last_hidden_state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [False, True], ids=["masks", "packing"])
 def test_global_tokens_are_counted_once_and_not_at_all_where_that_was_done_before(
     monkeypatch, before
@@ -74,6 +76,7 @@ def test_global_tokens_are_counted_once_and_not_at_all_where_that_was_done_befor
     assert asked == (0 if before else 1)
 
 
+@pytest.mark.fast("ForSequenceClassification")
 @pytest.mark.parametrize("head", LABELS)
 def test_a_compiled_loss_and_its_gradients_are_those_of_eager(head):
     model = ldt_model(head, **SMALL).double().train()
@@ -93,6 +96,7 @@ def test_a_compiled_loss_and_its_gradients_are_those_of_eager(head):
             close(ours, theirs)
 
 
+@pytest.mark.slow
 def test_dropout_is_drawn_anew_in_every_compiled_step():
     model = ldt_model("Model", attention_probs_dropout_prob=0.5, **SMALL).train()
     fast, inputs = compiled(model), batch(21)
@@ -100,6 +104,7 @@ def test_dropout_is_drawn_anew_in_every_compiled_step():
     assert not torch.allclose(first, second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_is_that_of_eager(dtype):
     changes = SMALL if dtype == torch.float16 else {}
@@ -121,6 +126,7 @@ def test_autocast_is_that_of_eager(dtype):
         assert (ours - exact).abs().max() <= 3 * off
 
 
+@pytest.mark.slow
 def test_a_causal_encoder_compiles_and_exports():
     model = ldt_model("Model", causal=True).double()
     inputs = batch(21, "right", "none")
@@ -134,6 +140,7 @@ def test_a_causal_encoder_compiles_and_exports():
             run(**inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"pooling_layers": [0, 1], "pooling_window": 16}])
 def test_the_backward_pass_repeats_no_attention(changes, monkeypatch):
     passes, real = [], block.Works.__init__
@@ -148,6 +155,7 @@ def test_the_backward_pass_repeats_no_attention(changes, monkeypatch):
     assert len(passes) == 2 * levels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["blocked", "triton"])
 def test_a_compiled_step_attends_once_and_makes_of_the_layout_what_it_needs_once(
     backend, monkeypatch

@@ -113,6 +113,7 @@ def test_batches_of_one_shape_share_a_graph_and_get_their_own_numbers(head):
     assert repeats(graphs)
 
 
+@pytest.mark.slow
 @pytest.mark.plain
 @pytest.mark.skipif(HAS_GPU, reason="records the interpreter, where there is no GPU")
 def test_a_graph_holds_the_kernels_and_what_they_make_of_a_layout(monkeypatch):

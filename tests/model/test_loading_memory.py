@@ -88,6 +88,7 @@ def assert_same(one, other):
         assert torch.equal(tensor, other[name]), name
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize("form", [lambda folder: None, to_bin], ids=["safetensors", "bin"])
 def test_loading_takes_the_weights_once_and_a_mapped_file_nearly_nothing(form, tmp_path):

@@ -164,6 +164,7 @@ def compare(head, folder, dtype, case, **changes):
     assert_gradients_equal(ours, theirs, TOLERANCE[dtype])
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize(
     ("dtype", "case"),
     [(torch.float64, case) for case in CASES] + [(torch.float32, case) for case in CASES[1::4]],

@@ -314,6 +314,7 @@ def test_half_precision_trains(pooling):
     assert all(gradient.isfinite().all() for gradient in gradients(made).values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["ldconv", "mean"])
 def test_compiled_it_gives_what_it_gives(pooling):
     one = {"num_hidden_layers": 1, "attention_window": 8, "pooling_layers": [0]}

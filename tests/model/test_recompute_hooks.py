@@ -126,6 +126,7 @@ def halved():
             yield pytest.param(name, low, marks=[pytest.mark.nightly] if again else [])
 
 
+@pytest.mark.fast("embeddings-False", "encoder.layer.0.output-False", "pooler-True")
 @pytest.mark.parametrize(("name", "low"), halved())
 def test_a_hook_on_any_module_gives_the_gradients_of_what_it_does(name, low):
     model, inputs = ldt_model("Model").train(), batch(20, "mixed", "some")
@@ -154,6 +155,7 @@ def test_with_a_hook_gradients_are_those_of_the_dense_definition(name, monkeypat
             hook.remove()
 
 
+@pytest.mark.fast("checkpointing")
 @pytest.mark.parametrize("way", ["checkpointing", "saving elsewhere", "a retained graph"])
 def test_with_hooks_all_ways_to_train_give_the_same(way):
     inputs = batch(20, "mixed", "some")

@@ -207,6 +207,7 @@ def test_meanings_are_those_of_a_class_and_its_bases():
     assert meanings(Derived) == {"a": "one thing, or another.", "b": "its own."}
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_schema_of_a_task():
     printed = ldt("recipes", "schema", "--task", "squad").stdout.decode()
     assert json.loads(printed) == json.loads(json.dumps(schema("squad")))

@@ -372,6 +372,7 @@ def test_no_character_is_cut_where_a_fold_stops(shown):
     assert spans == ["x" + "😀" * 10_000]
 
 
+@pytest.mark.slow
 def test_a_thousand_contracts_open(shown, capsys):
     """How large and how fast is printed; it is a matter of the machine."""
     many = [

@@ -37,6 +37,7 @@ def test_sigterm_lets_requests_end_and_exits_0(runs, tmp_path):
         assert here.process.stderr.read() == ""
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_it_at_once(runs, tmp_path):
     with (
         Process(runs("classification"), gate=tmp_path / "never") as here,
@@ -49,6 +50,7 @@ def test_a_second_signal_ends_it_at_once(runs, tmp_path):
         assert here.process.wait(10) == 143
 
 
+@pytest.mark.slow
 def test_what_has_no_end_is_left_behind_after_the_time_to_drain(runs, tmp_path):
     never = tmp_path / "never"
     with (
@@ -62,6 +64,7 @@ def test_what_has_no_end_is_left_behind_after_the_time_to_drain(runs, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_ctrl_c_drains_as_well_and_other_machines_need_the_key_of_the_environment(runs):
     with Process(runs("classification"), "--host", "0.0.0.0", LDT_API_KEY="s3cret") as here:
         given = {"Authorization": "Bearer s3cret"}

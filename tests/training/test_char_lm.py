@@ -227,6 +227,7 @@ def test_memory_of_transformer_xl_is_a_setting_of_the_same_model(recipe):
     assert not torch.equal(one["layers.0.wide.weight"], other["layers.0.wide.weight"])
 
 
+@pytest.mark.slow
 def test_two_processes_train_what_one_does(recipe):
     same = ["model.config.hidden_dropout_prob=0", "training.per_device_train_batch_size=2"]
     made = recipe(*same, "task.phases=[{steps: 3, batch: 4}, {}]")
@@ -399,6 +400,7 @@ def test_prompts_that_cannot_be_used_are_told(sampler, line, words):
         continued(sampler(), line)
 
 
+@pytest.mark.slow
 def test_predict_continues_a_file_of_prompts(recipe, capsysbinary):
     train(recipe("task.phases=[{steps: 1}]", "task.sampling={length: 9, seed: 4}"))
     Path("p.jsonl").write_text('{"text": "the "}\n{"text": "p", "length": 3, "id": "x"}\n', "utf-8")

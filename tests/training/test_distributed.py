@@ -20,6 +20,8 @@ from ldt.cli import training as cli_training
 from ldt.recipe.recipe import load
 from ldt.training import TrainingResult
 
+pytestmark = pytest.mark.slow
+
 SCRATCH = """
 task: {name: mlm}
 model:

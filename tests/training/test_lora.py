@@ -145,6 +145,7 @@ def test_the_head_of_an_adapter_goes_on_by_the_names_of_its_labels(recipe):
     assert torch.equal(turned.classifier.out_proj.weight, whole.classifier.out_proj.weight.flip(0))
 
 
+@pytest.mark.fast("more0")
 @pytest.mark.parametrize(
     "more", [(), ("training.lora.dropout=0.3",), ("training.lora.targets=all-linear",)]
 )
@@ -165,6 +166,7 @@ def test_a_run_that_died_resumes_bit_by_bit(recipe, at_step, more):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_trains_the_same(recipe):
     train(recipe(*LORA))
     train(recipe(*LORA, "training.gradient_checkpointing=true", "training.output_dir=runs/again"))
@@ -173,6 +175,7 @@ def test_gradient_checkpointing_trains_the_same(recipe):
         torch.testing.assert_close(one[name], other[name], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.fast("runs/r/adapter")
 @pytest.mark.parametrize("folder", ["runs/r", "runs/r/adapter"])
 def test_a_run_and_its_adapter_are_the_base_of_another_run(recipe, folder):
     train(recipe(*LORA))
@@ -255,6 +258,7 @@ def test_a_step_of_one_batch_and_of_two_train_the_same_adapter(recipe, plain):
     assert_same_adapter(adapter_of(8), adapter_of(4))
 
 
+@pytest.mark.slow
 def test_two_processes_train_an_adapter_as_one(recipe, plain):
     train(recipe(*plain, "training.output_dir=runs/one", "training.gradient_accumulation_steps=4"))
     with socket.socket() as free:

@@ -106,6 +106,7 @@ def test_a_batch_is_cut_between_inputs(task):
 BY_LENGTH = ("classification", "token_classification", "passage_qa", "summarization", "charlm")
 
 
+@pytest.mark.fast("classification", "wikihop")
 @pytest.mark.parametrize("task", [*BY_LENGTH, *OF_ROWS])
 def test_parts_by_length_have_the_gradient_of_the_step(tmp_path, monkeypatch, task):
     wanted, losses = gradients(tmp_path, task, 4, 2)

@@ -37,6 +37,7 @@ def answers(run, source="data.jsonl", **options):
     return [json.loads(line) for line in Path("answers.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.fast("squad-False")
 @pytest.mark.parametrize(
     ("name", "windows"),
     [*((name, False) for name in ANSWERING), ("squad", True), ("wikihop", True)],
@@ -62,6 +63,7 @@ def test_each_task_learns_and_answers_on_it(name, windows, tiny_modernbert, plac
     assert not any("error" in answer for answer in found)
 
 
+@pytest.mark.slow
 def test_a_classification_learns_is_resumed_and_is_read_by_transformers(
     recipe, tiny_modernbert, at_step
 ):

@@ -124,6 +124,7 @@ def test_predict_answers_as_the_evaluation_did_and_as_transformers_does(recipe, 
         assert tokenizer.decode(written, skip_special_tokens=True).strip() == answer["summary"]
 
 
+@pytest.mark.slow
 def test_while_it_trains_some_documents_are_summarized_greedily(recipe):
     train(recipe())
     step = json.loads(Path("runs/r/metrics.json").read_text())["step_of_weights"]
@@ -235,6 +236,7 @@ class Stop(Exception):
     """What a test interrupts a run with."""
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_while_it_writes_resumes_bit_by_bit(recipe, monkeypatch, generated):
     """In the first evaluation, in the second, and in the last one, of all documents."""
     short = ("task.generation.max_length=6",)

@@ -51,12 +51,14 @@ def assert_one_gradient(folder, at_once, task, dtype, size, batches):
     assert_same(found, wanted, BOUNDS[dtype])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("task", TASKS)
 def test_a_step_has_one_gradient_however_its_inputs_lie_in_batches(tmp_path, at_once, task, dtype):
     assert_one_gradient(tmp_path, at_once, task, dtype, 4, 2)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", EACH_ALONE)
 @pytest.mark.parametrize("task", TASKS)
 def test_so_it_has_with_each_input_alone(tmp_path, at_once, task, dtype):
@@ -121,6 +123,7 @@ def test_the_input_of_a_process_that_has_no_other_counts_nothing(tmp_path, task)
     assert found[1][0] > 0
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("layout", [(1, 8), pytest.param((4, 2), marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("task", TASKS)
 def test_an_epoch_of_sgd_changes_the_weights_alike(tmp_path, task, layout):
@@ -255,6 +258,7 @@ def assert_as_of_one(at_once, folder, task, layouts):
         assert_same(found, wanted, BOUNDS[layout[2]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_two_processes_have_the_gradients_of_one(at_once, of_two, task):
     assert_as_of_one(at_once, of_two, task, OF_TWO)
@@ -274,6 +278,7 @@ def test_two_processes_go_on_within_an_epoch_as_if_nothing_had_been(of_two):
     assert all(torch.equal(one, same) for one, same in zip(rest[0], whole[1], strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", OF_ROWS)
 def test_two_processes_evaluate_as_one(alone, of_two, task):
     for size in (2, 4):

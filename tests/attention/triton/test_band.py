@@ -81,6 +81,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.fast("the window is longer than the document", "more global tokens than a tile holds")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_batch_where_kernels_break(shape):
     lengths, tokens, arguments = SHAPES[shape]
@@ -88,12 +89,14 @@ def test_a_batch_where_kernels_break(shape):
         assert as_close(pack(lengths, **tokens), torch.float32, dim=16, **arguments)
 
 
+@pytest.mark.fast("dtype0")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_default_tiles_are_as_close_as_the_definition(dtype):
     layout, arguments = pack([130, 41], [0, 130], [7]), {"window": 126, "dropout": 0.2}
     assert as_close(layout, dtype, dim=40, **arguments)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("place", [there, lambda seed: seed], ids=["device", "host"])
 @pytest.mark.parametrize("seed", [0, -(2**40) - 1, 2**31, torch.tensor(-(2**33) - 5)])
 def test_dropout_takes_what_the_definition_takes(seed, place):
@@ -111,6 +114,7 @@ def test_dropout_takes_what_the_definition_takes(seed, place):
     assert same(ours, dense, 1e-4)
 
 
+@pytest.mark.slow
 def test_two_runs_give_the_same_bits():
     layout, arguments = pack([100, 60], [0, 1, 110], [40]), {"window": 32, "dropout": 0.3}
     arguments |= {"dilation": (1, 2), "dtype": torch.bfloat16, "dim": 16}

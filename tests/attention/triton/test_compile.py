@@ -12,6 +12,8 @@ from ldt.attention.triton.devices import KNOWN
 from ldt.bench.doctor import assembler
 from ldt.bench.findings import WRONG_ASSEMBLER
 
+pytestmark = pytest.mark.slow
+
 REGISTERS = 255  # of a thread
 BYTES = 24  # that a thread may spill: a few addresses
 # Kernels, dtypes and widths that do so, for which no tile without has been found yet; on a B200 the

@@ -15,6 +15,8 @@ from ldt.attention import Layout, reference
 from ldt.attention.pooled import reference as of_cells
 from ldt.attention.pooled.cells import Cells
 
+pytestmark = pytest.mark.slow
+
 
 def pack(lengths, globals=(), holes=()):
     """Documents of these lengths, with global tokens and holes at these packed places."""

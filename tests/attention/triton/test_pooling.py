@@ -97,6 +97,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.fast("one token")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_batch_where_kernels_break(shape):
     lengths, holes, size, stride = SHAPES[shape]
@@ -104,6 +105,7 @@ def test_a_batch_where_kernels_break(shape):
         assert not off(pooling, layout(lengths, holes), size, stride), pooling
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_low_precision_is_as_close_as_the_definition(pooling, dtype):
@@ -137,6 +139,7 @@ def test_a_weight_may_be_wider_than_the_tokens(pooling):
     assert not further(NAMES, found, reference.pool, pool_there, dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["ldconv", "conv"])
 def test_two_runs_give_the_same_bits(pooling, monkeypatch):
     monkeypatch.setattr(kernels, "PARTS", 2)
@@ -256,6 +259,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["none", *FAULTS])
 def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch):
     where, old, new = FAULTS.get(fault, (None, "", ""))

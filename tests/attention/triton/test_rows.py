@@ -64,6 +64,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.fast("many documents, most without a global token")
 @pytest.mark.parametrize("run", FORMS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_batch_where_kernels_break(run, shape):
@@ -83,6 +84,7 @@ def test_rows_wider_than_a_tile_go_in_chunks(dtype):
     assert not rows_as_close(FOLDED, layout, dtype, factor=3, dropout=0.2, **sizes)
 
 
+@pytest.mark.fast("dtype0")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_what_is_folded_is_not_rounded(dtype):
     found = rows_as_close(FOLDED, pack([1500], [0]), dtype, factor=1.5, heads=4, dim=16)
@@ -104,6 +106,7 @@ def many_documents():
     return pack(lengths.tolist(), first[torch.arange(100) % 3 > 0].tolist())
 
 
+@pytest.mark.slow
 @cases(6, shrink=False)
 @example((many_documents(), None), 3, 3)
 @example((pack([2] * 40 + [500] + [2] * 30, range(0, 90, 8)), None), 1, 2)
@@ -163,6 +166,7 @@ def test_dropout_takes_what_the_definition_takes(run):
     assert torch.equal(out != 0, mask & own[:, None])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", FORMS)
 def test_two_runs_give_the_same_bits(run):
     layout = pack([150, 40], [0, 7, 160])
@@ -286,6 +290,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_seeded_fault_is_caught(fault, tmp_path, monkeypatch):
     module, old, new = FAULTS[fault]

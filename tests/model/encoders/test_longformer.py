@@ -402,6 +402,7 @@ def test_reading_the_last_layer_only_at_the_first_tokens_changes_nothing(
         torch.testing.assert_close(found, gradient, **close)
 
 
+@pytest.mark.fast("some")
 @pytest.mark.usefixtures("kernels_device")
 @pytest.mark.parametrize("globals_", ["none", "some"])
 def test_the_fused_kernels_give_the_encoder_of_the_definition(globals_):

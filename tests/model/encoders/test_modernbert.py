@@ -268,6 +268,7 @@ def test_configs_that_are_not_computed_are_refused(changes, says):
         ours(**changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clips", [False, True])
 def test_compiled_it_computes_the_same(clips):
     changes = {"full_attention_window": 8, "global_layers": "all", "num_hidden_layers": 2}

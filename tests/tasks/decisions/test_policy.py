@@ -141,6 +141,7 @@ def test_confidence_is_the_probability_of_the_whole_answer():
     assert Policy(False).confidence(scores, given).tolist() == [0.9]
 
 
+@pytest.mark.fast("0.8-True")
 @pytest.mark.parametrize("several", [True, False])
 @pytest.mark.parametrize("target", [0.8, 0.9])
 def test_coverage_holds_for_new_documents(several, target):
