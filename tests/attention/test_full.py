@@ -42,6 +42,7 @@ def seeded():
     torch.manual_seed(0)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("onednn", [False, True])
 @pytest.mark.parametrize("holes", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -65,6 +66,7 @@ def test_all_rows_are_those_of_the_definition(holes, dtype, onednn, monkeypatch)
         assert not out[~where.key_padding_mask].any()
 
 
+@pytest.mark.fast("reference")
 @pytest.mark.parametrize("backend", ["reference", "loop", "blocked"])
 def test_rows_of_global_tokens_are_filled_with_the_layers_own_keys(backend):
     where = layout(holes=True, some=True)

@@ -198,6 +198,7 @@ def test_every_layout_is_tried():
     assert set(FORMATS) == {*MADE, *PUBLISHED, "cuad"}  # which is squad's
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*MADE, *PUBLISHED])
 def test_the_recipe_of_a_layout_trains_as_it_is_written(
     name, tmp_path, monkeypatch, tiny_longformer, tiny_led, request, capsys

@@ -89,6 +89,7 @@ def test_angles_of_full_layers_are_options(source, tmp_path, options, found):
     assert (first - other).abs().max() > 1e-4
 
 
+@pytest.mark.slow
 def test_the_proof_finds_a_wrong_window_and_wrong_angles(source, tmp_path):
     convert(source, tmp_path / "long", max_length=512, window=32)
     origin = rotary.read(Path(source), "modernbert", source, 512, 32, None, None)

@@ -52,6 +52,7 @@ def weights_with_adapters(made):
     return {name: x for name, x in rest if "_layer." not in name and "lora_" not in name} | weights
 
 
+@pytest.mark.slow
 def test_peft_is_not_imported_by_ldt():
     code = "import sys, ldt.model; ldt.model.LdtConfig().to_dict(); print('peft' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -135,6 +136,7 @@ def test_fifty_steps_train_all_six_and_the_loss_falls(base):
     assert all(torch.equal(now[name], x) for name, x in before.items())
 
 
+@pytest.mark.slow
 def test_a_compiled_adapted_model_is_the_eager_one():
     small = {"num_hidden_layers": 1, "attention_window": 8}
     made = adapted(ldt_model("ForSequenceClassification", **small).double()).double()

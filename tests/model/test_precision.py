@@ -50,6 +50,7 @@ for rows in (1, 7, 1000):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("instructions", ["ALL", "AVX2"])
 def test_int8_sums_are_exact_on_a_cpu_without_instructions_for_them(instructions):
     """There the library adds pairs of products in 16 bits."""

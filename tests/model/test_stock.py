@@ -53,6 +53,7 @@ def saved(folder, head=HEAD, **changes):
     return json.loads((folder / "config.json").read_text())
 
 
+@pytest.mark.slow
 def test_transformers_answers_alike_by_every_head_where_ldt_is_never_imported(tmp_path):
     expected = {}
     for head in HEADS:
@@ -98,6 +99,7 @@ def classifier(tiny_longformer, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_pipeline_gives_the_scores_of_ldt_predict(classifier):
     text = "the first party and the other party agree that this agreement ends"
     assert json.loads((classifier / "config.json").read_text())["model_type"] == "longformer"
@@ -167,6 +169,7 @@ def test_what_transformers_would_answer_otherwise_is_ldts_alone(head, changes, t
         assert {key: getattr(again.config, key) for key in changes} == changes
 
 
+@pytest.mark.fast("before")
 @pytest.mark.parametrize(
     "order",
     [

@@ -257,6 +257,7 @@ training:
     return folder, train(recipes.load(recipe))
 
 
+@pytest.mark.slow
 def test_predictions_are_strict_published_lines_and_ldt_evaluate_says_what_training_did(run):
     folder, metrics = run
     file, out = folder / "all.json", folder / "predictions.jsonl"

@@ -250,6 +250,7 @@ class Stop(Exception):
     """What a test interrupts a run with."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [2, 5])
 def test_a_run_that_ends_while_it_writes_resumes_bit_by_bit(run, monkeypatch, tmp_path, call):
     """In the first evaluation, and in the last one, of all documents."""

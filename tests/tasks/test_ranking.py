@@ -270,6 +270,7 @@ def test_squad_has_no_abstention_of_its_own():
         WikiHop(abstain={"risk": 0.1}).learn([], DataSection(train="t.jsonl"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "line"), [("multiple_choice", multiple_choice), ("squad", squad)])
 def test_the_same_from_finetune_and_from_ldt_thresholds(
     task, line, tiny_longformer, tmp_path, monkeypatch, capsys

@@ -71,6 +71,7 @@ def test_the_line_says_steps_time_memory_and_what_fits(changes, line, level):
     assert (notice.text, notice.level) == (line, level)
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_how_many_steps_there_will_be(recipe, capsys):
     found = training.train(recipe(), dry_run=True).cost
     train(recipe())
@@ -86,6 +87,7 @@ def test_a_dry_run_says_how_many_steps_there_will_be(recipe, capsys):
     assert re.search(r"about 5 steps, [\d.]+ s on cpu, [\d.]+ GiB of memory at the peak; the", said)
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_a_part_of_a_text_tells_the_time_of_a_step(pretraining_recipe, monkeypatch):
     from ldt.training import masked_lm
 
@@ -95,6 +97,7 @@ def test_a_dry_run_of_a_part_of_a_text_tells_the_time_of_a_step(pretraining_reci
     assert training.train(pretraining_recipe(*changes), dry_run=True).cost.steps is None
 
 
+@pytest.mark.slow
 def test_measuring_changes_nothing_of_the_training(recipe):
     sizes = ["per_device_train_batch_size=8", "gradient_accumulation_steps=1"]
     train(recipe(*(f"training.{size}" for size in sizes), "training.output_dir=runs/given"))
@@ -103,6 +106,7 @@ def test_measuring_changes_nothing_of_the_training(recipe):
     assert_same_run("runs/found", "runs/given")
 
 
+@pytest.mark.slow
 def test_an_automatic_batch_takes_what_memory_holds_and_resuming_repeats_it(
     recipe, monkeypatch, at_step, capsys
 ):

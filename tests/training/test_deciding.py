@@ -133,6 +133,7 @@ def test_other_documents_and_targets(several, capsys):
     assert read_config(Path("runs/r")).decisions["measured"]["threshold_target"] == "recall>=0.9"
 
 
+@pytest.mark.slow
 def test_training_anew_from_a_run_forgets_what_it_decided_by(several):
     train(several(*ALL))
     train(several("model.path=runs/r", "training.output_dir=runs/next"))
@@ -212,6 +213,7 @@ def thresholds(*options, code=0):
     return {name: Path("runs/r", name).read_bytes() for name in names}
 
 
+@pytest.mark.slow
 def test_a_class_of_two_has_a_threshold_from_recipe_and_command_alike(single, capsys):
     keys = ("task.positive=b", "task.threshold_target=recall>=0.9")
     train(single("task.threshold=auto", *keys))

@@ -196,6 +196,7 @@ def test_a_fault_of_the_data_is_told_again_by_the_next_run(prepared):
             prepared()
 
 
+@pytest.mark.slow
 def test_several_processes_encode_the_same(prepared, monkeypatch):
     monkeypatch.setattr(encoding, "AT_ONCE", 2)
     wanted = prepared("data.cache=other")
@@ -205,6 +206,7 @@ def test_several_processes_encode_the_same(prepared, monkeypatch):
         assert (one / file).read_bytes() == (other / file).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_fault_that_another_process_finds_is_told_as_by_one(prepared, monkeypatch):
     monkeypatch.setattr(encoding, "AT_ONCE", 2)
     with Path("train.jsonl").open("a") as file:
@@ -213,6 +215,7 @@ def test_a_fault_that_another_process_finds_is_told_as_by_one(prepared, monkeypa
         prepared("data.workers=2", "data.overflow=error")
 
 
+@pytest.mark.slow
 def test_a_run_with_kept_sets_trains_as_one_without(recipe, monkeypatch):
     train(recipe("training.output_dir=runs/kept"))
     train(recipe("training.output_dir=runs/again"))

@@ -88,6 +88,7 @@ def test_a_classification_learns_is_resumed_and_is_read_by_transformers(
     )
 
 
+@pytest.mark.slow
 def test_int8_answers_nearly_the_same(recipe, tiny_modernbert):
     train(recipe(f"model.path={tiny_modernbert}"))
     exact = answers("runs/r", "dev.jsonl")
@@ -97,6 +98,7 @@ def test_int8_answers_nearly_the_same(recipe, tiny_modernbert):
     assert any(a["scores"] != b["scores"] for a, b in zip(exact, low, strict=True))
 
 
+@pytest.mark.slow
 def test_a_masked_lm_is_trained_on(pretraining_recipe, tiny_modernbert):
     options = (f"model.path={tiny_modernbert}", "task.mask_fraction=0.3")
     metrics = train(pretraining_recipe(*options))
@@ -131,6 +133,7 @@ def scratch(**changes):
     return "model=" + json.dumps({"config": NEW | changes, "tokenizer": {"vocab_size": 300}})
 
 
+@pytest.mark.slow
 def test_a_model_from_scratch_is_one_that_transformers_loads(pretraining_recipe):
     train(pretraining_recipe(scratch(), *SHORT))
     config = json.loads(Path("runs/r/config.json").read_text())
@@ -178,6 +181,7 @@ def test_positions_alone_and_other_windows_are_refused_in_a_line(
         train(recipe(path, "data.max_length=256"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not find_spec("peft"), reason="the package peft is not installed")
 def test_an_adapter_is_trained_and_merged(recipe, tiny_modernbert):
     train(recipe(f"model.path={tiny_modernbert}", "training.lora={r: 2}"))
@@ -188,6 +192,7 @@ def test_an_adapter_is_trained_and_merged(recipe, tiny_modernbert):
         assert b["scores"] == pytest.approx(a["scores"], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_commands_of_a_new_user(place, tiny_modernbert):
     """Convert, pretrain, finetune, predict, perplexity, from the shell."""
     documents("lines.jsonl", 30, 2)

@@ -104,6 +104,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.fast("the window is longer than the document")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_batch_where_kernels_break(shape, tiles_of):
     lengths, tokens, cell, window = SHAPES[shape]
@@ -111,6 +112,7 @@ def test_a_batch_where_kernels_break(shape, tiles_of):
     assert not off(pack(lengths, **tokens), *cell, window=window)
 
 
+@pytest.mark.fast("dtype0")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_the_default_tiles_are_as_close_as_the_definition(dtype):
     layout = pack([170, 41], [0, 170], [7, *range(60, 70)])
@@ -124,6 +126,7 @@ def test_dropout_takes_what_the_definition_takes(seed):
     assert same(ours, dense, 1e-4)
 
 
+@pytest.mark.slow
 def test_two_runs_give_the_same_bits(tiles_of):
     tiles_of(32, 16)
     layout, how = pack([100, 60], [0, 110], [40]), {"window": 32, "dropout": 0.3}
@@ -156,6 +159,7 @@ def test_tables_are_made_without_waiting_for_the_device():
         assert cells.tokens(0)[0].shape == (15,)
 
 
+@pytest.mark.slow
 @pytest.mark.plain
 @pytest.mark.parametrize("pooling", ["ldconv", "max"])
 def test_the_whole_level_is_that_of_the_definition_compiled_as_well(pooling):
