@@ -5,6 +5,7 @@ import shutil
 import time
 from collections import defaultdict
 from itertools import zip_longest
+from pathlib import Path
 
 import pytest
 from faults import ALL, MINUTES, SEED, contracts, lines
@@ -42,18 +43,22 @@ training:
 
 
 BEGAN = time.monotonic()
+HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items):
-    """Take the cases of the classes in turn: a run that is not to the end has tried all."""
-    if not ALL:
-        return
+    """The fast tier has the first case of a class. A long run takes the cases of the classes in
+    turn: one that is not to the end has tried all."""
     classes = defaultdict(list)
     for item in items:
-        classes[item.path, item.originalname].append(item)
+        if item.path.parent == HERE:
+            classes[item.path, item.originalname].append(item)
     for cases in classes.values():
+        for case in cases[1:]:
+            case.add_marker("slow")
         random.Random(SEED).shuffle(cases)
-    items[:] = [case for turn in zip_longest(*classes.values()) for case in turn if case]
+    if ALL:
+        items[:] = [case for turn in zip_longest(*classes.values()) for case in turn if case]
 
 
 def pytest_runtest_setup(item):
