@@ -44,6 +44,7 @@ def test_files_that_take_longest_begin_first(request):
     assert found == [first, second, *short[1:3], short[0], short[3]]
 
 
+@pytest.mark.slow
 def test_a_failure_is_in_its_file_before_the_run_ends(tmp_path):
     code = "import os\ndef test_a(): assert 1 == 2\ndef test_b(): os._exit(9)\n"
     (tmp_path / "test_two.py").write_text(code)

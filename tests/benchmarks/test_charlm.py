@@ -17,6 +17,7 @@ def module():
     return module
 
 
+@pytest.mark.slow
 def test_every_row_is_trained_once_a_seed_and_compared(module, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "texts"

@@ -27,6 +27,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_every_way_is_measured_on_contracts_of_no_other_use(decisions, folder, minilm, capsys):
     found = folder / "found.json"
     decisions.main(

@@ -7,6 +7,7 @@ import pytest
 from ldt.bench.memory import STATUS
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not STATUS.exists(), reason="memory is told by Linux alone")
 def test_an_ldt_is_measured_beside_another_and_transformers(script, tmp_path, monkeypatch, capsys):
     file, sources = tmp_path / "result.json", Path(__file__).parents[2]

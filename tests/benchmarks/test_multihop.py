@@ -46,6 +46,7 @@ def test_answers_follow_from_facts_that_no_window_brings_together(multihop):
     assert len(set(labels.tolist())) == multihop.NAMES
 
 
+@pytest.mark.slow
 def test_settings_begin_alike_and_shared_projections_are_one_module(multihop):
     models = {name: multihop.model_of(name, seed=3) for name in multihop.SETTINGS}
     first = models["separate"].state_dict()
@@ -60,6 +61,7 @@ def test_settings_begin_alike_and_shared_projections_are_one_module(multihop):
         assert (gradient is not None and gradient.abs().sum() > 0) == (name != "off")
 
 
+@pytest.mark.slow
 def test_the_script_trains_each_setting_and_writes_its_figures(multihop, tmp_path, monkeypatch):
     file = tmp_path / "out.json"
     options = ["--steps", "2", "--seeds", "1", "--json", str(file)]

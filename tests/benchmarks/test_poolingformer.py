@@ -73,6 +73,7 @@ def test_a_row_begins_as_the_model_of_small_windows(script, row):
         assert copied == (row != "fresh")
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_trained_again_and_other_rows_stay(
     run, tmp_path, monkeypatch, script
 ):
@@ -122,6 +123,7 @@ def test_the_note_says_whether_the_claim_shows(script, ours, seeds, cost, verdic
     assert said.endswith(f"at lower cost {claim}.")
 
 
+@pytest.mark.slow
 def test_the_cost_is_measured_beside_the_large_window(run):
     result = run("--only", "cost")
     rows = result["cost"]["rows"]

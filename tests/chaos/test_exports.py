@@ -50,6 +50,7 @@ def wanted(ldt, made, tmp_path_factory):
     return get
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "at"), sample(CASES, 1))
 def test_an_export_that_is_killed_leaves_what_was_there_or_all_of_the_new(name, at, ldt, wanted):
     home, files, events = wanted(name)

@@ -58,6 +58,7 @@ def in_shared_memory():
     return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.mp-")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("who", "number"), sample(CASES, 2))
 def test_a_run_that_was_killed_goes_on_to_the_same_bytes(made, unbroken, tmp_path, who, number):
     source, answers, seconds = unbroken

@@ -46,6 +46,7 @@ def test_predict_answers_by_graphs_as_without(fine_tuned, tmp_path, recorded):
         assert mine["scores"] == pytest.approx(other["scores"], abs=2e-5)
 
 
+@pytest.mark.slow
 def test_evaluation_in_training_runs_by_graphs_and_training_without(
     tiny_longformer, tmp_path, recorded, monkeypatch
 ):

@@ -24,6 +24,7 @@ def loss_of(backend, **changes):
     return lambda x: model(inputs_embeds=x, **inputs).last_hidden_state.tanh().sum(), x
 
 
+@pytest.mark.fast("one level")
 @pytest.mark.parametrize("changes", [{}, POOLED], ids=["one level", "two"])
 def test_the_reference_backend_has_all_derivatives(changes):
     loss, x = loss_of("reference", **changes)
@@ -45,6 +46,7 @@ def test_the_reference_backend_has_all_derivatives(changes):
     torch.testing.assert_close(func.vmap(loss)(both), torch.stack([loss(x), loss(x + up)]))
 
 
+@pytest.mark.slow
 def test_second_derivatives_by_what_is_computed_again_are_right():
     loss, x = loss_of("reference")
     before = recompute.comparisons

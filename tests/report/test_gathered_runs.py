@@ -19,6 +19,7 @@ RECIPES = {name: name for name, task in TASKS.items() if task.kind == "examples"
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_answers_of_a_run_are_documents_with_the_figures_of_its_evaluation(
     name, tiny_longformer, tiny_led, tmp_path, monkeypatch

@@ -72,6 +72,7 @@ def test_processes_explain_and_take_the_options_of_a_request(options, served, ru
     assert (status, found["error_type"]) == (422, "Validation")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["squad", "token_classification", "multiple_choice"])
 def test_other_tasks_answer_from_processes(name, runs, tmp_path):
     fields = {
@@ -90,6 +91,7 @@ def test_other_tasks_answer_from_processes(name, runs, tmp_path):
     assert_same(found, right)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_replaced_and_its_batch_is_run_again(served, tmp_path, caplog):
     before = set(processes())
     assert len(before) == 2
@@ -108,6 +110,7 @@ def test_a_process_that_dies_is_replaced_and_its_batch_is_run_again(served, tmp_
     assert {status for status, *_ in replies} == {200}
 
 
+@pytest.mark.slow
 def test_a_second_death_fails_the_requests_of_its_batch_alone(served, caplog):
     before = len(processes())
     status, found, _ = served.ask("/answer", {"id": "die", "text": "the parties agree."})
@@ -127,6 +130,7 @@ def test_a_second_death_fails_the_requests_of_its_batch_alone(served, caplog):
     assert len(processes()) == before == 2
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_used_is_an_error_at_the_start(runs, tmp_path):
     import shutil
 
@@ -140,6 +144,7 @@ def test_a_model_that_cannot_be_used_is_an_error_at_the_start(runs, tmp_path):
     assert set(processes()) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_no_process_and_no_memory_stays_behind(number, runs):
     shared = set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()

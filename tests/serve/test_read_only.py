@@ -53,6 +53,7 @@ def read_only(folder=""):
     return under
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writable", [True, False], ids=["a folder in memory", "no place"])
 def test_it_answers_and_drains_where_nothing_can_be_written(writable, runs, tmp_path):
     scratch = tmp_path / "memory"

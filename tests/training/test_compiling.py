@@ -62,6 +62,7 @@ def test_compiled_layers_learn_what_eager_ones_do_by_a_graph_for_training_and_on
         torch.testing.assert_close(fast[name], eager[name], atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", ["gradient_checkpointing=true", "lora={r: 2}"])
 def test_compiled_layers_go_with(recipe, more):
     if more.startswith("lora"):

@@ -104,6 +104,7 @@ def test_a_name_of_the_run_is_kept(recipe, seen):
     assert seen[0][1] == "mine"
 
 
+@pytest.mark.slow
 def test_a_tracker_that_fails_is_left_out_and_training_goes_on(recipe, seen, monkeypatch, caplog):
     train(recipe("training.output_dir=runs/alone"))
 
@@ -144,6 +145,7 @@ def wandb(seen, monkeypatch, tmp_path):
     return closed
 
 
+@pytest.mark.slow
 def test_wandb_takes_the_sessions_of_a_run_for_one_run(recipe, seen, wandb, monkeypatch, at_step):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_CONSOLE", "wrap")  # a user's own

@@ -28,6 +28,7 @@ def test_a_finished_run_resumes_to_its_results_also_by_its_own_recipe(recipe, ca
         train(recipe())
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_the_middle_of_an_epoch_resumes_bit_by_bit(recipe):
     recipe()
     command = [sys.executable, "-m", "ldt", "finetune", "r.yaml"]

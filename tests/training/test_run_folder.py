@@ -19,6 +19,7 @@ def test_the_folder_of_an_unfinished_run_is_not_used_without_a_word(recipe, kill
     assert raised.value.exit_code == EXIT_USAGE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resume", [False, True])
 def test_another_run_in_the_folder_is_refused_with_what_differs(recipe, killed, resume):
     other = recipe("training.seed=7", "training.learning_rate=0.02", "data.max_length=64")
@@ -36,12 +37,14 @@ def test_another_run_in_the_folder_is_refused_with_what_differs(recipe, killed, 
         train(recipe(), resume=resume)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_may_have_other_settings_that_change_nothing(recipe, killed):
     other = recipe("training.logging_steps=1", "training.save_total_limit=1")
     train(other, resume=True)
     assert json.loads(Path("runs/r/run.json").read_text())["finished"]
 
 
+@pytest.mark.slow
 def test_overwrite_replaces_the_run_and_leaves_what_is_not_of_it(recipe, killed):
     Path("runs/r/notes.txt").write_text("mine")
     train(recipe("training.max_steps=1", "training.save_strategy=no"), overwrite=True)
@@ -81,6 +84,7 @@ def test_runs_latest_stays_where_it_is_a_folder(recipe, caplog):
     assert "runs/latest is not a link" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_command_that_is_told_for_a_stopped_run_goes_on_with_it(recipe, killed):
     run = listed(["runs"])[0]
     assert (run.name, run.state, run.metric) == ("runs/r", "stopped", "macro_f1")

@@ -46,6 +46,7 @@ def rare(path):
     Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+@pytest.mark.slow
 def test_a_balanced_run_resumes_bit_by_bit(recipe, at_step, monkeypatch):
     seen = []
     order = Balanced.__iter__

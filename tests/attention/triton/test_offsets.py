@@ -92,6 +92,7 @@ CALLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(HAS_GPU, reason="looks into the interpreter")
 @pytest.mark.parametrize("call", CALLS)
 def test_a_32_bit_product_counts_tokens_and_is_no_offset(call, monkeypatch):

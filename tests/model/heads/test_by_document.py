@@ -94,6 +94,7 @@ def test_rows_of_one_document_have_another_loss_than_rows_of_several(head):
     assert not torch.equal(model(**given, example_ids=torch.arange(4)).loss, loss)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("head", GIVEN)
 @pytest.mark.parametrize(
     ("ids", "from_zero"),
