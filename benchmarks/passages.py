@@ -1,6 +1,7 @@
 """How well passages name what a label rests on, what they cost, and in which memory.
 
     python benchmarks/passages.py FOLDER      # where data/cuad lies
+    python benchmarks/passages.py FOLDER --deletion 5
 
 A model with ``pooling: max`` for each of three sets is trained by `ldt finetune`, from real MiniLM
 weights, on pieces of documents, and read on whole documents that it was not trained on:
@@ -18,6 +19,13 @@ which is an expectation. ``chunks`` ranks windows, and is left out where a docum
 Occlusion takes a pass a sentence, and is measured on the first ``--occluded`` documents; the others
 on these too. A hit is a sentence among the first k that shares a character with gold. Intervals are
 of a bootstrap over documents, 95 %.
+
+With ``--deletion K`` the model is asked again without the first 1, 2, … K passages of each method,
+and by them alone. ``comprehensiveness`` is how far the probability of the label falls without all K
+(the more, the better), ``sufficiency`` how far by them alone (the less, the better), both of ERASER
+(DeYoung et al. 2020, arXiv:1911.03429, section 4); ``deletion`` is the mean curve of the
+probability, ``aopc`` the mean fall along it (Samek et al. 2017, arXiv:1509.06321). Random passages
+are drawn anew for each document among all that are read. That takes K + 1 forward passes a method.
 
 Time is that of the CPU on the answer of one document, methods in turn in one process (with
 OMP_NUM_THREADS=1 it is the time that an idle machine takes); memory is the peak of a process of its
@@ -44,7 +52,7 @@ from rich.table import Table
 
 from ldt.data.records import Example
 from ldt.files import write_whole
-from ldt.inference.passages import Explaining, Wanted, gradients, occlusions
+from ldt.inference.passages import Explaining, Wanted, gradients, hiding, occlusions
 from ldt.inference.predictor import EncoderPredictor
 from ldt.inference.run_folder import read_recipe
 from ldt.metrics.passages import hit
@@ -206,10 +214,15 @@ def attention(predictor, feature, reading):
     return found
 
 
+def best(scores, number):
+    """Numbers of the best passages, best first; those that are not read are none."""
+    order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")[:number].tolist()
+    return [n for n in order if not np.isnan(scores[n])]
+
+
 def first(spans, scores):
-    """The best passages, as `hit` takes them; those that are not read are none."""
-    order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")[: max(KS)]
-    return [{"start": spans[n][0], "end": spans[n][1]} for n in order if not np.isnan(scores[n])]
+    """The best passages, as `hit` takes them."""
+    return [{"start": spans[n][0], "end": spans[n][1]} for n in best(scores, max(KS))]
 
 
 def scored(named, gold):
@@ -230,8 +243,71 @@ def by_chance(places, gold):
     return scores | {"recall@3": statistics.mean(drawn([span], 3) for span in gold)}
 
 
-def measured(predictor, row, occluded):
-    """({method: its scores}, sentences of the window that counts) for the label of a document."""
+def without(predictor, features, outputs, gone):
+    """Outputs for all inputs of a document where nothing attends to some of its tokens.
+
+    Args:
+        outputs: for the inputs as they are; those without such tokens are not run again.
+        gone: [tokens of the document] bool.
+    """
+    parts = {}
+    for row, feature in enumerate(features):
+        first, start, end = feature["read"]
+        if gone[start:end].any():
+            parts[row] = feature, first + np.flatnonzero(gone[start:end])
+    changed = dict(zip(parts, hiding(predictor, list(parts.values()), BATCH), strict=True))
+    return [changed.get(row, output) for row, output in enumerate(outputs)]
+
+
+def faithfulness(probability, chosen, every):
+    """How far the probability of a label rests on some passages, as ERASER has it.
+
+    Args:
+        probability: gives it where nothing attends to some tokens, by their numbers.
+        chosen: [passages] arrays of token numbers, best first.
+        every: the same of all passages that are read.
+    """
+    nothing = np.array([], int)
+    hidden = [np.concatenate([nothing, *chosen[:k]]) for k in range(len(chosen) + 1)]
+    curve = [probability(tokens) for tokens in hidden]
+    alone = probability(np.setdiff1d(np.concatenate([nothing, *every]), hidden[-1]))
+    return {
+        "comprehensiveness": curve[0] - curve[-1],
+        "sufficiency": curve[0] - alone,
+        "deletion": curve,
+    }
+
+
+def deletions(predictor, example, features, outputs, reading, label, scores, number):
+    """{method: `faithfulness` of its first passages}, and of as many that are drawn at random."""
+
+    def probability(hidden):
+        gone = np.zeros(len(reading.offsets), bool)
+        gone[hidden] = True
+        changed = without(predictor, features, outputs, gone)
+        return predictor.task.decode(changed, predictor.config, example, features)["scores"][label]
+
+    owners = reading.owners()
+    places = [feature["read"][1:] for feature in features]
+    windows = [start + np.flatnonzero(owners[start:end] >= 0) for start, end in places]
+    sentences = [np.flatnonzero(owners == n) for n in range(len(reading.passages))]
+    read = [sentences[n] for n in np.flatnonzero(reading.seen(features))]
+    draw = np.random.default_rng(len(reading.text))  # the same in each run
+    drawn = [read[n] for n in draw.permutation(len(read))[:number]]
+    found = {"random": faithfulness(probability, drawn, read)}
+    for name, each in scores.items():
+        parts, every = (windows, windows) if name == "chunks" else (sentences, read)
+        chosen = [parts[n] for n in best(each, number)]
+        found[name] = faithfulness(probability, chosen, every)
+    return found
+
+
+def measured(predictor, row, occluded, hidden):
+    """(scores and deletions by method, sentences of the window that counts) for a document's label.
+
+    Args:
+        hidden: passages of each method that are hidden one after the other.
+    """
     example = Example(row, row["id"], row["id"])
     features = predictor.encode(example)
     outputs = [predictor.outputs([feature])[0] for feature in features]
@@ -252,22 +328,59 @@ def measured(predictor, row, occluded):
     made["random"] = by_chance([{"start": a, "end": b} for a, b in here], gold)
     if len(features) > 1:
         places = [reading.span(*feature["read"][1:]) for feature in features]
-        logits = np.array([output["logits"][target.index] for output in outputs])
-        made["chunks"] = scored(first(places, logits), gold)
-    return made, len(here)
+        scores["chunks"] = np.array([output["logits"][target.index] for output in outputs])
+        made["chunks"] = scored(first(places, scores["chunks"]), gold)
+    args = predictor, example, features, outputs, reading, row["label"], scores, hidden
+    return made, deletions(*args) if hidden else {}, len(here)
 
 
-def hits(predictor, rows, occluded):
+def hits(predictor, rows, occluded, hidden):
     """For each method its documents, and the mean and interval of each score in percent."""
-    found = [measured(predictor, row, place < occluded) for place, row in enumerate(rows)]
+    found = [measured(predictor, row, place < occluded, hidden) for place, row in enumerate(rows)]
+    made, deleted, sizes = zip(*found, strict=True)
+    summary = {"sentences": statistics.median(sizes), "documents": len(found)}
+    summary["methods"] = by_method(made, occluded, interval)
+    return summary | ({"deletion": by_method(deleted, occluded, curves)} if hidden else {})
+
+
+def by_method(found, occluded, summary):
+    """The summary of each method, of all documents and of the first ones, which are occluded."""
     table = {}
     for method in METHODS:
         for name, part in ((method, found), (f"{method}, the same", found[:occluded])):
-            listed = [made[method] for made, _ in part if method in made]
+            listed = [made[method] for made in part if method in made]
             if listed and (part is not found or method != "occlusion"):
-                table[name] = {"documents": len(listed)} | interval(listed)
-    sizes = statistics.median(size for _, size in found)
-    return {"sentences": sizes, "documents": len(found), "methods": table}
+                table[name] = {"documents": len(listed)} | summary(listed)
+    return table
+
+
+def curves(listed):
+    """The intervals of `faithfulness` and of the area over its curve, and the mean curve."""
+    mean = mean_curve([each["deletion"] for each in listed])
+    scores = [
+        {key: each[key] for key in ("comprehensiveness", "sufficiency")}
+        | {"aopc": aopc(mean_curve([each["deletion"]], len(mean)))}
+        for each in listed
+    ]
+    return interval(scores) | {"deletion": [100 * value for value in mean]}
+
+
+def mean_curve(curves, points=0):
+    """The mean of deletion curves at each number of hidden passages.
+
+    A shorter curve goes on at the height of its end, where there is no passage left to hide.
+
+    Args:
+        points: of the mean, where it is to have more than the longest curve.
+    """
+    size = max(points, *map(len, curves))
+    longer = [[*curve, *[curve[-1]] * (size - len(curve))] for curve in curves]
+    return [sum(values) / len(values) for values in zip(*longer, strict=True)]
+
+
+def aopc(deletion):
+    """The area over a deletion curve: the mean of how far the probability has fallen on it."""
+    return deletion[0] - sum(deletion) / len(deletion)
 
 
 def interval(listed):
@@ -378,6 +491,7 @@ def main(argv=None):
     parser.add_argument("folder", type=Path)
     parser.add_argument("--documents", type=int, default=64, help="of a set, at most")
     parser.add_argument("--occluded", type=int, default=20, help="of them, by occlusion too")
+    parser.add_argument("--deletion", type=int, default=0, help="passages to hide one by one")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/passages.json")
@@ -394,7 +508,7 @@ def main(argv=None):
         learned, evaluated, read = documents(folder, name)
         predictor = trained(folder, name, learned, evaluated)
         right = read_results(folder / "runs" / name)["metrics"]["eval_accuracy"]
-        found = hits(predictor, read[: args.documents], args.occluded)
+        found = hits(predictor, read[: args.documents], args.occluded, args.deletion)
         made["sets"][name] = {"right": right} | found
         write_whole(args.json, json.dumps(made, indent=1) + "\n")
     long_model(folder)
@@ -415,6 +529,8 @@ def show(made):
             cells = ("{:.1f} ({:.0f} to {:.0f})".format(*row[score]) for score in scores)
             table.add_row(method, str(row["documents"]), *cells)
         console.print(table)
+        if "deletion" in found:
+            console.print(deletion_table(found["deletion"]))
     table = Table("tokens", "plain s", "gradient s", "ratio", "plain GiB", "gradient GiB")
     for row in made["cost"]:
         plain, gradient = row["seconds"]["plain"], row["seconds"]["gradient"]
@@ -423,6 +539,17 @@ def show(made):
         if "occlusion" in row["seconds"]:
             console.print(f"occlusion at {row['tokens']:,}: {row['seconds']['occlusion']:.0f} s")
     console.print(table)
+
+
+def deletion_table(methods):
+    """The areas over the deletion curves, and the probabilities on them."""
+    scores = "comprehensiveness", "sufficiency", "aopc"
+    table = Table("passages by", "documents", *scores, "without the first 0, 1, 2, …")
+    for method, row in methods.items():
+        cells = ["{:.1f} ({:.0f} to {:.0f})".format(*row[score]) for score in scores]
+        curve = ", ".join(f"{value:.1f}" for value in row["deletion"])
+        table.add_row(method, str(row["documents"]), *cells, curve)
+    return table
 
 
 if __name__ == "__main__":

@@ -192,14 +192,6 @@ def predict(
             "numbers of clauses, of up to 2,000 characters."
         ),
     ] = "sentence",
-    passages_test: Annotated[
-        bool,
-        typer.Option(
-            "--passages-test",
-            help="Test the passages: ask again with the first one hidden, the first two and so on, "
-            "and by them alone; the same with as many at random.",
-        ),
-    ] = False,
     chunks: Annotated[
         bool,
         typer.Option("--chunks", help="List the chunks of each document, with the scores of each."),
@@ -297,7 +289,6 @@ def predict(
             evidence=evidence,
             encoding=encoding,
             int8_bound=int8_bound,
-            passages_test=passages_test,
             shard=shard,
             workers=seats(workers, device),
             **options,

@@ -19,7 +19,7 @@ NUMBERS = 0.01  # of a number, the share by which another one is still the same 
 _BESIDE = frozenset(
     (
         *("score", "n_best", "best", "best_start", "best_end", "best_passage", "null", "why"),
-        *("passages", "chunks", "faithfulness"),
+        *("passages", "chunks"),
     )
 )
 _PLACE = frozenset(("start", "end", "offsets"))  # without an answer, of what it would be

@@ -13,14 +13,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ldt.data.collate import by_input
 from ldt.data.features import Feature
 from ldt.data.heartbeat import Heartbeat, reported
 from ldt.data.records import Example
 from ldt.data.sentences import Unit
 from ldt.errors import ModelError, UserError, listed, out_of_memory, plural
-from ldt.inference.faithfulness import faithfulness
 from ldt.inference.group import batches
-from ldt.inference.hiding import hiding
 from ldt.inference.predictor import Decoder, too_large
 from ldt.inference.runtimes import RUNTIMES, Runtime
 from ldt.tasks.base import AnyTask, Outputs, Task
@@ -43,8 +42,6 @@ class Wanted:
         by: a name in `METHODS`.
         of: labels to explain; none for those of the answer.
         chunks: whether each chunk's places and scores are listed.
-        test: whether the model answers again with the passages hidden one after the other, and by
-            them alone.
         batch_tokens: most tokens of a batch, as for the answers themselves.
         unit: what passages are: a name in `ldt.data.sentences.UNITS`.
     """
@@ -53,13 +50,12 @@ class Wanted:
     by: By = "gradient"
     of: tuple[str, ...] = ()
     chunks: bool = False
-    test: bool = False
     batch_tokens: int = 16384
     unit: Unit = "sentence"
 
     def keys(self) -> list[str]:
         """Keys that answers get."""
-        asked = {"passages": self.number, "chunks": self.chunks, "faithfulness": self.test}
+        asked = {"passages": self.number, "chunks": self.chunks}
         return [key for key, value in asked.items() if value]
 
     def check(self, task: AnyTask, precision: str, runtime: Runtime = "torch") -> None:
@@ -81,8 +77,6 @@ class Wanted:
             raise UserError(f"--{self.keys()[0]}: answers of {task.name} are not explained")
         if self.chunks and task.name == "token_classification":
             raise UserError("--chunks: entities have places of their own, their chunks have none")
-        if self.test and (task.name != "classification" or not self.number):
-            raise UserError("--passages-test: for the passages of a classification (--passages K)")
         if self.of and task.name != "classification":
             raise UserError(f"--passages-of: {task.name} has no classes; its answer is explained")
         if self.unit != "sentence" and rests_on == "logits" and self.by == "chunks":
@@ -103,7 +97,7 @@ class Wanted:
         """The settings, as a run is resumed with the same; "" for none."""
         parts = [str(self.number), self.by, *self.of] if self.number else []
         parts += [f"unit={self.unit}"] * (self.unit != "sentence")
-        return ",".join(parts + ["chunks"] * self.chunks + ["test"] * self.test)
+        return ",".join(parts + ["chunks"] * self.chunks)
 
 
 class Explaining:
@@ -140,10 +134,6 @@ class Explaining:
             more["passages"] = _around(places, reading, self.wanted.number)
         elif self.wanted.number:
             more["passages"] = self._passages(answer, outputs, features, reading)
-        if self.wanted.test:
-            chunks, size = self.wanted.by == "chunks", self.wanted.batch_tokens
-            args = predictor, example, features, outputs, size
-            more["faithfulness"] = faithfulness(more["passages"], reading, chunks, *args)
         if self.wanted.chunks:
             more["chunks"] = self._chunks(answer, outputs, example, features, reading)
         self.documents += 1
@@ -341,6 +331,44 @@ def occlusions(
         for number, target in enumerate(targets):
             scores[number, passage] = target.value(outputs) - target.value(without)
     return scores
+
+
+def hiding(
+    predictor: Decoder, parts: Sequence[tuple[Feature, np.ndarray]], batch_tokens: int
+) -> list[Outputs]:
+    """Outputs for inputs without some of their tokens.
+
+    Their places stay empty, so all other tokens keep their positions.
+
+    Args:
+        parts: inputs, each with the places of its tokens to which nothing attends.
+        batch_tokens: most tokens of a batch.
+
+    Raises:
+        ResourceError: the memory does not hold an input.
+    """
+    found: list[Outputs] = [{}] * len(parts)
+    for batch in batches([len(feature["input_ids"]) for feature, _ in parts], batch_tokens):
+        for place, row in zip(batch, _hidden(predictor, [parts[n] for n in batch]), strict=True):
+            found[place] = row
+    return found
+
+
+def _hidden(predictor: Decoder, parts: list[tuple[Feature, np.ndarray]]) -> list[Outputs]:
+    """`hiding` of one batch."""
+    import torch
+
+    features = [feature for feature, _ in parts]
+    try:
+        inputs = predictor.collate(features)
+        for row, (_, tokens) in enumerate(parts):
+            inputs["attention_mask"][row, torch.from_numpy(tokens)] = 0
+        logits = predictor.logits(inputs)
+    except Exception as error:  # each library has types of its own
+        if not out_of_memory(error):
+            raise
+        raise too_large(features, predictor.device, error, 0) from error
+    return by_input({"logits": logits}, range(len(features)))
 
 
 def _best(

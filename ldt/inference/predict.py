@@ -81,7 +81,6 @@ def predict(
     passages_by: By = "gradient",
     passages_of: Sequence[str] | None = None,
     passages_unit: Unit = "sentence",
-    passages_test: bool = False,
     chunks: bool = False,
     shard: str | None = None,
     runtime: Runtime = "torch",
@@ -124,8 +123,6 @@ def predict(
         passages_by: a name in `ldt.inference.passages.METHODS`.
         passages_of: classes to name passages of; none for those of the answer.
         passages_unit: what they are, a name in `ldt.data.sentences.UNITS`.
-        passages_test: whether the model answers again with the passages hidden one after the other,
-            and by them alone, for the key ``faithfulness``.
         chunks: whether answers list the chunks of their document, with the scores of each.
         shard: "2/7": answer the second of each seven records alone, as lines of a file whose name
             goes on with ".2-of-7"; `ldt.inference.merge` makes ``output`` of all seven.
@@ -154,7 +151,7 @@ def predict(
     with Ending() as ending, ExitStack() as stack:
         folder = find_model(model)
         trained = read_recipe(folder, runtime)
-        about = passages, passages_by, tuple(passages_of or ()), chunks, passages_test
+        about = passages, passages_by, tuple(passages_of or ()), chunks
         wanted = Wanted(*about, batch_tokens, passages_unit)
         wanted.check(trained.task, precision, runtime)
         options.check_shown(trained.task, raw_scores, label_sets)
@@ -243,8 +240,8 @@ def _employ(
 ) -> tuple[Encoder, Agreement | None, Workers]:
     """What `_load` does, of processes with the model; here are only the inputs made."""
     makers = [replace(model, device=seat.device) for seat in seats]
-    # Of such passages a document may take an hour without a sign of life.
-    endless = model.wanted.by == "occlusion" or model.wanted.test
+    # A document whose passages are occluded may take an hour without a sign of life.
+    endless = model.wanted.by == "occlusion"
     workers = stack.enter_context(Workers(makers, seats, endless))
     workers.start()
     inputs = model.inputs()

@@ -283,7 +283,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
         **{"overwrite": False, "keep": (), "raw_scores": False, "label_sets": None},
         "int8_bound": 0.01,
         **{"passages": 0, "passages_by": "gradient", "passages_of": None},
-        **{"passages_unit": "sentence", "passages_test": False, "chunks": False},
+        **{"passages_unit": "sentence", "chunks": False},
         "workers": ("1", "auto"),
     }
     assert options == {
@@ -300,7 +300,7 @@ def test_predict_passes_its_options_and_its_exit_code(monkeypatch):
         **{"overwrite": True, "keep": ["a", "b"], "raw_scores": True, "label_sets": 0.9},
         "int8_bound": 0.01,
         **{"passages": 2, "passages_by": "occlusion", "passages_of": ["x"]},
-        **{"passages_unit": "paragraph", "passages_test": False, "chunks": True},
+        **{"passages_unit": "paragraph", "chunks": True},
         "workers": ("3", "cpu"),
     }
 

@@ -299,7 +299,7 @@ NESTED = {"evidence": [{"span": 1, "text": "A.", "score": 0.5}], "span_probs": [
         ({"supporting_facts": [["A", 0]], "fact_scores": [0.9]}, {"fact_scores": [0.8]}, True),
         ({"supporting_facts": [["A", 0]]}, {"supporting_facts": [["A", 1]]}, False),
         ({"answer": None, "choice": None, "scores": [0.5, 0.5]}, {"scores": [0.6, 0.4]}, True),
-        ({"label": "a"}, {"passages": [{"start": 0}], "chunks": [], "faithfulness": {}}, True),
+        ({"label": "a"}, {"passages": [{"start": 0}], "chunks": []}, True),
     ],
 )
 def test_answers_are_the_same_where_they_decide_the_same(one, changes, expected):

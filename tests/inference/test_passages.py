@@ -8,8 +8,7 @@ from classified import LABELS, answer, write
 from ldt.data.records import Example
 from ldt.data.tokenization import add_tokens
 from ldt.errors import UserError
-from ldt.inference.hiding import without
-from ldt.inference.passages import METHODS, Explaining, Wanted
+from ldt.inference.passages import METHODS, Explaining, Wanted, hiding
 from ldt.inference.predictor import EncoderPredictor
 from ldt.inference.run_folder import read_recipe
 from ldt.model import load, load_tokenizer
@@ -119,9 +118,7 @@ def test_gradients_are_those_of_dense_attention_in_float64(fine_tuned, loaded, m
 def test_a_paragraph_has_the_score_of_all_its_tokens(loaded, by):
     """By gradients the sum over its sentences; hidden as a whole the fall of the logit."""
     text = f"{TEXT}\r\n\r\n{TEXT}\u2029The end."
-    got, features, outputs, example = explained(
-        loaded, text, number=9, by=by, unit="paragraph", test=True
-    )
+    got, features, outputs, example = explained(loaded, text, number=9, by=by, unit="paragraph")
     assert sorted(p["text"] for p in got["passages"]) == sorted([TEXT, TEXT, "The end."])
     finer, *_ = explained(loaded, text, number=99, by=by)
     index = LABELS.index(got["label"])
@@ -133,11 +130,12 @@ def test_a_paragraph_has_the_score_of_all_its_tokens(loaded, by):
         if by == "occlusion":
             left, right = reading.offsets.T
             gone = (left >= a) & (left < b) & (left < right)
-            changed = without(loaded, features, outputs, gone, 16384)
+            read = [feature["read"] for feature in features]
+            tokens = [first + np.flatnonzero(gone[start:end]) for first, start, end in read]
+            changed = hiding(loaded, list(zip(features, tokens, strict=True)), 16384)
             logits = [np.mean([each["logits"][index] for each in e]) for e in (outputs, changed)]
             expected = logits[0] - logits[1]
         assert passage["score"] == pytest.approx(expected, abs=1e-4)
-    assert len(got["faithfulness"]["deletion"]) == 4
 
 
 def test_a_run_is_resumed_with_its_unit():
@@ -299,78 +297,3 @@ def test_shares_are_the_derivative_of_the_merged_logit(merge):
         for n in range(4)
     ]
     assert MERGES[merge].shares(logits) == pytest.approx(np.array(found), abs=1e-5)
-
-
-def probability(loaded, features, reading, label, hides):
-    """That of a label where nothing attends to some tokens of the document, by their numbers."""
-    logits = []
-    for feature in features:
-        inputs = loaded.collate([feature])
-        first, start, end = feature["read"]
-        for token in range(start, end):
-            if reading.offsets[token, 0] < reading.offsets[token, 1] and hides(token):
-                inputs["attention_mask"][0, first + token - start] = 0
-        with torch.inference_mode():
-            logits.append(loaded.model(**inputs).logits[0].double())
-    return torch.stack(logits).mean(0).softmax(0)[LABELS.index(label)].item()
-
-
-def test_faithfulness_is_the_answer_again_without_the_passages_and_by_them_alone(loaded):
-    got, features, outputs, example = explained(loaded, TEXT, number=3, test=True)
-    reading = loaded.task.reading(example, loaded.tokenizer, loaded.data)
-
-    def asked(passages, inside=True):
-        def hides(token):
-            place = reading.offsets[token, 0]
-            return any(a <= place < b for a, b in passages) == inside
-
-        return probability(loaded, features, reading, got["label"], hides)
-
-    full, found = got["scores"][got["label"]], got["faithfulness"]
-    named = [(passage["start"], passage["end"]) for passage in got["passages"]]
-    order = np.random.default_rng(len(TEXT)).permutation(len(reading.passages))
-    drawn = [reading.passages[place] for place in order]
-    for prefix, passages in (("", named), ("random_", drawn)):
-        curve = [full, *(asked(passages[:k]) for k in (1, 2, 3))]
-        assert found[f"{prefix}deletion"] == pytest.approx(curve, abs=1e-5)
-        assert found[f"{prefix}comprehensiveness"] == pytest.approx(full - curve[-1], abs=1e-5)
-        alone = asked(passages[:3], inside=False)
-        assert found[f"{prefix}sufficiency"] == pytest.approx(full - alone, abs=1e-5)
-
-
-def test_faithfulness_of_chunks_hides_whole_chunks(loaded):
-    got, features, outputs, example = explained(loaded, TEXT, number=1, by="chunks", test=True)
-    reading = loaded.task.reading(example, loaded.tokenizer, loaded.data)
-    (passage,) = got["passages"]
-    (place,) = {
-        f["read"][1:] for f in features if reading.span(*f["read"][1:])[0] == passage["start"]
-    }
-    without = probability(loaded, features, reading, got["label"], lambda n: n in range(*place))
-    assert got["faithfulness"]["deletion"][1] == pytest.approx(without, abs=1e-5)
-    assert len(got["faithfulness"]["random_deletion"]) == 2
-
-
-def test_several_labels_have_the_mean_of_their_curves_and_no_run_is_done_twice(loaded, monkeypatch):
-    texts = "First ends. Then the other ends."
-    wanted = {"number": 5, "test": True, "by": "chunks"}  # there is one chunk
-    each = [explained(loaded, texts, of=(label,), **wanted)[0] for label in ("no", "yes")]
-    runs, forward = [], loaded.model.forward
-    monkeypatch.setattr(loaded.model, "forward", lambda **k: runs.append(0) or forward(**k))
-    both = explained(loaded, texts, of=("no", "yes"), **wanted)[0]["faithfulness"]
-    assert len(runs) == 1 + 2 * 2  # the answer; of a label and an order it hidden; nothing else
-    for key in ("deletion", "random_deletion"):
-        mean = np.mean([one["faithfulness"][key] for one in each], 0)
-        assert both[key] == pytest.approx(mean.tolist(), abs=1e-6)
-
-
-def test_faithfulness_is_of_probabilities_also_beside_raw_scores(loaded, monkeypatch):
-    monkeypatch.setattr(loaded, "raw_scores", True)
-    got, *_ = explained(loaded, TEXT, number=1, test=True)
-    logits = np.array([*got["scores"].values()])
-    assert got["faithfulness"]["deletion"][0] == pytest.approx(
-        float(max(np.exp(logits - np.log(np.exp(logits).sum())))), abs=1e-6
-    )
-
-
-def test_an_empty_document_has_no_faithfulness(loaded):
-    assert explained(loaded, "", number=2, test=True)[0]["faithfulness"] == {}
