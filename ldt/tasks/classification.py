@@ -60,8 +60,9 @@ class Classification(Deciding, Weighted):
             takes all those of the training set, sorted as text. Whole numbers, true and false are
             classes by their text, 1.0 is the class 1.
         pooling: tokens that the answer is read from: the ``cls`` token, or the ``mean`` or ``max``
-            of all tokens, feature by feature. Where few documents are labelled and one clause
-            decides, max is the safer choice.
+            of all tokens, feature by feature; none takes what the model's config says, cls for a
+            Longformer, mean for the published ModernBERTs. Where few documents are labelled and
+            one clause decides, max is the safer choice.
         merge: how the logits of a document's chunks become one: their mean, their maximum, or the
             logarithm of the sum of their exponentials, which grows with the number of chunks.
             Probabilities are computed after that.
@@ -88,7 +89,7 @@ class Classification(Deciding, Weighted):
     global_attention: list[str] = ["cls"]
     problem: Literal["single_label", "multi_label", "regression"] | None = None
     labels: Names | None = None
-    pooling: Literal["cls", "mean", "max"] = "cls"
+    pooling: Literal["cls", "mean", "max"] | None = None
     merge: Literal["mean", "max", "logsumexp"] = "mean"
     sample: Literal["balanced"] | None = None
     max_paragraphs: Count | None = None
@@ -117,8 +118,8 @@ class Classification(Deciding, Weighted):
         return problem == SINGLE
 
     def learn(self, examples: Iterable[Example], data: "DataSection") -> dict[str, Any]:
-        """Return id2label, label2id, num_labels, problem_type, classifier_pooling, and that nothing
-        is decided yet.
+        """Return id2label, label2id, num_labels, problem_type, classifier_pooling if the recipe
+        says it, and that nothing is decided yet.
 
         Raises:
             DataError: no examples; a label that is missing, of another type than the others, or
@@ -152,7 +153,7 @@ class Classification(Deciding, Weighted):
         return {
             **named_labels(names),
             "problem_type": problem,
-            "classifier_pooling": self.pooling,
+            **({"classifier_pooling": self.pooling} if self.pooling else {}),
             "decisions": {},
         }
 

@@ -81,8 +81,8 @@ def test_several_label_fields_are_one_multi_label_problem_in_their_order():
 
 
 def test_the_recipe_can_say_what_the_labels_mean():
-    numbers = learnt("0.5", "2", task=Classification(problem="regression"))
-    assert numbers.problem_type == "regression"
+    numbers = learnt("0.5", "2", task=Classification(problem="regression", pooling="max"))
+    assert (numbers.problem_type, numbers.classifier_pooling) == ("regression", "max")
     classes = learnt("0.5", "2", task=Classification(problem="single_label"))
     assert classes.id2label == {0: "0.5", 1: "2"}
     ints = learnt(1, 2, task=Classification(problem="regression"))

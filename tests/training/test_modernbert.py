@@ -67,9 +67,11 @@ def test_each_task_learns_and_answers_on_it(name, windows, tiny_modernbert, plac
 def test_a_classification_learns_is_resumed_and_is_read_by_transformers(
     recipe, tiny_modernbert, at_step
 ):
-    options = (f"model.path={tiny_modernbert}", "task.pooling=mean")
+    options = (f"model.path={tiny_modernbert}",)
     metrics = train(recipe(*options, "training.output_dir=runs/whole"))
     assert metrics["eval_accuracy"] >= 0
+    config = json.loads(Path("runs/whole/config.json").read_text())
+    assert config["classifier_pooling"] == "mean"  # the model's own, as the recipe says none
     at_step(5, lambda model: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted):
         train(recipe(*options))
