@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from ldt.cli.console import say
-from ldt.cli.recipes import new_file
+from ldt.cli.recipes import conversion, new_file
 from ldt.errors import DataError, UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -130,7 +130,10 @@ def _write(
     most = [sum(tokens) // draft.INPUTS] if joined else tokens
     suggestion = str(draft.suggested(most, known.length))
     length = _answer(given, "Longest input, in tokens", suggestion, yes, _length)
-    converted, commands = _converted(model, known, length)
+    converted = model
+    commands: list[str] = []
+    if known.length is None or known.length < length:
+        converted, commands = conversion(model, max(length, known.shortest))
     text = draft.draft(
         found,
         task=task,
@@ -143,17 +146,6 @@ def _write(
     result_file.write(target, text)
     commands += draft.commands(task, shlex.quote(str(target)))
     return [f"{target}: written; next:", *(f"  {command}" for command in commands)]
-
-
-def _converted(model: str, known: Candidate, length: int) -> tuple[str, list[str]]:
-    """The model that can be trained at this length, and the command that makes it, if need be."""
-    if known.length is not None and known.length >= length:
-        return model, []
-    length = max(length, known.shortest)
-    path = Path(model)
-    name = f"{path.parent.name if path.name == 'model' else path.name}-{length}".lstrip("-")
-    arguments = f"{shlex.quote(model)} {shlex.quote(name)} --max-length {length}"
-    return f"./{name}", [f"ldt convert {arguments}"]
 
 
 def check_task(name: str) -> None:

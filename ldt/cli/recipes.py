@@ -1,6 +1,8 @@
 """ldt recipes: the recipes that come with ldt, from a checkout or an installed wheel."""
 
+import os
 import re
+import shlex
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
@@ -55,21 +57,35 @@ def copy(
             "directory.",
         ),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Model to train in place of the recipe's own: a folder or hub id. Length and run "
+            "folder follow it.",
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace TARGET if it exists.")
     ] = False,
 ) -> None:
     """Copy a recipe, to change it.
 
-    Example: ldt recipes copy wikihop my-recipe.yaml
+    Example: ldt recipes copy squad --model answerdotai/ModernBERT-base
     """
     from ldt.inference import result_file
 
     file = _file(name)
     target = Path(target or ".").expanduser()
     target = new_file(target / file.name if target.is_dir() else target, overwrite)
-    result_file.write(target, file.read_text("utf-8"))
-    say(f"{target}: written")
+    text = file.read_text("utf-8")
+    commands: list[str] = []
+    if model is not None:
+        text, commands = _with_model(name, text, model, shlex.quote(str(target)))
+    result_file.write(target, text)
+    say(f"{target}: written{'; next:' if commands else ''}")
+    for command in commands:
+        say(f"  {command}")
 
 
 @recipes.command()
@@ -91,6 +107,60 @@ def schema(
     from ldt.recipe.schema import schema
 
     say(json.dumps(schema(task), indent=2), console=stdout)
+
+
+def _with_model(name: str, text: str, model: str, target: str) -> tuple[str, list[str]]:
+    """The text of a recipe with another model, and the commands to run next.
+
+    A recipe that reads as much as its own model can (the number that its name ends with, else
+    4,096) reads as much as the other can; a shorter length stays if the other reads as much.
+
+    Args:
+        target: file that it is written to, as a shell takes it.
+    """
+    from ldt.convert.candidate import candidate
+    from ldt.recipe import draft, yaml
+    from ldt.recipe.packaged import with_values
+    from ldt.tasks import TASKS
+
+    recipe = yaml.parse(text).value
+    task, own = TASKS[recipe["task"]["name"]], recipe["model"].get("path")
+    if own is None:
+        raise UserError(f"{name} makes a new model by model.config; --model has no place there")
+    known = candidate(model, task.generates)
+    asked = recipe["data"].get("max_length")
+    ending = own.rpartition("-")[2]
+    most = int(ending) if ending.isdecimal() else draft.USUAL
+    path, read = model, known.length
+    commands: list[str] = []
+    if read is None:
+        read = max(asked or most, known.shortest)
+        path, commands = conversion(model, read)
+    if known.width is None:
+        guess = "a short model, to be converted first" if commands else f"one of {read:,} tokens"
+        say(f"{model}: not on this machine; by its name taken for {guess}")
+    values: dict[tuple[str, str], str | int] = {
+        ("model", "path"): path,
+        ("training", "output_dir"): f"{recipe['training']['output_dir']}-{_last(path)}",
+    }
+    if asked is not None:
+        values["data", "max_length"] = read if asked == most else min(asked, read)
+    commands += draft.commands(recipe["task"]["name"], target)
+    head = [f"{name} of ldt, with {model}:", *commands, f"With {own}, as ldt brings it:"]
+    return "".join(f"# {line}\n" for line in head) + with_values(text, values), commands
+
+
+def conversion(model: str, length: int) -> tuple[str, list[str]]:
+    """The folder that a model is converted to at a length, and the command that does it."""
+    name = f"{_last(model)}-{length}".lstrip("-")
+    arguments = f"{shlex.quote(model)} {shlex.quote(name)} --max-length {length}"
+    return f"./{name}", [f"ldt convert {arguments}"]
+
+
+def _last(model: str) -> str:
+    """The last part of a model's folder or hub id, or the one before where that is ``model``."""
+    path = Path(os.path.abspath(model))
+    return path.parent.name if path.name == "model" else path.name
 
 
 def new_file(target: Path, overwrite: bool, other: str = "") -> Path:

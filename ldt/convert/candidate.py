@@ -15,7 +15,10 @@ from ldt.model.encoders import ENCODERS, SEQ2SEQ
 from ldt.model.loading import find_folder, read_config
 
 _LONG = (*ENCODERS, *SEQ2SEQ, "led", "longformer")  # kinds that are trained as they are
-_NAMED = {"longformer": 4096, "led-": 16384}  # part of a name -> input of such models
+_NAMED = {  # part of a name -> input of such models
+    **{"longformer": 4096, "led-": 16384},
+    **{"modernbert": 8192, "mmbert": 8192, "ettin-": 7999},
+}
 SHORT, SHORT_BART = 512, 1024  # tokens that models read which are converted first
 
 

@@ -2,9 +2,12 @@
 
 import glob
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from textwrap import indent
 from typing import Any
+
+from ldt.recipe import yaml
 
 log = logging.getLogger("ldt")
 
@@ -32,6 +35,19 @@ def located(path: Path) -> Path:
     if not path.is_file() and path.suffix in ("", ".yaml") and str(path.parent) in (".", "recipes"):
         return shipped().get(path.stem, path)
     return path
+
+
+def with_values(text: str, values: Mapping[tuple[str, str], Any]) -> str:
+    """A recipe with other values of keys that it has, each on a line; all other lines are kept.
+
+    Args:
+        text: the recipe.
+        values: by section and key.
+    """
+    lines, numbers = text.splitlines(keepends=True), yaml.parse(text).lines
+    for keys, value in values.items():
+        lines[numbers[keys] - 1] = indent(yaml.dump({keys[-1]: value}), "  ")
+    return "".join(lines)
 
 
 def fit_evaluation(path: Path, root: dict[str, Any], overrides: Iterable[str]) -> None:

@@ -25,6 +25,8 @@ def test_of_a_model_that_is_not_here_the_name_tells(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     assert candidate("allenai/longformer-base-4096").length == 4096
+    assert candidate("answerdotai/ModernBERT-large").length == 8192
+    assert candidate("jhu-clsp/ettin-encoder-17m").length == 7999
     assert candidate("nobody/roberta-base-of-ours").length is None
     assert candidate("allenai/led-base-16384", writes=True).length == 16384
     assert candidate("facebook/bart-base", writes=True).shortest == 1024
