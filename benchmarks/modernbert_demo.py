@@ -68,6 +68,7 @@ FINE_TUNED = {
     "training.gradient_accumulation_steps": 1,
     "training.num_train_epochs": 2,
     "training.learning_rate": 1e-3,
+    "training.weight_decay": 1e-5,
     "training.early_stopping_patience": "null",
     "training.eval_strategy": "no",
     "training.load_best_model_at_end": "false",
@@ -160,7 +161,7 @@ def contracts(folder, name, length, steps):
             write_lines(folder / f"contracts.{part}.jsonl", documents)
     run, answers = f"runs/contracts-{length}", folder / f"contracts-{length}.jsonl"
     changes = FINE_TUNED | {"data.max_length": length} | steps
-    train = partial(commands.train, folder, run, "modernbert_classification", changes)
+    train = partial(commands.train, folder, run, "classification", changes)
     _timed(folder, f"contracts at {length}", train)
     if not answers.exists():
         commands.ldt(folder, "predict", "contracts.new.jsonl", "--model", run, "--output", answers)

@@ -94,7 +94,7 @@ def test_the_main_job_runs_as_it_is_written(page, folder, capfd):
     typed = [c for c in commands(PAGES[page]) if re.search(r"\bldt (?!bench|init$)", c)]
     verbs = {command.split()[1] for command in typed if "|" not in command}
     further = {"check", "compare", "doctor", "evaluate", "init", "labels", "merge", "report"}
-    further |= {"--version"}
+    further |= {"recipes", "--version"}
     assert verbs - further == {"convert", "finetune", "predict"}
     for command in typed:
         if "|" in command:

@@ -36,15 +36,6 @@ def test_every_task_has_a_recipe():
     assert {load(path).task.name for path in RECIPES} == set(LINES) == set(TASKS)
 
 
-def test_every_task_of_an_encoder_has_a_recipe_for_modernbert():
-    found = {path: load(path) for path in RECIPES if path.stem.startswith("modernbert")}
-    writing = {name for name, task in TASKS.items() if getattr(task, "generates", False)}
-    assert {recipe.task.name for recipe in found.values()} == {*TASKS} - writing - {"charlm"}
-    for path in (path for path, recipe in found.items() if recipe.model.path is not None):
-        comment = path.read_text("utf-8").partition("\ntask:")[0]
-        assert all(name in comment for name in ("ettin", "mmBERT", "model.path="))
-
-
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_trains_a_step(
     path, tiny_longformer, tiny_modernbert, tiny_led, tmp_path, monkeypatch
