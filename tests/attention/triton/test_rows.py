@@ -64,7 +64,10 @@ SHAPES = {
 }
 
 
-@pytest.mark.fast("many documents, most without a global token")
+@pytest.mark.fast(
+    "many documents, most without a global token-folded_rows",
+    "the only kept token is the global one-plain_rows",
+)
 @pytest.mark.parametrize("run", FORMS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_batch_where_kernels_break(run, shape):
