@@ -1,4 +1,4 @@
-"""The script that measures passages, without its models."""
+"""The script that measures passages, with a tiny model at most."""
 
 import sys
 from pathlib import Path
