@@ -14,7 +14,6 @@ is here.
 import argparse
 import json
 import os
-import statistics
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
@@ -26,15 +25,15 @@ from pathlib import Path
 
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read by torch at its first allocation
 
+import encoders
 import torch
+from measure import medians
 from rich.console import Console
 from rich.table import Table
+from setting import PASSES, Setting
 
 from ldt.attention import matmul
-from ldt.bench import encoders
-from ldt.bench.measure import machine, medians
-from ldt.bench.memory import FreshProcesses
-from ldt.bench.setting import PASSES, Setting
+from ldt.bench.measure import machine
 from ldt.model.precision import lower
 
 RESULT = Path(__file__).parent / "results" / "cpu-encoder.json"
@@ -92,7 +91,7 @@ CASES = {
 }
 
 
-def compare(case, rounds, processes):
+def compare(case, rounds):
     """Seconds and MiB of ldt and its peers, and how many times those of ldt the peers take."""
     names = (case.ours, *case.peers)
     runs = {}
@@ -114,25 +113,19 @@ def compare(case, rounds, processes):
         "times_faster": {name: seconds[name] / seconds[case.ours] for name in case.peers},
     }
     if not case.lengths and case.precision == "fp32":
-        mib = {name: peak(processes, name, case.tokens, case.kind, case.setting) for name in names}
+        mib = {name: encoders.peak(name, case.tokens, case.kind, case.setting) for name in names}
         row["mib"] = mib
         row["times_leaner"] = {name: mib[name] / mib[case.ours] for name in case.peers}
     return row
 
 
-def growth(processes, tokens):
+def growth(tokens):
     """ldt's MiB over the loaded model of 2 layers at each of the lengths."""
     setting = Setting(layers=2, **SHAPE)
     return [
-        {"tokens": n}
-        | {kind: peak(processes, "ldt", n, kind, setting) for kind in ("forward", "training")}
+        {"tokens": n} | {kind: encoders.peak("ldt", n, kind, setting) for kind in PASSES}
         for n in tokens
     ]
-
-
-def peak(processes, *what):
-    """MiB; the allocator's holes differ by some per cent from process to process."""
-    return statistics.median(processes.peak_mib(*what) for _ in range(3))
 
 
 def compiled(tokens, rounds):
@@ -234,16 +227,15 @@ def main():
         result = json.loads(args.json.read_text())
     result["machine"] = machine() | {"onednn_gain": round(onednn_gain(), 2)}
     args.json.parent.mkdir(exist_ok=True)
-    with FreshProcesses() as processes:
-        for name in args.only:
-            if name == "growth":
-                result["growth"] = growth(processes, GROWTH)
-            elif name == "compiled":
-                result["compiled"] = compiled(COMPILED, args.rounds)
-            else:
-                result["cases"][name] = compare(CASES[name], args.rounds, processes)
-                console.print(name, result["cases"][name]["times_faster"])
-            args.json.write_text(json.dumps(result, indent=2) + "\n")
+    for name in args.only:
+        if name == "growth":
+            result["growth"] = growth(GROWTH)
+        elif name == "compiled":
+            result["compiled"] = compiled(COMPILED, args.rounds)
+        else:
+            result["cases"][name] = compare(CASES[name], args.rounds)
+            console.print(name, result["cases"][name]["times_faster"])
+        args.json.write_text(json.dumps(result, indent=2) + "\n")
     show(result, console)
     console.print(f"written to {args.json}")
 

@@ -32,11 +32,11 @@ from tempfile import TemporaryDirectory
 import commands
 import torch
 from loading import BASE, HERE, TINY, make
+from measure import in_turn
 from rich.console import Console
 from rich.table import Table
 
-from ldt.bench.measure import in_turn, machine
-from ldt.bench.memory import STATUS, peak_mib
+from ldt.bench.measure import STATUS, machine, peak_mib
 from ldt.export import export
 from ldt.files import write_whole
 from ldt.inference.runtimes import FORMATS

@@ -18,10 +18,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
 
+import encoders
 import gpu_correctness
 import gpu_timing
+import operations
 import torch
 from gpu_timing import device_time, host_us, in_turn
+from setting import Setting
 
 from ldt.attention import (
     BACKENDS,
@@ -33,8 +36,6 @@ from ldt.attention import (
 )
 from ldt.attention.triton import devices
 from ldt.attention.triton.devices import TILES, Tile
-from ldt.bench import encoders, operations
-from ldt.bench.setting import Setting
 from ldt.model.graphs import Graphs
 from ldt.model.packing import pack
 
@@ -379,7 +380,7 @@ def _peers(tokens, sizes):
         for name in names:
             row = {"what": name, "tokens": tokens, "pass": kind, "dropout": 0.0}
             try:
-                operation = operations.operation(name, given)
+                operation = operations.PEERS[name](given)
                 row |= device_time(partial(operation.run, kind), sizes.cuda)
             except Exception as error:  # what a peer cannot do here is no fault of ours
                 row["lacks"] = f"{type(error).__name__}: {str(error)[:200]}"

@@ -46,16 +46,17 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # the profiler says nothing on s
 if "--threads" in sys.argv:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read by OpenMP when it is loaded
 
+import encoders
 import torch
 import torch.nn.functional as F
+from measure import medians
 from parts_operators import is_work, operators, shares_of_band
 from parts_shown import DTYPES, MANY, OTHERS, draw, show
 from rich.console import Console
+from setting import PASSES, Setting
 
 from ldt.attention import fill_global_rows, matmul, sliding_window_attention
-from ldt.bench import encoders
-from ldt.bench.measure import machine, medians, seconds_of
-from ldt.bench.setting import PASSES, Setting
+from ldt.bench.measure import machine, seconds_of
 from ldt.model import layers
 from ldt.model.packing import pack
 

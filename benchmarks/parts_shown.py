@@ -3,9 +3,7 @@
 from itertools import product
 
 from rich.table import Table
-
-from ldt.bench import plot
-from ldt.bench.setting import PASSES
+from setting import PASSES
 
 DTYPES = ("fp32", "bf16")
 MAPS = (
@@ -18,6 +16,7 @@ MAPS = (
 )
 OTHERS = ("band", "global rows", "GELU", "norms", "computed again")
 BAND = ("products", "softmax", "copies and masks")
+STYLE = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}  # of pictures
 MANY = (8, 16, 64)  # threads that Amdahl's law is asked about
 COLOURS = {
     "linear maps": "#0072B2",
@@ -126,7 +125,7 @@ def draw(result, path):
         for kind, dtype in product(PASSES, DTYPES)
         if any((row["pass"], row["dtype"]) == (kind, dtype) for row in rows)
     ]
-    with matplotlib.rc_context(plot.STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(1 + 3.6 * len(panels), 5), layout="constrained")
         about = result["machine"]
         figure.suptitle(f"one layer by part, {about['cpu']}, {about['threads']} threads")

@@ -32,16 +32,16 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read by torch at its first
 
 sys.path.append(str(Path(__file__).parent))
 
+import encoders
 import torch
+from measure import medians
 from poolingformer_clauses import MASK, NAMES, PAD, PAIRS, Contracts
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file, save_file
+from setting import PASSES, Setting
 
-from ldt.bench import encoders, plot
-from ldt.bench.measure import machine, medians
-from ldt.bench.memory import FreshProcesses
-from ldt.bench.setting import PASSES, Setting
+from ldt.bench.measure import machine
 from ldt.files import write_whole
 from ldt.model import LdtConfig, LdtForTokenClassification
 from ldt.training.from_scratch import begin_with_sines
@@ -95,6 +95,7 @@ def scale(row):
     return 4 if row.startswith("paper") else 1
 
 
+STYLE = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}
 CURVES = {"small": "#E69F00", "large": "#000000", "two-levels": "#0072B2"}
 
 COST = Setting(layers=4, vocabulary=1000)  # and base width; 1 layer in 4 has a second level
@@ -234,18 +235,15 @@ def summary(row, runs):
 def cost(rounds):
     """Seconds and MiB of whole encoders at the paper's windows, and as parts of the large one's."""
     found = {}
-    with FreshProcesses() as processes:
-        for kind in PASSES:
-            runs = {}
-            for row, (name, window) in COSTS.items():
-                setting = replace(COST, window=window)
-                runs[row], _ = encoders.load(name, COST_TOKENS, kind, setting)
-            seconds = medians(runs, rounds)
-            for row, (name, window) in COSTS.items():
-                setting = replace(COST, window=window)
-                what = name, COST_TOKENS, kind, setting
-                mib = statistics.median(processes.peak_mib(*what) for _ in range(3))
-                found.setdefault(row, {})[kind] = {"seconds": seconds[row], "mib": mib}
+    for kind in PASSES:
+        cells = {
+            row: (name, COST_TOKENS, kind, replace(COST, window=window))
+            for row, (name, window) in COSTS.items()
+        }
+        seconds = medians({row: encoders.load(*cell)[0] for row, cell in cells.items()}, rounds)
+        for row, cell in cells.items():
+            figures = {"seconds": seconds[row], "mib": encoders.peak(*cell)}
+            found.setdefault(row, {})[kind] = figures
     for row in found.values():
         for kind in PASSES:
             large = found["large"][kind]
@@ -326,7 +324,7 @@ def draw(result, path):
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(plot.STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8, 4.6), layout="constrained")
         axes = figure.subplots()
         for name, colour in CURVES.items():

@@ -18,22 +18,20 @@ import json
 import os
 import statistics
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read by torch at its first allocation
 
 import torch
+from measure import in_turn
 from rich.console import Console
 from rich.table import Table
 from transformers import LEDConfig, LEDForConditionalGeneration
 from transformers.utils import logging
 
-from ldt.bench.measure import in_turn, machine, seconds_of
-from ldt.bench.memory import peak_mib
+from ldt.bench.measure import fresh, machine, peak_mib, seconds_of
 from ldt.files import write_whole
 from ldt.model import LdtForConditionalGeneration, LdtSeq2SeqConfig
 
@@ -125,9 +123,8 @@ def shape_of(case_name, tiny):
 
 
 def peak(name, shape, case):
-    """MiB, in a fresh process; see `ldt.bench.memory.peak_mib`."""
+    """MiB, in a fresh process; see `ldt.bench.measure.peak_mib`."""
     logging.set_verbosity_error()
-    case = Case(**case)
     model = build(name, shape, case.tokens)
     few = Case(case.kind, WARM_UP, min(case.written, 4))
     return peak_mib(
@@ -137,11 +134,7 @@ def peak(name, shape, case):
 
 def peaks(name, shape, case, runs=3):
     """Median of fresh processes; the allocator's holes differ by some per cent."""
-    found = []
-    for _ in range(runs):
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            found.append(pool.submit(peak, name, shape, asdict(case)).result())
-    return statistics.median(found)
+    return statistics.median(fresh(peak, name, shape, case) for _ in range(runs))
 
 
 def times(shape, case, rounds):

@@ -261,35 +261,24 @@ def speed() -> dict[str, Any]:
     import torch
 
     from ldt.attention.matmul import has_bfloat16
-    from ldt.bench import encoders
-    from ldt.bench.setting import DTYPES, Setting
+    from ldt.bench import measure
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     names = ("fp32", "bf16") if device == "cuda" or has_bfloat16() else ("fp32",)
     found = {}
     for name in names:
-        matrix = torch.ones(SIDE, SIDE, device=device, dtype=DTYPES[name])
-        seconds = _seconds(partial(torch.matmul, matrix, matrix), device)
+        dtype = torch.float32 if name == "fp32" else torch.bfloat16
+        matrix = torch.ones(SIDE, SIDE, device=device, dtype=dtype)
+        seconds = min(measure.times(partial(torch.matmul, matrix, matrix), MEASURED, device))
         found[f"{name} products"] = f"{2 * SIDE**3 / seconds / 1e12:.2f} TFLOP/s"
-    setting = Setting(device=device, layers=2, heads=6, vocabulary=1000)
-    run, _ = encoders.load("ldt", TOKENS, "forward", setting)
+    run = measure.load("ldt", TOKENS, device, heads=6, vocabulary=1000)
+    run()
+    seconds = min(measure.times(run, MEASURED, device))
     found["encoder"] = (
-        f"{TOKENS / _seconds(run, device):,.0f} tokens a second ({setting.layers} layers of width "
-        f"{setting.width}, a document of {TOKENS:,} tokens, fp32, forward)"
+        f"{TOKENS / seconds:,.0f} tokens a second (2 layers of width 384, a document of "
+        f"{TOKENS:,} tokens, fp32, forward)"
     )
     return found
-
-
-def _seconds(run: Callable[[], Any], device: str) -> float:
-    """The least time of a call, of as many as `MEASURED` seconds have room for."""
-    from ldt.bench.measure import seconds_of
-
-    run()
-    end = time.perf_counter() + MEASURED
-    times = [seconds_of(run, device)]
-    while time.perf_counter() < end:
-        times.append(seconds_of(run, device))
-    return min(times)
 
 
 def _facts(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -1,40 +1,152 @@
-"""Times taken in turn, peak memory on CUDA, and the machine."""
+"""Time and memory of an encoder by length, ldt's and RoBERTa's, each in a process of its own."""
 
+import ctypes
 import math
+import multiprocessing
 import platform
 import statistics
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from ldt.errors import first_line, out_of_memory
+
+ENCODERS = {"ldt": "ldt", "roberta": "RoBERTa"}
+LENGTHS = {"cpu": (512, 1024, 2048, 4096), "cuda": (1024, 4096, 16384, 65536)}
+LAYERS = {"cpu": 2, "cuda": 12}
+DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
+WINDOW = 512  # of ldt
+WARM_UP = 64  # tokens of the call that lets libraries load their code
+SECONDS = 2.0  # for which a pass is repeated
 SAMPLE = 0.005  # seconds; a shorter call is repeated that long, or starting it is what is timed
+STATUS = Path("/proc/self/status")  # has the memory of a process, on Linux alone
+PRELOADED = ["ldt.bench.measure", "ldt.model", "transformers.models.roberta.modeling_roberta"]
 
 
-def medians(runs, rounds, device="cpu"):
-    """{name: median seconds} of {name: function}, run in turn; one more round first to warm up."""
-    for run in runs.values():
-        seconds_of(run, device)
-    return {
-        name: statistics.median(seconds) for name, seconds in in_turn(runs, rounds, device).items()
-    }
+@dataclass(frozen=True)
+class Row:
+    """Time and memory of one encoder at one length.
+
+    Attributes:
+        encoder: a name in `ENCODERS`.
+        tokens: length of the document.
+        seconds: median time of a pass; None if it failed.
+        mib: peak memory of a pass over the loaded model; None if it failed or no system tells.
+        error: reason of the failure; None if there was none.
+    """
+
+    encoder: str
+    tokens: int
+    seconds: float | None = None
+    mib: float | None = None
+    error: str | None = None
 
 
-def in_turn(runs, rounds, device="cpu", limit=math.inf):
-    """{name: its seconds, round by round} of {name: function}.
+def compare(lengths: Sequence[int], training: bool, device: str) -> Iterator[tuple[Row, ...]]:
+    """Yield a row for each encoder, length by length.
 
     Args:
-        limit: seconds; what has taken longer in all is left out of further rounds.
+        lengths: tokens of the document; none are those of `LENGTHS`.
+        training: if true, a pass is forward and backward.
+        device: ``cpu`` or ``cuda``.
     """
-    seconds = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            if sum(seconds[name]) <= limit:
-                seconds[name].append(seconds_of(run, device))
-    return seconds
+    options = training, device, torch.get_num_threads()
+    for tokens in sorted(set(lengths)) or LENGTHS[device]:
+        rows = []
+        for name in ENCODERS:
+            try:
+                rows.append(Row(name, tokens, *fresh(_measure, name, tokens, *options)))
+            except RuntimeError as error:
+                rows.append(Row(name, tokens, error=str(error)))
+        yield tuple(rows)
 
 
-def seconds_of(run, device="cpu"):
+def _measure(
+    name: str, tokens: int, training: bool, device: str, threads: int
+) -> tuple[float, float | None]:
+    """Seconds and MiB of a pass."""
+    torch.set_num_threads(threads)
+    run = load(name, tokens, device, training, LAYERS[device], dtype=DTYPES[device])
+    mib = None
+    if device == "cuda" or STATUS.exists():
+        mib = peak_mib(run, partial(run, min(tokens, WARM_UP)), device)
+    return statistics.median(times(run, SECONDS, device)), mib
+
+
+def load(
+    name: str,
+    tokens: int,
+    device: str,
+    training: bool = False,
+    layers: int = 2,
+    heads: int = 12,
+    vocabulary: int = 50265,
+    dtype: torch.dtype = torch.float32,
+) -> Callable[..., None]:
+    """A pass of a random encoder over the first tokens of a document, by default all of them.
+
+    Args:
+        name: one of `ENCODERS`; of ldt the first token is global.
+        tokens: length of the document.
+        training: if true, the pass is forward and backward, without dropout.
+        device, dtype: of the encoder.
+        layers, heads, vocabulary: shape of the encoder, whose heads are 64 wide.
+    """
+    from transformers import RobertaConfig, RobertaModel
+
+    from ldt.model import LdtConfig, LdtModel
+
+    shape: dict[str, Any] = {
+        "vocab_size": vocabulary,
+        "hidden_size": 64 * heads,
+        "intermediate_size": 256 * heads,
+        "num_attention_heads": heads,
+        "num_hidden_layers": layers,
+        "max_position_embeddings": tokens + 2,
+        "type_vocab_size": 1,
+        "pad_token_id": 1,
+    }
+    torch.manual_seed(0)
+    model: torch.nn.Module
+    if name == "roberta":
+        shape["attn_implementation"] = "sdpa"
+        model = RobertaModel(RobertaConfig(**shape), add_pooling_layer=False)
+    else:
+        shape["attention_window"] = WINDOW
+        model = LdtModel(LdtConfig(**shape), add_pooling_layer=False)
+    model.eval().to(device, dtype)
+    inputs = {"input_ids": torch.randint(5, vocabulary, (1, tokens), device=device)}
+    if name == "ldt":
+        inputs["global_attention_mask"] = (torch.arange(tokens, device=device) == 0).long()[None]
+
+    def run(length: int = tokens) -> None:
+        given = {name: x[:, :length] for name, x in inputs.items()}
+        with torch.inference_mode(not training):
+            out = model(**given).last_hidden_state
+        if training:
+            out.float().square().mean().backward()
+            model.zero_grad()
+
+    return run
+
+
+def times(run: Callable[[], Any], seconds: float, device: str = "cpu") -> list[float]:
+    """Seconds of each call, repeated until so many ``seconds`` are over, at least once."""
+    end = time.perf_counter() + seconds
+    found = [seconds_of(run, device)]
+    while time.perf_counter() < end:
+        found.append(seconds_of(run, device))
+    return found
+
+
+def seconds_of(run: Callable[[], Any], device: str = "cpu") -> float:
     """Wall time of one call, the device's work included; the mean of several short ones."""
     once = _seconds(run, 1, device)
     if once >= SAMPLE:
@@ -43,7 +155,7 @@ def seconds_of(run, device="cpu"):
     return _seconds(run, calls, device) / calls
 
 
-def _seconds(run, calls, device):
+def _seconds(run: Callable[[], Any], calls: int, device: str) -> float:
     if device == "cuda":
         torch.cuda.synchronize()
     start = time.perf_counter()
@@ -54,17 +166,69 @@ def _seconds(run, calls, device):
     return time.perf_counter() - start
 
 
-def cuda_peak_mib(run):
-    """MiB of the GPU that a call takes over what is allocated before it."""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+def peak_mib(run: Callable[[], Any], warm_up: Callable[[], Any], device: str = "cpu") -> float:
+    """MiB of peak memory of ``run()`` over what is held before, after ``warm_up()``.
+
+    On a CPU it is the peak of the process: only one that is `fresh` has none from before.
+    """
+    warm_up()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        torch.cuda.synchronize()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+    with suppress(OSError):  # a kernel that keeps the peak of the warm-up
+        Path("/proc/self/clear_refs").write_text("5")
+    resident = _status_mib("VmRSS")
     run()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
+    return _status_mib("VmHWM") - resident
 
 
-def machine():
+def _status_mib(field: str) -> float:
+    lines = STATUS.read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
+
+
+def fresh(call: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of a call in a process of its own, which has the imports and nothing else.
+
+    Raises:
+        RuntimeError: the call failed, and why.
+    """
+    has_server = "forkserver" in multiprocessing.get_all_start_methods()
+    context: Any = multiprocessing.get_context("forkserver" if has_server else "spawn")
+    context.set_forkserver_preload(PRELOADED)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(sender, call, arguments), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        result, error = receiver.recv()
+    except EOFError:
+        result, error = None, "out of memory: the system ended the process"
+    finally:
+        process.kill()
+        process.join()
+        receiver.close()
+    if error:
+        raise RuntimeError(error)
+    return result
+
+
+def _answer(sender: Connection, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    answer: tuple[Any, str | None]
+    try:
+        answer = call(*arguments), None
+    except Exception as error:
+        answer = None, "out of memory" if out_of_memory(error) else first_line(error)
+    sender.send(answer)
+
+
+def machine() -> dict[str, Any]:
     """The machine and the libraries that measurements depend on."""
     import transformers
 

@@ -1,13 +1,15 @@
-"""ldt bench: time and memory of attention on this machine."""
+"""ldt bench: time and memory of an encoder on this machine."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from ldt.cli.console import say, stdout
+from ldt.cli import json_result
+from ldt.cli.console import say, stderr, stdout
 from ldt.cli.options import Device
-from ldt.errors import refusal
+from ldt.errors import plural
 
 
 def bench(
@@ -16,143 +18,69 @@ def bench(
         typer.Option(
             min=1,
             metavar="TOKENS",
-            help="Length of the measured documents, in tokens; repeat the option for more lengths.",
+            help="Length of the measured document, in tokens; repeat the option for more lengths.",
         ),
     ] = None,
-    backend: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Implementation to measure; repeat the option for more; by default all of them.",
-        ),
-    ] = None,
-    window: Annotated[
-        int,
-        typer.Option(metavar="TOKENS", help="Attention window, in tokens, both sides together."),
-    ] = 512,
-    dilation: Annotated[
-        int,
-        typer.Option(
-            min=1, metavar="TOKENS", help="Distance between neighbouring tokens of a window."
-        ),
-    ] = 1,
-    causal: Annotated[
-        bool,
-        typer.Option(
-            "--causal", help="Let tokens attend to earlier tokens only; no token is global then."
-        ),
+    training: Annotated[
+        bool, typer.Option("--training", help="Measure forward and backward instead of forward.")
     ] = False,
-    batch: Annotated[
-        int, typer.Option(min=1, metavar="DOCUMENTS", help="Number of documents in a batch.")
-    ] = 1,
-    heads: Annotated[
-        int, typer.Option(min=1, metavar="HEADS", help="Number of attention heads in a layer.")
-    ] = 12,
-    dim: Annotated[
-        int, typer.Option(min=1, metavar="NUMBERS", help="Width of an attention head, in numbers.")
-    ] = 64,
-    encoder: Annotated[
-        bool, typer.Option("--encoder", help="Measure whole encoders instead of attention alone.")
-    ] = False,
-    layers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="LAYERS",
-            help="Number of layers of a measured encoder; by default 2 on a CPU, 12 on CUDA.",
-        ),
-    ] = None,
-    kind: Annotated[
-        Literal["forward", "training", "both"],
-        typer.Option("--pass", help="Passes to measure; training is forward and backward."),
-    ] = "both",
-    dtype: Annotated[
-        Literal["fp32", "bf16", "fp16"] | None,
-        typer.Option(help="Number format of the tensors; by default fp32 on a CPU, bf16 on CUDA."),
-    ] = None,
     device: Device = "auto",
-    threads: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="THREADS", help="Number of CPU threads; 0 leaves the choice to torch."
-        ),
-    ] = 0,
-    rounds: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="ROUNDS",
-            help="Number of timed runs of each implementation, after one warm-up.",
-        ),
-    ] = 5,
-    limit: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            metavar="SECONDS",
-            help="Longest run that is measured, in seconds; slower implementations are left out.",
-        ),
-    ] = 1.0,
-    no_memory: Annotated[
-        bool, typer.Option("--no-memory", help="Measure time only, not peak memory.")
-    ] = False,
     json: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File for all measurements, as JSON."),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File for a plot of the measurements, .png or .svg."),
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="File for all measurements, as JSON; - prints them on standard output.",
+        ),
     ] = None,
 ) -> None:
-    """Measure time and memory of attention, by length.
+    """Measure time and memory of an encoder, by length.
 
-    The backends of ldt run beside transformers' Longformer, full attention and FlexAttention.
+    Beside ldt, whose tokens attend to a window of 512 tokens and to the first token, RoBERTa with
+    full attention is measured. Both are of base width, with random weights.
 
-    Example: ldt bench --length 1024 --length 4096 --pass forward
+    Example: ldt bench --length 1024 --length 4096 --training
     """
-    from ldt.bench import plot as picture
-    from ldt.bench.run import check_files, plan
-    from ldt.bench.table import reasons
+    from ldt.attention import choose
+    from ldt.bench import measure
     from ldt.inference import result_file
+    from ldt.inference.predictor import find_device
 
-    check_files(json, plot)
-    for file, option in ((json, "--json"), (plot, "--plot")):
-        if file:
-            result_file.check(file, option)
-    comparison = plan(
-        lengths=length or (),
-        backends=backend or (),
-        kind=kind,
-        device=device,
-        encoder=encoder,
-        layers=layers,
-        rounds=rounds,
-        limit=limit,
-        memory=not no_memory,
-        window=window,
-        dilation=dilation,
-        causal=causal,
-        batch=batch,
-        heads=heads,
-        dim=dim,
-        dtype=dtype,
-        threads=threads,
-    )
-    for line in comparison.heading():
-        say(line, console=stdout)
-    rows = comparison.measure()
-    for title, table in comparison.tables(rows):
-        say(title, console=stdout)
-        stdout.print(table)
-    for line in reasons(rows):
-        say(line, console=stdout)
-    if json:
-        result_file.write(json, comparison.json(rows))
-        say(f"{json}: written")
-    if plot:
-        try:
-            picture.write(plot, rows, comparison.machine, comparison.setting)
-        except OSError as error:
-            raise refusal(error, plot) from None
-        say(f"{plot}: written")
+    if json and json != "-":
+        result_file.check(Path(json), "--json")
+    console = stderr if json == "-" else stdout
+    kind, machine = find_device(device).type, measure.machine()
+    layers, dtype = measure.LAYERS[kind], measure.DTYPES[kind]
+    backend, why = choose(kind, dtype)
+    number = str(dtype).removeprefix("torch.")
+    direction = "forward and backward" if training else "forward"
+    cpu = f"{machine['cpu']}, {plural(machine['threads'], 'thread')}"
+    say(f"{machine['gpu'] if kind == 'cuda' else cpu}; torch {machine['torch']}", console=console)
+    say(f"attention: {backend}: {why}", console=console)
+    say(f"{direction} through {layers} layers in {number}", console=console)
+    names = [*measure.ENCODERS.values()]
+    heads = [f"{name}, {unit}" for unit in ("ms", "MiB") for name in names]
+    say(f"{'tokens':>9}" + "".join(f"{head:>14}" for head in heads), console=console)
+    rows: list[measure.Row] = []
+    for pair in measure.compare(length or (), training, kind):
+        cells = [_milliseconds(row.seconds) for row in pair] + [_mebibytes(row.mib) for row in pair]
+        say(f"{pair[0].tokens:>9,}" + "".join(f"{cell:>14}" for cell in cells), console=console)
+        rows += pair
+    for row in rows:
+        if row.error:
+            name = measure.ENCODERS[row.encoder]
+            say(f"{name}, {row.tokens:,} tokens: {row.error}", console=console)
+    facts = {"machine": machine, "device": kind, "dtype": number, "layers": layers}
+    facts |= {"pass": direction, "backend": backend, "rows": [asdict(row) for row in rows]}
+    json_result.tell(lambda: facts, json, lambda: None)
+
+
+def _milliseconds(seconds: float | None) -> str:
+    """Three digits: ``0.0123``, ``5.12``, ``1,230``."""
+    if seconds is None:
+        return "-"
+    value = 1000 * seconds
+    return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
+
+
+def _mebibytes(mib: float | None) -> str:
+    return "-" if mib is None else f"{mib:,.0f}"

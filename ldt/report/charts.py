@@ -1,9 +1,9 @@
 """Charts as inline SVG.
 
-They are drawn by matplotlib, which `ldt bench` draws by already: it is kept and known, writes
-vector graphics whose text stays text, needs no script in the page, and gives the same bytes for the
-same figures. What it writes is then made fit for a page: colours become classes, which follow light
-and dark, names become unique, and attributes that a strict content security policy refuses go.
+They are drawn by matplotlib: it is kept and known, writes vector graphics whose text stays text,
+needs no script in the page, and gives the same bytes for the same figures. What it writes is then
+made fit for a page: colours become classes, which follow light and dark, names become unique, and
+attributes that a strict content security policy refuses go.
 """
 
 import math

@@ -1,5 +1,7 @@
 """Times and peaks: of the calls that are measured, on a GPU as well, and of nothing else."""
 
+import os
+import signal
 import time
 
 import pytest
@@ -7,13 +9,46 @@ import torch
 
 from ldt.bench import measure
 
+linux = pytest.mark.skipif(not measure.STATUS.exists(), reason="memory is told by Linux alone")
 
-def test_all_run_in_turn_after_a_round_to_warm_up(monkeypatch):
-    monkeypatch.setattr(measure, "SAMPLE", 0.0)
-    calls = []
-    runs = {name: lambda n=name: calls.append(n) for name in "ab"}
-    assert set(measure.medians(runs, 2)) == {"a", "b"}
-    assert "".join(calls) == "ababab"
+
+def fails(error):
+    raise error
+
+
+def ends():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def peak_of(mib):
+    """MiB that a call takes which fills so many, beside a warm-up that fills more."""
+    fill = lambda size: torch.ones(size, 2**18)  # noqa: E731, float32
+    return measure.peak_mib(lambda: fill(mib), lambda: fill(300))
+
+
+@linux
+def test_peak_memory_is_that_of_the_call_alone():
+    small, large = (measure.fresh(peak_of, mib) for mib in (50, 200))
+    assert small == pytest.approx(50, abs=5)
+    assert large == pytest.approx(200, abs=5)
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "words"),
+    [
+        (fails, (ValueError("first line\nsecond line"),), "^first line$"),
+        (fails, (RuntimeError("DefaultCPUAllocator: can't allocate memory"),), "^out of memory$"),
+        (ends, (), "^out of memory: the system ended the process$"),
+    ],
+)
+def test_a_call_that_fails_or_ends_its_process_says_why(call, arguments, words):
+    with pytest.raises(RuntimeError, match=words):
+        measure.fresh(call, *arguments)
+
+
+def test_a_pass_is_repeated_for_as_long_as_is_asked():
+    assert len(measure.times(lambda: time.sleep(0.02), 0.5)) in range(2, 26)
+    assert len(measure.times(lambda: time.sleep(0.02), 0.0)) == 1
 
 
 def test_a_short_call_is_repeated(monkeypatch):
@@ -68,15 +103,11 @@ def test_time_on_a_gpu_is_that_of_its_work_and_of_no_work_before(seconds, calls,
     gpu.launch(7.0)  # of somebody else
     assert measure.seconds_of(run, "cuda") == pytest.approx(0.001 + seconds)
     assert len(made) == calls  # a short one again, for 5 ms
-    gpu.launch(7.0)
-    found = measure.in_turn({"a": run, "b": lambda: gpu.launch(2 * seconds)}, 2, "cuda")
-    assert found["a"] == pytest.approx([0.001 + seconds] * 2)
-    assert found["b"] == pytest.approx([0.001 + 2 * seconds] * 2)
-    assert measure.medians({"a": run}, 3, "cuda")["a"] == pytest.approx(0.001 + seconds)
 
 
 def test_peak_memory_of_a_gpu_is_that_of_the_call_alone(monkeypatch):
     gpu = Gpu(monkeypatch)
     gpu.launch(1.0, mib=900)  # of somebody else
-    assert measure.cuda_peak_mib(lambda: gpu.launch(1.0, mib=30)) == 30
-    assert measure.cuda_peak_mib(lambda: gpu.launch(1.0, mib=10)) == 10
+    for mib in (30, 10):
+        run, warm_up = (lambda m=m: gpu.launch(1.0, mib=m) for m in (mib, 500))
+        assert measure.peak_mib(run, warm_up, "cuda") == mib

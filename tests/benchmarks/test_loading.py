@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ldt.bench.memory import STATUS
+from ldt.bench.measure import STATUS
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from ldt.bench.memory import STATUS
+from ldt.bench.measure import STATUS
 
 
 @pytest.mark.nightly  # a minute: it starts seven commands

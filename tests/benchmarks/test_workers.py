@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from ldt.bench.memory import STATUS
+from ldt.bench.measure import STATUS
 
 
 @pytest.mark.nightly  # minutes: it starts a dozen commands

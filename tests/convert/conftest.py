@@ -1,7 +1,7 @@
 """The makers of sources."""
 
 import pytest
-from encoders import random_encoder
+from convertible import random_encoder
 from writers import random_writer
 
 

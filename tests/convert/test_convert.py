@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 import transformers
-from encoders import ROWS, SMALL, digests, edit
+from convertible import ROWS, SMALL, digests, edit
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, LongformerForMaskedLM, LongformerModel
 

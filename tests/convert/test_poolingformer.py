@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from encoders import SMALL, digests
+from convertible import SMALL, digests
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 from typer.testing import CliRunner

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from encoders import SMALL
+from convertible import SMALL
 from safetensors.torch import load_file
 
 from ldt.convert import convert

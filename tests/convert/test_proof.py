@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from encoders import SMALL
+from convertible import SMALL
 
 from ldt import convert as module
 from ldt.convert import convert, lengthen

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from encoders import edit
+from convertible import edit
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, ModernBertForMaskedLM, ModernBertModel
 from typer.testing import CliRunner

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from encoders import digests, edit
+from convertible import digests, edit
 from transformers import (
     AutoTokenizer,
     BartForConditionalGeneration,

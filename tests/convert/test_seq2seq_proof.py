@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from encoders import edit
+from convertible import edit
 from writers import SMALL, rewritten
 
 from ldt import convert as module

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import torch
-from encoders import ROWS, SMALL, digests, edit
+from convertible import ROWS, SMALL, digests, edit
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from encoders import random_encoder
+from convertible import random_encoder
 from recipe_data import LINES
 from safetensors.torch import save_file
 from training_runs import assert_same_run, rows, train, weights

@@ -1,23 +1,17 @@
 """Whole encoders of equal width and depth, with random weights: ldt and its peers."""
 
+import statistics
 from typing import TYPE_CHECKING, Any
 
 import torch
+from setting import Setting
 
-from ldt.attention import BACKENDS
-from ldt.bench.setting import WARM_UP, Setting
+from ldt.bench.measure import WARM_UP, fresh, peak_mib
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-PEERS = ("longformer", "roberta", "modernbert")
 OWN_MODERNBERT = ("ldt-modernbert", "ldt-modernbert-windows")  # the second: also in full layers
-
-
-def names(setting: Setting) -> tuple[str, ...]:
-    """Encoders that `load` knows: ldt, ldt by backend, its Poolingformer and its ModernBERT, and
-    the peers."""
-    return ("ldt", *BACKENDS, "poolingformer", *OWN_MODERNBERT, *PEERS)
 
 
 def build(name: str, tokens: int, setting: Setting) -> "PreTrainedModel":
@@ -32,7 +26,8 @@ def build(name: str, tokens: int, setting: Setting) -> "PreTrainedModel":
     Longformer of 512.
 
     Args:
-        name: one of `names`; a backend's is ldt with that backend.
+        name: ldt, poolingformer, one of `OWN_MODERNBERT`, longformer, roberta, modernbert, or an
+            attention backend, which is ldt with that backend.
     """
     from transformers import LongformerConfig, LongformerModel, RobertaConfig, RobertaModel
 
@@ -121,14 +116,18 @@ def step(model, batch, kind):
 
 
 def load(name, tokens, kind, setting: Setting):
-    """(run, warm_up): a call at ``setting.batch`` documents of ``tokens``, and one at few tokens.
-
-    Raises:
-        ValueError: the encoder does not have what the setting asks for.
-    """
-    if setting.dilation > 1 or setting.causal:
-        raise ValueError("no encoder here is dilated or causal; without --encoder there are")
+    """(run, warm_up): a call of ``kind`` at one document of ``tokens``, and one at few tokens."""
     model = build(name, tokens, setting)
-    batch = inputs(name, [tokens] * setting.batch, setting)
+    batch = inputs(name, [tokens], setting)
     few = inputs(name, [min(tokens, WARM_UP)], setting)
     return lambda: step(model, batch, kind), lambda: step(model, few, kind)
+
+
+def peak(*what, runs=3):
+    """MiB of `load`'s call over the loaded model, median of fresh processes: the allocator's holes
+    differ by some per cent from process to process."""
+    return statistics.median(fresh(_peak, *what) for _ in range(runs))
+
+
+def _peak(*what):
+    return peak_mib(*load(*what))
