@@ -54,7 +54,7 @@ class App:
         )
         self.draining, self.active = False, 0
         self._reading = ThreadPoolExecutor(1, "reading")  # one body at a time is large in memory
-        self._openapi = openapi.document(served)
+        self._openapi = openapi.document(served, (shapes.Predict, shapes.Native, shapes.Tokenize))
         self._device = served.device.partition(":")[0]
         self._app = Starlette(
             routes=self._routes(), exception_handlers={HTTPException: _no_such_route}

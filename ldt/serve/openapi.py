@@ -1,27 +1,27 @@
 """The OpenAPI document of the server, from the models of its bodies."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from ldt import __version__
-from ldt.serve.shapes import Native, Predict, Tokenize
 
 if TYPE_CHECKING:
     from ldt.serve.model import Served
 
 _PREDICT = "Classes, entities, spans or summaries, in the shapes of TEI and of InferenceClient."
 _NATIVE = "The answer of ldt predict, with windows, truncated, passages and abstained."
-# Path -> (body, what it gives).
-_POSTED: dict[str, tuple[type[BaseModel], str]] = {
-    "/predict": (Predict, _PREDICT),
-    "/": (Predict, _PREDICT),
-    "/answer": (Native, _NATIVE),
-    "/entities": (Native, f"{_NATIVE} For models of token classification."),
-    "/rank": (Native, f"{_NATIVE} And all choices, best first. For models that choose."),
-    "/summarize": (Native, f"{_NATIVE} For models that write summaries."),
-    "/tokenize": (Tokenize, "Tokens with their places in the text."),
+# Path -> (name of its body, what it gives).
+_POSTED = {
+    "/predict": ("Predict", _PREDICT),
+    "/": ("Predict", _PREDICT),
+    "/answer": ("Native", _NATIVE),
+    "/entities": ("Native", f"{_NATIVE} For models of token classification."),
+    "/rank": ("Native", f"{_NATIVE} And all choices, best first. For models that choose."),
+    "/summarize": ("Native", f"{_NATIVE} For models that write summaries."),
+    "/tokenize": ("Tokenize", "Tokens with their places in the text."),
 }
 _GOT = {
     "/health": "Whether documents are taken.",
@@ -48,19 +48,17 @@ class Error(BaseModel):
     error_type: str
 
 
-def document(served: "Served") -> dict[str, Any]:
-    """The document, for a server of this model."""
-    bodies: list[Any] = [(each, "validation") for each in (Predict, Native, Tokenize, Error)]
-    _, made = models_json_schema(bodies, ref_template="#/components/schemas/{model}")
+def document(served: "Served", bodies: Sequence[type[BaseModel]]) -> dict[str, Any]:
+    """The document, for a server of a model that takes requests with these bodies."""
+    models: list[Any] = [(each, "validation") for each in (*bodies, Error)]
+    _, made = models_json_schema(models, ref_template="#/components/schemas/{model}")
     schemas = made["$defs"]
     fields: dict[str, Any] = {
         name: {} for name in (served.task.document, *getattr(served.task, "asked", ()))
     }
     native = schemas["Native"]
     native["properties"] = fields | native["properties"]
-    posted = {
-        path: {"post": _posted(body.__name__, said)} for path, (body, said) in _POSTED.items()
-    }
+    posted = {path: {"post": _posted(body, said)} for path, (body, said) in _POSTED.items()}
     got = {path: {"get": _got(said)} for path, said in _GOT.items()}
     return {
         "openapi": "3.1.0",
