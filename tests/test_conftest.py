@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import properties
 import pytest
 import since
+import snapshots
 import tiers
 import torch
 from hypothesis import example, given, settings
@@ -246,3 +247,38 @@ def test_only_tests_of_a_change_run(request, monkeypatch):
 def test_a_commit_that_is_none_is_refused():
     with pytest.raises(pytest.UsageError, match=r"--since nowhere: .*nowhere"):
         since.changed("nowhere")
+
+
+def test_what_differs_between_snapshots_is_found(tmp_path, capsys):
+    for name, changes in {
+        "old": {},
+        "same": {},
+        "number": {"out": ["one", {"f1": 0.6}, "two"]},
+        "line": {"out": ["one", {"f1": 0.5}, "more", "two"]},
+        "renamed": {"files": {"chunks.json": []}},
+    }.items():
+        kept = {"out": ["one", {"f1": 0.5}, "two"], "files": {"windows.json": []}} | changes
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.json").write_text(json.dumps(kept))
+    (tmp_path / "empty").mkdir()
+    for name, *renamed, lines in [
+        ("same", []),
+        ("number", ["a.json: /out/1/f1: 0.5 -> 0.6"]),
+        ("line", ['a.json: /out/2: "(missing)" -> "more"']),
+        ("renamed", "windows=chunks", []),
+    ]:
+        assert snapshots.compare(tmp_path / "old", tmp_path / name, *renamed) == len(lines)
+        assert capsys.readouterr().out.splitlines()[:-1] == lines
+    for name in ("renamed", "empty"):
+        assert snapshots.compare(tmp_path / "old", tmp_path / name) == 1
+    with pytest.raises(SystemExit, match="nowhere: no such folder"):
+        snapshots.compare(tmp_path / "old", tmp_path / "nowhere")
+
+
+def test_snapshots_leave_out_what_no_two_runs_have_alike():
+    values = {"seconds": 1.5, "id": "0123456789abcdef", "documents": 12, "f1": 0.25}
+    assert snapshots.scrubbed(values) == {**values, "seconds": "~", "id": "~"}
+    assert snapshots.printed('{"id": "a"}\n12 tokens in 0.3 s (9,876 tokens/s); a  b\n') == [
+        {"id": "a"},
+        "12 tokens in N s (N tokens/s); a  b",
+    ]
