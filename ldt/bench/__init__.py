@@ -1,1 +1,1 @@
-"""Time and memory of attention and of encoders, beside what else there is."""
+"""Time and memory of an encoder beside RoBERTa, and what a machine has and grants."""
