@@ -177,9 +177,9 @@ def test_a_covering_array_has_each_pair_of_values():
 def items_of_a_test(name, mark, cases):
     """Items as pytest has them, with one mark; ``marks`` has those that are added."""
     items = []
-    for number, indices in enumerate(cases):
+    for number, params in enumerate(cases):
         item = SimpleNamespace(nodeid=f"{name}[{number}]", marks=[])
-        item.callspec = SimpleNamespace(indices=indices, id=str(number))
+        item.callspec = SimpleNamespace(params=params, id=str(number))
         item.get_closest_marker = lambda asked: mark if mark and mark.name == asked else None
         item.add_marker = item.marks.append
         items.append(item)

@@ -30,6 +30,7 @@ def test_the_page_shows_both_walks_as_they_are(walked):
     assert walk.traced() == walk.lists(*walked), "python docs/site/walk.py writes the page anew"
 
 
+@pytest.mark.slow
 def test_a_line_passes_few_files_and_no_recipe_or_training(walked):
     line, _ = walked
     assert len(line) <= MOST

@@ -39,7 +39,8 @@ def pytest_collection_modifyitems(config, items):
     for name, cases in tests.items():
         kept = list(cases)
         if mark := cases[0].get_closest_marker("covering"):
-            places = covering([item.callspec.indices for item in cases], *mark.args)
+            values = [{k: repr(x) for k, x in item.callspec.params.items()} for item in cases]
+            places = covering(values, *mark.args)
             kept = [cases[place] for place in places]
         elif mark := cases[0].get_closest_marker("fast"):
             kept = [item for item in cases if item.callspec.id in mark.args]

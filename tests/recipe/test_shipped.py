@@ -36,6 +36,29 @@ def test_every_task_has_a_recipe():
     assert {load(path).task.name for path in RECIPES} == set(LINES) == set(TASKS)
 
 
+@pytest.mark.fast(
+    "bart_summarization",
+    "charlm_tiny",
+    "classification",
+    "cuad",
+    "hotpotqa",
+    "led_arxiv",
+    "lexglue_eurlex",
+    "contractnli",
+    "multiple_choice",
+    "nq",
+    "nq_triviaqa",
+    "poolingformer_squad",
+    "pretrain",
+    "qasper",
+    "squad",
+    "token_classification",
+    "triviaqa",
+    "tydiqa",
+    "wikihop",
+    "modernbert_pretrain",
+    "led_qasper",
+)
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_trains_a_step(
     path, tiny_longformer, tiny_modernbert, tiny_led, tmp_path, monkeypatch

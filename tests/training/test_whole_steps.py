@@ -270,6 +270,7 @@ def test_so_they_have_in_other_layouts(at_once, of_two_nightly, task):
     assert_as_of_one(at_once, of_two_nightly, task, OF_TWO_NIGHTLY)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not RESUMES, reason=WHY_NOT)
 def test_two_processes_go_on_within_an_epoch_as_if_nothing_had_been(of_two):
     whole, _ = torch.load(of_two / f"triviaqa {OF_TWO[0]}.pt")
