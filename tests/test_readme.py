@@ -214,9 +214,16 @@ def test_no_command_of_another_kind_goes_untested():
 
 
 def test_every_option_that_is_named_exists(capfd):
-    # Of torchrun, make gpu, tensorboard; benchmarks/parts.py, docker, cp.
+    # Of torchrun, make gpu, tensorboard; benchmarks/parts.py and passages.py, docker, cp.
     there = {"--nproc-per-node", "--only", "--logdir"}
-    there |= {"--profile", "--threads", "--cpus", "--cpuset-cpus", "--remove-destination"}
+    there |= {
+        "--profile",
+        "--deletion",
+        "--threads",
+        "--cpus",
+        "--cpuset-cpus",
+        "--remove-destination",
+    }
     for command in ("", *cli.COMMANDS, "labels export"):
         assert ldt(f"ldt {command} --help") == errors.EXIT_OK
         there |= set(re.findall(r"--[a-z][a-z-]*", capfd.readouterr().out))
