@@ -20,7 +20,7 @@ from ldt.data.options import DEFAULTS, DataSection
 from ldt.data.records import Example
 from ldt.data.sources import Names
 from ldt.data.strict_json import JsonFile, take, take_id
-from ldt.errors import DataError, plural, shown
+from ldt.errors import DataError, UserError, listed, plural, shown
 from ldt.metrics import baseline, nli, prediction_files
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.nli import NOT_MENTIONED, SURE, Figures, Spans, mean_defined
@@ -95,9 +95,17 @@ def published(answers: Iterable[dict]) -> list[dict]:
     Args:
         answers: each with ``document`` (its id, as the gold file has it), ``key``, ``scores``
             (label to probability) and span_probs, one a span; those of a document may be apart.
+
+    Raises:
+        UserError: an answer without one of them, which lines of one's own do not need.
     """
     documents: dict[Any, dict] = {}
     for answer in answers:
+        if lacking := [name for name in ("document", "key") if name not in answer]:
+            raise UserError(
+                f"record {answer['id']} has no {listed(lacking)}, by which a file of "
+                "ContractNLI names a hypothesis; an output that ends in .jsonl needs none"
+            )
         document = documents.setdefault(
             answer["document"],
             {"id": answer["document"], "annotation_sets": [{"annotations": {}}]},

@@ -7,7 +7,7 @@ from sklearn import metrics as sklearn
 
 from ldt.data.formats.contractnli import LABELS
 from ldt.data.strict_json import JsonFile
-from ldt.errors import DataError
+from ldt.errors import DataError, UserError
 from ldt.metrics import contractnli, nli
 
 NOT, YES, NO = LABELS
@@ -341,3 +341,9 @@ def test_written_predictions_have_the_published_keys():
         "span_probs": [0.6, 0.5],
     }
     assert written[1]["annotation_sets"][0]["annotations"]["x"]["choice"] == NOT
+
+
+def test_lines_of_ones_own_have_no_place_in_a_published_file():
+    line = {"id": "a", "scores": dict.fromkeys(LABELS, 0.3), "span_probs": []}
+    with pytest.raises(UserError, match="record a has no 'document', 'key', by which .* [.]jsonl"):
+        contractnli.published([line])
