@@ -343,8 +343,9 @@ def _corpus(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Surve
     """Look at the documents of a corpus."""
     data = recipe.data.model_copy(update={"on_error": "skip"})
     surveys = {}
+    same = data.eval is not None and same_files(data.train, data.eval)
     for name in ("train", "eval"):
-        if getattr(data, name) is None:
+        if getattr(data, name) is None or (same and name == "eval"):
             continue
         survey = surveys[name] = Survey(name, ruler.text, short=False)
         for source in sources(getattr(data, name), data.format):
@@ -359,9 +360,8 @@ def _corpus(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Surve
             for message in reader.messages[:1]:
                 place, _, what = message.partition(": ")
                 survey.tally.add("unreadable", [place], what, reader.rejected)
-    if data.eval is not None and data.eval == data.train:
-        surveys["train"].tally.add("same_files", [str(data.eval)])
-        del surveys["eval"]
+    if same:
+        surveys["train"].tally.add("same_files", [named(data.eval)])
     return surveys
 
 

@@ -356,6 +356,21 @@ def test_a_corpus_is_checked(place, tiny_longformer):
     assert np.isclose(report.lengths["train"]["read"], 1)
 
 
+@pytest.mark.parametrize("name", ["text.txt", "copy.txt"])
+def test_a_corpus_that_is_its_own_evaluation_set_is_told(place, tiny_longformer, name):
+    text = "".join(f"{prose(n, 60)}\n" for n in range(4))
+    for path in ("text.txt", "copy.txt"):
+        Path(path).write_text(text)
+    Path("r.yaml").write_text(
+        f"task: {{name: mlm}}\nmodel: {{path: {tiny_longformer}}}\n"
+        f"data: {{train: text.txt, eval: {name}, documents: line}}\n"
+    )
+    report = check(load("r.yaml", command="pretrain"))
+    assert {key: finding.where for key, finding in found(report).items()} == {
+        ("same_files", "train"): (name,)
+    }
+
+
 @pytest.mark.parametrize(
     ("train", "dev", "lines"),
     [
