@@ -13,7 +13,7 @@ from since import picture
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "ldt"
 ENTRANCE = {"__init__", "__main__"}
-WITHOUT_TORCH = "cli errors files metrics recipe tasks".split()  # at module level
+WITHOUT_TORCH = "cli errors files metrics recipe system tasks".split()  # at module level
 
 
 def files(part):

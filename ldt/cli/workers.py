@@ -5,7 +5,7 @@ import os
 import re
 import sys
 
-from ldt.bench import limits
+from ldt import system
 from ldt.errors import UserError, plural
 from ldt.inference.workers import Seat
 
@@ -33,8 +33,8 @@ def seats(workers: str, device: str) -> list[Seat]:
         return []
     gpus = _gpus() if device in ("auto", "cuda") else 0
     if not gpus and device in ("auto", "cpu"):
-        count = count or max(1, limits.granted() // CORES)
-        threads, processors = limits.shared(count)
+        count = count or max(1, system.thread_count() // CORES)
+        threads, processors = system.shares(count)
         found = [Seat("cpu", threads, part) for part in processors]
     elif count and device not in ("auto", "cuda"):
         raise UserError(
@@ -45,7 +45,7 @@ def seats(workers: str, device: str) -> list[Seat]:
         raise UserError(f"--workers {count}: more than {plural(gpus, 'GPU')}, one for each process")
     else:
         count = count or gpus
-        threads, _ = limits.shared(max(1, count))  # a GPU may be nearer to other processors
+        threads, _ = system.shares(max(1, count))  # a GPU may be nearer to other processors
         found = [Seat(f"cuda:{number}", threads) for number in range(count)]
     return found if len(found) > 1 else []
 

@@ -32,6 +32,7 @@ from ldt.data.heartbeat import reported
 from ldt.data.options import CorpusSection
 from ldt.data.tokenization import token_parts, vocabulary_size
 from ldt.errors import DataError, ResourceError, first_line
+from ldt.system import processors
 
 log = logging.getLogger("ldt")
 
@@ -189,7 +190,7 @@ def _tokenize(source: Source, data: CorpusSection, tokenizer, folder: Path, most
     if done:
         log.info("%s: tokenized up to document %s, going on there", source.name, f"{done:,}")
     texts = islice(reader, done, most)
-    documents = _encoded(texts, tokenizer, data.workers or os.cpu_count() or 1)
+    documents = _encoded(texts, tokenizer, data.workers or len(processors()))
     dtype = token_type(vocabulary_size(tokenizer))
     counted = reported(documents, f"tokenizing {source.name}", first=done)
     number, last = len(shards), False

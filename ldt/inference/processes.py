@@ -17,10 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, NoReturn, Protocol
 
-from ldt.data.children import thread_variables, use_threads
 from ldt.inference.worker import main
-
-_OPEN = "/proc/self/fd"  # descriptors of this process
+from ldt.system import thread_variables, use_threads
 
 
 class Process(Protocol):
@@ -43,14 +41,6 @@ class Process(Protocol):
         """Wait for its end; its exit code, or less than none the signal that ended it."""
 
 
-def can_fork() -> bool:
-    """Whether processes may go on from this one: not where torch may have started threads.
-
-    Threads are not there in a forked process, and OpenMP waits for its own forever.
-    """
-    return sys.platform == "linux" and os.path.isdir(_OPEN) and "torch" not in sys.modules
-
-
 def spawned(threads: int, memory: int | None) -> Process:
     """A fresh process that runs `ldt.inference.worker.main` with the modules of this one.
 
@@ -70,7 +60,9 @@ def spawned(threads: int, memory: int | None) -> Process:
 
 
 def forked(threads: int, memory: int | None) -> Process:
-    """A process that goes on from this one, see `can_fork`, with `ldt.inference.worker.main`.
+    """A process that goes on from this one with `ldt.inference.worker.main`.
+
+    It can where `ldt.system.can_fork`.
 
     Args:
         threads, memory: as `spawned` has them.
@@ -122,7 +114,7 @@ def _go_on(read: int, write: int, threads: int, memory: int | None) -> NoReturn:
         gc.freeze()  # what the other one has is never freed, as its files are closed here
         os.dup2(read, 0)
         os.dup2(write, 1)
-        for number in map(int, os.listdir(_OPEN)):
+        for number in map(int, os.listdir("/proc/self/fd")):
             if number > 2 and number != memory:
                 with suppress(OSError):  # that of the list itself
                     os.close(number)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ldt.errors import ModelError, UserError, first_line, out_of_memory
 from ldt.inference.runtimes import RUNTIMES, Exported
+from ldt.system import thread_count
 from ldt.tasks.base import Outputs
 
 
@@ -18,8 +19,7 @@ class Session(ABC):
 
     Args:
         file: of `ldt export`.
-        threads: of the library; None: as many as OMP_NUM_THREADS says, else as there are processors
-            for this process.
+        threads: of the library; None: as many as `ldt.system.thread_count` has.
 
     Attributes:
         inputs: names of what goes in, in order.
@@ -34,7 +34,7 @@ class Session(ABC):
 
     def __init__(self, file: Path, threads: int | None = None):
         try:
-            self._open(file, threads or _threads())
+            self._open(file, threads or thread_count())
         except ImportError:
             raise UserError(
                 f"{self.format.title} is not installed; pip install {self.format.install} has it"
@@ -127,13 +127,3 @@ def session(format: Exported, file: Path, threads: int | None = None) -> Session
         UserError, ModelError: as `Session` does.
     """
     return resolve_name(format.session)(file, threads)
-
-
-def _threads() -> int:
-    """By itself a library would count the processors of the machine, not those of this process."""
-    asked = os.environ.get("OMP_NUM_THREADS")
-    if asked:
-        return int(asked)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Any, NamedTuple, Protocol
 
-from ldt.data.children import end_with_parent
 from ldt.inference.group import Tell
+from ldt.system import end_with_parent
 
 BEAT = 1.0  # seconds
 _SIZE = 8  # bytes of the length of a message
@@ -67,9 +67,7 @@ def main() -> None:
     SIGINT and SIGTERM are left to the other process, which gets them as well where they are sent to
     all processes of a terminal or of a container.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    end_with_parent()
+    end_with_parent(signal.SIGINT, signal.SIGTERM)
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
     gc.set_threshold(50_000)

@@ -23,8 +23,9 @@ import psutil
 
 from ldt.errors import ResourceError, plural
 from ldt.inference.group import Answered, Document, Tell, untold
-from ldt.inference.processes import Process, can_fork, forked, spawned
+from ldt.inference.processes import Process, forked, spawned
 from ldt.inference.worker import Maker, Reply, Settings, receive, send
+from ldt.system import can_fork
 
 log = logging.getLogger("ldt")
 

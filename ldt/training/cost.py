@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-import resource
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from transformers import TrainingArguments
 
+from ldt import system
 from ldt.errors import plural
 from ldt.training.arguments import all_steps, steps_an_epoch
 from ldt.training.job import Job, Prepared
@@ -31,7 +29,6 @@ SAMPLED = 64  # items by which lengths are judged where nobody knows them
 TYPICAL = 3  # batches by which time is judged
 MOST = 1024  # inputs of a batch
 MOST_SECONDS = 60  # that a measurement by whole batches may take; else single inputs are measured
-CGROUP = ("memory.max", "memory/memory.limit_in_bytes")  # below /sys/fs/cgroup: of v2, of v1
 
 
 @dataclass(frozen=True)
@@ -163,23 +160,11 @@ def fitting(prepared: Prepared, trainer: Trainer, cost: Cost) -> int | None:
 
 
 def memory_limit(device: torch.device) -> int:
-    """Bytes that this process can have of a device: what it has and what is free.
-
-    On the CPU also what a cgroup and ``ulimit -v`` leave.
-    """
+    """Bytes that this process can have of a device: those it has and those that are free."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device)
-    used = psutil.Process().memory_info()
-    limits = [used.rss + psutil.virtual_memory().available]
-    for name in CGROUP:
-        path = Path("/sys/fs/cgroup", name)
-        if path.is_file() and (text := path.read_text().strip()).isdecimal():
-            limits.append(int(text))
-    most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if most != resource.RLIM_INFINITY:
-        limits.append(used.rss + most - used.vms)
-    return min(limits)
+    return system.available_memory()
 
 
 def tokens(inputs: Sequence) -> int:

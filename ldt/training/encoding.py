@@ -9,11 +9,11 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 
-from ldt.data.children import end_with_parent
 from ldt.data.features import Feature
 from ldt.data.records import Example
 from ldt.data.spool import Examples
 from ldt.errors import ResourceError
+from ldt.system import end_with_parent
 
 AT_ONCE = 64  # documents that a process gets at a time
 Encode = Callable[[Example], list[Feature]]
@@ -67,8 +67,7 @@ def _by_processes(
 def _begin(examples: Sequence[Example], encode: Encode) -> None:
     """Make a process ready; it ends with the one that started it."""
     global _given
-    end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other one gets it too, and ends this one
+    end_with_parent(signal.SIGINT)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _given = examples, encode
 

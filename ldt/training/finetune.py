@@ -1,6 +1,5 @@
 """Fine-tuning: a model that answers, by labelled documents."""
 
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from ldt.model.config import layer_windows
 from ldt.model.loading import find_folder, read_config
 from ldt.model.vocabulary import draw_embeddings
 from ldt.recipe.recipe import Recipe
+from ldt.system import processors
 from ldt.tasks.base import Task
 from ldt.tasks.generation import configure
 from ldt.training import kept, lora
@@ -102,7 +102,7 @@ class Finetuning(Job[LabelledInputs]):
             new_tokens = add_tokens(tokenizer, task.new_tokens)
             options = {"data": data, "max_length": max_length, "config": config, "seed": seed}
             if not sets.features:
-                workers = (data.workers or os.cpu_count() or 1) if large else 1
+                workers = (data.workers or len(processors())) if large else 1
                 self._encode(sets, golds, tokenizer, **options, at=place, workers=workers)
                 kept.keep(place, sets)
         batches = items(sets, task, tokenizer, **options)

@@ -1,6 +1,5 @@
 """ldt doctor: what it finds, that it names nobody, and that it waits for nobody."""
 
-import functools
 import json
 import os
 import socket
@@ -14,8 +13,8 @@ import pytest
 import torch
 from groups import tree
 
-from ldt import cli
-from ldt.bench import doctor, findings, limits
+from ldt import cli, system
+from ldt.bench import doctor, findings
 from ldt.bench.doctor import Size
 
 PROCESSOR = {
@@ -152,8 +151,7 @@ def quick(monkeypatch):
 
 def test_a_quota_and_a_missing_hub_are_reported(quick, monkeypatch, tmp_path):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    quota = functools.partial(limits.cpu_quota, tree(tmp_path, "0::/", {"cpu.max": "50000 100000"}))
-    monkeypatch.setattr(limits, "cpu_quota", quota)
+    monkeypatch.setattr(system, "ROOT", tree(tmp_path, "0::/", {"cpu.max": "50000 100000"}))
     lines = list(doctor.examine().lines())
     assert any(line.split() == ["quota", "0.5"] for line in lines)
     assert any(line.split() == ["limited", "by", "OMP_NUM_THREADS"] for line in lines)

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from ldt.bench import limits
+from ldt import system
 from ldt.cli import workers as module
 from ldt.cli.workers import seats
 from ldt.errors import UserError
@@ -18,10 +18,10 @@ def machine(monkeypatch):
 
     def make(cores, gpus=0):
         parts = [frozenset([number]) for number in range(cores)]
-        monkeypatch.setattr(limits, "_cores", lambda root: parts)
+        monkeypatch.setattr(system, "_cores", lambda: parts)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
         monkeypatch.setattr(module, "_has_driver", lambda: bool(gpus))
-        monkeypatch.setattr(limits, "cpu_quota", lambda root: None)
+        monkeypatch.setattr(system, "cpu_quota", lambda: None)
         for name in ("LDT_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             monkeypatch.delenv(name, raising=False)
 

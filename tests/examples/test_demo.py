@@ -157,14 +157,14 @@ def test_the_demo_runs_the_main_job_twice_and_compares(in_process, tmp_path, cap
 def test_the_demo_takes_what_ends_in_ten_minutes(
     rates, load, named, train, threads, words, monkeypatch, capsys
 ):
-    for name in demo.limits.VARIABLES:
+    for name in demo.system.VARIABLES:
         monkeypatch.setenv(name, "")  # so that it is put back
         monkeypatch.delenv(name)
     monkeypatch.setattr(demo, "find_spec", lambda name: True)
     monkeypatch.setattr(demo, "speeds", lambda numbers, seconds: rates)
-    monkeypatch.setattr(demo.limits, "granted", lambda: 2)
-    monkeypatch.setattr(demo.limits, "usable_cores", lambda: 2)
-    monkeypatch.setattr(demo.limits, "load", lambda: load)
+    monkeypatch.setattr(demo.system, "thread_count", lambda: 2)
+    monkeypatch.setattr(demo.system, "processors", lambda: {0, 1})
+    monkeypatch.setattr(demo.system, "load", lambda: load)
     start = demo.planned()
     assert (start.name, start.train) == (named, train)
     assert os.environ.get("LDT_THREADS") == threads

@@ -3,21 +3,21 @@
 import json
 import logging
 import re
-import resource
 from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from groups import tree
 from training_runs import assert_same_run, rows, train
 
-from ldt import training
+from ldt import system, training
 from ldt.data.features import Features, Items
 from ldt.errors import EXIT_RECIPE, RecipeError
 from ldt.training import cost
 from ldt.training.arguments import settings
-from ldt.training.cost import Cost, memory_limit
+from ldt.training.cost import Cost
 from ldt.training.probe import Peak
 
 GIB = 2**30
@@ -270,16 +270,10 @@ def test_memory_grows_by_the_token_up_to_the_room():
     assert line.largest(round(2.3 * GIB), 4096) == 1
 
 
-def test_the_limit_is_that_of_the_shell_or_of_the_container(monkeypatch, tmp_path):
-    device = torch.device("cpu")
-    monkeypatch.setattr(cost, "CGROUP", [str(tmp_path / "memory.max")])
-    whole = memory_limit(device)
-    (tmp_path / "memory.max").write_text("1000000000\n")
-    assert memory_limit(device) == 1_000_000_000 < whole
-    (tmp_path / "memory.max").write_text("max\n")
-    assert memory_limit(device) > 1_000_000_000
-    monkeypatch.setattr(resource, "getrlimit", lambda what: (10 * GIB, 10 * GIB))
-    assert memory_limit(device) < 10 * GIB
+def test_the_limit_is_that_of_a_group_around_the_own_one(monkeypatch, tmp_path):
+    files = {"memory/jobs/memory.limit_in_bytes": "100000"}
+    monkeypatch.setattr(system, "ROOT", tree(tmp_path, "5:memory:/jobs/7", files))
+    assert cost.memory_limit(torch.device("cpu")) == 100_000
 
 
 def test_the_peak_is_seen_between_two_looks():

@@ -1,7 +1,8 @@
-"""Processors and memory that control groups grant, of both versions, in and out of containers."""
+"""Processors, threads and memory by control groups of both versions, in and out of containers."""
 
 import logging
 import os
+import resource
 import subprocess
 import sys
 
@@ -9,10 +10,19 @@ import pytest
 import torch
 from groups import tree
 
-from ldt import cli
-from ldt.bench import limits
+from ldt import cli, system
 from ldt.cli import threads
 from ldt.errors import UserError
+
+
+@pytest.fixture
+def rooted(monkeypatch, tmp_path):
+    """Makes a file tree of control groups, see `tree`, that of this process."""
+
+    def make(*args, **kwargs):
+        monkeypatch.setattr(system, "ROOT", tree(tmp_path, *args, **kwargs))
+
+    return make
 
 
 @pytest.mark.parametrize(
@@ -36,27 +46,39 @@ from ldt.errors import UserError
         ("3:memory:/", {"cpu/cpu.cfs_quota_us": "1000"}, None),
     ],
 )
-def test_a_quota_is_the_least_of_the_group_and_those_around_it(own, files, quota, tmp_path):
-    assert limits.cpu_quota(tree(tmp_path, own, files)) == quota
+def test_a_quota_is_the_least_of_the_group_and_those_around_it(own, files, quota, rooted):
+    rooted(own, files)
+    assert system.cpu_quota() == quota
 
 
 @pytest.mark.parametrize(
     ("own", "files", "limit"),
     [
-        ("0::/", {"memory.max": "1073741824"}, 1 << 30),
+        ("0::/", {"memory.max": "1048576"}, 1 << 20),
         ("0::/", {"memory.max": "max"}, None),
         ("0::/a", {"memory.max": "4096", "a/memory.max": "8192"}, 4096),
+        ("0::/a/b/c", {"a/memory.max": "max", "a/b/memory.max": "8192"}, 8192),
         ("4:memory:/p", {"memory/p/memory.limit_in_bytes": "8192"}, 8192),
+        ("4:memory:/p/q", {"memory/p/memory.limit_in_bytes": "8192"}, 8192),
         ("4:memory:/", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
     ],
 )
-def test_a_limit_of_memory_is_read(own, files, limit, tmp_path):
-    assert limits.memory_limit(tree(tmp_path, own, files)) == limit
+def test_a_limit_of_memory_is_read(own, files, limit, rooted):
+    rooted(own, files)
+    assert system.memory_limit() == limit
+    assert limit in (None, system.available_memory())
 
 
-def test_without_control_groups_there_is_no_limit(tmp_path):
-    assert limits.cpu_quota(tmp_path) is None
-    assert limits.memory_limit(tmp_path) is None
+def test_the_memory_that_is_there_is_within_the_limit_of_the_shell(rooted, monkeypatch):
+    rooted("0::/", {})
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (10 << 30, 10 << 30))
+    assert system.available_memory() < 10 << 30
+
+
+def test_without_control_groups_there_is_no_limit(monkeypatch, tmp_path):
+    monkeypatch.setattr(system, "ROOT", tmp_path)
+    assert system.cpu_quota() is None
+    assert system.memory_limit() is None
 
 
 @pytest.mark.parametrize(
@@ -70,43 +92,42 @@ def test_without_control_groups_there_is_no_limit(tmp_path):
         ("/", "/../other", ""),  # outside of the container's names
     ],
 )
-def test_a_group_is_found_below_what_is_mounted_of_it(root, own, folder, tmp_path):
+def test_a_group_is_found_below_what_is_mounted_of_it(root, own, folder, rooted):
     files = {os.path.join(folder, "cpu.max"): "30000 20000"}
-    assert limits.cpu_quota(tree(tmp_path, f"0::{own}", files, root)) == 1.5
+    rooted(f"0::{own}", files, root)
+    assert system.cpu_quota() == 1.5
 
 
-def test_a_place_of_mounting_may_have_a_blank(tmp_path):
-    tree(tmp_path, "0::/", {})
+def test_a_place_of_mounting_may_have_a_blank(rooted, tmp_path):
+    rooted("0::/", {})
     mounts = "31 24 0:28 / /my\\040groups rw - cgroup2 none rw\n"
     (tmp_path / "proc/self/mountinfo").write_text(mounts)
     (tmp_path / "my groups").mkdir()
     (tmp_path / "my groups/cpu.max").write_text("100000 100000\n")
-    assert limits.cpu_quota(tmp_path) == 1.0
+    assert system.cpu_quota() == 1.0
 
 
 def test_processors_are_those_that_the_process_may_use(monkeypatch):
-    monkeypatch.setattr(limits.os, "sched_getaffinity", lambda process: {3, 5}, raising=False)
-    assert limits.usable_cores() == 2
-    monkeypatch.delattr(limits.os, "sched_getaffinity")
-    monkeypatch.setattr(limits.os, "cpu_count", lambda: 7)
-    assert limits.usable_cores() == 7
+    monkeypatch.setattr(system.os, "sched_getaffinity", lambda process: {3, 5}, raising=False)
+    assert system.processors() == {3, 5}
+    monkeypatch.delattr(system.os, "sched_getaffinity")
+    monkeypatch.setattr(system.os, "cpu_count", lambda: 7)
+    assert system.processors() == set(range(7))
 
 
 @pytest.fixture
-def machine(monkeypatch, tmp_path):
+def machine(monkeypatch, rooted):
     """Makes a machine of so many processors, all of which may be used, with a quota."""
 
     def make(processors, quota=None, siblings=()):
         usable = set(range(processors))
-        monkeypatch.setattr(limits.os, "sched_getaffinity", lambda _: usable, raising=False)
-        monkeypatch.setattr(limits.os, "cpu_count", lambda: processors)
+        monkeypatch.setattr(system.os, "sched_getaffinity", lambda _: usable, raising=False)
+        monkeypatch.setattr(system.os, "cpu_count", lambda: processors)
         files = {} if quota is None else {"cpu.max": f"{int(quota * 100_000)} 100000"}
-        root = tree(tmp_path, "0::/", files, siblings=siblings)
-        monkeypatch.setattr(limits.threads, "__defaults__", (limits.os.environ, root))
+        rooted("0::/", files, siblings=siblings)
         for name in ("LDT_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_DYNAMIC"):
             monkeypatch.setenv(name, "")  # so that it is put back
             monkeypatch.delenv(name)
-        return root
 
     return make
 
@@ -128,9 +149,9 @@ PAIRS = ("0,4", "1,5", "2,6", "3,7", "0,4", "1,5", "2,6", "3,7")
     ],
 )
 def test_threads_are_those_that_a_quota_keeps_busy(quota, siblings, number, machine):
-    root = machine(8, quota, siblings)
-    found = limits.threads({}, root)
-    assert found == (number, number and f"a CPU quota of {quota:g} of 8 processors" or "")
+    machine(8, quota, siblings)
+    why = f"a CPU quota of {quota:g} of 8 processors" if number else ""
+    assert system.threads() == (number, why)
 
 
 @pytest.mark.parametrize(
@@ -146,34 +167,40 @@ def test_threads_are_those_that_a_quota_keeps_busy(quota, siblings, number, mach
         ({"OMP_NUM_THREADS": "many"}, None, 2, 4),
     ],
 )
-def test_processes_share_the_threads_of_one(environ, quota, count, threads, machine):
-    assert limits.shared(count, environ, machine(8, quota))[0] == threads
+def test_processes_share_the_threads_of_one(environ, quota, count, threads, machine, monkeypatch):
+    machine(8, quota)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert system.shares(count)[0] == threads
 
 
 def test_processes_share_cores_whole_and_all_of_them(machine):
-    root = machine(8, siblings=PAIRS)
-    assert limits.shared(2, {}, root) == (2, [{0, 4, 1, 5}, {2, 6, 3, 7}])
-    assert limits.shared(3, {}, root) == (1, [{0, 4}, {1, 5}, {2, 6, 3, 7}])
-    assert limits.shared(5, {}, root) == (1, [set()] * 5)
+    machine(8, siblings=PAIRS)
+    assert system.shares(2) == (2, [{0, 4, 1, 5}, {2, 6, 3, 7}])
+    assert system.shares(3) == (1, [{0, 4}, {1, 5}, {2, 6, 3, 7}])
+    assert system.shares(5) == (1, [set()] * 5)
 
 
 def test_fewer_processors_that_may_be_used_are_named(machine, monkeypatch):
-    root = machine(8)
-    monkeypatch.setattr(limits.os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
-    assert limits.threads({}, root) == (None, "an affinity to 2 of 8 processors")
+    machine(8)
+    monkeypatch.setattr(system.os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
+    assert system.threads() == (None, "an affinity to 2 of 8 processors")
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
-def test_a_number_that_the_user_gave_is_left(name, machine):
-    root = machine(8, 1.5)
-    assert limits.threads({name: "4"}, root) == (None, name)
-    assert limits.threads({name: "4", "LDT_THREADS": "3"}, root) == (3, "LDT_THREADS")
+def test_a_number_that_the_user_gave_is_left(name, machine, monkeypatch):
+    machine(8, 1.5)
+    monkeypatch.setenv(name, "4")
+    assert system.threads() == (None, name)
+    monkeypatch.setenv("LDT_THREADS", "3")
+    assert system.threads() == (3, "LDT_THREADS")
 
 
 @pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "two", "2 ", "\u0663", "9999999999"])
-def test_ldt_threads_is_a_whole_number(value, machine):
+def test_ldt_threads_is_a_whole_number(value, monkeypatch):
+    monkeypatch.setenv("LDT_THREADS", value)
     with pytest.raises(UserError, match=f"^LDT_THREADS={value}: expected a whole number of thr"):
-        limits.threads({"LDT_THREADS": value}, machine(8))
+        system.threads()
 
 
 def test_a_command_takes_the_threads_of_its_quota_and_says_so(machine, monkeypatch, caplog):
@@ -190,7 +217,7 @@ def test_a_command_takes_the_threads_of_its_quota_and_says_so(machine, monkeypat
 
 def test_without_a_quota_nothing_is_set_or_said(machine, monkeypatch, caplog):
     machine(64)
-    monkeypatch.setattr(limits.os, "getloadavg", lambda: (64.0, 0.0, 0.0))
+    monkeypatch.setattr(system.os, "getloadavg", lambda: (64.0, 0.0, 0.0))
     monkeypatch.setattr(torch, "set_num_threads", lambda number: pytest.fail("set"))
     caplog.set_level(logging.INFO, "ldt")
     threads.settle()
@@ -220,7 +247,7 @@ def test_beside_others_faster_threads_are_named_and_not_taken(
     load, rates, line, machine, monkeypatch, caplog
 ):
     machine(4)
-    monkeypatch.setattr(limits.os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(system.os, "getloadavg", lambda: (load, 0.0, 0.0))
     monkeypatch.setattr(threads, "speeds", lambda numbers: rates and {n: rates[n] for n in numbers})
     threads.settled(lambda **options: None)()
     assert "OMP_NUM_THREADS" not in os.environ
@@ -228,11 +255,11 @@ def test_beside_others_faster_threads_are_named_and_not_taken(
     assert caplog.messages == (said if line else [])
 
 
-@pytest.mark.parametrize("name", limits.VARIABLES)
+@pytest.mark.parametrize("name", system.VARIABLES)
 def test_beside_others_threads_that_the_user_gave_are_left(name, machine, monkeypatch, caplog):
     machine(4)
     monkeypatch.setenv(name, "3")
-    monkeypatch.setattr(limits.os, "getloadavg", lambda: (9.0, 0.0, 0.0))
+    monkeypatch.setattr(system.os, "getloadavg", lambda: (9.0, 0.0, 0.0))
     monkeypatch.setattr(threads, "speeds", lambda numbers: pytest.fail("measured"))
     monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
     threads.settle()
@@ -241,7 +268,7 @@ def test_beside_others_threads_that_the_user_gave_are_left(name, machine, monkey
 
 def test_before_processes_are_forked_torch_is_not_imported(machine, monkeypatch, caplog):
     machine(4)
-    monkeypatch.setattr(limits.os, "getloadavg", lambda: (9.0, 0.0, 0.0))
+    monkeypatch.setattr(system.os, "getloadavg", lambda: (9.0, 0.0, 0.0))
     monkeypatch.setattr(threads, "speeds", lambda numbers: pytest.fail("measured"))
     threads.settled(lambda **options: None)(workers="2")
     assert "LDT_THREADS=1 may be faster" in caplog.text
