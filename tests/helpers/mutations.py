@@ -184,22 +184,24 @@ def verdict(mutation, tests, fast, folder, seconds):
     """(tier that notices, first test that does) of a mutation made in a copy."""
     target = folder / mutation.path.relative_to(ROOT)
     lines = mutation.path.read_bytes().splitlines(keepends=True)
-    target.write_bytes(b"".join(changed(lines, mutation)))
+    right, wrong = mutation.path.read_bytes(), b"".join(changed(lines, mutation))
     tiers = ("fast", [x for x in tests if x in fast]), ("slow", [x for x in tests if x not in fast])
-    try:
-        for tier, names in tiers:
-            if not names:
-                continue
+    for tier, names in tiers:
+        while names:
             (folder / "names").write_text("\n".join(names))
+            target.write_bytes(wrong)
             code, out = pytest(folder, "-x", "-m", "", "@names", seconds=seconds)
+            target.write_bytes(right)
+            if code == 0:
+                break
             if code == 124:
                 return tier, "takes too long"
-            if code:
-                failed = [x for x in out.splitlines() if x.startswith(("FAILED", "ERROR"))]
-                return tier, failed[0].split(" - ")[0] if failed else out.strip()[-80:]
-        return "none", ""
-    finally:
-        target.write_bytes(mutation.path.read_bytes())
+            failed = [x for x in out.splitlines() if x.startswith(("FAILED", "ERROR"))]
+            name = failed[0].partition(" ")[2].partition(" - ")[0] if failed else ""
+            if name not in names or pytest(folder, "-m", "", name)[0] == 0:
+                return tier, name or out.strip()[-80:]
+            names.remove(name)  # it fails where nothing is broken
+    return "none", ""
 
 
 def main():
