@@ -11,6 +11,7 @@ from ldt import cli
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "mlm.py"
 
 
+@pytest.mark.slow
 def test_the_table_of_pretraining_has_its_five_rows(text_place, monkeypatch, capsys):
     monkeypatch.syspath_prepend(SCRIPT.parent)
     spec = importlib.util.spec_from_file_location("benchmark_mlm", SCRIPT)

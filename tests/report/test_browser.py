@@ -10,7 +10,7 @@ from ldt.report.escaping import visible
 from ldt.report.model import ANSWER, GOLD, PASSAGE, Document, Mark, Report
 from ldt.report.page import render
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 def until(page, expression, value):

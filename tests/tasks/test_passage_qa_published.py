@@ -242,6 +242,7 @@ def trained(tmp_path_factory, tiny_longformer):
     return folder, lines, found
 
 
+@pytest.mark.slow
 def test_twelve_pages_are_learnt_and_predicted_in_the_published_layout(trained, monkeypatch):
     folder, lines, metrics = trained
     monkeypatch.chdir(folder)

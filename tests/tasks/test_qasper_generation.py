@@ -228,6 +228,7 @@ def run(tmp_path_factory, tiny_led):
         return folder, train(recipes.load("r.yaml", quiet, command="finetune"))
 
 
+@pytest.mark.slow
 def test_predictions_are_published_lines_and_ldt_evaluate_says_what_training_did(run, monkeypatch):
     folder, metrics = run
     monkeypatch.chdir(folder)

@@ -33,6 +33,7 @@ def losses(run):
     return [row[key] for row in rows(run) for key in ("loss", "eval_loss") if key in row]
 
 
+@pytest.mark.slow
 def test_compiled_layers_learn_what_eager_ones_do_by_a_graph_for_training_and_one_for_evaluation(
     recipe, at_step
 ):

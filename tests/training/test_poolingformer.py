@@ -157,6 +157,7 @@ def test_a_multilingual_model_goes_all_the_way_from_conversion_to_questions(plac
     assert kept == pytest.approx([opened[1]] * 2)
 
 
+@pytest.mark.slow
 def test_a_summariser_begins_as_the_led_of_its_source_and_its_gate_opens(
     place, tokenizer_folder, capsys
 ):
