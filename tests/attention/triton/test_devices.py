@@ -2,8 +2,12 @@
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from shutil import which
 
 import pytest
 import torch
@@ -11,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 pytest.importorskip("triton")
 
+import stub_launches
 import triton
 from triton.runtime import driver
 
@@ -30,7 +35,6 @@ from ldt.attention.triton.devices import (
     lacking,
     tile,
 )
-from ldt.attention.triton.launch import launched
 from ldt.attention.triton.pattern import of_globals, windows
 
 OF_HEADS = [name for name in TILES if name not in FOLDED]
@@ -255,29 +259,20 @@ def test_kernels_by_name_run_or_say_what_would_do(gpu):
             tile("rows", torch.empty(9, 1, 2000, dtype=torch.float16, device="cuda:0"))
 
 
-@pytest.mark.skipif(torch.cuda.device_count() == 1, reason="torch asks the second GPU for itself")
-def test_a_kernel_is_launched_on_the_device_of_its_tensors(monkeypatch):
-    current, launches = [torch.device("cuda", 0)], []
-
-    class Current:
-        def __init__(self, device):
-            self.device = device
-
-        def __enter__(self):
-            current.append(self.device)
-
-        def __exit__(self, *error):
-            current.pop()
-
-    class Kernel:
-        def __getitem__(self, grid):
-            return lambda *args, **how: launches.append((grid, current[-1], how))
-
-    monkeypatch.setattr(torch.cuda, "device", Current)
-    kernel = launched(Kernel())
-    with FakeTensorMode():
-        for device in ("cuda:1", "cpu", "cuda:0"):
-            kernel[3, 2](None, torch.empty(3, device=device), 5, num_warps=4)
-    places = [torch.device(name) for name in ("cuda:1", "cuda:0", "cuda:0")]
-    assert launches == [((3, 2), place, {"num_warps": 4}) for place in places]
-    assert len(current) == 1
+@pytest.mark.plain
+@pytest.mark.skipif(not which("cc"), reason="needs a C compiler")
+@pytest.mark.parametrize("convention", ["own", "other"])
+def test_a_kernel_is_held_where_triton_calls_it_as_known(convention, tmp_path):
+    """By the launcher of the installed Triton; else all launches go through Triton itself."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, stub_launches.__file__, tmp_path, convention]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    found = json.loads(done.stdout)
+    if convention == "own":
+        held = {"again", "other numbers", "another dtype again"}
+        expected = [(name, name not in held, True) for name, *_ in found["rows"]]
+    else:
+        expected = [(name, 1, False) for name, *_ in found["rows"]]
+    assert [tuple(row) for row in found["rows"]] == expected
+    assert found["devices"] == [1]
