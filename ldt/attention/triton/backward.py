@@ -2,88 +2,89 @@
 
 Two kernels: a program of the first owns queries and meets the keys that they see, one of the second
 owns keys and meets the queries that see them. The gathered keys, which all queries of a document
-see, are keys of the second one in a launch of their own, which programs share. What is summed is
-summed in one order, without atomics, so two runs give the same bits.
+see, are keys of the second one as well, in programs of their own that share the queries. What is
+summed is summed in one order, without atomics, so two runs give the same bits.
 """
-
-from dataclasses import replace
 
 import torch
 import triton
 import triton.language as tl
 
 from ldt.attention.triton.blocks import own_block, own_rows, own_tiles, place_tile, seen_by
-from ldt.attention.triton.devices import precision
-from ldt.attention.triton.dropout import kept, least
-from ldt.attention.triton.forward import LOG2E, gathered, sizes
+from ldt.attention.triton.dropout import KEY, QUERY, kept, least, token_codes
+from ldt.attention.triton.forward import LOG2E, sizes, tables
 from ldt.attention.triton.launch import launched
 from ldt.attention.triton.splits import FEW, combine, splits
-from ldt.attention.triton.tiles import cast, dot, load_rows, padded, rows, store_rows
+from ldt.attention.triton.tiles import cast, dot, load_rows, rows, store_rows
 
 
-def backward(dout, q, k, v, out, lse, pattern, dropout=0.0, query_codes=None, key_codes=None):
-    """Gradients of q [queries, heads, dim], and of k and v [keys, heads, dim].
+def backward(dout, q, k, v, out, lse, pattern, dropout=0.0, seed=None):
+    """Gradients of q [queries, heads, dim], and of k and v [keys, heads, dim]; where queries and
+    keys are equally many, these are q, k and v of one tensor [tokens, 3, heads, dim].
 
     Args:
         dout: [queries, heads, dim], of the output.
-        q, k, v, pattern, dropout, query_codes, key_codes: as `forward` took them.
+        q, k, v, pattern, dropout, seed: as `forward` took them.
         out, lse: as it returned them.
     """
-    dout, q, k, v = rows(dout), rows(q), rows(k), rows(v)
-    numbers = q.shape[2] ** -0.5, q.shape[2] ** -0.5 * LOG2E, least(dropout), 1 / (1 - dropout)
-    dq, delta = _queries(dout, q, k, v, out, lse, pattern, numbers, query_codes, key_codes)
-    seen = dout, q, lse, delta, query_codes, numbers
-    tile = pattern.tile("dkv", q, dropout)
-    shared = pattern.hidden, pattern.classes()
-    blocks = pattern.programs(len(k), tile.rows)
-    dkv = k.new_empty(2, 1, *k.shape)
-    _keys(dkv, k, v, key_codes, *seen, pattern.queries, *shared, tile, blocks)
-    found = pattern.gathered
-    if found is not None:
-        tile = replace(tile, rows=FEW) if found.few else tile
-        blocks = triton.cdiv(len(found.place), tile.rows)
-        parts = splits(blocks * k.shape[1], len(q))
-        sums = k.new_empty(2, parts, len(found.place), *k.shape[1:], dtype=torch.float32)
-        keys, values, codes, *_ = gathered(pattern, k, v, key_codes)
-        _keys(sums, keys, values, codes, *seen, found.queries, None, None, tile, blocks)
-        combine(sums, dkv[:, 0], place=found.place)
-    return dq, *dkv[:, 0]
+    dq, dkv, delta = room(q, k, lse)
+    given = rows(dout), rows(q), rows(k), rows(v), lse, delta, pattern, dropout, seed
+    dq = of_queries(dq, rows(out), *given)
+    of_keys(dkv, *given)
+    return dq, *dkv
 
 
-def _queries(dout, q, k, v, out, lse, pattern, numbers, query_codes, key_codes):
-    """Gradients of q, and [heads, queries] float32: the sums of dout * out."""
+def room(q, k, lse):
+    """Tensors for `of_queries` and `of_keys` to write to: dq, [2, keys, heads, dim], and delta."""
+    if len(q) == len(k):
+        found = q.new_empty(len(q), 3, *q.shape[1:])
+        dq, dkv = found[:, 0], found[:, 1:].transpose(0, 1)
+    else:
+        dq, dkv = q.new_empty(q.shape), k.new_empty(2, *k.shape)
+    return dq, dkv, torch.empty_like(lse)
+
+
+def of_queries(dq, out, dout, q, k, v, lse, delta, pattern, dropout, seed):
+    """Gradients of q, in ``dq``; ``delta`` [heads, queries] float32 gets the sums of dout * out."""
     count, heads, dim = q.shape
-    tile = pattern.tile("dq", q, query_codes is not None)
+    tile = pattern.tile("dq", q, dropout)
     blocks = pattern.programs(count, tile.rows)
     parts = splits(blocks * heads, pattern.longest)
-    dq = q.new_empty(1, parts, *q.shape, dtype=q.dtype if parts == 1 else torch.float32)
-    delta = torch.empty_like(lse)
+    sums = dq if parts == 1 else q.new_empty(parts, *q.shape, dtype=torch.float32)
     _bwd_dq[blocks, heads, parts](
-        q, k, v, dout, out, dq, lse, delta, pattern.keys.begin, pattern.keys.end, pattern.hidden,
-        pattern.next_hidden, pattern.classes(), *gathered(pattern, k, v, key_codes),
-        query_codes, key_codes, count, len(k), *numbers,
-        *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *dout.stride()[:2], *out.stride()[:2],
+        q, k, v, dout, out, sums, lse, delta, *tables(pattern), seed, count, len(k),
+        *_numbers(dim, dropout), *(x.stride(0) for x in (q, k, v, dout, out)), sums.stride(-3),
         **sizes(pattern, q, tile), **tile.launch,
     )  # fmt: skip
-    if parts == 1:
-        return dq[0, 0], delta
-    found = q.new_empty(1, *q.shape)
-    combine(dq, found)
-    return found[0], delta
+    if parts > 1:
+        combine(sums[None], dq[None])
+    return dq
 
 
-def _keys(
-    dkv, k, v, key_codes, dout, q, lse, delta, query_codes, numbers, queries, hidden, classes,
-    tile, blocks,
-):  # fmt: skip
-    """Writes to ``dkv`` [2, splits, keys, heads, dim] the gradients of keys and values."""
-    _, parts, count, heads, dim = dkv.shape
-    _bwd_dkv[blocks, heads, parts](
-        q, k, v, dout, dkv, lse, delta, queries.begin, queries.end, hidden, classes,
-        query_codes, key_codes, len(q), count, *numbers,
-        *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *dout.stride()[:2],
-        DIM=dim, BLOCK_D=padded(dim), PRECISION=precision(q), **tile.launch,
+def of_keys(dkv, dout, q, k, v, lse, delta, pattern, dropout, seed):
+    """Gradients of k and v, in ``dkv`` [2, keys, heads, dim]."""
+    count, heads, dim = k.shape
+    tile, found = pattern.tile("dkv", q, dropout), pattern.gathered
+    constants = sizes(pattern, q, tile)
+    extra, parts, sums, gathered = 0, 1, None, 0
+    if found is not None:
+        gathered, constants["BLOCK_G"] = found.table.shape[1], FEW if found.few else tile.rows
+        extra = triton.cdiv(gathered, constants["BLOCK_G"])
+        parts = splits(extra * heads, len(q))
+        sums = k.new_empty(2, parts, gathered, heads, dim, dtype=torch.float32)
+    blocks = extra * parts + pattern.programs(count, tile.rows)
+    _bwd_dkv[blocks, heads](
+        q, k, v, dout, dkv, sums, lse, delta, *tables(pattern), seed, len(q), count, gathered,
+        extra, parts, *_numbers(dim, dropout), *(x.stride(0) for x in (q, k, v, dout)),
+        *dkv.stride()[:2], **constants, **tile.launch,
     )  # fmt: skip
+    if found is not None:
+        combine(sums, dkv, place=found.table[0])
+
+
+def _numbers(dim, dropout):
+    """Factor of scores, that to base 2, threshold and gain of dropout."""
+    return dim**-0.5, dim**-0.5 * LOG2E, least(dropout), 1 / (1 - dropout)
 
 
 @triton.jit
@@ -98,16 +99,20 @@ def _slopes(p, a, b, delta, keep, gain, PRECISION: tl.constexpr):
 
 @triton.jit
 def _add_to_dq(
-    dq, q, dout, lse, delta, low, high, query_codes, k_ptr, v_ptr, hidden_ptr, key_codes_ptr,
-    k_token, v_token, residue, dilation, begin, end, start, stop, left, skipped, scale, threshold,
-    gain, MASKED: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr,
-    PRECISION: tl.constexpr,
+    dq, q, dout, lse, delta, low, high, query_codes, k_ptr, v_ptr, place_ptr, hidden_ptr,
+    token_ptr, keys, seed, head, k_token, v_token, residue, dilation, begin, end, start, stop, left,
+    skipped, scale, threshold, gain, MASKED: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Adds tiles ``start`` to ``stop - 1`` of keys to the gradients of rows."""
-    for i in tl.range(start, stop):
+    STAGES: tl.constexpr = None if place_ptr is None else 1
+    for i in tl.range(start, stop, num_stages=STAGES):
         column = place_tile(i, left, skipped, begin, BLOCK_N)
-        key = residue + column * dilation
         there = column < end if MASKED else None
+        if place_ptr is None:
+            key = residue + column * dilation
+        else:
+            key = tl.load(place_ptr + column, mask=there, other=0)
         k = load_rows(k_ptr, key, k_token, there, DIM, BLOCK_D)
         v = load_rows(v_ptr, key, v_token, there, DIM, BLOCK_D)
         scores = dot(q, tl.trans(k), None, PRECISION)
@@ -119,7 +124,7 @@ def _add_to_dq(
             scores = tl.where(seen, scores, float("-inf"))
         keep = None
         if query_codes is not None:
-            codes = tl.load(key_codes_ptr + key, mask=there)
+            codes = token_codes(token_ptr, keys, key, there, seed, head, KEY)
             keep = kept(query_codes[:, None], codes[None, :], threshold)
         p = tl.exp2(scores * scale - lse[:, None])
         ds = _slopes(p, dout, v, delta[:, None], keep, gain, PRECISION)
@@ -128,29 +133,22 @@ def _add_to_dq(
 
 
 @launched
-@triton.jit(do_not_specialize=["queries", "keys", "gathered", "threshold"])
+@triton.jit(do_not_specialize=["queries", "keys", "threshold"])
 def _bwd_dq(
-    q_ptr,  # [queries, heads, DIM], strides given
-    k_ptr,  # [keys, heads, DIM], strides given
-    v_ptr,  # [keys, heads, DIM], strides given
-    dout_ptr,  # [queries, heads, DIM], strides given
-    out_ptr,  # [queries, heads, DIM], strides given
-    dq_ptr,  # [splits, queries, heads, DIM]
+    q_ptr,  # [queries, heads, DIM], stride given
+    k_ptr,  # [keys, heads, DIM], stride given
+    v_ptr,  # [keys, heads, DIM], stride given
+    dout_ptr,  # [queries, heads, DIM], stride given
+    out_ptr,  # [queries, heads, DIM], stride given
+    dq_ptr,  # [splits, queries, heads, DIM], stride given
     lse_ptr,  # [heads, queries], infinite where the output is zero: no gradient
     delta_ptr,  # [heads, queries], filled here: sums of dout * out
-    begin_ptr,  # [classes, queries]; this and the next ones as in Pattern
-    end_ptr,  # [classes, queries]
-    hidden_ptr,  # [keys] or None
-    next_hidden_ptr,  # [keys + 1] or None
-    classes_ptr,  # [heads, 2], or None without a dilation
-    gathered_k_ptr,  # [gathered, heads, DIM], or None
-    gathered_v_ptr,  # [gathered, heads, DIM]
-    gathered_codes_ptr,  # [heads, gathered], or None without dropout
-    gathered,
-    gathered_begin_ptr,  # [queries]
-    gathered_end_ptr,  # [queries]
-    query_codes_ptr,  # [heads, queries], or None without dropout
-    key_codes_ptr,  # [heads, keys], or None without dropout
+    query_ptr,  # [.., queries]; this and the next four as of `_forward`
+    key_ptr,
+    hidden_ptr,
+    gathered_ptr,
+    classes_ptr,
+    seed_ptr,  # [] int64, or None without dropout
     queries,
     keys,
     factor,  # of scores
@@ -158,82 +156,84 @@ def _bwd_dq(
     threshold,  # see kept
     gain,  # 1 / (1 - dropout)
     q_token,
-    q_head,
     k_token,
-    k_head,
     v_token,
-    v_head,
     dout_token,
-    dout_head,
     out_token,
-    out_head,
+    dq_token,
+    CLASSES: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_G: tl.constexpr,
+    PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
     """One program sums the gradients of BLOCK_M queries of one head and residue class."""
-    head, heads = tl.program_id(1).to(tl.int64), tl.num_programs(1).to(tl.int64)
-    residue, dilation, table, first, size = own_block(classes_ptr, queries, head, BLOCK_M)
+    head = tl.program_id(1).to(tl.int64)
+    residue, dilation, table, first, size = own_block(
+        classes_ptr, tl.program_id(0), queries, head, BLOCK_M
+    )
     if first >= size:
         return
     query, inside, first, last = own_rows(residue, dilation, first, size, BLOCK_M)
-    dout = load_rows(dout_ptr + head * dout_head, query, dout_token, inside, DIM, BLOCK_D)
-    out = load_rows(out_ptr + head * out_head, query, out_token, inside, DIM, BLOCK_D)
+    dout = load_rows(dout_ptr + head * DIM, query, dout_token, inside, DIM, BLOCK_D)
+    out = load_rows(out_ptr + head * DIM, query, out_token, inside, DIM, BLOCK_D)
     delta = tl.sum(dout.to(tl.float32) * out.to(tl.float32), 1)
     at = head * queries + query
     tl.store(delta_ptr + at, delta, mask=inside & (tl.program_id(2) == 0))
     lse = tl.load(lse_ptr + at)
     alive = tl.min(lse, 0) < float("inf")  # else the program has nothing to sum
-    q = load_rows(q_ptr + head * q_head, query, q_token, inside, DIM, BLOCK_D)
-    query_codes = None
-    if query_codes_ptr is not None:
-        query_codes = tl.load(query_codes_ptr + at)
-        key_codes_ptr += head * keys
-    dq = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-
-    if gathered_k_ptr is not None:
-        low, high, begin, end = seen_by(
-            gathered_begin_ptr, gathered_end_ptr, query, first, last, alive
+    q = load_rows(q_ptr + head * DIM, query, q_token, inside, DIM, BLOCK_D)
+    behind = 2 * CLASSES * queries.to(tl.int64)  # the rows of bounds
+    seed, query_codes = None, None
+    if seed_ptr is not None:
+        seed = tl.load(seed_ptr)
+        query_codes = token_codes(
+            query_ptr + behind, queries, query, None, seed, tl.program_id(1), QUERY
         )
+    dq = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    k_ptr += head * DIM
+    v_ptr += head * DIM
+    token_ptr = key_ptr + 2 * CLASSES * keys.to(tl.int64)
+    next_hidden_ptr = None if hidden_ptr is None else token_ptr + 2 * keys.to(tl.int64)
+
+    if gathered_ptr is not None:
+        begin_ptr = query_ptr + behind + 3 * queries.to(tl.int64)
+        low, high, begin, end = seen_by(begin_ptr, begin_ptr + queries, query, first, last, alive)
         tiles = tl.cdiv(end - begin, BLOCK_G)
-        codes_ptr = gathered_codes_ptr
-        if query_codes_ptr is not None:
-            codes_ptr += head * gathered
         dq = _add_to_dq(
-            dq, q, dout, lse, delta, low, high, query_codes, gathered_k_ptr + head * DIM,
-            gathered_v_ptr + head * DIM, None, codes_ptr, heads * DIM, heads * DIM, 0, 1,
+            dq, q, dout, lse, delta, low, high, query_codes, k_ptr, v_ptr, gathered_ptr, None,
+            token_ptr, keys, seed, tl.program_id(1), k_token, v_token, 0, 1,
             begin, end, 0, tiles, tiles, 0, scale, threshold, gain, True, DIM, BLOCK_D, BLOCK_G,
             PRECISION,
         )  # fmt: skip
 
-    k_ptr += head * k_head
-    v_ptr += head * v_head
+    begin_ptr = query_ptr + table
     low, high, begin, end, left, right, tiles = own_tiles(
-        begin_ptr + table, end_ptr + table, query, first, last, alive, next_hidden_ptr, keys,
-        residue, dilation, BLOCK_N,
+        begin_ptr, begin_ptr + CLASSES * queries.to(tl.int64), query, first, last, alive,
+        next_hidden_ptr, keys, residue, dilation, tl.program_id(2), tl.num_programs(2), BLOCK_N,
     )  # fmt: skip
     dq = _add_to_dq(
-        dq, q, dout, lse, delta, low, high, query_codes, k_ptr, v_ptr, hidden_ptr, key_codes_ptr,
-        k_token, v_token, residue, dilation, begin, end, 0, tiles - right + left, left,
-        right - left, scale, threshold, gain, True, DIM, BLOCK_D, BLOCK_N, PRECISION,
+        dq, q, dout, lse, delta, low, high, query_codes, k_ptr, v_ptr, None, hidden_ptr,
+        token_ptr, keys, seed, tl.program_id(1), k_token, v_token, residue, dilation, begin, end, 0,
+        tiles - right + left, left, right - left, scale, threshold, gain, True, DIM, BLOCK_D,
+        BLOCK_N, PRECISION,
     )  # fmt: skip
     dq = _add_to_dq(
-        dq, q, dout, lse, delta, low, high, query_codes, k_ptr, v_ptr, None, key_codes_ptr,
-        k_token, v_token, residue, dilation, begin, end, left, right, right, 0, scale, threshold,
-        gain, False, DIM, BLOCK_D, BLOCK_N, PRECISION,
+        dq, q, dout, lse, delta, low, high, query_codes, k_ptr, v_ptr, None, None, token_ptr, keys,
+        seed, tl.program_id(1), k_token, v_token, residue, dilation, begin, end, left, right, right,
+        0, scale, threshold, gain, False, DIM, BLOCK_D, BLOCK_N, PRECISION,
     )  # fmt: skip
     place = tl.program_id(2).to(tl.int64) * queries + query
-    store_rows(dq_ptr + head * DIM, dq * factor, place, heads * DIM, inside, DIM, BLOCK_D)
+    store_rows(dq_ptr + head * DIM, dq * factor, place, dq_token, inside, DIM, BLOCK_D)
 
 
 @triton.jit
 def _add_to_dkv(
-    dk, dv, k, v, low, high, key_codes, q_ptr, dout_ptr, lse_ptr, delta_ptr, query_codes_ptr,
-    q_token, dout_token, residue, dilation, begin, end, start, stop, left, skipped, scale,
-    threshold, gain, MASKED: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    dk, dv, k, v, low, high, key_codes, q_ptr, dout_ptr, lse_ptr, delta_ptr, token_ptr, queries,
+    seed, head, q_token, dout_token, residue, dilation, begin, end, start, stop, left, skipped,
+    scale, threshold, gain, MASKED: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Adds tiles ``start`` to ``stop - 1`` of queries to the gradients of keys and values."""
@@ -254,7 +254,7 @@ def _add_to_dkv(
         keep = None
         left_over = p
         if key_codes is not None:
-            codes = tl.load(query_codes_ptr + query)
+            codes = token_codes(token_ptr, queries, query, None, seed, head, QUERY)
             keep = kept(codes[None, :], key_codes[:, None], threshold)
             left_over = tl.where(keep, p, 0.0)
         dv = dot(cast(left_over, k.dtype), dout, dv, PRECISION)
@@ -264,87 +264,133 @@ def _add_to_dkv(
     return dk, dv
 
 
+@triton.jit
+def _dkv(
+    k_ptr, v_ptr, key, inside, low, high, begin, end, left, right, tiles, key_ptr, keys, q_ptr,
+    dout_ptr, lse_ptr, delta_ptr, query_ptr, queries, seed_ptr, head, q_token, k_token, v_token,
+    dout_token, residue, dilation, factor, scale, threshold, gain, DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Gradients of keys and values at tokens ``key``, [BLOCK_M, BLOCK_D] each."""
+    k = load_rows(k_ptr, key, k_token, inside, DIM, BLOCK_D)
+    v = load_rows(v_ptr, key, v_token, inside, DIM, BLOCK_D)
+    seed, codes = None, None
+    if seed_ptr is not None:
+        seed = tl.load(seed_ptr)
+        codes = token_codes(key_ptr, keys, key, inside, seed, head, KEY)
+    dk = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    dv = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    dk, dv = _add_to_dkv(
+        dk, dv, k, v, low, high, codes, q_ptr, dout_ptr, lse_ptr, delta_ptr, query_ptr, queries,
+        seed, head, q_token, dout_token, residue, dilation, begin, end, 0, tiles - right + left,
+        left, right - left, scale, threshold, gain, True, DIM, BLOCK_D, BLOCK_N, PRECISION,
+    )  # fmt: skip
+    dk, dv = _add_to_dkv(
+        dk, dv, k, v, low, high, codes, q_ptr, dout_ptr, lse_ptr, delta_ptr, query_ptr, queries,
+        seed, head, q_token, dout_token, residue, dilation, begin, end, left, right, right, 0,
+        scale, threshold, gain, False, DIM, BLOCK_D, BLOCK_N, PRECISION,
+    )  # fmt: skip
+    return dk * factor, dv * gain
+
+
 @launched
-@triton.jit(do_not_specialize=["queries", "keys", "threshold"])
+@triton.jit(do_not_specialize=["queries", "keys", "gathered", "extra", "parts", "threshold"])
 def _bwd_dkv(
-    q_ptr,  # [queries, heads, DIM], strides given
-    k_ptr,  # [keys, heads, DIM], strides given
-    v_ptr,  # [keys, heads, DIM], strides given
-    dout_ptr,  # [queries, heads, DIM], strides given
-    dkv_ptr,  # [2, splits, keys, heads, DIM]
+    q_ptr,  # [queries, heads, DIM], stride given
+    k_ptr,  # [keys, heads, DIM], stride given
+    v_ptr,  # [keys, heads, DIM], stride given
+    dout_ptr,  # [queries, heads, DIM], stride given
+    dkv_ptr,  # [2, keys, heads, DIM], strides given
+    sums_ptr,  # [2, parts, gathered, heads, DIM] float32, or None
     lse_ptr,  # [heads, queries], infinite where the output is zero: no gradient
     delta_ptr,  # [heads, queries], sums of dout * out
-    begin_ptr,  # [classes, keys], queries that see a key; this and the next ones as in Pattern
-    end_ptr,  # [classes, keys]
-    hidden_ptr,  # [keys] or None
-    classes_ptr,  # [heads, 2], or None without a dilation
-    query_codes_ptr,  # [heads, queries], or None without dropout
-    key_codes_ptr,  # [heads, keys], or None without dropout
+    query_ptr,  # [.., queries]; this and the next four as of `_forward`
+    key_ptr,
+    hidden_ptr,
+    gathered_ptr,
+    classes_ptr,
+    seed_ptr,  # [] int64, or None without dropout
     queries,
     keys,
+    gathered,
+    extra,  # blocks of gathered keys, whose programs come first
+    parts,  # programs that share each of these
     factor,  # of scores
     scale,  # of scores to base 2
     threshold,  # see kept
     gain,  # 1 / (1 - dropout)
     q_token,
-    q_head,
     k_token,
-    k_head,
     v_token,
-    v_head,
     dout_token,
-    dout_head,
+    to_v,
+    dkv_token,
+    CLASSES: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
-    """One program sums the gradients of BLOCK_M keys and values of one head and residue class."""
+    """One program sums the gradients of BLOCK_M keys and values of one head and residue class, or
+    of BLOCK_G gathered ones from a part of the queries."""
     head, heads = tl.program_id(1).to(tl.int64), tl.num_programs(1).to(tl.int64)
-    residue, dilation, table, first, size = own_block(classes_ptr, keys, head, BLOCK_M)
+    k_ptr += head * DIM
+    v_ptr += head * DIM
+    q_ptr += head * DIM
+    dout_ptr += head * DIM
+    lse_ptr += head * queries
+    delta_ptr += head * queries
+    program = tl.program_id(0)
+    begin_ptr = key_ptr
+    key_ptr += 2 * CLASSES * keys.to(tl.int64)
+    query_ptr += 2 * CLASSES * queries.to(tl.int64)
+    if gathered_ptr is not None:
+        if program < extra * parts:
+            split, first = program % parts, program // parts * BLOCK_G
+            slot, inside, first, last = own_rows(0, 1, first, gathered, BLOCK_G)
+            place = tl.load(gathered_ptr + slot)
+            low, high, begin, end, left, right, tiles = own_tiles(
+                gathered_ptr + gathered, gathered_ptr + 2 * gathered, slot, first, last, True, None,
+                queries, 0, 1, split, parts, BLOCK_N,
+            )  # fmt: skip
+            dk, dv = _dkv(
+                k_ptr, v_ptr, place, inside & (place < keys), low, high, begin, end, left, right,
+                tiles, key_ptr, keys, q_ptr, dout_ptr, lse_ptr, delta_ptr, query_ptr, queries,
+                seed_ptr, tl.program_id(1), q_token, k_token, v_token, dout_token, 0, 1, factor,
+                scale, threshold, gain, DIM, BLOCK_D, BLOCK_G, BLOCK_N, PRECISION,
+            )  # fmt: skip
+            sums_ptr += head * DIM
+            at = split.to(tl.int64) * gathered + slot
+            store_rows(sums_ptr, dk, at, heads * DIM, inside, DIM, BLOCK_D)
+            at += parts.to(tl.int64) * gathered
+            store_rows(sums_ptr, dv, at, heads * DIM, inside, DIM, BLOCK_D)
+            return
+        program -= extra * parts
+
+    residue, dilation, table, first, size = own_block(classes_ptr, program, keys, head, BLOCK_M)
     if first >= size:
         return
     key, inside, first, last = own_rows(residue, dilation, first, size, BLOCK_M)
-    k = load_rows(k_ptr + head * k_head, key, k_token, inside, DIM, BLOCK_D)
-    v = load_rows(v_ptr + head * v_head, key, v_token, inside, DIM, BLOCK_D)
-    key_codes = None
-    if key_codes_ptr is not None:
-        key_codes = tl.load(key_codes_ptr + head * keys + key)
-        query_codes_ptr += head * queries
     alive = True
     if hidden_ptr is not None:
         hidden = tl.load(hidden_ptr + key)
         alive = tl.min(hidden.to(tl.int32), 0) == 0  # else the program has nothing to sum
-    q_ptr += head * q_head
-    dout_ptr += head * dout_head
-    lse_ptr += head * queries
-    delta_ptr += head * queries
-    dk = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    dv = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-
+    begin_ptr += table
     low, high, begin, end, left, right, tiles = own_tiles(
-        begin_ptr + table, end_ptr + table, key, first, last, alive, None, queries,
-        residue, dilation, BLOCK_N,
+        begin_ptr, begin_ptr + CLASSES * keys.to(tl.int64), key, first, last, alive, None, queries,
+        residue, dilation, 0, 1, BLOCK_N,
     )  # fmt: skip
-    dk, dv = _add_to_dkv(
-        dk, dv, k, v, low, high, key_codes, q_ptr, dout_ptr, lse_ptr, delta_ptr, query_codes_ptr,
-        q_token, dout_token, residue, dilation, begin, end, 0, tiles - right + left, left,
-        right - left, scale, threshold, gain, True, DIM, BLOCK_D, BLOCK_N, PRECISION,
+    dk, dv = _dkv(
+        k_ptr, v_ptr, key, inside, low, high, begin, end, left, right, tiles, key_ptr, keys, q_ptr,
+        dout_ptr, lse_ptr, delta_ptr, query_ptr, queries, seed_ptr, tl.program_id(1), q_token,
+        k_token, v_token, dout_token, residue, dilation, factor, scale, threshold, gain, DIM,
+        BLOCK_D, BLOCK_M, BLOCK_N, PRECISION,
     )  # fmt: skip
-    dk, dv = _add_to_dkv(
-        dk, dv, k, v, low, high, key_codes, q_ptr, dout_ptr, lse_ptr, delta_ptr, query_codes_ptr,
-        q_token, dout_token, residue, dilation, begin, end, left, right, right, 0, scale,
-        threshold, gain, False, DIM, BLOCK_D, BLOCK_N, PRECISION,
-    )  # fmt: skip
-
-    dk *= factor
-    dv *= gain
     if hidden_ptr is not None:  # padding; global tokens get theirs where they are gathered
         dk = tl.where((hidden == 0)[:, None], dk, 0.0)
         dv = tl.where((hidden == 0)[:, None], dv, 0.0)
-    splits = tl.num_programs(2).to(tl.int64)
-    place = tl.program_id(2) * keys.to(tl.int64) + key
     dkv_ptr += head * DIM
-    store_rows(dkv_ptr, dk, place, heads * DIM, inside, DIM, BLOCK_D)
-    store_rows(dkv_ptr, dv, place + splits * keys, heads * DIM, inside, DIM, BLOCK_D)
+    store_rows(dkv_ptr, dk, key, dkv_token, inside, DIM, BLOCK_D)
+    store_rows(dkv_ptr + to_v.to(tl.int64), dv, key, dkv_token, inside, DIM, BLOCK_D)

@@ -5,19 +5,19 @@ import triton.language as tl
 
 
 @triton.jit
-def own_block(classes_ptr, count, head, BLOCK: tl.constexpr):
-    """(residue, dilation, table, first, size): this program has rows from ``first`` on of the
+def own_block(classes_ptr, program, count, head, BLOCK: tl.constexpr):
+    """(residue, dilation, table, first, size): a program has rows from ``first`` on of the
     ``size`` that its residue class has, none where first >= size. ``table`` is where the intervals
     of its dilation begin."""
     if classes_ptr is None:
         residue, dilation, table = 0, 1, 0
-        size, first = count, tl.program_id(0) * BLOCK
+        size, first = count, program * BLOCK
     else:
         dilation = tl.load(classes_ptr + head * 2)
         table = tl.load(classes_ptr + head * 2 + 1).to(tl.int64) * count
         programs = tl.cdiv(tl.cdiv(count, dilation), BLOCK)
-        residue = tl.program_id(0) // programs
-        first = (tl.program_id(0) % programs) * BLOCK
+        residue = program // programs
+        first = (program % programs) * BLOCK
         size = tl.where(residue < dilation, tl.cdiv(count - residue, dilation), 0)
     return residue, dilation, table, first, size
 
@@ -43,25 +43,19 @@ def seen_by(begin_ptr, end_ptr, place, first, last, alive):
 @triton.jit
 def own_tiles(
     begin_ptr, end_ptr, place, first, last, alive, next_hidden_ptr, count, residue, dilation,
-    BLOCK: tl.constexpr,
+    split, splits, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """(low, high, begin, end, left, right, tiles): what `seen_by` says, begin to end - 1 being this
-    program's part of it, whose tiles are those of `inner_tiles`."""
+    """(low, high, begin, end, left, right, tiles): what `seen_by` says, begin to end - 1 being part
+    ``split`` of it, whose tiles are those of `inner_tiles`."""
     low, high, begin, end = seen_by(begin_ptr, end_ptr, place, first, last, alive)
-    begin, end = own_split(begin, end, BLOCK)
+    size = tl.cdiv(tl.cdiv(end - begin, splits), BLOCK) * BLOCK
+    begin = tl.minimum(begin + split * size, end)
+    end = tl.minimum(begin + size, end)
     left, right, tiles = inner_tiles(
         begin, tl.load(begin_ptr + last), tl.load(end_ptr + first), end, next_hidden_ptr, count,
         residue, dilation, BLOCK,
     )  # fmt: skip
     return low, high, begin, end, left, right, tiles
-
-
-@triton.jit
-def own_split(begin, end, BLOCK: tl.constexpr):
-    """The part of an interval that is this program's, of those that share it."""
-    size = tl.cdiv(tl.cdiv(end - begin, tl.num_programs(2)), BLOCK) * BLOCK
-    begin = tl.minimum(begin + tl.program_id(2) * size, end)
-    return begin, tl.minimum(begin + size, end)
 
 
 @triton.jit
@@ -74,8 +68,8 @@ def inner_tiles(
     tiles = tl.cdiv(end - begin, BLOCK)
     left = tl.minimum(tl.cdiv(tl.maximum(inner_begin - begin, 0), BLOCK), tiles)
     if next_hidden_ptr is not None:
-        place = tl.minimum(residue + (begin + left * BLOCK) * dilation, count)
-        hidden = tl.load(next_hidden_ptr + place)
+        place = residue + (begin + left * BLOCK) * dilation
+        hidden = tl.load(next_hidden_ptr + place, mask=place < count, other=count)
         inner_end = tl.minimum(inner_end, tl.cdiv(hidden - residue, dilation))
     right = (tl.minimum(inner_end, end) - begin) // BLOCK
     return left, tl.maximum(right, left), tiles

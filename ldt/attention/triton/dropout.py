@@ -4,37 +4,37 @@ import torch
 import triton
 import triton.language as tl
 
-from ldt.attention.triton.devices import OPTIONS
-from ldt.attention.triton.launch import launched
-
+QUERY, KEY = tl.constexpr(1), tl.constexpr(2)
 _M1, _M2 = tl.constexpr(0x7FEB352D), tl.constexpr(-0x7B935975)  # as in ldt.attention.dropout
 
 
-def token_codes(layout, heads, seed):
-    """Hashes of every token as a query and as a key, from which `kept` decides.
-
-    Args:
-        layout: of the packed tokens.
-        heads: number of heads.
-        seed: int, or int64 tensor []; one on the device of the layout is not read by the host.
-
-    Returns:
-        Two [heads, total] int32, of the queries and of the keys.
-    """
-    place = layout.document_of
-    if not isinstance(seed, torch.Tensor) or seed.device != place.device:
-        # Filled and not copied: a copy from the host would wait for the device.
-        seed = torch.full((), int(seed) % 2**32, dtype=torch.int64, device=place.device)
-    codes = torch.empty(2, heads, len(place), dtype=torch.int32, device=place.device)
-    grid = triton.cdiv(len(place), 1024), heads, 2
-    given = codes, place, layout.cu_seqlens, seed, len(place), heads
-    _codes[grid](*given, BLOCK=1024, **OPTIONS)
-    return codes.unbind(0)
+def on_device(seed, device):
+    """A seed, an int or int64 tensor [], where kernels read it; one on the device already is not
+    read by the host."""
+    if isinstance(seed, torch.Tensor) and seed.device == device:
+        return seed
+    # Filled and not copied: a copy from the host would wait for the device.
+    return torch.full((), int(seed) % 2**32, dtype=torch.int64, device=device)
 
 
 def least(dropout):
     """The smallest hash that is kept, see `kept`."""
     return int(dropout * 2**32) - 2**31
+
+
+@triton.jit
+def token_codes(table_ptr, count, token, inside, seed, head, ROLE: tl.constexpr):
+    """Hashes of tokens as `QUERY` or as `KEY` of a head, from which `kept` decides.
+
+    Args:
+        table_ptr: [2, count] int32, documents and places.
+        token: columns of the table, in any shape; those not ``inside`` get any hash. None: all are.
+        seed: int64.
+        head: a number, or of a shape like that of ``token``.
+    """
+    document = tl.load(table_ptr + token, mask=inside)
+    place = tl.load(table_ptr + count + token, mask=inside)
+    return _mix(_mix(_mix(_mix(seed.to(tl.int32) + ROLE) + document) + head) + place)
 
 
 @triton.jit
@@ -53,28 +53,3 @@ def _mix(x):
     x = x ^ ((x >> 15) & 0x1FFFF)
     x = x * _M2
     return x ^ ((x >> 16) & 0xFFFF)
-
-
-@launched
-@triton.jit(do_not_specialize=["total"])
-def _codes(
-    codes_ptr,  # [2, heads, total] int32
-    document_ptr,  # [total] int64
-    border_ptr,  # [documents + 1] int64
-    seed_ptr,  # [] int64
-    total,
-    heads,
-    BLOCK: tl.constexpr,
-):
-    """One program hashes BLOCK tokens of one head, as queries or as keys."""
-    token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    head = tl.program_id(1)
-    role = tl.program_id(2)
-    inside = token < total
-    document = tl.load(document_ptr + token, mask=inside, other=0)
-    place = token - tl.load(border_ptr + document, mask=inside, other=0).to(tl.int32)
-    seed = tl.full((BLOCK,), 0, tl.int32) + tl.load(seed_ptr).to(tl.int32)
-    code = _mix(_mix(seed + 1 + role) + document.to(tl.int32))
-    code = _mix(_mix(code + head) + place)
-    row = (role * heads + head).to(tl.int64) * total
-    tl.store(codes_ptr + row + token, code, mask=inside)

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from ldt.attention.triton.blocks import own_block, own_rows, own_tiles, place_tile, seen_by
 from ldt.attention.triton.devices import precision
-from ldt.attention.triton.dropout import kept, least
+from ldt.attention.triton.dropout import KEY, QUERY, kept, least, token_codes
 from ldt.attention.triton.launch import launched
 from ldt.attention.triton.splits import FEW, combine, splits
 from ldt.attention.triton.tiles import cast, dot, load_rows, padded, rows, store_rows
@@ -19,7 +19,7 @@ from ldt.attention.triton.tiles import cast, dot, load_rows, padded, rows, store
 LOG2E = math.log2(math.e)
 
 
-def forward(q, k, v, pattern, dropout=0.0, query_codes=None, key_codes=None):
+def forward(q, k, v, pattern, dropout=0.0, seed=None):
     """Output and log-sum-exp.
 
     Args:
@@ -27,8 +27,7 @@ def forward(q, k, v, pattern, dropout=0.0, query_codes=None, key_codes=None):
         k, v: [keys, heads, dim].
         pattern: which keys each query sees.
         dropout: probability that dropout takes a probability.
-        query_codes, key_codes: [heads, queries] and [heads, keys] int32 of `token_codes`; None
-            without dropout.
+        seed: of dropout, int64 [] on the device; None without.
 
     Returns:
         [queries, heads, dim], float32 where programs share intervals; and [heads, queries] float32:
@@ -44,11 +43,9 @@ def forward(q, k, v, pattern, dropout=0.0, query_codes=None, key_codes=None):
     out = q.new_empty(parts, count, heads, dim, dtype=dtype)
     lse = q.new_empty(parts, heads, count, dtype=torch.float32)
     _forward[blocks, heads, parts](
-        q, k, v, out, lse, pattern.keys.begin, pattern.keys.end, pattern.masked, pattern.hidden,
-        pattern.next_hidden, pattern.classes(), *gathered(pattern, k, v, key_codes),
-        query_codes, key_codes, count, len(k), dim**-0.5 * LOG2E, least(dropout), 1 / (1 - dropout),
-        *q.stride()[:2], *k.stride()[:2], *v.stride()[:2],
-        **sizes(pattern, q, tile), **tile.launch,
+        q, k, v, out, lse, *tables(pattern), seed, count, len(k), dim**-0.5 * LOG2E, least(dropout),
+        1 / (1 - dropout), q.stride(0), k.stride(0), v.stride(0),
+        MASKED=pattern.masked, **sizes(pattern, q, tile), **tile.launch,
     )  # fmt: skip
     if parts == 1:
         return out[0], lse[0]
@@ -56,37 +53,40 @@ def forward(q, k, v, pattern, dropout=0.0, query_codes=None, key_codes=None):
     return found[0], combine(out[None], found, lse)
 
 
-def gathered(pattern, k, v, key_codes):
-    """What kernels read of the gathered keys: keys, values, codes, their number, and the begin and
-    end of those that each query sees; Nones without any."""
-    found = pattern.gathered
-    if found is None:
-        return None, None, None, 0, None, None
-    codes = None if key_codes is None else found.of_tokens(key_codes, 1)
-    keys = found.of_tokens(k), found.of_tokens(v), codes, len(found.place)
-    return *keys, found.keys.begin, found.keys.end
+def tables(pattern):
+    """What kernels read of a pattern: queries, keys, hidden and gathered keys, classes of heads."""
+    gathered = None if pattern.gathered is None else pattern.gathered.table
+    return pattern.queries, pattern.keys, pattern.hidden, gathered, pattern.classes()
 
 
 def sizes(pattern, q, tile):
-    """The constants of a kernel that meets keys."""
-    few = pattern.gathered is None or pattern.gathered.few
-    block = FEW if few else tile.columns  # of gathered keys at a time
-    dim = q.shape[2]
-    return {"DIM": dim, "BLOCK_D": padded(dim), "BLOCK_G": block, "PRECISION": precision(q)}
+    """The constants of a kernel that attends by a pattern, but for those of its launch."""
+    dim, gathered = q.shape[2], pattern.gathered
+    return {
+        "CLASSES": len(set(pattern.dilations)),
+        "DIM": dim,
+        "BLOCK_D": padded(dim),
+        "BLOCK_G": FEW if gathered is None or gathered.few else tile.columns,  # keys at a time
+        "PRECISION": precision(q),
+    }
 
 
 @triton.jit
 def _attend(
-    m_i, l_i, acc, q, low, high, query_codes, k_ptr, v_ptr, hidden_ptr, key_codes_ptr,
-    k_token, v_token, residue, dilation, begin, end, start, stop, left, skipped, scale, threshold,
-    MASKED: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr,
-    PRECISION: tl.constexpr,
+    m_i, l_i, acc, q, low, high, query_codes, k_ptr, v_ptr, place_ptr, hidden_ptr, token_ptr,
+    keys, seed, head, k_token, v_token, residue, dilation, begin, end, start, stop, left, skipped,
+    scale, threshold, MASKED: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Adds tiles ``start`` to ``stop - 1`` of keys to the largest score, sum and output of rows."""
-    for i in tl.range(start, stop):
+    STAGES: tl.constexpr = None if place_ptr is None else 1
+    for i in tl.range(start, stop, num_stages=STAGES):
         column = place_tile(i, left, skipped, begin, BLOCK_N)
-        key = residue + column * dilation
         there = column < end if MASKED else None
+        if place_ptr is None:
+            key = residue + column * dilation
+        else:
+            key = tl.load(place_ptr + column, mask=there, other=0)
         k = load_rows(k_ptr, key, k_token, there, DIM, BLOCK_D)
         v = load_rows(v_ptr, key, v_token, there, DIM, BLOCK_D)
         scores = dot(q, tl.trans(k), None, PRECISION)
@@ -101,7 +101,7 @@ def _attend(
         alpha = tl.exp2(m_i - new)
         l_i = l_i * alpha + tl.sum(p, 1)
         if query_codes is not None:
-            codes = tl.load(key_codes_ptr + key, mask=there)
+            codes = token_codes(token_ptr, keys, key, there, seed, head, KEY)
             p = tl.where(kept(query_codes[:, None], codes[None, :], threshold), p, 0.0)
         acc = dot(cast(p, q.dtype), v, acc * alpha[:, None], PRECISION)
         m_i = new
@@ -109,97 +109,93 @@ def _attend(
 
 
 @launched
-@triton.jit(do_not_specialize=["queries", "keys", "gathered", "threshold"])
+@triton.jit(do_not_specialize=["queries", "keys", "threshold"])
 def _forward(
-    q_ptr,  # [queries, heads, DIM], strides given
-    k_ptr,  # [keys, heads, DIM], strides given
-    v_ptr,  # [keys, heads, DIM], strides given
+    q_ptr,  # [queries, heads, DIM], stride given
+    k_ptr,  # [keys, heads, DIM], stride given
+    v_ptr,  # [keys, heads, DIM], stride given
     out_ptr,  # [splits, queries, heads, DIM]
     lse_ptr,  # [splits, heads, queries] float32
-    begin_ptr,  # [classes, queries]; this and the next ones as in Pattern
-    end_ptr,  # [classes, queries]
-    masked_ptr,  # [queries] or None
-    hidden_ptr,  # [keys] or None
-    next_hidden_ptr,  # [keys + 1] or None
+    query_ptr,  # [.., queries]; this and the next three as in Pattern
+    key_ptr,  # [.., keys]
+    hidden_ptr,  # [keys], or None
+    gathered_ptr,  # [3, gathered], or None
     classes_ptr,  # [heads, 2], or None without a dilation
-    gathered_k_ptr,  # [gathered, heads, DIM], or None
-    gathered_v_ptr,  # [gathered, heads, DIM]
-    gathered_codes_ptr,  # [heads, gathered], or None without dropout
-    gathered,
-    gathered_begin_ptr,  # [queries]
-    gathered_end_ptr,  # [queries]
-    query_codes_ptr,  # [heads, queries], or None without dropout
-    key_codes_ptr,  # [heads, keys], or None without dropout
+    seed_ptr,  # [] int64, or None without dropout
     queries,
     keys,
     scale,  # of scores to base 2
     threshold,  # see kept
     gain,  # 1 / (1 - dropout)
     q_token,
-    q_head,
     k_token,
-    k_head,
     v_token,
-    v_head,
+    MASKED: tl.constexpr,
+    CLASSES: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_G: tl.constexpr,
+    PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
     """One program attends for BLOCK_M queries of one head and residue class."""
     head, heads = tl.program_id(1).to(tl.int64), tl.num_programs(1).to(tl.int64)
-    residue, dilation, table, first, size = own_block(classes_ptr, queries, head, BLOCK_M)
+    residue, dilation, table, first, size = own_block(
+        classes_ptr, tl.program_id(0), queries, head, BLOCK_M
+    )
     if first >= size:
         return
     query, inside, first, last = own_rows(residue, dilation, first, size, BLOCK_M)
-    q = load_rows(q_ptr + head * q_head, query, q_token, inside, DIM, BLOCK_D)
-    query_codes = None
-    if query_codes_ptr is not None:
-        query_codes = tl.load(query_codes_ptr + head * queries + query)
-        key_codes_ptr += head * keys
+    q = load_rows(q_ptr + head * DIM, query, q_token, inside, DIM, BLOCK_D)
+    behind = 2 * CLASSES * queries.to(tl.int64)  # the rows of bounds
+    seed, query_codes = None, None
+    if seed_ptr is not None:
+        seed = tl.load(seed_ptr)
+        query_codes = token_codes(
+            query_ptr + behind, queries, query, None, seed, tl.program_id(1), QUERY
+        )
     alive = True
-    if masked_ptr is not None:  # where all are, the program has nothing to sum
-        alive = tl.min(tl.load(masked_ptr + query).to(tl.int32), 0) == 0
+    masked_ptr = query_ptr + behind + 2 * queries.to(tl.int64)
+    if MASKED:  # where all are, the program has nothing to sum
+        alive = tl.min(tl.load(masked_ptr + query), 0) == 0
     m_i = tl.full((BLOCK_M,), -1e30, tl.float32)  # finite: a row may meet hidden keys alone
     l_i = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    k_ptr += head * DIM
+    v_ptr += head * DIM
+    token_ptr = key_ptr + 2 * CLASSES * keys.to(tl.int64)
+    next_hidden_ptr = None if hidden_ptr is None else token_ptr + 2 * keys.to(tl.int64)
 
-    if gathered_k_ptr is not None:
-        low, high, begin, end = seen_by(
-            gathered_begin_ptr, gathered_end_ptr, query, first, last, alive
-        )
+    if gathered_ptr is not None:
+        begin_ptr = masked_ptr + queries
+        low, high, begin, end = seen_by(begin_ptr, begin_ptr + queries, query, first, last, alive)
         tiles = tl.cdiv(end - begin, BLOCK_G)
-        codes_ptr = gathered_codes_ptr
-        if query_codes_ptr is not None:
-            codes_ptr += head * gathered
         m_i, l_i, acc = _attend(
-            m_i, l_i, acc, q, low, high, query_codes, gathered_k_ptr + head * DIM,
-            gathered_v_ptr + head * DIM, None, codes_ptr, heads * DIM, heads * DIM, 0, 1,
-            begin, end, 0, tiles, tiles, 0, scale, threshold, True, DIM, BLOCK_D, BLOCK_G,
-            PRECISION,
+            m_i, l_i, acc, q, low, high, query_codes, k_ptr, v_ptr, gathered_ptr, None, token_ptr,
+            keys, seed, tl.program_id(1), k_token, v_token, 0, 1, begin, end, 0, tiles, tiles, 0,
+            scale, threshold, True, DIM, BLOCK_D, BLOCK_G, PRECISION,
         )  # fmt: skip
 
-    k_ptr += head * k_head
-    v_ptr += head * v_head
+    begin_ptr = query_ptr + table
     low, high, begin, end, left, right, tiles = own_tiles(
-        begin_ptr + table, end_ptr + table, query, first, last, alive, next_hidden_ptr, keys,
-        residue, dilation, BLOCK_N,
+        begin_ptr, begin_ptr + CLASSES * queries.to(tl.int64), query, first, last, alive,
+        next_hidden_ptr, keys, residue, dilation, tl.program_id(2), tl.num_programs(2), BLOCK_N,
     )  # fmt: skip
     m_i, l_i, acc = _attend(
-        m_i, l_i, acc, q, low, high, query_codes, k_ptr, v_ptr, hidden_ptr, key_codes_ptr,
-        k_token, v_token, residue, dilation, begin, end, 0, tiles - right + left, left,
-        right - left, scale, threshold, True, DIM, BLOCK_D, BLOCK_N, PRECISION,
+        m_i, l_i, acc, q, low, high, query_codes, k_ptr, v_ptr, None, hidden_ptr, token_ptr,
+        keys, seed, tl.program_id(1), k_token, v_token, residue, dilation, begin, end, 0,
+        tiles - right + left, left, right - left, scale, threshold, True, DIM, BLOCK_D, BLOCK_N,
+        PRECISION,
     )  # fmt: skip
     m_i, l_i, acc = _attend(
-        m_i, l_i, acc, q, low, high, query_codes, k_ptr, v_ptr, None, key_codes_ptr,
-        k_token, v_token, residue, dilation, begin, end, left, right, right, 0, scale, threshold,
-        False, DIM, BLOCK_D, BLOCK_N, PRECISION,
+        m_i, l_i, acc, q, low, high, query_codes, k_ptr, v_ptr, None, None, token_ptr, keys, seed,
+        tl.program_id(1), k_token, v_token, residue, dilation, begin, end, left, right, right, 0,
+        scale, threshold, False, DIM, BLOCK_D, BLOCK_N, PRECISION,
     )  # fmt: skip
 
     full = l_i > 0
-    if masked_ptr is not None:
+    if MASKED:
         full = full & (tl.load(masked_ptr + query) == 0)
     l_i = tl.where(full, l_i, 1.0)
     acc = tl.where(full[:, None], acc * (gain / l_i)[:, None], 0.0)

@@ -3,8 +3,8 @@
 Sliding windows, pooled cells and rows of global tokens are one thing to the kernels (`forward`,
 `backward`): every query sees an interval of keys, and every key is seen by an interval of queries.
 Both stand in tables of int32, made once for a batch. Some keys in an interval may be hidden: those
-at padding, and global tokens, which all queries of their document see besides. Their keys are
-gathered into one block, of which a query sees an interval again.
+at padding, and global tokens, which all queries of their document see besides. These are gathered
+keys: a query sees an interval of them again, and kernels read them where they lie.
 
     operator             queries         keys                                gathered keys
     sliding windows      tokens          tokens at most window / 2 away      global tokens
@@ -13,7 +13,7 @@ gathered into one block, of which a query sees an interval again.
 
 Where windows have a dilation, a program takes tokens of one residue class: with a dilation of d,
 row m of class r is token ``r + m * d``, intervals count rows of the class, and all else is as
-without one. Heads of one dilation share a table.
+without one. Heads of one dilation share intervals.
 
 A program owns a block of queries (of keys in the backward pass of keys) of one head and meets what
 they see a tile at a time. Bounds never fall from a row to the next, so those of the first and the
@@ -33,33 +33,16 @@ from ldt.attention.triton.splits import FEW
 
 
 @dataclass(frozen=True, slots=True)
-class Intervals:
-    """What each row sees: begin to end - 1. [classes, rows] int32 each; neither falls in a class
-    of a table, a dilation and a residue."""
-
-    begin: torch.Tensor
-    end: torch.Tensor
-
-    @classmethod
-    def of(cls, begin, end):
-        """The intervals of tensors [rows] of any integers, in one class."""
-        return cls(begin.to(torch.int32)[None], end.to(torch.int32)[None])
-
-
-@dataclass(frozen=True, slots=True)
 class Gathered:
     """Keys that are gathered: those of the global tokens.
 
     Args:
-        place: [gathered] int64, their tokens; the number of tokens, or more, where there is none.
-        keys: the gathered keys that each query sees.
-        queries: the queries that see each of them.
+        table: [3, gathered] int32: their tokens, the number of tokens where there is none; the
+            begin and the end of the queries that see each of them.
         few: whether a document has `FEW` of them at most, on average.
     """
 
-    place: torch.Tensor
-    keys: Intervals
-    queries: Intervals
+    table: torch.Tensor
     few: bool
 
     @classmethod
@@ -69,57 +52,49 @@ class Gathered:
 
     @classmethod
     def _make(cls, layout):
-        document, borders = layout.document_of, layout.cu_globals
-        keys = Intervals.of(borders[document], borders[document + 1])
         place, borders = layout.global_index, layout.cu_seqlens
         # Of places beyond the last global token: the number of documents.
         slot = torch.arange(len(place), device=place.device)
         document = torch.searchsorted(layout.cu_globals, slot, right=True) - 1
         last = len(borders) - 1
-        queries = Intervals.of(borders[document], borders[(document + 1).clamp(max=last)])
-        return cls(place, keys, queries, len(place) <= FEW * last)
-
-    def of_tokens(self, x, dim=0):
-        """The gathered ones of ``x``, which has a row a token; any row where there is no token."""
-        return x.index_select(dim, self.place.clamp(max=x.shape[dim] - 1))
+        begin, end = borders[document], borders[(document + 1).clamp(max=last)]
+        table = torch.stack([place.clamp(max=layout.total_tokens), begin, end])
+        return cls(table.to(torch.int32), len(place) <= FEW * last)
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The tables of one call, on its device.
+    """The tables of one call, on its device, [rows, queries] and [rows, keys] int32.
 
     Args:
-        keys: that each query sees.
-        queries: that see each key.
-        masked: [queries] uint8, 1 where a query gets zeros; None: nowhere.
+        queries: the begin of the keys that each query sees, for each class of heads, that is for
+            each dilation; in as many rows their end; document and place of the token whose dropout
+            it has; if ``masked``, 1 where a query gets zeros; with gathered keys, the begin and the
+            end of those that it sees.
+        keys: the same of the queries that see each key, document and place; if some are hidden,
+            the first such key at or after each one, else their number. Bounds never fall in a row.
         hidden: [keys] uint8, 1 at keys in an interval that nobody sees there; None: there are none.
-        next_hidden: [keys + 1] int32, the first such key at or after one; the number of keys where
-            none is. None with ``hidden``.
+        masked: whether some queries are.
         gathered: keys that are seen besides; None: there are none.
         dilations: one a head.
         longest: keys that a query may see, if they are so many that programs share them; else 0.
         few: whether a document has `FEW` queries at most, on average.
-        query_places, key_places: [queries] and [keys] int64, the tokens whose dropout they have;
-            None: each its own.
     """
 
-    keys: Intervals
-    queries: Intervals
-    masked: torch.Tensor | None = None
+    queries: torch.Tensor
+    keys: torch.Tensor
     hidden: torch.Tensor | None = None
-    next_hidden: torch.Tensor | None = None
+    masked: bool = False
     gathered: Gathered | None = None
     dilations: tuple[int, ...] = (1,)
     longest: int = 0
     few: bool = False
-    query_places: torch.Tensor | None = None
-    key_places: torch.Tensor | None = None
 
     def classes(self):
-        """[heads, 2] int32, dilation and row in a table of each head; None without a dilation."""
+        """[heads, 2] int32, dilation and class of each head; None without a dilation."""
         if set(self.dilations) == {1}:
             return None
-        return _classes(self.dilations, self.keys.begin.device)
+        return _classes(self.dilations, self.keys.device)
 
     def programs(self, count, rows):
         """Number of programs of ``rows`` rows that the head with most of them needs."""
@@ -153,16 +128,22 @@ def windows(layout, window, dilations, causal=False):
 
     def make():
         back, ahead = window // 2, 0 if causal else window // 2
-        masked, hidden = layout.masked_queries, (None, None)
-        if masked is not None:
-            masked = masked.view(torch.uint8)
-            hidden = layout.cached("hidden", lambda: (masked, _next(masked)))
+        hidden = layout.masked_queries
+        masked, following, of_gathered, gathered = [], [], [], None
+        if hidden is not None:
+            masked = [hidden]
+            following = [layout.cached("next masked", lambda: _next(hidden))]
+        if len(layout.global_index):
+            gathered = Gathered.of(layout)
+            document, borders = layout.document_of, layout.cu_globals
+            of_gathered = [borders[document], borders[document + 1]]
+        of_tokens = places(layout)
         return Pattern(
-            _windows(layout, dilations, back, ahead),
-            _windows(layout, dilations, ahead, back),
-            masked,
-            *hidden,
-            Gathered.of(layout) if len(layout.global_index) else None,
+            _table(*_windows(layout, dilations, back, ahead), *of_tokens, *masked, *of_gathered),
+            _table(*_windows(layout, dilations, ahead, back), *of_tokens, *following),
+            None if hidden is None else hidden.view(torch.uint8),
+            hidden is not None,
+            gathered,
             dilations,
         )
 
@@ -170,21 +151,32 @@ def windows(layout, window, dilations, causal=False):
 
 
 def _windows(layout, dilations, back, ahead):
-    """`Intervals` of windows of ``back`` rows before each and ``ahead`` rows after it."""
+    """Bounds of windows of ``back`` rows before each and ``ahead`` rows after it."""
+    document = layout.document_of
+    start, stop = layout.cu_seqlens[document], layout.cu_seqlens[document + 1]
+    token = torch.arange(layout.total_tokens, device=start.device)
+    begin, end = [], []
+    for d in sorted(set(dilations)):
+        row, residue = token // d, token % d
+        first, last = ((border - residue + d - 1) // d for border in (start, stop))
+        begin.append(first.maximum(row - back))
+        end.append(last.minimum(row + ahead + 1))
+    return *begin, *end
+
+
+def places(layout):
+    """[2, total] int32, the document of each token and its place there."""
 
     def make():
         document = layout.document_of
-        start, stop = layout.cu_seqlens[document], layout.cu_seqlens[document + 1]
-        token = torch.arange(layout.total_tokens, device=start.device)
-        begin, end = [], []
-        for d in sorted(set(dilations)):
-            row, residue = token // d, token % d
-            first, last = ((border - residue + d - 1) // d for border in (start, stop))
-            begin.append(first.maximum(row - back))
-            end.append(last.minimum(row + ahead + 1))
-        return Intervals(*(torch.stack(x).to(torch.int32) for x in (begin, end)))
+        token = torch.arange(layout.total_tokens, device=document.device)
+        return _table(document, token - layout.cu_seqlens[document])
 
-    return layout.cached(("windows", dilations, back, ahead), make)
+    return layout.cached("places", make)
+
+
+def _table(*rows):
+    return torch.stack([row.to(torch.int32) for row in rows])
 
 
 def of_cells(cells, window):
@@ -206,16 +198,15 @@ def of_cells(cells, window):
         first, last = (
             place.maximum(start).minimum(stop).where(~between, stop) for place in (first, last)
         )
-        masked, hidden = layout.masked_queries, None
-        if layout.key_padding_mask is not None:
-            hidden = (~cells.valid).view(torch.uint8)
+        masked = [] if layout.masked_queries is None else [layout.masked_queries]
+        hidden = None if layout.key_padding_mask is None else ~cells.valid
+        following = [] if hidden is None else [_next(hidden)]
+        token = cells.tokens(0)[0]  # the first one of a cell
         return Pattern(
-            Intervals.of(*cells.reach(window)),
-            Intervals.of(first, last),
-            None if masked is None else masked.view(torch.uint8),
-            hidden,
-            None if hidden is None else _next(hidden),
-            key_places=cells.tokens(0)[0],  # the first token of a cell
+            _table(*cells.reach(window), *places(layout), *masked),
+            _table(first, last, *places(layout)[:, token], *following),
+            None if hidden is None else hidden.view(torch.uint8),
+            bool(masked),
         )
 
     key = "cells", cells.size, cells.stride, window
@@ -226,25 +217,23 @@ def of_globals(layout):
     """The `Pattern` of the global tokens of a layout, which see all of their document."""
 
     def make():
-        found, hidden = Gathered.of(layout), None
-        if layout.key_padding_mask is not None:
-            hidden = (~layout.key_padding_mask).view(torch.uint8)
+        gathered, document, borders = Gathered.of(layout), layout.document_of, layout.cu_globals
+        token = layout.global_index.clamp(max=layout.total_tokens - 1)
+        hidden = None if layout.key_padding_mask is None else ~layout.key_padding_mask
+        following = [] if hidden is None else [_next(hidden)]
+        of_tokens = borders[document], borders[document + 1], *places(layout), *following
         return Pattern(
-            found.queries,
-            found.keys,
-            None,
-            hidden,
-            None if hidden is None else _next(hidden),
+            _table(*gathered.table[1:], *places(layout)[:, token]),
+            _table(*of_tokens),
+            None if hidden is None else hidden.view(torch.uint8),
             longest=layout.total_tokens,
-            few=found.few,
-            query_places=found.place.clamp(max=layout.total_tokens - 1),
+            few=gathered.few,
         )
 
     return layout.cached("globals", make)
 
 
 def _next(hidden):
-    """[n + 1] int32, the first hidden place at or after each, n where there is none."""
-    place = torch.arange(len(hidden) + 1, dtype=torch.int32, device=hidden.device)
-    place[:-1].masked_fill_(hidden == 0, len(hidden))
-    return place.flip(0).cummin(0).values.flip(0)
+    """[n] int32, the first True place at or after each of a mask, n where there is none."""
+    place = torch.arange(len(hidden), dtype=torch.int32, device=hidden.device)
+    return place.masked_fill(~hidden, len(hidden)).flip(0).cummin(0).values.flip(0)

@@ -12,7 +12,8 @@ import triton
 from ldt.attention.derivatives import first_order
 from ldt.attention.triton.attention import projected_global_attention
 from ldt.attention.triton.devices import OPTIONS, find, limits, tile
-from ldt.attention.triton.dropout import least, token_codes
+from ldt.attention.triton import pattern
+from ldt.attention.triton.dropout import least, on_device
 from ldt.attention.triton.rows_backward import bwd_dq, bwd_dx
 from ldt.attention.triton.rows_kernels import attend, merge
 from ldt.attention.triton.rows_plan import plan
@@ -119,14 +120,15 @@ class Call:
         self.rows, self.blocks = (tile(kind, x, dropout) for kind in ("rows", "blocks"))
         shape = {"rows": self.rows.rows, "columns": self.blocks.columns, "per": per}
         self.plan = layout.cached(("rows", *shape.values()), lambda: plan(layout, **shape))
-        self.codes = token_codes(layout, per, seed) if dropout else (None, None)
+        self.seed = on_device(seed, x.device) if dropout else None
+        self.tokens = pattern.places(layout) if dropout else None
         chunk = min(CHUNKS[x.itemsize], padded(self.width))
         self.sizes = {"WIDTH": self.width, "CHUNK": chunk, "PER": per}
 
     def forward(self):
         stats, part = self.parts(3), self.parts(self.width)
         attend[(len(self.plan.items),)](
-            self.q, self.low, self.x, self.keep, *self.codes, self.layout.global_index,
+            self.q, self.low, self.x, self.keep, self.seed, self.tokens, self.layout.global_index,
             self.plan.items, part, stats, self.x.stride(0), self.layout.total_tokens,
             least(self.dropout), **self.sizes, **self.rows.launch,
         )  # fmt: skip
@@ -143,7 +145,7 @@ class Call:
             delta += weight_grad * weight
         shared = (
             self.q, self.low, self.x, dout.to(self.x.dtype).contiguous(), lse, delta, weight_grad,
-            self.keep, *self.codes, self.layout.global_index,
+            self.keep, self.seed, self.tokens, self.layout.global_index,
         )  # fmt: skip
         gain = 1 / (1 - self.dropout)
         rest = self.x.stride(0), self.layout.total_tokens, gain, least(self.dropout)

@@ -36,15 +36,15 @@ def _scores(
 
 @triton.jit
 def _gradients(
-    scores, dp, seen, lse, delta, gain, query_code_ptr, key_code_ptr, index_ptr, weight_grad_ptr,
+    scores, dp, seen, lse, delta, gain, seed_ptr, token_ptr, index_ptr, weight_grad_ptr,
     row, in_rows, key, in_keys, total, least, PER: tl.constexpr,
 ):  # fmt: skip
     """Probabilities after dropout and gradients of scores, both [rows, keys]."""
     p = tl.where(seen[None, :], tl.exp2(scores * LOG2E - lse[:, None]), 0.0)
     given = p
-    if query_code_ptr is not None:
+    if seed_ptr is not None:
         keep = _kept(
-            query_code_ptr, key_code_ptr, index_ptr, row, in_rows, key, in_keys, total, least, PER
+            seed_ptr, token_ptr, index_ptr, row, in_rows, key, in_keys, total, least, PER
         )
         of_weight = tl.load(weight_grad_ptr + row, mask=in_rows, other=0.0)
         dp = tl.where(keep, (dp + of_weight[:, None]) * gain, 0.0)
@@ -63,8 +63,8 @@ def bwd_dq(
     delta_ptr,  # [rows] float32, products of output and gradient
     weight_grad_ptr,  # [rows] float32, of the sums of probabilities; None: no dropout
     keep_ptr,  # [total] uint8, 0 at padding; None: no padding
-    query_code_ptr,  # [PER, total] int32 of dropout; None: no dropout
-    key_code_ptr,  # [PER, total] int32
+    seed_ptr,  # [] int64 of dropout; None: no dropout
+    token_ptr,  # [2, total] int32, see `token_codes`
     index_ptr,  # [globals] int64, tokens of the rows
     item_ptr,  # [items, 4] int32, see Plan
     part_ptr,  # [items, BLOCK_M, WIDTH] float32, gradients of q
@@ -96,7 +96,7 @@ def bwd_dq(
             q_ptr, low_ptr, dout_ptr, x_ptr, row, in_rows, key, x_token, in_keys, WIDTH, CHUNK
         )
         _, ds = _gradients(
-            scores, dp, _seen(keep_ptr, key, end), lse, delta, gain, query_code_ptr, key_code_ptr,
+            scores, dp, _seen(keep_ptr, key, end), lse, delta, gain, seed_ptr, token_ptr,
             index_ptr, weight_grad_ptr, row, in_rows, key, in_keys, total, least, PER,
         )  # fmt: skip
         ds = cast(ds, x_ptr.dtype.element_ty)
@@ -120,8 +120,8 @@ def bwd_dx(
     delta_ptr,
     weight_grad_ptr,
     keep_ptr,
-    query_code_ptr,
-    key_code_ptr,
+    seed_ptr,
+    token_ptr,
     index_ptr,
     block_ptr,  # [blocks, 4] int32, see Plan
     dx_ptr,  # [total, WIDTH], as keys and as values
@@ -155,7 +155,7 @@ def bwd_dx(
             q_ptr, low_ptr, dout_ptr, x_ptr, row, in_rows, key, x_token, in_keys, WIDTH, CHUNK
         )
         p, ds = _gradients(
-            scores, dp, seen, lse, delta, gain, query_code_ptr, key_code_ptr, index_ptr,
+            scores, dp, seen, lse, delta, gain, seed_ptr, token_ptr, index_ptr,
             weight_grad_ptr, row, in_rows, key, in_keys, total, least, PER,
         )  # fmt: skip
         p = tl.trans(cast(p, x_ptr.dtype.element_ty))

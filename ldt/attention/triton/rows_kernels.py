@@ -11,7 +11,7 @@ for each chunk. Scores live in base 2.
 import triton
 import triton.language as tl
 
-from ldt.attention.triton.dropout import kept
+from ldt.attention.triton.dropout import KEY, QUERY, kept, token_codes
 from ldt.attention.triton.launch import launched
 from ldt.attention.triton.tiles import cast, dot, load_rows, store_rows
 
@@ -52,14 +52,15 @@ def _seen(keep_ptr, key, end):
 
 @triton.jit
 def _kept(
-    query_ptr, key_ptr, index_ptr, row, in_rows, key, in_keys, total, least, PER: tl.constexpr
+    seed_ptr, token_ptr, index_ptr, row, in_rows, key, in_keys, total, least, PER: tl.constexpr
 ):
     """[rows, keys], which probabilities dropout leaves."""
+    seed, head = tl.load(seed_ptr), row % PER
     token = tl.load(index_ptr + row // PER, mask=in_rows, other=0)
-    place = (row % PER).to(tl.int64) * total
-    queries = tl.load(query_ptr + place + token, mask=in_rows, other=0)
-    inside = in_rows[:, None] & in_keys[None, :]
-    keys = tl.load(key_ptr + place[:, None] + key[None, :], mask=inside, other=0)
+    queries = token_codes(token_ptr, total, token, in_rows, seed, head, QUERY)
+    keys = token_codes(
+        token_ptr, total, key[None, :], in_keys[None, :], seed, head[:, None], KEY
+    )
     return kept(queries[:, None], keys, least)
 
 
@@ -70,8 +71,8 @@ def attend(
     low_ptr,  # [rows, WIDTH], to be added to q; None: nothing
     x_ptr,  # [total, WIDTH], stride given: keys and values
     keep_ptr,  # [total] uint8, 0 at padding; None: no padding
-    query_code_ptr,  # [PER, total] int32 of dropout; None: no dropout
-    key_code_ptr,  # [PER, total] int32
+    seed_ptr,  # [] int64 of dropout; None: no dropout
+    token_ptr,  # [2, total] int32, see `token_codes`
     index_ptr,  # [globals] int64, tokens of the rows
     item_ptr,  # [items, 4] int32, see Plan
     part_ptr,  # [items, BLOCK_M, WIDTH] float32, sums of values before division
@@ -117,11 +118,10 @@ def attend(
         p = tl.exp2(scores - shift[:, None])
         alpha = tl.exp2(m_i - shift)
         l_i = l_i * alpha + tl.sum(p, 1)
-        if query_code_ptr is not None:
+        if seed_ptr is not None:
             keep = _kept(
-                query_code_ptr, key_code_ptr, index_ptr, row, in_rows, key, in_keys, total, least,
-                PER,
-            )  # fmt: skip
+                seed_ptr, token_ptr, index_ptr, row, in_rows, key, in_keys, total, least, PER
+            )
             p = tl.where(keep, p, 0.0)
             kept_sum = kept_sum * alpha + tl.sum(p, 1)
         p = cast(p, x_ptr.dtype.element_ty)
@@ -136,7 +136,7 @@ def attend(
         _store(part_ptr, acc[c], place, WIDTH, in_rows, c, WIDTH, CHUNK)
     tl.store(stats_ptr + place, m_i)
     tl.store(stats_ptr + items * BLOCK_M + place, l_i)
-    if query_code_ptr is not None:
+    if seed_ptr is not None:
         tl.store(stats_ptr + 2 * items * BLOCK_M + place, kept_sum)
 
 

@@ -24,16 +24,16 @@ def combine(parts, out, lse_parts=None, place=None):
 
     Args:
         parts: [tensors, splits, rows, heads, dim] float32.
-        out: [tensors, out_rows, heads, dim], to write to.
+        out: [tensors, out_rows, heads, dim], to write to; the numbers of a row are contiguous.
         lse_parts: [splits, heads, rows] float32, logarithms to base 2 of the sums that each split
             divided by, infinite where it saw nothing. None: a plain sum.
-        place: [rows] int64, the rows of ``out``; those past its end are left out. None: each its
+        place: [rows] int32, the rows of ``out``; those past its end are left out. None: each its
             own.
     """
     tensors, count, rows, heads, dim = parts.shape
     lse = None if lse_parts is None else lse_parts.new_empty(heads, rows)
     _combine[rows, heads, tensors](
-        parts, lse_parts, out, lse, place, count, rows, out.shape[1],
+        parts, lse_parts, out, lse, place, count, rows, out.shape[1], *out.stride()[:2],
         DIM=dim, BLOCK_D=padded(dim), SPLITS=triton.next_power_of_2(count), num_warps=8, **OPTIONS,
     )  # fmt: skip
     return lse
@@ -44,12 +44,14 @@ def combine(parts, out, lse_parts=None, place=None):
 def _combine(
     parts_ptr,  # [tensors, splits, rows, heads, DIM] float32
     lse_parts_ptr,  # [splits, heads, rows] float32, or None
-    out_ptr,  # [tensors, out_rows, heads, DIM]
+    out_ptr,  # [tensors, out_rows, heads, DIM], strides given
     lse_ptr,  # [heads, rows] float32, or None
-    place_ptr,  # [rows] int64, or None
+    place_ptr,  # [rows] int32, or None
     splits,
     rows,
     out_rows,
+    out_tensor,
+    out_row,
     DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -57,7 +59,7 @@ def _combine(
     """One program adds up the splits of one row of one head of one tensor."""
     row, head, tensor = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     heads = tl.num_programs(1).to(tl.int64)
-    place = row.to(tl.int64)
+    place = row
     if place_ptr is not None:
         place = tl.load(place_ptr + row)
         if place >= out_rows:
@@ -76,6 +78,7 @@ def _combine(
         part = part * (share / tl.where(l_i > 0, l_i, 1.0))[:, None]
         lse = tl.where(l_i > 0, m_i + tl.log2(l_i), float("inf"))
         tl.store(lse_ptr + head * rows.to(tl.int64) + row, lse)
-    place = (tensor * out_rows + place) * heads + head + tl.zeros((1,), tl.int64)
+    out_ptr += tensor * out_tensor.to(tl.int64) + head.to(tl.int64) * DIM
     one = tl.full((1,), 1, tl.int1)
-    store_rows(out_ptr, tl.sum(part, 0)[None, :], place, DIM, one, DIM, BLOCK_D)
+    place += tl.zeros((1,), tl.int32)
+    store_rows(out_ptr, tl.sum(part, 0)[None, :], place, out_row, one, DIM, BLOCK_D)

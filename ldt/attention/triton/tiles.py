@@ -29,8 +29,9 @@ def check(*tensors):
 
 
 def rows(x):
-    """``x`` with its last dimension contiguous."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+    """``x`` [tokens, ...] with the numbers of each token contiguous."""
+    last = x.stride()[1:]
+    return x if last == ((1,) if x.dim() == 2 else (x.shape[2], 1)) else x.contiguous()
 
 
 def padded(dim):

@@ -185,8 +185,8 @@ FAULTS = {
     "global keys of other documents are seen": (
         windows,
         "forward",
-        "low, high, query_codes, gathered_k_ptr",
-        "low, high * 0 + 9, query_codes, gathered_k_ptr",
+        "low, high, query_codes, k_ptr, v_ptr, gathered_ptr",
+        "low, high * 0 + 9, query_codes, k_ptr, v_ptr, gathered_ptr",
     ),
     "global keys get no gradients": (windows, "backward", "if found is not None:", "if False:"),
     "gradients of global keys go to others": (
@@ -195,26 +195,16 @@ FAULTS = {
         "tl.load(place_ptr + row)",
         "tl.load(place_ptr + row) + 1",
     ),
-    "a split is left out": (
-        windows,
-        "blocks",
-        "tl.program_id(2) * size",
-        "(1 + tl.program_id(2)) * size",
-    ),
+    "a split is left out": (windows, "blocks", "split * size", "(1 + split) * size"),
     "the sum is missing in the log-sum-exp": (windows, "forward", "m_i + tl.log2(l_i)", "m_i"),
     "the output is not rescaled": (windows, "forward", "acc * alpha[:, None]", "acc"),
     "the sum is not rescaled": (windows, "forward", "l_i * alpha", "l_i"),
-    "queries and keys are mixed up by dropout": (
+    "keys have the dropout of queries": (windows, "forward", "head, KEY", "head, QUERY"),
+    "gradients of keys have the dropout of queries": (
         windows,
-        "attention",
-        "token_codes(layout, q.shape[1], seed)",
-        "token_codes(layout, q.shape[1], seed)[::-1]",
-    ),
-    "global keys have the dropout of other tokens": (
-        windows,
-        "forward",
-        "found.of_tokens(key_codes, 1)",
-        "key_codes[:, : len(found.place)]",
+        "backward",
+        "inside, seed, head, KEY",
+        "inside, seed, head, QUERY",
     ),
     "dropout does not reach gradients of scores": (
         windows,
@@ -228,9 +218,9 @@ FAULTS = {
         "left_over = tl.where(keep, p, 0.0)",
         "pass",
     ),
-    "the gain of dropout is missing": (windows, "backward", "dv *= gain", "pass"),
+    "the gain of dropout is missing": (windows, "backward", "dv * gain", "dv"),
     "the scale is missing in the gradients of queries": (windows, "backward", "dq * factor", "dq"),
-    "the scale is missing in the gradients of keys": (windows, "backward", "dk *= factor", "pass"),
+    "the scale is missing in the gradients of keys": (windows, "backward", "dk * factor", "dk"),
     "the gradient through the sum is missing": (windows, "backward", "p * (dp - delta)", "p * dp"),
     "keys of another residue are met": (
         causal,
@@ -272,14 +262,14 @@ FAULTS = {
     "rows that are no cell are seen": (
         cells,
         "pattern",
-        "hidden = (~cells.valid).view(torch.uint8)",
-        "pass",
+        "else ~cells.valid",
+        "else cells.valid & False",
     ),
     "dropout of a cell is that of the token with its number": (
         cells,
         "pattern",
-        "cells.tokens(0)[0],",
-        "torch.arange(cells.count).to(first.device),",
+        "cells.tokens(0)[0]",
+        "torch.arange(cells.count).to(first.device)",
     ),
     "splits are added without their weights": (
         globals,
@@ -296,14 +286,14 @@ FAULTS = {
     "global tokens see padding": (
         globals,
         "pattern",
-        "hidden = (~layout.key_padding_mask).view(torch.uint8)",
-        "pass",
+        "else ~layout.key_padding_mask",
+        "else layout.key_padding_mask & False",
     ),
     "global tokens have the dropout of others": (
         globals,
         "pattern",
-        "query_places=found.place",
-        "query_places=0 * found.place",
+        "*places(layout)[:, token]),",
+        "*places(layout)[:, 0 * token]),",
     ),
 }
 
