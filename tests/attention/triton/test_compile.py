@@ -86,7 +86,9 @@ def test_what_is_near_a_limit_keeps_to_it(results):
         *("pooling_kernels.collect", "pooling_kernels.scores", "pooling_kernels.filters"),
         "pooling_kernels.spread",
     }
-    assert over(results) == []
+    for name in KNOWN:
+        own = [row for row in results if row["device"] == name]
+        assert over(own, SPILLED.get(name, ())) == []
 
 
 def test_every_launch_asks_for_products_and_sums_in_one_instruction(results):
