@@ -70,14 +70,17 @@ def rows(dtype, width, globals, folded=False, dropout=0.0):
     where = Layout(torch.tensor([0, 1024]), torch.ones(1024).bool(), torch.arange(1024) < globals)
     if not folded:
         q, k = (torch.empty(count, 6, width, dtype=dtype) for count in (globals, 1024))
-        return both(q, k, k, pattern.of_globals(where), dropout)
-    per, x = width // 64, torch.empty(1024, width, dtype=dtype)
-    if not rows.folds(torch.empty(globals, per, 64, dtype=dtype), x, where):
-        return None  # the device has no tile so wide, and the rows are projected there
-    q = torch.empty(globals * per, width)
-    work = rows.Call(q, x, where, per, dropout, 0)
-    out, weight, lse = work.forward()
-    return work.backward(out, weight, out, weight, lse)
+        both(q, k, k, pattern.of_globals(where), dropout)
+        return
+    heads, x = width // 64, torch.empty(1024, width, dtype=dtype)
+    if not rows.folds((globals, heads, 64), x, where, dtype):
+        return  # the device has no tile so wide, and the rows are projected there
+    weight, bias = torch.empty(width, width, dtype=dtype), torch.empty(width, dtype=dtype)
+    weights = rows.Weights(weight, bias, weight, weight, bias)
+    seed, out = torch.zeros((), dtype=torch.int64) if dropout else None, torch.empty(x.shape)
+    work = rows.Work.of(where, x, heads, 64, dropout)
+    kept = work.forward(x, None, weights, out, seed)
+    work.backward(out, x, kept, weights, [True] * 5, seed)
 
 
 def cells(dtype, dim, holes=False, dropout=0.0):

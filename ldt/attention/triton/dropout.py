@@ -24,17 +24,29 @@ def least(dropout):
 
 @triton.jit
 def token_codes(table_ptr, count, token, inside, seed, head, ROLE: tl.constexpr):
-    """Hashes of tokens as `QUERY` or as `KEY` of a head, from which `kept` decides.
+    """Hashes [n] of tokens as `QUERY` or as `KEY` of a head, from which `kept` decides.
 
     Args:
         table_ptr: [2, count] int32, documents and places.
-        token: columns of the table, in any shape; those not ``inside`` get any hash. None: all are.
+        token: [n], columns of the table; those not ``inside`` get any hash. None: all are.
         seed: int64.
-        head: a number, or of a shape like that of ``token``.
+        head: a number, or [n].
     """
     document = tl.load(table_ptr + token, mask=inside)
     place = tl.load(table_ptr + count + token, mask=inside)
-    return _mix(_mix(_mix(_mix(seed.to(tl.int32) + ROLE) + document) + head) + place)
+    return in_head(document_code(document, seed, ROLE), place, head)
+
+
+@triton.jit
+def document_code(document, seed, ROLE: tl.constexpr):
+    """The hash of a document, of which those of its tokens are made."""
+    return _mix(_mix(seed.to(tl.int32) + ROLE) + document)
+
+
+@triton.jit
+def in_head(code, place, head):
+    """The hash of a token in a head, of that of its document and its place there."""
+    return _mix(_mix(code + head) + place)
 
 
 @triton.jit

@@ -5,22 +5,25 @@ are folded away: the key weight goes into the queries, which then meet the layer
 the value weight is applied to what they gathered. Else the document is projected as usual.
 """
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 import triton
 
 from ldt.attention.derivatives import first_order
+from ldt.attention.triton import pattern, rows_products
 from ldt.attention.triton.attention import projected_global_attention
-from ldt.attention.triton.devices import OPTIONS, find, limits, tile
-from ldt.attention.triton import pattern
+from ldt.attention.triton.devices import OPTIONS, find, limits, precision, tile
 from ldt.attention.triton.dropout import least, on_device
-from ldt.attention.triton.rows_backward import bwd_dq, bwd_dx
-from ldt.attention.triton.rows_kernels import attend, merge
+from ldt.attention.triton.rows_kernels import attend, bwd_dq, bwd_dx, merge
 from ldt.attention.triton.rows_plan import plan
 from ldt.attention.triton.tiles import check, padded, rows
 
 CHUNKS = {2: 128, 4: 32}  # bytes of a number -> columns at a time; fp32 has no matrix units
 CHUNK, ITEMS = 128, 16  # columns that `merge` writes, and parts that it reads at a time
+BLOCK, COLUMNS = 64, 32  # of a program that multiplies by a weight, and of one that makes some
+ROWS = rows_products.ROWS.value
 
 
 def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0):
@@ -38,14 +41,21 @@ def global_attention(q, x, key, value, layout, *, dropout=0.0, seed=0):
     Raises:
         ValueError: tensors that are not on CUDA, of float64 or of several dtypes.
     """
-    run = folded_rows if folds(q, x, layout) else plain_rows
+    run = folded_rows if folds(q.shape, x, layout, q.dtype) else plain_rows
     return run(q, x, key, value, layout, dropout=dropout, seed=seed)
 
 
-def folds(q, x, layout):
-    """True if folding costs no more than projecting: rows a document, on average, <= width."""
-    few = len(q) * q.shape[1] <= x.shape[1] * (len(layout.cu_seqlens) - 1)
-    return few and find("rows", q.dtype, x.shape[1], False, limits(q.device)) is not None
+def folds(shape, x, layout, dtype):
+    """True if folding costs no more than projecting: rows a document, on average, <= width.
+
+    Args:
+        shape: (globals, heads, dim).
+        x: [total, width].
+        layout: of the packed tokens.
+        dtype: of the products.
+    """
+    few = shape[0] * shape[1] <= x.shape[1] * (len(layout.cu_seqlens) - 1)
+    return few and find("rows", dtype, x.shape[1], False, limits(x.device)) is not None
 
 
 def folded_rows(q, x, key, value, layout, *, dropout=0.0, seed=0):
@@ -54,19 +64,10 @@ def folded_rows(q, x, key, value, layout, *, dropout=0.0, seed=0):
     What is folded is float32; see `blocked.folded_rows`. Nobody adds the key bias: it raises all
     scores of a row alike, which the softmax undoes.
     """
-    heads, dim = q.shape[1:]
-    width = x.shape[1]
     x = x.to(q.dtype)  # they differ under autocast
     check(q[..., :0], x[:, :0])  # of any width
-    with torch.autocast(x.device.type, enabled=False):
-        weights = (w.float().view(heads, dim, width) for w in (key[0], value[0]))
-        folded = torch.einsum("ghd,hdw->ghw", q.float() * dim**-0.5, next(weights))
-        context, weight = _Folded.apply(folded.reshape(-1, width), x, layout, heads, dropout, seed)
-        out = torch.einsum("ghw,hdw->ghd", context.view(-1, heads, width), next(weights))
-        bias = value[1].view(heads, dim).to(out.dtype)
-        if weight is not None:  # the bias as often as a row's probabilities add up to
-            bias = weight.view(-1, heads, 1) * bias
-        return (out + bias).to(q.dtype)
+    seed = on_device(seed, x.device) if dropout else None
+    return _Rows.apply(q, x, key[0], *value, seed, layout, dropout)
 
 
 def plain_rows(q, x, key, value, layout, *, dropout=0.0, seed=0):
@@ -76,98 +77,180 @@ def plain_rows(q, x, key, value, layout, *, dropout=0.0, seed=0):
     return projected_global_attention(q, k, v, layout, dropout=dropout, seed=seed)
 
 
-class _Folded(torch.autograd.Function):
-    """Softmax attention of rows q [rows, width] over x [total, width], keys and values in one.
-
-    q is float32, x maybe of half precision. Returns the output, float32, and [rows] float32, the
-    sums of the rows' probabilities after dropout; None without.
-    """
-
+class _Rows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, x, layout, per, dropout, seed):
-        out, weight, lse = Call(q, x, layout, per, dropout, seed).forward()
-        ctx.save_for_backward(q, x, out, weight, lse)
-        ctx.rest = layout, per, dropout, seed
-        return out, weight
+    def forward(ctx, q, x, key, value, bias, seed, layout, dropout):
+        q, x, out = q.contiguous(), rows(x), q.new_empty(q.shape)
+        weights = Weights(None, None, *(part.contiguous() for part in (key, value, bias)))
+        work = Work.of(layout, x, *q.shape[1:], dropout)
+        kept = work.forward(x, q, weights, out, seed)
+        ctx.save_for_backward(x, seed, *kept, *weights[2:])
+        ctx.work = work
+        return out
 
     @staticmethod
     @first_order
-    def backward(ctx, dout, weight_grad):
-        q, x, *found = ctx.saved_tensors
-        call = Call(q, x, *ctx.rest)
-        return *call.backward(dout, weight_grad, *found), None, None, None, None
+    def backward(ctx, dout):
+        x, seed, q, *kept, key, value, bias = ctx.saved_tensors
+        weights = Weights(None, None, key, value, bias)
+        needed = ctx.needs_input_grad[2:5]
+        needed = False, False, needed[0], *[any(needed[1:])] * 2
+        dx, dq, found = ctx.work.backward(rows(dout), x, (q, *kept), weights, needed, seed)
+        return dq.to(q.dtype), dx, *found[2:], None, None, None
 
 
-def split(q, dtype):
-    """``q`` as the sum of two tensors of another dtype, the second one None where it is q's."""
-    q = q.contiguous()
-    if q.dtype == dtype:
-        return q, None
-    high = q.to(dtype)
-    return high, (q - high).to(dtype)
+class Weights(NamedTuple):
+    """Of a layer's global projections, [heads * dim, width] and [heads * dim], contiguous; or their
+    gradients. None of the query: its rows are there already."""
+
+    query: torch.Tensor | None
+    query_bias: torch.Tensor | None
+    key: torch.Tensor
+    value: torch.Tensor
+    value_bias: torch.Tensor
 
 
-class Call:
-    """One pass: what its kernels share. Sums of a tile live in registers, its tokens in shared
-    memory."""
+class Work:
+    """What both passes over the global rows of a batch share, in all layers.
 
-    def __init__(self, q, x, layout, per, dropout, seed):
-        self.count, self.width = q.shape
-        self.q, self.low = split(q, x.dtype)
-        self.x, self.layout, self.dropout = rows(x), layout, dropout
-        keep = layout.key_padding_mask
+    Sums of a tile live in registers, its tokens in shared memory.
+    """
+
+    @classmethod
+    def of(cls, layout, x, heads, dim, dropout):
+        """That of a layout, which caches it.
+
+        Args:
+            x: [total, width], of the products' dtype.
+            heads, dim: of the rows.
+            dropout: probability.
+        """
+        key = "rows", x.shape[1], x.dtype, heads, dim, dropout
+        return layout.cached(key, lambda: cls(layout, x, heads, dim, dropout))
+
+    def __init__(self, layout, x, heads, dim, dropout):
+        (total, width), keep = x.shape, layout.key_padding_mask
+        self.place = pattern.Gathered.of(layout).table[0]
+        self.tokens = pattern.places(layout)
         self.keep = None if keep is None else keep.view(torch.uint8)
-        self.rows, self.blocks = (tile(kind, x, dropout) for kind in ("rows", "blocks"))
-        shape = {"rows": self.rows.rows, "columns": self.blocks.columns, "per": per}
-        self.plan = layout.cached(("rows", *shape.values()), lambda: plan(layout, **shape))
-        self.seed = on_device(seed, x.device) if dropout else None
-        self.tokens = pattern.places(layout) if dropout else None
-        chunk = min(CHUNKS[x.itemsize], padded(self.width))
-        self.sizes = {"WIDTH": self.width, "CHUNK": chunk, "PER": per}
+        self.count, self.total, self.heads, self.dim = len(self.place), total, heads, dim
+        self.factor, self.dropout, self.gain = dim**-0.5, dropout, 1 / (1 - dropout)
+        tiles = [tile(kind, x, dropout) for kind in ("rows", "blocks")]
+        self.rows, self.blocks = (one.launch for one in tiles)
+        shape = {"rows": tiles[0].rows, "columns": tiles[1].columns, "per": heads}
+        self.plan = layout.cached(("plan", *shape.values()), lambda: plan(layout, **shape))
+        self.parts = triton.cdiv(width, BLOCK)
+        self.lines = len(self.plan.items) * tiles[0].rows  # of partial sums
+        chunk = min(CHUNKS[x.itemsize], padded(width))
+        self.sizes = {"WIDTH": width, "CHUNK": chunk, "PER": heads}
+        self.merging = {"WIDTH": width, "CHUNK": min(CHUNK, padded(width)), "ITEMS": ITEMS}
+        self.merging |= {"BLOCK_M": tiles[0].rows, **OPTIONS}
+        self.products = {"WIDTH": width, "DIM": dim, "BLOCK_D": padded(dim), **OPTIONS}
+        self.products["PRECISION"] = precision(x.new_empty(0, dtype=torch.float32))
 
-    def forward(self):
-        stats, part = self.parts(3), self.parts(self.width)
+    def forward(self, x, q, weights, out, seed):
+        """Write the rows to ``out``; return what `backward` needs.
+
+        Args:
+            x: [total, width].
+            q: [globals, heads, dim], contiguous; None: made by the weights.
+            out: [.., heads, dim], with a row for each token; for each global one where there is q.
+            seed: of dropout, or None.
+        """
+        made, sums = x if q is None else None, {"dtype": torch.float32}
+        if q is None:
+            q = x.new_empty(self.count, self.heads, self.dim, **sums)
+        high, low = self.fold(made, q, weights, x)
+        stats, part = (
+            x.new_empty(3 * self.lines, **sums),
+            x.new_empty(self.lines * x.shape[1], **sums),
+        )
         attend[(len(self.plan.items),)](
-            self.q, self.low, self.x, self.keep, self.seed, self.tokens, self.layout.global_index,
-            self.plan.items, part, stats, self.x.stride(0), self.layout.total_tokens,
-            least(self.dropout), **self.sizes, **self.rows.launch,
+            high, low, x, self.keep, seed, self.tokens, self.place, self.plan.items, part, stats,
+            x.stride(0), self.total, least(self.dropout), **self.sizes, **self.rows,
         )  # fmt: skip
-        out = torch.zeros_like(self.q, dtype=torch.float32)
-        lse = out.new_empty(self.count)
-        weight = torch.zeros_like(lse) if self.dropout else None
-        self.merge(part, stats, out, lse, weight, 1 / (1 - self.dropout))
-        return out, weight, lse
+        context, lse = x.new_empty(high.shape, **sums), x.new_empty(len(high), **sums)
+        share = None if seed is None else torch.empty_like(lse)
+        self.merge(part, stats, context, lse, share, self.gain)
+        given = context, weights.value, weights.value_bias, share, out, 1.0
+        self.unfold(*given, placed=made is not None)
+        return q, context, lse, share
 
-    def backward(self, dout, weight_grad, out, weight, lse):
-        delta = (dout * out).sum(1)
-        if weight is not None:
-            weight_grad = weight_grad.contiguous()
-            delta += weight_grad * weight
+    def backward(self, dout, x, kept, weights, needed, seed):
+        """Gradients of x [total, width], of q in float32, and the `Weights` of weights.
+
+        Args:
+            dout: like what `forward` wrote to, with the numbers of each token contiguous.
+            x, weights, seed: as `forward` took them.
+            kept: what it returned.
+            needed: for each of the weights, whether its gradient is wanted; as much of the two of
+                the value, and of the two of the query.
+        """
+        q, context, lse, share = kept
+        placed, sums = weights.query is not None, {"dtype": torch.float32}
+        dcontext, dshare = (
+            x.new_empty(context.shape),
+            None if share is None else torch.empty_like(lse),
+        )
+        delta = x.new_empty(len(lse) * self.parts, **sums)
+        given = context, share, dcontext, dshare, delta
+        high, low = self.fold(None, q, weights, x, dout, *given)
         shared = (
-            self.q, self.low, self.x, dout.to(self.x.dtype).contiguous(), lse, delta, weight_grad,
-            self.keep, self.seed, self.tokens, self.layout.global_index,
+            high, low, x, dcontext, lse, delta, dshare, self.keep, seed, self.tokens, self.place,
         )  # fmt: skip
-        gain = 1 / (1 - self.dropout)
-        rest = self.x.stride(0), self.layout.total_tokens, gain, least(self.dropout)
-        part = self.parts(self.width)
+        rest = x.stride(0), self.total, self.gain, least(self.dropout)
+        part = x.new_empty(self.lines * x.shape[1], **sums)
         bwd_dq[(len(self.plan.items),)](
-            *shared, self.plan.items, part, *rest, **self.sizes, **self.rows.launch
+            *shared, self.plan.items, part, *rest, PARTS=self.parts, **self.sizes, **self.rows
         )
-        dq = torch.zeros_like(self.q, dtype=torch.float32)
-        self.merge(part, None, dq, None, None, 1.0)
-        dx = self.x.new_empty(self.x.shape)
+        dx = x.new_empty(x.shape)
         bwd_dx[(len(self.plan.blocks),)](
-            *shared, self.plan.blocks, dx, *rest, **self.sizes, **self.blocks.launch
+            *shared, self.plan.blocks, dx, *rest, PARTS=self.parts, **self.sizes, **self.blocks
         )
-        return dq, dx
+        dfolded, dq = torch.empty_like(context), torch.empty_like(q, **sums)
+        self.merge(part, None, dfolded, None, None, 1.0)
+        self.unfold(dfolded, weights.key, None, None, dq, self.factor, placed=False)
+        found = Weights(*map(_like, weights, needed))
+        if any(needed) or placed:
+            of_x = (dq, x, *found[:2], weights.query, dx) if placed else (None,) * 6
+            rest = self.count, self.total, self.factor, dout.stride(0), x.stride(0)
+            columns = triton.cdiv(x.shape[1], COLUMNS)
+            rows_products.weights[columns, self.heads, 4 if placed else 2](
+                self.place, q, dfolded, found.key, dout, context, share, *found[3:], *of_x, *rest,
+                PLACED=placed, BLOCK=COLUMNS, **self.products,
+            )  # fmt: skip
+        return dx, dq, found
 
-    def merge(self, part, stats, out, lse, weight, factor):
-        size, chunk = self.rows.rows, min(CHUNK, padded(self.width))
-        merge[len(self.plan.tiles) * size, triton.cdiv(self.width, chunk)](
-            part, stats, self.plan.tiles, out, lse, weight, len(self.plan.items), factor,
-            self.width, chunk, size, ITEMS, **OPTIONS,
+    def fold(self, made, q, weights, x, dout=None, *gradients):
+        """The folded queries in the dtype of x, and what that leaves of them or None; q before, if
+        it is ``made``, and the gradients of what they gather, if there is a ``dout``."""
+        high = x.new_empty(self.count * self.heads, x.shape[1])
+        low = None if x.dtype == torch.float32 else torch.empty_like(high)
+        query, bias = (None, None) if made is None else weights[:2]
+        values = (None, None) if dout is None else weights[3:]
+        stride = 0 if dout is None else dout.stride(0)
+        rows_products.fold[self.parts, self.heads, triton.cdiv(self.count, ROWS)](
+            self.place, made, query, bias, q, weights.key, high, low, dout, *values,
+            *(gradients or (None,) * 5), self.count, self.total, self.factor, x.stride(0), stride,
+            PLACED=weights.query is not None, BLOCK=BLOCK, CHUNK=BLOCK, **self.products,
+        )  # fmt: skip
+        return high, low
+
+    def merge(self, part, stats, out, lse, share, factor):
+        """Sum up what items found."""
+        size, chunk = self.merging["BLOCK_M"], self.merging["CHUNK"]
+        merge[len(self.plan.tiles) * size, triton.cdiv(out.shape[1], chunk)](
+            part, stats, self.plan.tiles, out, lse, share, len(self.plan.items), factor,
+            **self.merging,
         )  # fmt: skip
 
-    def parts(self, size):
-        """Float32 memory of ``size`` numbers for each row of each item."""
-        return self.q.new_empty(size * len(self.plan.items) * self.rows.rows, dtype=torch.float32)
+    def unfold(self, rows, weight, bias, share, out, factor, placed):
+        """Multiply wide rows by the transpose of their head's part of a weight."""
+        rows_products.unfold[self.heads, triton.cdiv(self.count, ROWS)](
+            self.place, rows, weight, bias, share, out, self.count, self.total, factor,
+            out.stride(0), PLACED=placed, CHUNK=BLOCK, **self.products,
+        )  # fmt: skip
+
+
+def _like(weight, needed):
+    return torch.empty_like(weight) if needed else None

@@ -50,7 +50,7 @@ COVER = {
 }
 WITH_PRODUCTS = {
     *("forward._forward", "backward._bwd_dq", "backward._bwd_dkv"),
-    *("rows_kernels.attend", "rows_backward.bwd_dq", "rows_backward.bwd_dx"),
+    *("rows_kernels.attend", "rows_kernels.bwd_dq", "rows_kernels.bwd_dx"),
 }
 
 
@@ -83,6 +83,7 @@ def test_what_is_near_a_limit_keeps_to_it(results):
     assert {row["device"] for row in results} == set(KNOWN)
     assert {row["kernel"] for row in results} >= WITH_PRODUCTS | {
         *("splits._combine", "rows_plan._fill", "rows_kernels.merge"),
+        *("rows_products.fold", "rows_products.unfold", "rows_products.weights"),
         *("pooling_kernels.collect", "pooling_kernels.scores", "pooling_kernels.filters"),
         "pooling_kernels.spread",
     }
