@@ -19,6 +19,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import encoders
+import gpu_calls
 import gpu_correctness
 import gpu_timing
 import operations
@@ -28,10 +29,6 @@ from setting import Setting
 
 from ldt.attention import (
     BACKENDS,
-    POOLINGS,
-    Layout,
-    fill_global_rows,
-    pooled_attention,
     sliding_window_attention,
 )
 from ldt.attention.triton import devices
@@ -40,7 +37,6 @@ from ldt.model.graphs import Graphs
 from ldt.model.packing import pack
 
 ROOT = Path(__file__).parents[1]
-CELLS = {"size": 5, "stride": 4}  # tokens in a cell, and from the start of one to the next
 GAIN = 0.97  # of the time with the table's tile: what takes more is no faster
 HEADS = 2, 64  # bytes of a number and dims of a head, the entry of `TILES` that the sweep is for
 SWEEP = {
@@ -242,7 +238,7 @@ def launch(sizes, rows):
     """What the host pays for a launch, and for the calls around it."""
 
     def run():
-        q, k, v, _, layout = _tensors([4096 if sizes.cuda else 40], sizes, False)
+        q, k, v, _, layout = gpu_calls.tensors([4096 if sizes.cuda else 40], sizes, False)
         for name, call in _host_calls(q, k, v, layout, sizes):
             try:
                 wall, thread = host_us(call, 200 if sizes.cuda else 2)
@@ -314,17 +310,21 @@ def _own_kernels(lengths, sizes):
     matrix = torch.randn(side, side, device=sizes.device, dtype=torch.bfloat16)
     yield {"what": "matmul", "side": side, **device_time(lambda: matrix @ matrix, sizes.cuda)}
     for kind in ("forward", "training"):
-        q, k, v, x, layout = _tensors(lengths, sizes, kind == "training")
+        q, k, v, x, layout = gpu_calls.tensors(lengths, sizes, kind == "training")
         for dropout in sizes.dropouts:
             about = {"tokens": total, "pass": kind, "dropout": dropout}
             flops = band_flops(lengths, sizes.setting.window, sizes.width, kind)
-            for name, call in _attention(q, k, v, x, layout, dropout).items():
+            for name, call in gpu_calls.attention(q, k, v, x, layout, dropout).items():
                 row = {"what": name, **about, **_timed(call, (q, k, v, x), kind, sizes)}
                 timed = name == "band" and row.get("ms")
                 yield row | ({"tflops": flops / row["ms"] / 1e9} if timed else {})
-        for name, call in _pointwise(total, sizes, kind == "training").items():
+        for name, call in gpu_calls.pointwise(total, sizes, kind == "training").items():
             row = {"what": name, "tokens": total, "pass": kind}
             yield row | _timed(*call, kind, sizes)
+        for dropout in sizes.dropouts:
+            for name, call in gpu_calls.norms(total, dropout, sizes, kind == "training").items():
+                row = {"what": name, "tokens": total, "pass": kind, "dropout": dropout}
+                yield row | _timed(call, (), "forward", sizes)
 
 
 def _timed(call, leaves, kind, sizes):
@@ -337,37 +337,6 @@ def _timed(call, leaves, kind, sizes):
         return device_time(run, sizes.cuda)
     except Exception as error:  # the other rows are worth having
         return {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
-
-
-def _attention(q, k, v, x, layout, dropout):
-    """Calls of the band, dilated and not, with the global rows, and of a second level."""
-    how = {"dropout": dropout, "seed": 1, "backend": "triton"}
-    weight = torch.eye(x.shape[1], device=x.device, dtype=x.dtype)
-    project = weight, weight.new_zeros(len(weight))
-    band = partial(sliding_window_attention, q, k, v, layout, window=512, **how)
-    calls = {"band": band, "band, dilation 4": partial(band, dilation=4)}
-    calls["band and global rows"] = lambda: fill_global_rows(
-        band(), x, project, project, project, layout, **how
-    )
-    for name in POOLINGS:
-        shape = POOLINGS[name].initial(q.shape[1], q.shape[2], CELLS["size"])
-        shape = None if shape is None else shape.to(q.device, q.dtype)
-        level = {"pooling": name, "window": 512, **CELLS, **how}
-        calls[f"second level, {name}"] = partial(pooled_attention, q, k, v, shape, layout, **level)
-    return calls
-
-
-def _pointwise(total, sizes, training):
-    """(call, leaves) of what stands around the attention in a layer, by torch's kernels."""
-    kind = {"device": sizes.device, "dtype": torch.bfloat16, "requires_grad": training}
-    x, y = (torch.randn(total, sizes.width, **kind) for _ in range(2))
-    wide = torch.randn(total, 4 * sizes.width, **kind)
-    scale = torch.ones(sizes.width, **kind)
-    norm = partial(torch.nn.functional.layer_norm, normalized_shape=(sizes.width,), weight=scale)
-    return {
-        "add and norm": (lambda: norm(x + y, bias=scale), (x, y, scale)),
-        "gelu": (lambda: torch.nn.functional.gelu(wide), (wide,)),
-    }
 
 
 def _peers(tokens, sizes):
@@ -394,22 +363,6 @@ def band_flops(lengths, window, width, kind):
     return 4 * width * keys * (3.5 if kind == "training" else 1)
 
 
-def _tensors(lengths, sizes, training):
-    """q, k, v [tokens, heads, dim], x [tokens, width], and the layout of documents whose first
-    tokens are global."""
-    total, device = sum(lengths), sizes.device
-    heads = sizes.width // 64
-    generator = torch.Generator(device).manual_seed(0)
-    kind = {"generator": generator, "device": device, "dtype": torch.bfloat16}
-    q, k, v = (torch.randn(total, heads, 64, **kind).requires_grad_(training) for _ in range(3))
-    x = torch.randn(total, sizes.width, **kind).requires_grad_(training)
-    borders = torch.tensor([0, *lengths]).cumsum(0)
-    is_global = torch.zeros(total, dtype=torch.bool)
-    is_global[borders[:-1]] = True
-    layout = Layout(borders.to(device), None, is_global.to(device), total, len(lengths))
-    return q, k, v, x, layout
-
-
 def sweep(sizes, rows):
     """Milliseconds of each kernel of the band by tile, without and with dropout."""
     return [
@@ -426,7 +379,7 @@ def _of_tiles(kernel, dropout):
 def _timed_tiles(kernel, dropout, sizes):
     from ldt.attention.triton import backward, forward, pattern
 
-    q, k, v, _, layout = _tensors([sizes.sweep], sizes, False)
+    q, k, v, _, layout = gpu_calls.tensors([sizes.sweep], sizes, False)
     up, seed = torch.randn_like(q), None
     if dropout:
         seed = torch.zeros((), dtype=torch.int64, device=q.device)
@@ -663,6 +616,7 @@ def tests(sizes, rows):
             "-p",
             "no:cacheprovider",
             "tests/attention",
+            "tests/model/test_fused.py",
         ]
         command += ["-m", "not nightly" if sizes.cuda else "gpu"]
         if sizes.cuda and find_spec("xdist"):

@@ -68,7 +68,12 @@ class _Last(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):
-        raise NotImplementedError(f"fast attention has no second derivatives; {_WAY_OUT}")
+        raise second_derivative()
+
+
+def second_derivative():
+    """The NotImplementedError of a second derivative."""
+    return NotImplementedError(f"fast attention has no second derivatives; {_WAY_OUT}")
 
 
 _noted: ContextVar[list | None] = ContextVar("_noted", default=None)

@@ -16,6 +16,7 @@ from ldt.attention import (
 )
 from ldt.attention.derivatives import transformed
 from ldt.attention.matmul import Linear, divisible, foldable, project_each
+from ldt.model import fused
 from ldt.model.config import layer_dilations, layer_windows
 from ldt.model.pooling import SecondLevel
 from ldt.model.recompute import cast_once, layer_norm, recomputed
@@ -172,16 +173,31 @@ def _left_out(key):
 
 
 class Residual(nn.Module):
-    """Projection, dropout, sum with the residual, normalisation."""
+    """Projection, dropout, sum with the residual, normalisation.
 
-    def __init__(self, config, width_in):
+    Args:
+        copies: True if a product in autocast's dtype comes next.
+    """
+
+    uncalled = True  # see `ldt.model.fused`
+
+    def __init__(self, config, width_in, copies=False):
         super().__init__()
+        self.backend, self.copies = config.attention_backend, copies
         self.dense = Linear(width_in, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, x, residual):
+        out = fused.residual(self, x, residual) if _fusible(self, x) else None
+        if out is not None:
+            return out
         return layer_norm(self.LayerNorm, self.dropout(self.dense(x)) + residual)
+
+
+def _fusible(module, x):
+    """True where `ldt.model.fused` may have a function for a module."""
+    return x.is_cuda or module.backend == "triton"
 
 
 class Attention(nn.Module):
@@ -190,7 +206,7 @@ class Attention(nn.Module):
     def __init__(self, config, index):
         super().__init__()
         self.self = SelfAttention(config, index)
-        self.output = Residual(config, config.hidden_size)
+        self.output = Residual(config, config.hidden_size, copies=True)
 
     def forward(self, x, layout, output_attentions=False, globals_only=False):
         if globals_only:
@@ -202,6 +218,8 @@ class Attention(nn.Module):
 
 class Intermediate(nn.Module):
     """The wide half of the feed-forward network."""
+
+    uncalled = True
 
     def __init__(self, config):
         super().__init__()
@@ -232,8 +250,11 @@ def activated(activation, wide, known):
 class LdtLayer(GradientCheckpointingLayer):
     """Attention and feed-forward network."""
 
+    uncalled = True
+
     def __init__(self, config, index):
         super().__init__()
+        self.backend = config.attention_backend
         self.attention = Attention(config, index)
         self.intermediate = Intermediate(config)
         self.output = Residual(config, config.intermediate_size)
@@ -258,6 +279,9 @@ class LdtLayer(GradientCheckpointingLayer):
         return self._feed_forward(self.attention.output(out, x), in_place=True)
 
     def _feed_forward(self, x, in_place=False):
+        out = fused.feed_forward(self, x) if _fusible(self, x) and not self.chunk else None
+        if out is not None:
+            return out
         return self.output(self.intermediate(x, in_place), x)
 
 

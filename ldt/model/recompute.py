@@ -249,6 +249,17 @@ def layer_norm(norm, x):
     return recomputed(out, lambda x: F.layer_norm(x, shape, weight, bias, eps), x, of=norm)
 
 
+def recomputes():
+    """True in `recomputing`, where that is not within other hooks for saved tensors."""
+    return _now() is not None
+
+
+def kept_by_others():
+    """True where hooks for saved tensors act that are not those of `recomputing`."""
+    hooks, known = torch._C._autograd._top_saved_tensors_default_hooks(True), _now()
+    return hooks is not None and (known is None or hooks[0] != known.pack)
+
+
 def _alone(x, sources):
     """True where x is all of its storage, which no source has."""
     storage = x.untyped_storage()

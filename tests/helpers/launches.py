@@ -40,6 +40,10 @@ def calls(half):
             label = f"rows {name} folded {width}"
             found[label] = partial(rows, dtype, width, 1, True)
             found[f"{label}, several, dropout"] = partial(rows, dtype, width, 4, True, 0.1)
+            found[f"norm and gelu {name} {width}"] = partial(norm_and_gelu, dtype, width, half)
+            found[f"norm and gelu {name} {width}, dropout"] = partial(
+                norm_and_gelu, dtype, width, half, 0.1
+            )
     found["pool half 128, ldconv, its weight fp32"] = partial(
         pool, half, 128, "ldconv", torch.float32
     )
@@ -101,6 +105,20 @@ def pool(dtype, dim, pooling, of_weight=None):
     how = pooling, pool.Tables.of(_cells(holes=True))
     keys, values, *kept = pool.forward(k, v, weight, *how)
     pool.backward(keys, values, k, v, weight, *kept, *how)
+
+
+def norm_and_gelu(dtype, width, half, dropout=0.0):
+    """Of float32 as under autocast, with products in half precision."""
+    from ldt.attention.triton import norms
+
+    x, wide = torch.empty(1024, width, dtype=dtype), torch.empty(1024, 4 * width, dtype=half)
+    weight, seed = torch.empty(width, dtype=dtype), torch.zeros((), dtype=torch.int64)
+    drops = {"dropout": dropout, "seed": seed}
+    y, low = x.to(half), half if dtype == torch.float32 else None
+    norms.norm(y, x, weight, weight, 1e-5, keep=True, low=low, **drops)
+    norms.again(x, weight, weight, 1e-5, half)
+    norms.norm_backward(x, x, weight, 1e-5, half, **drops)
+    norms.gelu_backward(wide, wide, dtype)
 
 
 def _cells(holes):

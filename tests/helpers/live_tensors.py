@@ -38,8 +38,9 @@ class LiveTensors(TorchDispatchMode):
         self.peak = max(self.peak, sum(self.sizes()))
         return found
 
-    def sizes(self):
-        """Bytes of each tensor that was computed within and lives now."""
+    def sizes(self, besides=()):
+        """Bytes of each tensor that was computed within and lives now, ``besides`` some."""
         kept = {key: item for key, item in self._storages.items() if not item[0].expired()}
         self._storages = kept
-        return [size for _, size in kept.values()]
+        known = {tensor.untyped_storage()._cdata for tensor in besides}
+        return [size for key, (_, size) in kept.items() if key not in known]

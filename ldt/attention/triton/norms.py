@@ -1,0 +1,319 @@
+"""Dropout, residual sum, LayerNorm and GELU of a layer in one pass each, forward and backward.
+
+Each kernel reads and writes its tensors once. Sums are made in float32, those over all tokens by a
+fixed number of programs whose parts are added in one order, so two runs give the same bits. Dropout
+is decided by `ldt.attention.dropout`'s hash of the seed, the row and the column: nothing is kept.
+"""
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+
+from ldt.attention.triton.devices import OPTIONS
+from ldt.attention.triton.dropout import _mix, kept, least
+from ldt.attention.triton.launch import launched
+
+NUMBERS = 1024  # that a program of four warps holds of each tensor
+PROGRAMS = 512  # of a kernel that sums over all tokens, at most
+# Of the hash of rows, and of that of columns; 1 and 2 are those of attention.
+ROW, COLUMN = tl.constexpr(3), tl.constexpr(4)
+SUMS = {torch.float64: torch.float64}  # dtypes of sums of a dtype, else float32
+ADDED = 32  # numbers that a program adds up the parts of
+
+
+def norm(y, residual, weight, bias, eps, *, dropout=0.0, seed=None, keep=False, low=None):
+    """LayerNorm of ``dropout(y) + residual``.
+
+    The sum is made in float32 and rounded once, to the residual's dtype; what is normalised is the
+    rounded sum, so that `again` gives the bits of the output.
+
+    Args:
+        y: [n, width]; None: ``residual`` is the sum.
+        residual: [n, width], contiguous as y.
+        weight, bias: [width].
+        dropout: probability that an entry of y is zero; the others grow by 1 / (1 - dropout).
+        seed: [] int64, read with dropout only.
+        keep: True to have the sum.
+        low: a dtype of the second output; None for none.
+
+    Returns:
+        The output [n, width] in the residual's dtype, the same in ``low`` or None, and the sum or
+        None.
+    """
+    out = torch.empty_like(residual)
+    copy = None if low is None else torch.empty_like(residual, dtype=low)
+    total = torch.empty_like(residual) if keep else None
+    rows, width = residual.shape
+    sizes, at_once = _of_rows(width, NUMBERS, eps, dropout)
+    _norm[(-(-rows // at_once),)](
+        residual, y, weight, bias, seed if dropout else None, out, copy, total, rows, **sizes
+    )
+    return out, copy, total
+
+
+def again(total, weight, bias, eps, dtype):
+    """The output of `norm` in ``dtype``, of the sum that it kept."""
+    out = torch.empty_like(total, dtype=dtype)
+    rows, width = total.shape
+    sizes, at_once = _of_rows(width, NUMBERS, eps, 0.0)
+    _norm[(-(-rows // at_once),)](total, None, weight, bias, None, out, None, None, rows, **sizes)
+    return out
+
+
+def norm_backward(dout, total, weight, eps, dtype, *, dropout=0.0, seed=None):
+    """Gradients of `norm`.
+
+    Args:
+        dout: [n, width], of the output, contiguous.
+        total: [n, width], the sum that `norm` kept.
+        dtype: of y.
+        weight, eps, dropout, seed: as `norm` took them.
+
+    Returns:
+        The gradients of the residual and of y, one tensor where they are the same; and those of the
+        weight and the bias and the sum of y's, each [width] in the weight's dtype.
+    """
+    rows, width = total.shape
+    dtotal = torch.empty_like(total)
+    dy = torch.empty_like(total, dtype=dtype) if dropout or dtype != total.dtype else None
+    sizes, at_once = _of_rows(width, 2 * NUMBERS, eps, dropout)
+    programs, share = _shared(rows, at_once, PROGRAMS)
+    parts = total.new_empty(programs, 3, width, dtype=SUMS.get(total.dtype, torch.float32))
+    _norm_backward[(programs,)](
+        dout, total, weight, seed if dropout else None, dtotal, dy, parts, rows, share, **sizes
+    )
+    return dtotal, dtotal if dy is None else dy, *_added(parts, weight.dtype)
+
+
+def gelu_backward(wide, slope, dtype, want_out=True):
+    """Gradients of the exact GELU; ``slope`` becomes that of its input.
+
+    Args:
+        wide: [n, width], the input, contiguous.
+        slope: [n, width], of the output; it is written to.
+        dtype: of the sum.
+        want_out: True to have the output again.
+
+    Returns:
+        The output or None, and [width], the sum of the input's gradients.
+    """
+    rows, width = wide.shape
+    out = torch.empty_like(wide) if want_out else None
+    sizes, at_once, columns = _of_columns(width)
+    programs, share = _shared(rows, at_once, max(2 * PROGRAMS // columns, 1))
+    parts = wide.new_empty(programs, 1, width, dtype=SUMS.get(wide.dtype, torch.float32))
+    _gelu_backward[programs, columns](wide, slope, out, parts, rows, share, **sizes)
+    return out, *_added(parts, dtype)
+
+
+@cache
+def _of_rows(width, numbers, eps, dropout):
+    """Constants of a kernel whose programs hold whole rows, options of its launch; rows held."""
+    block = max(triton.next_power_of_2(width), 16)
+    at_once = max(numbers // block, 1)
+    drops = {"EPS": eps, "LEAST": least(dropout), "GAIN": 1 / (1 - dropout)}
+    sizes = {"WIDTH": width, "BLOCK": block, "ROWS": at_once}
+    return {**drops, **sizes, "num_warps": max(4, min(16, block // 256)), **OPTIONS}, at_once
+
+
+@cache
+def _of_columns(width):
+    """Constants of a kernel whose programs hold some columns, options of its launch; rows held, and
+    programs side by side."""
+    block = min(256, triton.next_power_of_2(width))
+    at_once = 2 * NUMBERS // block
+    sizes = {"WIDTH": width, "BLOCK": block, "ROWS": at_once, "num_warps": 4}
+    return {**sizes, **OPTIONS}, at_once, -(-width // block)
+
+
+def _shared(rows, at_once, most):
+    """Number of programs that share rows, at most ``most``, and rows of each."""
+    share = -(-rows // (most * at_once)) * at_once
+    return -(-rows // share) if share else 0, share
+
+
+def _added(parts, dtype):
+    """[width] for each of the sums of which these are the parts, [programs, sums, width]."""
+    programs, *shape = parts.shape
+    found = parts.new_empty(shape, dtype=dtype)
+    size = found.numel()
+    _partials[(-(-size // ADDED),)](
+        parts, found, programs, size, BLOCK=ADDED, PARTS=64, num_warps=4, **OPTIONS
+    )
+    return found.unbind(0)
+
+
+@triton.jit
+def _wide(x):
+    """``x`` as sums are made: in float32, in float64 of float64."""
+    if x.dtype != tl.float64:
+        x = x.to(tl.float32)
+    return x
+
+
+@triton.jit
+def _dropped(x, seed_ptr, row, column, LEAST: tl.constexpr, GAIN: tl.constexpr):
+    """``x`` [rows, columns] behind dropout; as it is where there is no seed."""
+    if seed_ptr is not None:
+        seed = tl.load(seed_ptr).to(tl.int32)
+        rows = _mix(_mix(tl.zeros_like(row) + seed + ROW) + row)
+        columns = _mix(_mix(tl.zeros_like(column) + seed + COLUMN) + column)
+        x = tl.where(kept(rows[:, None], columns[None, :], LEAST), x * GAIN, 0.0)
+    return x
+
+
+@triton.jit
+def _normal(total, inside, WIDTH: tl.constexpr, EPS: tl.constexpr):
+    """[rows, columns] of mean 0 and variance 1 a row, and 1 / deviation of each row."""
+    mean = tl.sum(tl.where(inside, total, 0.0), 1) / WIDTH
+    total = tl.where(inside, total - mean[:, None], 0.0)
+    rstd = tl.rsqrt(tl.sum(total * total, 1) / WIDTH + EPS)
+    return total * rstd[:, None], rstd
+
+
+@launched
+@triton.jit(do_not_specialize=["rows"])
+def _norm(
+    residual_ptr,  # [rows, WIDTH]
+    y_ptr,  # [rows, WIDTH], or None
+    weight_ptr,  # [WIDTH]
+    bias_ptr,  # [WIDTH]
+    seed_ptr,  # [] int64, or None without dropout
+    out_ptr,  # [rows, WIDTH]
+    copy_ptr,  # [rows, WIDTH], or None
+    total_ptr,  # [rows, WIDTH], or None
+    rows,
+    EPS: tl.constexpr,
+    LEAST: tl.constexpr,
+    GAIN: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """One program normalises ROWS rows."""
+    row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    place = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
+    there = column < WIDTH
+    inside = (row < rows)[:, None] & there[None, :]
+    total = _wide(tl.load(residual_ptr + place, mask=inside, other=0.0))
+    if y_ptr is not None:
+        y = _wide(tl.load(y_ptr + place, mask=inside, other=0.0))
+        total += _dropped(y, seed_ptr, row, column, LEAST, GAIN)
+        rounded = total.to(residual_ptr.dtype.element_ty)
+        if total_ptr is not None:
+            tl.store(total_ptr + place, rounded, mask=inside)
+        total = _wide(rounded)
+    out, _ = _normal(total, inside, WIDTH, EPS)
+    weight = _wide(tl.load(weight_ptr + column, mask=there, other=0.0))
+    bias = _wide(tl.load(bias_ptr + column, mask=there, other=0.0))
+    out = out * weight[None, :] + bias[None, :]
+    tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), mask=inside)
+    if copy_ptr is not None:
+        tl.store(copy_ptr + place, out.to(copy_ptr.dtype.element_ty), mask=inside)
+
+
+@launched
+@triton.jit(do_not_specialize=["rows", "share"])
+def _norm_backward(
+    dout_ptr,  # [rows, WIDTH]
+    total_ptr,  # [rows, WIDTH]
+    weight_ptr,  # [WIDTH]
+    seed_ptr,  # [] int64, or None without dropout
+    dtotal_ptr,  # [rows, WIDTH]
+    dy_ptr,  # [rows, WIDTH], or None where it is the same
+    parts_ptr,  # [programs, 3, WIDTH] float32
+    rows,
+    share,  # rows of a program
+    EPS: tl.constexpr,
+    LEAST: tl.constexpr,
+    GAIN: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """One program takes ``share`` rows, ROWS at a time, and sums its part of three gradients."""
+    column = tl.arange(0, BLOCK)
+    there = column < WIDTH
+    weight = _wide(tl.load(weight_ptr + column, mask=there, other=0.0))
+    dweight, dbias, dsum = tl.zeros_like(weight), tl.zeros_like(weight), tl.zeros_like(weight)
+    first = tl.program_id(0) * share
+    for start in tl.range(first, tl.minimum(first + share, rows), ROWS):
+        row = start + tl.arange(0, ROWS)
+        place = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
+        inside = (row < rows)[:, None] & there[None, :]
+        dout = _wide(tl.load(dout_ptr + place, mask=inside, other=0.0))
+        total = _wide(tl.load(total_ptr + place, mask=inside, other=0.0))
+        normal, rstd = _normal(total, inside, WIDTH, EPS)
+        dweight += tl.sum(dout * normal, 0)
+        dbias += tl.sum(dout, 0)
+        slope = dout * weight[None, :]
+        along = tl.sum(slope * normal, 1) / WIDTH
+        slope = slope - (tl.sum(slope, 1) / WIDTH)[:, None] - normal * along[:, None]
+        slope *= rstd[:, None]
+        tl.store(dtotal_ptr + place, slope.to(dtotal_ptr.dtype.element_ty), mask=inside)
+        slope = _dropped(slope, seed_ptr, row, column, LEAST, GAIN)
+        if dy_ptr is not None:
+            tl.store(dy_ptr + place, slope.to(dy_ptr.dtype.element_ty), mask=inside)
+        dsum += tl.sum(slope, 0)
+    part = parts_ptr + tl.program_id(0).to(tl.int64) * 3 * WIDTH + column
+    tl.store(part, dweight, mask=there)
+    tl.store(part + WIDTH, dbias, mask=there)
+    tl.store(part + 2 * WIDTH, dsum, mask=there)
+
+
+@launched
+@triton.jit(do_not_specialize=["rows", "share"])
+def _gelu_backward(
+    wide_ptr,  # [rows, WIDTH]
+    slope_ptr,  # [rows, WIDTH], read and written
+    out_ptr,  # [rows, WIDTH], or None
+    parts_ptr,  # [programs, WIDTH] float32
+    rows,
+    share,  # rows of a program
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """One program takes BLOCK columns of ``share`` rows, ROWS at a time."""
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there = column < WIDTH
+    total = tl.zeros((ROWS, BLOCK), parts_ptr.dtype.element_ty)
+    first = tl.program_id(0) * share
+    for start in tl.range(first, tl.minimum(first + share, rows), ROWS):
+        row = start + tl.arange(0, ROWS)
+        place = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
+        inside = (row < rows)[:, None] & there[None, :]
+        x = _wide(tl.load(wide_ptr + place, mask=inside, other=0.0))
+        slope = _wide(tl.load(slope_ptr + place, mask=inside, other=0.0))
+        below = 0.5 + 0.5 * tl.erf(x * 0.7071067811865476)  # the normal distribution up to x
+        if out_ptr is not None:
+            tl.store(out_ptr + place, (x * below).to(out_ptr.dtype.element_ty), mask=inside)
+        slope *= below + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
+        tl.store(slope_ptr + place, slope.to(slope_ptr.dtype.element_ty), mask=inside)
+        total += slope
+    part = parts_ptr + tl.program_id(0).to(tl.int64) * WIDTH + column
+    tl.store(part, tl.sum(total, 0), mask=there)
+
+
+@launched
+@triton.jit(do_not_specialize=["programs", "size"])
+def _partials(
+    parts_ptr,  # [programs, size] float32
+    out_ptr,  # [size]
+    programs,
+    size,
+    BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """One program adds up the parts of BLOCK numbers."""
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = column < size
+    total = tl.zeros((PARTS, BLOCK), parts_ptr.dtype.element_ty)
+    for start in tl.range(0, programs, PARTS):
+        part = start + tl.arange(0, PARTS)
+        place = part[:, None] * size + column[None, :]
+        inside = (part < programs)[:, None] & there[None, :]
+        total += tl.load(parts_ptr + place, mask=inside, other=0.0)
+    tl.store(out_ptr + column, tl.sum(total, 0).to(out_ptr.dtype.element_ty), mask=there)

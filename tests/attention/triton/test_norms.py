@@ -1,0 +1,170 @@
+"""The kernels of dropout, sum, normalisation and GELU against torch in float64."""
+
+import pytest
+import torch
+from device import on_device
+from dropped import mask
+from torch.nn import functional as F
+
+pytest.importorskip("triton")
+
+from ldt.attention.triton import norms
+
+EPS = 1e-5
+# Rows and columns: of models, of one program and of many, with a rest and without, and none.
+SHAPES = [(3, 768), (2, 1024), (5, 384), (7, 100), (0, 16), (1, 1), (1500, 16), (2600, 3)]
+
+
+def given(rows, columns, dtype=torch.float64):
+    """Two [rows, columns], a gradient of that shape, and two [columns]."""
+    wide = torch.randn(3, rows, columns, dtype=torch.float64)
+    return *wide.to(dtype), *torch.randn(2, columns, dtype=torch.float64).to(dtype)
+
+
+def exact(y, x, up, weight, bias, dropout=0.0, seed=0):
+    """Output, sum and gradients of the definition, as `kernels` gives them."""
+    leaves = [t.detach().clone().requires_grad_() for t in (x, y, weight, bias)]
+    x, y, weight, bias = leaves
+    keep = mask(*y.shape, dropout, seed).to(y.device)
+    total = torch.where(keep, y / (1 - dropout), 0) + x
+    out = F.layer_norm(total, weight.shape, weight, bias, EPS)
+    found = torch.autograd.grad(out, leaves, up)
+    return out, total, *found, found[1].sum(0)
+
+
+@on_device
+def kernels(y, x, up, weight, bias, dropout=0.0, seed=0):
+    """The output, the sum, and the gradients of x, y, weight and bias, and the sum of y's."""
+    drops = {"dropout": dropout, "seed": torch.full((), seed, device=x.device)}
+    out, copy, total = norms.norm(y, x, weight, bias, EPS, keep=True, **drops)
+    assert copy is None
+    plain, _, none = norms.norm(y, x, weight, bias, EPS, **drops)
+    assert none is None
+    assert torch.equal(plain, out)
+    assert torch.equal(norms.again(total, weight, bias, EPS, out.dtype), out)
+    found = norms.norm_backward(up, total, weight, EPS, y.dtype, **drops)
+    for ours, same in zip(
+        found, norms.norm_backward(up, total, weight, EPS, y.dtype, **drops), strict=True
+    ):
+        assert torch.equal(ours, same)
+    return out, total, *found
+
+
+def close(found, expected):
+    for ours, true in zip(found, expected, strict=True):
+        far = 1e-11 * max(1, true.abs().max().item() if true.numel() else 0)
+        torch.testing.assert_close(ours, true, rtol=0, atol=far)
+
+
+@pytest.mark.usefixtures("kernels_device")
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_norm_in_float64_is_that_of_torch(shape, dropout):
+    tensors, seed = given(*shape), 2**33 + 5
+    close(kernels(*tensors, dropout, seed), exact(*tensors, dropout, seed))
+
+
+@pytest.mark.usefixtures("kernels_device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_norm_is_as_close_as_torch_in_its_dtype(dtype):
+    tensors = given(40, 96, dtype)
+    found, plain = kernels(*tensors, 0.1, 7), exact(*tensors, 0.1, 7)
+    true = exact(*(x.double() for x in tensors), 0.1, 7)
+    for ours, theirs, wanted in zip(found, plain, true, strict=True):
+        allowed = 2 * (theirs.double() - wanted).abs().max()
+        allowed += torch.finfo(dtype).eps * wanted.abs().max() + 64 * 2**-23
+        assert (ours.double() - wanted).abs().max() <= allowed
+
+
+@pytest.mark.usefixtures("kernels_device")
+def test_dropout_decides_by_seed_row_and_column_and_keeps_its_share():
+    ones, zeros = torch.ones(300, 64), torch.zeros(300, 64)
+    weight, found = torch.ones(64), {}
+
+    @on_device
+    def total(y, x, seed):
+        drops = {"dropout": 0.25, "seed": seed}
+        return norms.norm(y, x, weight.to(y.device), weight.to(y.device), EPS, keep=True, **drops)[
+            2
+        ]
+
+    for seed in (1, 2, -1, 2**32 - 1):
+        found[seed] = total(ones, zeros, torch.tensor(seed))
+        kept = (found[seed] != 0).double()
+        assert (kept.mean() - 0.75).abs() < 0.02
+        assert (kept.mean(0) - 0.75).abs().max() < 0.15
+        assert (kept.mean(1) - 0.75).abs().max() < 0.3
+    assert not torch.equal(found[1], found[2])
+    assert torch.equal(found[-1], found[2**32 - 1])  # 32 bits of it count
+
+
+@pytest.mark.usefixtures("kernels_device")
+def test_under_autocast_sum_and_output_are_float32_and_the_copy_is_its_rounding():
+    y, x, up, weight, bias = given(9, 48, torch.float32)
+    y = y.bfloat16()
+
+    @on_device
+    def run(y, x, up, weight, bias):
+        drops = {"dropout": 0.2, "seed": torch.full((), 3, device=x.device)}
+        low = torch.bfloat16
+        out, copy, total = norms.norm(y, x, weight, bias, EPS, keep=True, low=low, **drops)
+        assert torch.equal(norms.again(total, weight, bias, EPS, low), copy)
+        return out, copy, total, *norms.norm_backward(up, total, weight, EPS, low, **drops)
+
+    out, copy, total, *found = run(y, x, up, weight, bias)
+    wide = y.double(), *(t.double() for t in (x, up, weight, bias))
+    expected = exact(*wide, 0.2, 3)
+    assert torch.equal(copy, out.bfloat16())
+    kinds = [t.dtype for t in (out, total, *found)]
+    assert kinds == [torch.float32] * 3 + [torch.bfloat16] + [torch.float32] * 3
+    for ours, true in zip((out, total, *found), expected, strict=True):
+        eps = torch.finfo(ours.dtype).eps
+        far = 8 * eps * true.abs().max().item()
+        torch.testing.assert_close(ours.double(), true, rtol=0, atol=far)
+
+
+@pytest.mark.usefixtures("kernels_device")
+@pytest.mark.parametrize("shape", [(5, 24), (0, 16), (70, 300), (3, 3072), (1500, 40)])
+def test_the_gradient_of_gelu_in_float64_is_that_of_torch(shape):
+    wide, up, *_ = given(*shape)
+    wide = 4 * wide
+
+    @on_device
+    def run(wide, up):
+        slope, same = up.clone(), up.clone()
+        out, total = norms.gelu_backward(wide, slope, up.dtype)
+        none, again = norms.gelu_backward(wide, same, up.dtype, want_out=False)
+        assert none is None
+        assert torch.equal(again, total)
+        assert torch.equal(same, slope)
+        return out, slope, total
+
+    leaf = wide.clone().requires_grad_()
+    out = F.gelu(leaf)
+    (slope,) = torch.autograd.grad(out, leaf, up)
+    close(run(wide, up), (out, slope, slope.sum(0)))
+
+
+@pytest.mark.usefixtures("kernels_device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_gradient_of_gelu_is_as_close_as_torch_in_its_dtype(dtype):
+    wide, up, *_ = given(30, 64, dtype)
+
+    @on_device
+    def run(wide, up):
+        slope = up.clone()
+        out, total = norms.gelu_backward(wide, slope, dtype)
+        return out, slope, total
+
+    def plain(wide, up):
+        leaf = wide.clone().requires_grad_()
+        out = F.gelu(leaf)
+        (slope,) = torch.autograd.grad(out, leaf, up)
+        return out.detach(), slope, slope.sum(0)
+
+    true = plain(wide.double(), up.double())
+    for ours, theirs, wanted in zip(run(wide, up), plain(wide, up), true, strict=True):
+        allowed = 2 * (theirs.double() - wanted).abs().max()
+        allowed += torch.finfo(dtype).eps * wanted.abs().max() + 64 * 2**-23
+        assert (ours.double() - wanted).abs().max() <= allowed
