@@ -87,7 +87,7 @@ def test_rows_wider_than_a_tile_go_in_chunks(dtype):
     assert not rows_as_close(FOLDED, layout, dtype, factor=3, dropout=0.2, **sizes)
 
 
-@pytest.mark.fast("dtype0")
+@pytest.mark.fast("dtype0-0")
 @pytest.mark.parametrize(("dtype", "seed"), [(torch.bfloat16, 0), (torch.float16, 2)])
 def test_what_is_folded_is_not_rounded(dtype, seed):
     found = rows_as_close(FOLDED, pack([1500], [0]), dtype, seed, factor=1.5, heads=4, dim=16)
