@@ -54,7 +54,7 @@ def feed_forward(layer, x):
     these modules must run."""
     products = _products(layer.backend, x)
     gate = products and _gate(layer, FEED_FORWARD, x)
-    end = gate and gate.end(products, False)
+    end = gate and gate.end(products, True)
     if end is None:
         return None
     return _run(_FeedForward, gate.norm, x, *gate.weights, end, _given(x, products))
@@ -121,10 +121,10 @@ def _given(x, dtype):
     """``x`` for a product, and (sum, weight, bias, eps) to compute it again from, or None."""
     made = getattr(x, MADE, None)
     if made is None or made.version != x._version or kept_by_others():
-        return x.to(dtype), None
+        return _as(dtype, x), None
     copy, made.copy = made.copy, None
     total = made.total and made.total()
-    low = x.to(dtype) if copy is None or copy.dtype != dtype else copy
+    low = _as(dtype, x) if copy is None or copy.dtype != dtype else copy
     return low, None if total is None else (total, *made.norm)
 
 
@@ -179,7 +179,7 @@ class _Residual(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, stream, weight, bias, scale, shift, end, notes):
         keep = ctx is not None and any(ctx.needs_input_grad)
-        low = x.to(end.products)
+        low = _as(end.products, x)
         weight, bias = _cast(end.products, weight, bias)
         y = F.linear(low, weight, bias)
         out, total, seed = end.forward(y, stream, scale, shift, keep, notes)
@@ -240,6 +240,11 @@ class _FeedForward(torch.autograd.Function):
         if needed[0]:
             dx = dx.addmm_(dwide, first) if dx.dtype == first.dtype else dx.add_(dwide @ first)
         return dx, dfirst, dbias, dsecond, dbias2, dscale, dshift, None, None, None
+
+
+def _as(dtype, x):
+    """``x`` in a dtype."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def _cast(dtype, *weights):
@@ -310,7 +315,7 @@ class Gate:
         self.kind, self.modules = type(root), root._modules
         self.parts, self.dtype, self.place = parts, x.dtype, x.get_device()
         named = {name: module for _, name, module, *_ in parts}
-        self.norm, self.dropout = named["LayerNorm"], named["dropout"]
+        self.norm, self.dropout = named.get("LayerNorm"), named.get("dropout")
         self.activation = named.get("activation")
         owners = [own["_parameters"] for *_, own in parts if own["_parameters"]]
         self.parameters = [(own, n, own.get(n)) for own in owners for n in ("weight", "bias")]
@@ -342,8 +347,9 @@ class Gate:
         for weight in self.weights:
             if type(weight) not in PARAMETERS or weight.device != x.device:
                 return False
-        known = self.norm.normalized_shape == x.shape[1:] and x.shape[1] <= LARGEST
-        return known and all(weight.is_contiguous() for weight in self.weights)
+        if self.norm and (self.norm.normalized_shape != x.shape[1:] or x.shape[1] > LARGEST):
+            return False
+        return all(weight.is_contiguous() for weight in self.weights)
 
     def holds(self, root, x):
         """True where the parts are what they were, and to call one runs its class's ``forward``."""

@@ -16,7 +16,7 @@ from ldt.attention import (
 )
 from ldt.attention.derivatives import transformed
 from ldt.attention.matmul import Linear, divisible, foldable, project_each
-from ldt.model import fused
+from ldt.model import fused, fused_attention
 from ldt.model.config import layer_dilations, layer_windows
 from ldt.model.pooling import SecondLevel
 from ldt.model.recompute import cast_once, layer_norm, recomputed
@@ -91,6 +91,8 @@ class SelfAttention(nn.Module):
     """Sliding window with global tokens, which have projections of their own; in pooling layers
     a `SecondLevel` besides."""
 
+    uncalled = True  # see `ldt.model.fused`
+
     def __init__(self, config, index):
         super().__init__()
         width = config.hidden_size
@@ -117,6 +119,12 @@ class SelfAttention(nn.Module):
         return out, *(self._probabilities(x, layout) if output_attentions else (None, None))
 
     def _levels(self, x, layout):
+        out = fused_attention.attention(self, x, layout) if _fusible(self, x) else None
+        if out is not None:
+            rows = layout.is_global is not None
+            return (
+                out if rows else attach_unused_parameters(out, *unused_parameters(*self._global()))
+            )
         options = self._options(x)
         cast = cast_once(x, *self._local(), *self._global())
         # A generator: nothing here holds the projections, whose memory the second level needs.

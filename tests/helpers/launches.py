@@ -80,11 +80,11 @@ def rows(dtype, width, globals, folded=False, dropout=0.0):
     if not rows.folds((globals, heads, 64), x, where, dtype):
         return  # the device has no tile so wide, and the rows are projected there
     weight, bias = torch.empty(width, width, dtype=dtype), torch.empty(width, dtype=dtype)
-    weights = rows.Weights(weight, bias, weight, weight, bias)
+    weights = rows.Weights(weight, bias, weight, bias, weight, bias)
     seed, out = torch.zeros((), dtype=torch.int64) if dropout else None, torch.empty(x.shape)
     work = rows.Work.of(where, x, heads, 64, dropout)
     kept = work.forward(x, None, weights, out, seed)
-    work.backward(out, x, kept, weights, [True] * 5, seed)
+    work.backward(out, x, kept, weights, [True] * 6, seed)
 
 
 def cells(dtype, dim, holes=False, dropout=0.0):

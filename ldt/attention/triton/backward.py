@@ -27,21 +27,16 @@ def backward(dout, q, k, v, out, lse, pattern, dropout=0.0, seed=None):
         q, k, v, pattern, dropout, seed: as `forward` took them.
         out, lse: as it returned them.
     """
-    dq, dkv, delta = room(q, k, lse)
-    given = rows(dout), rows(q), rows(k), rows(v), lse, delta, pattern, dropout, seed
-    dq = of_queries(dq, rows(out), *given)
-    of_keys(dkv, *given)
-    return dq, *dkv
-
-
-def room(q, k, lse):
-    """Tensors for `of_queries` and `of_keys` to write to: dq, [2, keys, heads, dim], and delta."""
     if len(q) == len(k):
         found = q.new_empty(len(q), 3, *q.shape[1:])
         dq, dkv = found[:, 0], found[:, 1:].transpose(0, 1)
     else:
         dq, dkv = q.new_empty(q.shape), k.new_empty(2, *k.shape)
-    return dq, dkv, torch.empty_like(lse)
+    delta = torch.empty_like(lse)
+    given = rows(dout), rows(q), rows(k), rows(v), lse, delta, pattern, dropout, seed
+    of_queries(dq, rows(out), *given)
+    of_keys(dkv, *given)
+    return dq, *dkv
 
 
 def of_queries(dq, out, dout, q, k, v, lse, delta, pattern, dropout, seed):
@@ -58,7 +53,6 @@ def of_queries(dq, out, dout, q, k, v, lse, delta, pattern, dropout, seed):
     )  # fmt: skip
     if parts > 1:
         combine(sums[None], dq[None])
-    return dq
 
 
 def of_keys(dkv, dout, q, k, v, lse, delta, pattern, dropout, seed):

@@ -81,10 +81,10 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, x, key, value, bias, seed, layout, dropout):
         q, x, out = q.contiguous(), rows(x), q.new_empty(q.shape)
-        weights = Weights(None, None, *(part.contiguous() for part in (key, value, bias)))
+        weights = Weights(None, None, key.contiguous(), None, value.contiguous(), bias.contiguous())
         work = Work.of(layout, x, *q.shape[1:], dropout)
         kept = work.forward(x, q, weights, out, seed)
-        ctx.save_for_backward(x, seed, *kept, *weights[2:])
+        ctx.save_for_backward(x, seed, *kept, weights.key, *weights[4:])
         ctx.work = work
         return out
 
@@ -92,20 +92,21 @@ class _Rows(torch.autograd.Function):
     @first_order
     def backward(ctx, dout):
         x, seed, q, *kept, key, value, bias = ctx.saved_tensors
-        weights = Weights(None, None, key, value, bias)
+        weights = Weights(None, None, key, None, value, bias)
         needed = ctx.needs_input_grad[2:5]
-        needed = False, False, needed[0], *[any(needed[1:])] * 2
+        needed = False, False, needed[0], False, *[any(needed[1:])] * 2
         dx, dq, found = ctx.work.backward(rows(dout), x, (q, *kept), weights, needed, seed)
-        return dq.to(q.dtype), dx, *found[2:], None, None, None
+        return dq.to(q.dtype), dx, found.key, *found[4:], None, None, None
 
 
 class Weights(NamedTuple):
     """Of a layer's global projections, [heads * dim, width] and [heads * dim], contiguous; or their
-    gradients. None of the query: its rows are there already."""
+    gradients. None of the query: its rows are there already. Nothing reads the key's bias."""
 
     query: torch.Tensor | None
     query_bias: torch.Tensor | None
     key: torch.Tensor
+    key_bias: torch.Tensor | None
     value: torch.Tensor
     value_bias: torch.Tensor
 
@@ -216,7 +217,7 @@ class Work:
             rest = self.count, self.total, self.factor, dout.stride(0), x.stride(0)
             columns = triton.cdiv(x.shape[1], COLUMNS)
             rows_products.weights[columns, self.heads, 4 if placed else 2](
-                self.place, q, dfolded, found.key, dout, context, share, *found[3:], *of_x, *rest,
+                self.place, q, dfolded, *found[2:4], dout, context, share, *found[4:], *of_x, *rest,
                 PLACED=placed, BLOCK=COLUMNS, **self.products,
             )  # fmt: skip
         return dx, dq, found
@@ -227,7 +228,7 @@ class Work:
         high = x.new_empty(self.count * self.heads, x.shape[1])
         low = None if x.dtype == torch.float32 else torch.empty_like(high)
         query, bias = (None, None) if made is None else weights[:2]
-        values = (None, None) if dout is None else weights[3:]
+        values = (None, None) if dout is None else weights[4:]
         stride = 0 if dout is None else dout.stride(0)
         rows_products.fold[self.parts, self.heads, triton.cdiv(self.count, ROWS)](
             self.place, made, query, bias, q, weights.key, high, low, dout, *values,

@@ -174,6 +174,7 @@ def weights(
     q_ptr,  # [globals, heads, DIM]
     dfolded_ptr,  # [globals, heads, WIDTH] float32
     dkey_ptr,  # [heads * DIM, WIDTH], gradient of the keys' weight, or None
+    dkey_bias_ptr,  # [heads * DIM], of their bias, which is zero; None: not asked for
     dout_ptr,  # [.., heads, DIM], stride given
     context_ptr,  # [globals, heads, WIDTH] float32
     share_ptr,  # [globals, heads] float32, or None
@@ -217,6 +218,8 @@ def weights(
                     row * heads + head, WIDTH, column, in_columns, PRECISION,
                 )  # fmt: skip
             _store(dkey_ptr, tl.trans(found * factor), own, WIDTH, in_dims, column, in_columns)
+        if dkey_bias_ptr is not None:
+            tl.store(dkey_bias_ptr + own, tl.zeros((BLOCK_D,), tl.float32), mask=in_dims & first)
     elif role == 1:
         if dvalue_ptr is not None:
             for block in tl.range(0, blocks):
