@@ -156,6 +156,16 @@ def gradients(model):
     return {name: gradient for name, gradient in found.items() if gradient is not None}
 
 
+def training_pass(model, inputs):
+    """Loss and gradients of a classifier of three classes, of seed 0; ``inputs`` have four rows."""
+    torch.manual_seed(0)
+    labels = torch.tensor([0, 1, 0, 1], device=inputs["input_ids"].device)
+    loss = model(**inputs, labels=labels).loss
+    model.zero_grad()
+    loss.backward()
+    return {"loss": loss.detach()} | gradients(model)
+
+
 def checkpoint_layers(model):
     """Have the layers computed again in the backward pass, as transformers calls it by version."""
     enable = getattr(model, "activation_checkpointing_enable", None)  # from 5.23 on
