@@ -41,8 +41,8 @@ FEED_FORWARD = {
 
 def residual(module, x, stream):
     """``module(x, stream)`` of an `ldt.model.layers.Residual`; None where its modules must run."""
-    products = _products(module.backend, stream)
-    gate = products and _gate(module, ENDS, stream)
+    products = products_dtype(module.backend, stream)
+    gate = products and gate_of(module, ENDS, stream)
     end = gate and gate.end(products, module.copies)
     if end is None or x.dtype not in (stream.dtype, products):
         return None
@@ -52,12 +52,12 @@ def residual(module, x, stream):
 def feed_forward(layer, x):
     """``layer.output(layer.intermediate(x), x)`` of an `ldt.model.layers.LdtLayer`; None where
     these modules must run."""
-    products = _products(layer.backend, x)
-    gate = products and _gate(layer, FEED_FORWARD, x)
+    products = products_dtype(layer.backend, x)
+    gate = products and gate_of(layer, FEED_FORWARD, x)
     end = gate and gate.end(products, True)
     if end is None:
         return None
-    return _run(_FeedForward, gate.norm, x, *gate.weights, end, _given(x, products))
+    return _run(_FeedForward, gate.norm, x, *gate.weights, end, product_input(x, products))
 
 
 class End(NamedTuple):
@@ -101,7 +101,7 @@ class End(NamedTuple):
 
 
 class _Made:
-    """What an output can be computed again from, and its copy for the next product.
+    """Sources from which an output is computed again, and its copy for the next product.
 
     Args:
         out: the output.
@@ -117,7 +117,7 @@ class _Made:
         self.copy, self.total, self.norm = copy, total, (norm.weight, norm.bias, norm.eps)
 
 
-def _given(x, dtype):
+def product_input(x, dtype):
     """``x`` for a product, and (sum, weight, bias, eps) to compute it again from, or None."""
     made = getattr(x, MADE, None)
     if made is None or made.version != x._version or kept_by_others():
@@ -129,7 +129,7 @@ def _given(x, dtype):
 
 
 def _run(function, norm, *arguments):
-    """What a function gives, with its `_Made`."""
+    """Output of a function, with its `_Made`."""
     notes = []
     if torch.is_grad_enabled():
         out = function.apply(*arguments, notes)
@@ -154,7 +154,7 @@ def _recomputed(out, total, norm):
     recomputed(out, lambda total: again(total, weight, bias, eps, total.dtype), total, of=norm)
 
 
-def _by_hand(backward):
+def by_hand(backward):
     """The ``backward`` of a function: in the dtypes of its tensors, and no second derivative.
 
     As the input is not kept, there is nothing to refuse a second derivative by but the first.
@@ -190,7 +190,7 @@ class _Residual(torch.autograd.Function):
         return out
 
     @staticmethod
-    @_by_hand
+    @by_hand
     def backward(ctx, dout):
         x, weight, scale, total, seed = ctx.saved_tensors
         needed = ctx.needs_input_grad
@@ -221,7 +221,7 @@ class _FeedForward(torch.autograd.Function):
         return out
 
     @staticmethod
-    @_by_hand
+    @by_hand
     def backward(ctx, dout):
         from ldt.attention.triton.norms import again, gelu_backward
 
@@ -260,7 +260,7 @@ def _cast(dtype, *weights):
     return copies
 
 
-def _products(backend, stream):
+def products_dtype(backend, stream):
     """The dtype of products with a residual stream; None where functions do not run on it."""
     if torch.compiler.is_compiling():
         return None
@@ -292,7 +292,7 @@ def _autocast(kind):
     return None
 
 
-def _gate(root, wanted, x):
+def gate_of(root, wanted, x):
     """The `Gate` of a module, None where its parts must be called."""
     gate = vars(root).get(GATE)
     if gate is None or not gate.holds(root, x):

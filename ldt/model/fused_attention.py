@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ldt.attention import Layout
 from ldt.attention.layout import per_head
-from ldt.model.fused import LINEAR, _by_hand, _gate, _given, _products
+from ldt.model.fused import LINEAR, by_hand, gate_of, product_input, products_dtype
 
 LOCAL = ("query", "key", "value")
 PROJECTIONS = dict.fromkeys((*LOCAL, *(f"{name}_global" for name in LOCAL)), LINEAR)
@@ -26,8 +26,8 @@ def attention(module, x, layout):
         x: [total, width].
         layout: of the packed tokens.
     """
-    products = _products(module.backend, x)
-    gate = products and _gate(module, PROJECTIONS, x)
+    products = products_dtype(module.backend, x)
+    gate = products and gate_of(module, PROJECTIONS, x)
     if not gate or module.pooled is not None:
         return None
     call = Call.of(module, layout, x, products)
@@ -35,14 +35,14 @@ def attention(module, x, layout):
         return None
     # From torch's generator, whose state gradient checkpointing restores.
     seed = torch.randint(2**31, (), device=x.device) if call.dropout else None
-    arguments = x, *gate.weights, seed, call, _given(x, products)
+    arguments = x, *gate.weights, seed, call, product_input(x, products)
     if torch.is_grad_enabled():
         return _Attention.apply(*arguments)
     return _Attention.forward(None, *arguments)
 
 
 class Call(NamedTuple):
-    """What a layer does with a batch.
+    """Settings of a layer's attention for a batch.
 
     Args:
         heads: their number.
@@ -84,7 +84,7 @@ class Call(NamedTuple):
         return windows(self.layout, self.window, self.dilations, self.causal)
 
     def work(self, x):
-        """What the global rows share, which the layout caches; None without any."""
+        """The `Work` on the global rows, which the layout caches; None without any."""
         from ldt.attention.triton.rows import Work
 
         if not self.has_rows:
@@ -122,7 +122,7 @@ class _Attention(torch.autograd.Function):
         return out
 
     @staticmethod
-    @_by_hand
+    @by_hand
     def backward(ctx, dout):
         from ldt.attention.triton import backward
         from ldt.attention.triton.norms import again

@@ -54,7 +54,7 @@ def forward(q, k, v, pattern, dropout=0.0, seed=None):
 
 
 def tables(pattern):
-    """What kernels read of a pattern: queries, keys, hidden and gathered keys, classes of heads."""
+    """Tables of a pattern: queries, keys, hidden and gathered keys, classes of heads."""
     gathered = None if pattern.gathered is None else pattern.gathered.table
     return pattern.queries, pattern.keys, pattern.hidden, gathered, pattern.classes()
 

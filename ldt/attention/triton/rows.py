@@ -100,8 +100,9 @@ class _Rows(torch.autograd.Function):
 
 
 class Weights(NamedTuple):
-    """Of a layer's global projections, [heads * dim, width] and [heads * dim], contiguous; or their
-    gradients. None of the query: its rows are there already. Nothing reads the key's bias."""
+    """Weights [heads * dim, width] and biases [heads * dim] of a layer's global projections,
+    contiguous; or their gradients. The query's are None where its rows are there already. Nothing
+    reads the key's bias."""
 
     query: torch.Tensor | None
     query_bias: torch.Tensor | None
@@ -112,14 +113,14 @@ class Weights(NamedTuple):
 
 
 class Work:
-    """What both passes over the global rows of a batch share, in all layers.
+    """Plan and sizes that both passes over the global rows of a batch share, in all layers.
 
     Sums of a tile live in registers, its tokens in shared memory.
     """
 
     @classmethod
     def of(cls, layout, x, heads, dim, dropout):
-        """That of a layout, which caches it.
+        """The work of a layout, which caches it.
 
         Args:
             x: [total, width], of the products' dtype.
