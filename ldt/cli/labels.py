@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 import typer
 
 from ldt.cli.console import say, stdout
+from ldt.cli.options import ReadingKeys
 from ldt.cli.recipes import new_file
-from ldt.errors import UserError
 
 labels = typer.Typer(invoke_without_command=True)
 
@@ -29,6 +29,8 @@ def export(
     answers: Annotated[
         str, typer.Argument(metavar="ANSWERS", help="Answers of ldt predict, lines or a table.")
     ],
+    keys: ReadingKeys = None,
+    *,
     to: Annotated[
         Literal["label-studio", "doccano"],
         typer.Option(help="Tool that the file is for."),
@@ -48,31 +50,6 @@ def export(
             "its --keep text copied the text.",
         ),
     ] = None,
-    format: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Layout of the documents; by default by their content."),
-    ] = None,
-    text: Annotated[
-        str | None,
-        typer.Option(metavar="FIELD", help="Field of the text; by default text or context."),
-    ] = None,
-    text_files: Annotated[
-        str | None,
-        typer.Option(metavar="FIELD", help="Field of names of text files, which are the texts."),
-    ] = None,
-    evidence: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FOLDER", help="Folder of those text files; by default that of the documents."
-        ),
-    ] = None,
-    id: Annotated[
-        str | None,
-        typer.Option(metavar="FIELD", help="Field of a document that holds its id; by default id."),
-    ] = None,
-    encoding: Annotated[
-        str, typer.Option(metavar="NAME", help="Encoding of the documents, such as cp1252.")
-    ] = "utf-8",
     offered: Annotated[
         str | None,
         typer.Option(
@@ -92,24 +69,17 @@ def export(
     Example: ldt labels export answers.jsonl --to label-studio --documents new.jsonl --output
     tasks.json
     """
-    from ldt.data.formats import FORMATS
-    from ldt.data.options import DataSection
     from ldt.inference import label_tools
-    from ldt.inference.options import check_reading, require_encoding
+    from ldt.inference.options import check_reading
+    from ldt.recipe.recipe import reading
 
-    if format is not None and format not in FORMATS:
-        raise UserError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}")
-    require_encoding(encoding)
-    named = {"format": format, "text": text, "id": id, "encoding": encoding}
-    named |= {"text_files": text_files, "evidence": evidence}
-    filed = text_files is not None or format == "triviaqa"
+    data = reading(keys or ())
+    filed = data.text_files is not None or data.format == "triviaqa"
+    named = data.model_dump(include={"format", "text", "id", "encoding", "text_files", "evidence"})
     check_reading(documents or answers, filed=filed, **named)
-    section = DataSection.model_validate(named)
     for path in label_tools.targets(output, to):
         new_file(path, overwrite)
     names = None if offered is None else offered.split(",")
-    written = label_tools.export(
-        answers, to, output, documents=documents, data=section, labels=names
-    )
+    written = label_tools.export(answers, to, output, documents=documents, data=data, labels=names)
     for path in written:
         say(f"{path}: written")

@@ -1,5 +1,8 @@
 """Types of arguments and options that several commands share."""
 
+import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,6 +22,15 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="KEY=VALUE", help="Keys of the recipe to change, such as training.seed=1."
+    ),
+]
+ReadingKeys = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Keys of a recipe that say how the documents are read: data.format, data.text, "
+        "data.text_files, data.fields, data.id, data.encoding and data.evidence.",
+        show_default=False,
     ),
 ]
 Resume = Annotated[
@@ -41,3 +53,22 @@ Library = Annotated[
         help="What runs the model: torch, for a folder that ldt export wrote onnx, openvino or pt2."
     ),
 ]
+
+_KEY = re.compile(r"(\w+(?:\.\w+)*)=")
+
+
+def files_and_keys(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Part the FILE arguments of a command from its KEY=VALUE ones, both in their order.
+
+    A key has a dot, as in ``data.text=body``, or is one of the data section, whose dotted name
+    `ldt.recipe.recipe.reading` then suggests. What exists is a file whatever its name.
+    """
+    from ldt.data.options import DataSection
+
+    files: list[str] = []
+    keys: list[str] = []
+    for argument in arguments:
+        match = _KEY.match(argument)
+        is_key = match and ("." in match[1] or match[1] in DataSection.model_fields)
+        (keys if is_key and not os.path.exists(argument) else files).append(argument)
+    return files, keys

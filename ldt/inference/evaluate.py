@@ -121,25 +121,16 @@ def _published(asked: Recipe, gold: Names, pred: Names) -> Result:
 
 
 def reading_of(format: str, overrides: Iterable[str]) -> DataSection:
-    """Keys of a recipe that say how a gold file of a published layout is read.
+    """The data section by which a gold file of a published layout is read.
 
     Args:
         overrides: ``data.encoding=…``, of conll ``data.fields.tags=…`` too.
 
     Raises:
-        UserError: another key.
+        RecipeError: another key.
     """
-    task, keys = "classification", ["data.encoding"]
-    if format == "conll":
-        task, keys = "token_classification", [*keys, "data.fields.tokens", "data.fields.tags"]
-    overrides = list(overrides)
-    for each in overrides:
-        if each.partition("=")[0] not in keys:
-            raise UserError(
-                f"--format {format}: its layout is published; {each}: of the keys of a recipe, "
-                f"{listed(keys, show=str)} alone say how it is read"
-            )
-    return recipes.of_keys({"name": task}, overrides, f"--format {format}").data
+    tags = ("fields.tokens", "fields.tags") if format == "conll" else ()
+    return recipes.reading(overrides, ("encoding", *tags))
 
 
 def options_of(format: str, data: DataSection) -> dict[str, Any]:

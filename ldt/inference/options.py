@@ -45,13 +45,13 @@ def require_encoding(name: str) -> None:
 
 
 def check_reading(source: str, format: str | None, filed: bool, **named: str | None) -> None:
-    """Refuse options of reading that files of a format have no use for.
+    """Refuse keys of the data section that files of a format have no use for.
 
     Args:
         source: the first of them.
         format: as it was asked for or seen.
         filed: whether records name files that hold the documents.
-        named: the options by the names of their keys.
+        named: the values by their keys.
 
     Raises:
         UserError: one is given.
@@ -60,9 +60,7 @@ def check_reading(source: str, format: str | None, filed: bool, **named: str | N
     why = ({} if filed else {"evidence": "records name no files of documents"}) | unread(format)
     for key, value in named.items():
         if value not in (None, "utf-8") and key in why:
-            raise UserError(
-                f"--{key.replace('_', '-')} {value}: not read, {why[key]}; leave it out"
-            )
+            raise UserError(f"data.{key}={value}: not read, {why[key]}; leave it out")
 
 
 def check_runtime(runtime: str, precision: str) -> None:

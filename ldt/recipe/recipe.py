@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from ldt.data.formats import FORMATS, unread
 from ldt.data.options import OPTIONS, DataOptions, DataSection, Section
 from ldt.data.records import suffix
 from ldt.data.remote import is_remote
-from ldt.errors import UserError, did_you_mean
+from ldt.errors import UserError, did_you_mean, listed
 from ldt.recipe import yaml
 from ldt.recipe.habits import meant
 from ldt.recipe.model import MODELS, ModelSection
@@ -77,6 +77,9 @@ NEEDS = {
     },
     "pretrain": {("data", "train"): "files, folders or patterns of text"},
 }
+
+# Keys of the data section that say how documents without right answers are read.
+READING = ("format", "text", "text_files", "fields", "id", "encoding", "evidence")
 
 # Keys that hold paths.
 _DATA = ("csv", "tsv", "jsonl", "parquet", "txt", "xlsx", "docx", "pdf")  # endings, lower case
@@ -159,6 +162,34 @@ def of_keys(task: dict[str, Any], overrides: Iterable[str], label: str) -> Recip
     _check_data(data, found, problems)
     problems.stop()
     return Recipe(found, model, data, training, places=problems.places)
+
+
+def reading(overrides: Iterable[str], names: Sequence[str] = READING) -> DataSection:
+    """The data section that ``data.text=body`` and the like make, without a recipe.
+
+    Args:
+        overrides: ``key=value`` as of `load`; what none of them names is not in the section's
+            ``model_fields_set``.
+        names: keys of the section that may be changed; ``fields`` allows all below it.
+
+    Raises:
+        RecipeError: all that is wrong, one problem a line.
+    """
+    root: dict[str, Any] = {}
+    problems = Problems({})
+    _override(root, overrides, problems)
+    known = [f"data.{name}" for name in names]
+    expected = f", expected one of {listed(known, show=str)}"
+    for keys in list(problems.places):
+        key = ".".join(keys)
+        if not any(f"{key}.".startswith(f"{name}.") for name in known):
+            near = did_you_mean(keys[-1], names, "data.{}".format)
+            problems.add(keys, f"not read here{near or expected}")
+    problems.stop()
+    data = _section(DataSection, root.get("data", {}), "data", root, problems)
+    _check_data(data, None, problems)
+    problems.stop()
+    return data
 
 
 def dump(recipe: Recipe) -> str:

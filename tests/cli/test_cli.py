@@ -13,6 +13,7 @@ import pytest
 from processes import ldt
 
 from ldt import __version__, cli, errors
+from ldt.cli.options import files_and_keys
 
 HEAVY = "{'torch', 'transformers', 'datasets', 'numpy'}"
 
@@ -94,6 +95,15 @@ def test_no_line_of_the_list_of_commands_is_cut_short(width):
     listed = ldt("--help", env={"COLUMNS": width}).stdout.decode().partition("Commands:")[2]
     assert len(listed.split("\n")) == len(cli.COMMANDS) + 2
     assert "..." not in listed
+
+
+def test_what_has_a_key_is_no_file_unless_it_is_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.text=a").touch()
+    files = ["a.jsonl", "data.text=a", "s3://b/year=1/c", "year=2/*.csv", "-", "hf:a/b:c=d"]
+    keys = ["data.id=a.b", "text=b", "trainin.seed="]
+    mixed = [keys[0], *files[:3], *keys[1:], *files[3:]]
+    assert files_and_keys(mixed) == (files, keys)
 
 
 def test_the_shell_completes_commands():

@@ -89,7 +89,10 @@ def test_json_has_what_the_tables_show_and_the_curves(ldt):
     [
         (["--format", "classification"], "gold:1: no field 'label'; it has 'text', 'kind'"),
         ([*OWN, "--na-prob", "x"], "--na-prob: no option of answers in ldt's own layout"),
-        (["--format", "squad", "data.label=kind"], "--format squad: its layout is published"),
+        (
+            ["--format", "squad", "data.label=kind"],
+            "data.label=kind: not read here",
+        ),
         (["--format", "squad", "--recipe", "r.yaml"], "--format squad: its layout is published"),
         (["--recipe", "r.yaml"], "r.yaml: No such file or directory"),
         (["--passages", "data.label=kind"], "--passages: both files are lines"),

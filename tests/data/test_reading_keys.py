@@ -8,7 +8,7 @@ from ldt.data.formats import FORMATS, LINES, read
 from ldt.data.labels import LabelReader
 from ldt.data.options import DataSection
 from ldt.errors import DataError, RecipeError
-from ldt.recipe.recipe import of_keys
+from ldt.recipe.recipe import of_keys, reading
 
 TEXT = "Müller was here"
 QA = {"id": 7, "question": TEXT, "answers": []}
@@ -160,3 +160,27 @@ def test_a_field_that_no_record_has_is_told(tmp_path):
     data = DataSection(format="jsonl", fields={"question": "nix"})
     with pytest.raises(DataError, match=r"data.fields.question: no record has a field 'nix'"):
         list(read(written(tmp_path, "jsonl"), data))
+
+
+@pytest.mark.parametrize(
+    ("keys", "read"),
+    [
+        (["data.text=body", "data.id=007"], {"text": "body", "id": "007"}),
+        (["data.text=[title, body]"], {"text": "title + body"}),
+        (["data.fields.question=query"], {"fields": {"question": "query"}}),
+        ([], {}),
+        (["data.txet=body"], "data.txet=body: not read here, did you mean 'data.text'?"),
+        (["encoding=cp1252"], "encoding=cp1252: not read here, did you mean 'data.encoding'?"),
+        (["data.train=a.jsonl"], "data.train=a.jsonl: not read here, expected one of data.format,"),
+        (["data.encoding=x"], "data.encoding=x: no such encoding of text, got 'x'"),
+        (["data.format=wikihop", "data.id=x"], "data.id=x: not read, wikihop says which ids are"),
+    ],
+)
+def test_keys_say_without_a_recipe_what_is_read(keys, read):
+    if isinstance(read, dict):
+        assert reading(keys).model_dump(exclude_unset=True) == read
+        return
+    with pytest.raises(RecipeError) as refused:
+        reading(keys)
+    assert str(refused.value).startswith(read)
+    assert "\n" not in str(refused.value)

@@ -73,11 +73,26 @@ def test_the_encoding_is_that_of_the_training_but_for_what_shows_utf_8(fine_tune
     [
         ("d.jsonl", '{"name": "a", "body": {"text": "x"}}', {"id": "nix"}, ":1: no field 'nix'; "),
         ("d.csv", "no,text\n1,this\n", {"text": "text"}, ":2: no field 'name'; "),
-        ("d.txt", "this party", {"id": "no"}, "--id no: not read, the name of a text file is "),
-        ("d.txt", "this party", {"text": "no"}, "--text no: not read, a text file is all text; "),
-        ("d.json", "{}", {"format": "squad", "id": "no"}, "--id no: not read, squad says which"),
-        ("d.jsonl", "{}", {"evidence": "x"}, "--evidence x: not read, records name no files of "),
-        ("d.json", "{}", {"format": "nq", "evidence": "x"}, "--evidence x: not read, nq names no"),
+        ("d.txt", "this party", {"id": "no"}, "data.id=no: not read, the name of a text file is "),
+        (
+            "d.txt",
+            "this party",
+            {"text": "no"},
+            "data.text=no: not read, a text file is all text; ",
+        ),
+        ("d.json", "{}", {"format": "squad", "id": "no"}, "data.id=no: not read, squad says which"),
+        (
+            "d.jsonl",
+            "{}",
+            {"evidence": "x"},
+            "data.evidence=x: not read, records name no files of ",
+        ),
+        (
+            "d.json",
+            "{}",
+            {"format": "nq", "evidence": "x"},
+            "data.evidence=x: not read, nq names no",
+        ),
     ],
 )
 def test_a_field_that_is_named_must_be_there(fine_tuned, tmp_path, name, content, options, what):

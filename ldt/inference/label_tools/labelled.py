@@ -114,7 +114,7 @@ def _labelled(
         if str(answer.id) not in documents:
             raise DataError(
                 f"{answer.where}: no document {shown(answer.id)} in {source}; --documents names "
-                "what ldt predict read, --id the field of its ids"
+                "what ldt predict read, data.id the field of its ids"
             )
         example = documents[str(answer.id)]
     text = _text(example, data, kept=documents is None)
