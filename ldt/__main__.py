@@ -5,22 +5,8 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 
-ENDING = (signal.SIGINT, signal.SIGTERM)
-
-
-def _end(number, frame):
-    """End at once: nothing is written yet, or everything is."""
-    if os.getpid() != _PROCESS:
-        _default(number)
-    os._exit(128 + number)
-
-
-def _default(number):
-    """Do in a process forked from this one what a signal does by itself."""
-    signal.signal(number, signal.SIG_DFL)
-    signal.raise_signal(number)
+from ldt import system
 
 
 def _last():
@@ -34,8 +20,7 @@ def _last():
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(_code)
-    for number in ENDING:
-        signal.signal(number, signal.SIG_IGN)
+    system.handle(signal.SIG_IGN)
 
 
 def main():
@@ -53,13 +38,10 @@ def main():
         raise
 
 
-_PROCESS = os.getpid()
 _code = 0
-if threading.current_thread() is threading.main_thread():  # no other one can set handlers
-    atexit.register(_last)  # the first to be registered is the last to run
-    for _number in ENDING:
-        if signal.getsignal(_number) is not signal.SIG_IGN:  # by nohup, or a shell's background
-            signal.signal(_number, _end)
+# Nothing is written yet, or everything is.
+system.handle(system.Signals(system.exit_at_once).come)
+atexit.register(_last)  # the first to be registered is the last to run
 
 if __name__ == "__main__":
     sys.exit(main())

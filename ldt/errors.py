@@ -89,6 +89,10 @@ class Terminated(Stopped):
     """SIGTERM came, which ends the work as Ctrl-C does."""
 
 
+class Interrupted(SystemExit):
+    """A signal stopped a training that is saved; exit code 130 (SIGINT) or 143 (SIGTERM)."""
+
+
 # What the operating system refuses: the error that says so, and its words where they are not those
 # of the system alone.
 _REFUSALS: dict[int, tuple[type[UserError], str]] = {

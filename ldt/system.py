@@ -1,22 +1,27 @@
-"""Processors, threads and memory of this process, as the system grants them."""
+"""Processors, threads, memory and signals of this process, as the system grants them."""
 
 import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from math import ceil
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ldt.errors import UserError
+from ldt.errors import Stopped, Terminated, UserError
 
 ROOT = Path("/")  # of the files that describe the machine and its control groups
 VARIABLES = "LDT_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"  # by which users choose threads
 _NO_LIMIT = 1 << 60  # bytes; version 1 writes a number near 2 ** 63 where there is none
 _PDEATHSIG = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+ENDING = (signal.SIGINT, signal.SIGTERM)
+APART = 1.0  # seconds within which a second signal is the same wish, sent to a group and to us
+AGAIN = 0.2  # seconds after which a signal is raised again that some library has swallowed
 
 
 class Threads(NamedTuple):
@@ -119,6 +124,149 @@ def end_with_parent(*ignored: int) -> None:
 
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+
+
+def handle(handler: Any, numbers: Sequence[int] = ENDING) -> dict[int, Any]:
+    """Handle signals by a function; those that the process ignores are ignored still.
+
+    Only the main thread can do so; in another one signals act as before.
+
+    Returns:
+        The handlers of before, by number.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in heard}
+
+
+@contextmanager
+def handled(handler: Any, numbers: Sequence[int] = ENDING) -> Iterator[None]:
+    """`handle` signals while the context lasts."""
+    before = handle(handler, numbers)
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, signal.SIG_DFL if old is None else old)
+
+
+@contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Keep SIGINT and SIGTERM waiting; a process that is started here never gets them."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def raise_stopped(number: int, frame: Any = None) -> None:
+    """Raise `Stopped` for SIGINT and `Terminated` for SIGTERM."""
+    raise Terminated if number == signal.SIGTERM else Stopped
+
+
+def exit_at_once(number: int) -> None:
+    """End the process with the exit code of a signal, whatever it is doing."""
+    os._exit(128 + number)
+
+
+class Signals:
+    """The first SIGINT or SIGTERM of a process, and the one after it.
+
+    In a process that is forked from this one SIGTERM acts by itself, and SIGINT not at all: a
+    terminal sends it to both.
+
+    Args:
+        first: called with the number of the first signal.
+        second: called with the number of any other one.
+        apart: seconds after the first one within which another one is ignored.
+
+    Attributes:
+        number: of the first signal; 0 before it.
+        came: time of `time.monotonic` at which it came.
+    """
+
+    def __init__(
+        self,
+        first: Callable[[int], None],
+        second: Callable[[int], None] = exit_at_once,
+        apart: float = APART,
+    ):
+        self.first, self.second, self.apart = first, second, apart
+        self.number, self.came = 0, 0.0
+        self._process = os.getpid()
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handle the signals while the context lasts; see `handle`."""
+        with handled(self.come):
+            yield
+
+    def come(self, number: int, frame: Any) -> None:
+        """Handle a signal."""
+        if os.getpid() != self._process:
+            if number != signal.SIGINT:
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+        elif not self.number:
+            self.number, self.came = number, time.monotonic()
+            self.first(number)
+        elif time.monotonic() - self.came >= self.apart:
+            self.second(number)
+
+
+class RaisedSignals(Signals):
+    """The first signal as an exception that lets go of what a command holds: `raise_stopped`.
+
+    An exception that comes in the middle of an import or of a callback may be swallowed there, or
+    turned into another one. So it is raised again until the context is left, except where it is
+    being handled; and ``number`` says what ended the command, whatever exception arrives.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(self._raise)
+        self._over = False
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Raise the first signal while the context lasts; a second one ends the process."""
+        with super().handled():
+            hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
+            try:
+                yield
+            finally:
+                self._over = True
+                self._repeat(0)
+                sys.unraisablehook = hook
+
+    def _raise(self, number: int) -> None:
+        self._repeat(AGAIN)
+        raise_stopped(number)
+
+    def _again(self, number: int, frame: Any) -> None:
+        if self._over:
+            return
+        handled = sys.exception()
+        while handled is not None:
+            if isinstance(handled, KeyboardInterrupt | SystemExit | GeneratorExit):
+                return
+            handled = handled.__context__
+        raise_stopped(self.number)
+
+    def _repeat(self, seconds: float) -> None:
+        if self.number and hasattr(signal, "setitimer"):  # not on Windows
+            if seconds:
+                signal.signal(signal.SIGALRM, self._again)
+            signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+
+    def _unraisable(self, unraisable: Any) -> None:
+        """Say nothing of a signal that came in a destructor; it is raised again."""
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            sys.__unraisablehook__(unraisable)
 
 
 def load() -> float:

@@ -1,10 +1,13 @@
-"""Processors, threads and memory by control groups of both versions, in and out of containers."""
+"""Processors, threads and memory by control groups of both versions; signals of the process."""
 
+import contextlib
 import logging
 import os
 import resource
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -12,7 +15,7 @@ from groups import tree
 
 from ldt import cli, system
 from ldt.cli import threads
-from ldt.errors import UserError
+from ldt.errors import Stopped, Terminated, UserError
 
 
 @pytest.fixture
@@ -306,3 +309,52 @@ def test_torch_computes_with_the_threads_that_were_settled():
     env = os.environ | {"LDT_THREADS": "3", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.stdout == "3\n", done.stderr
+
+
+@pytest.mark.parametrize(("apart", "calls"), [(60, ["first"]), (0, ["first", "second"])])
+def test_a_second_signal_is_another_wish_only_some_time_after_the_first(apart, calls):
+    heard = []
+    signals = system.Signals(
+        lambda n: heard.append("first"), lambda n: heard.append("second"), apart
+    )
+    before = signal.getsignal(signal.SIGTERM)
+    with signals.handled():
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+    assert (heard, signals.number) == (calls, signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_that_is_ignored_stays_so():
+    with system.handled(signal.SIG_IGN, [signal.SIGTERM]), system.RaisedSignals().handled():
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, Stopped), (signal.SIGTERM, Terminated)]
+)
+def test_a_swallowed_exception_of_a_signal_is_raised_again(number, raised):
+    def work():
+        with contextlib.suppress(BaseException):
+            signal.raise_signal(number)
+        time.sleep(10)
+
+    signals = system.RaisedSignals()
+    with signals.handled(), pytest.raises(raised):
+        work()
+    assert signals.number == number
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 7), (signal.SIGTERM, -15)])
+def test_a_forked_process_leaves_the_terminals_signal_to_its_parent(number, code):
+    script = (
+        "import os, signal; from ldt import system\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "system.handle(system.Signals(system.exit_at_once).come)\n"
+        "if not (pid := os.fork()):\n"
+        f"    signal.raise_signal({number:d})\n"
+        "    os._exit(7)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == str(code)

@@ -12,8 +12,8 @@ import typer
 from ldt import __version__, errors
 from ldt.cli.console import say, settle
 from ldt.cli.failures import explain
-from ldt.cli.signals import Signals
 from ldt.cli.threads import settled
+from ldt.system import RaisedSignals
 
 # Before torch or transformers are imported; a user's own settings win.
 ENVIRONMENT = {
@@ -105,9 +105,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
     settle()
-    signals = Signals()
+    signals = RaisedSignals()
     try:
-        with signals.raised():
+        with signals.handled():
             code = _run(arguments)
     except BaseException as error:
         code, prefix, text = explain(error)

@@ -2,7 +2,7 @@
 
 import logging
 import signal
-import threading
+from contextlib import ExitStack
 
 from ldt.errors import (
     EXIT_OK,
@@ -15,6 +15,7 @@ from ldt.errors import (
     plural,
 )
 from ldt.inference.answer_file import AnswerFile, AnswerStream
+from ldt.system import handled, raise_stopped
 
 log = logging.getLogger("ldt")
 
@@ -30,18 +31,15 @@ class Ending:
     def __init__(self) -> None:
         self.sink: AnswerFile | AnswerStream | None = None
         self.code = EXIT_OK
+        self._open = ExitStack()
 
     def __enter__(self):
-        self._handler = None
-        # The command line has a handler already; only the main thread can set one.
-        alone = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-        if alone and threading.current_thread() is threading.main_thread():
-            self._handler = signal.signal(signal.SIGTERM, self._terminate)
+        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:  # the command line has a handler
+            self._open.enter_context(handled(raise_stopped, [signal.SIGTERM]))
         return self
 
     def __exit__(self, kind, error, trace):
-        if self._handler is not None:
-            signal.signal(signal.SIGTERM, self._handler)
+        self._open.close()
         kept = ""
         if isinstance(self.sink, AnswerFile) and self.sink.count:
             kept = (
@@ -56,7 +54,3 @@ class Ending:
         if kept and isinstance(error, DataError | ModelError | ResourceError):
             log.info("%s", kept)
         return False
-
-    @staticmethod
-    def _terminate(*_):
-        raise Terminated

@@ -13,12 +13,11 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import IO, NoReturn, Protocol
 
 from ldt.inference.worker import main
-from ldt.system import thread_variables, use_threads
+from ldt.system import signals_blocked, thread_variables, use_threads
 
 
 class Process(Protocol):
@@ -49,7 +48,7 @@ def spawned(threads: int, memory: int | None) -> Process:
         memory: a descriptor that it has under the same number.
     """
     code = f"import sys; sys.path[:] = {sys.path!r}; from ldt.inference.worker import main; main()"
-    with _unheard():
+    with signals_blocked():
         return subprocess.Popen(
             [sys.executable, "-P", "-c", code],
             stdin=subprocess.PIPE,
@@ -74,7 +73,7 @@ def forked(threads: int, memory: int | None) -> Process:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()  # else both processes would write what waits there
-    with _unheard(), warnings.catch_warnings():
+    with signals_blocked(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # from 3.12 on: numpy has threads, and takes care of them
         pid = os.fork()
         if not pid:
@@ -127,16 +126,3 @@ def _go_on(read: int, write: int, threads: int, memory: int | None) -> NoReturn:
         traceback.print_exc()
     finally:
         os._exit(1)
-
-
-@contextmanager
-def _unheard() -> Iterator[None]:
-    """Keep SIGINT and SIGTERM waiting, which a process that is started here never gets."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -2,12 +2,9 @@
 
 import logging
 import os
-import signal
 import socket
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import h11
@@ -18,10 +15,10 @@ from ldt.data.strict_json import json_line
 from ldt.errors import UserError
 from ldt.serve.app import App
 from ldt.serve.limits import is_loopback
+from ldt.system import Signals
 
 log = logging.getLogger("ldt")
 
-TWICE = 1.0  # seconds within which a second signal is the same wish, sent to a group and to us
 IDLE = 10  # seconds in which a connection has to bring a request
 CLOSING = 5  # seconds for answers to leave when the last one is made
 
@@ -67,38 +64,21 @@ class Server(uvicorn.Server):
         draining: seconds for the requests that are here when the signal comes.
 
     Attributes:
-        number: of the signal that came, 0 for none.
+        signals: the signal that came.
         late: whether the seconds were over before all requests had answers.
     """
 
     def __init__(self, config: uvicorn.Config, app: App, draining: float):
         super().__init__(config)
         self.app, self.draining = app, draining
-        self.number, self.late = 0, False
-        self._came = 0.0
+        self.late = False
+        self.signals = Signals(self._drain)
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         """Note signals while the server runs."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        wanted = [n for n in (signal.SIGINT, signal.SIGTERM) if _heard(n)]
-        before = {number: signal.signal(number, self.handle_exit) for number in wanted}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        return self.signals.handled()
 
-    def handle_exit(self, sig: int, frame: Any) -> None:
-        """Begin to drain; at a second signal end at once."""
-        now = time.monotonic()
-        if self.number:
-            if now - self._came > TWICE:
-                os._exit(128 + sig)
-            return
-        self.number, self._came = sig, now
+    def _drain(self, number: int) -> None:
         self.app.draining = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -112,7 +92,9 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Whether to end: until the last request has its answer others are told that it is late."""
         if self.app.draining:
-            self.late = bool(self.app.active) and time.monotonic() - self._came > self.draining
+            self.late = (
+                bool(self.app.active) and time.monotonic() - self.signals.came > self.draining
+            )
             self.should_exit = self.late or not self.app.active
         return await super().on_tick(counter)
 
@@ -157,7 +139,7 @@ def run(app: App, place: socket.socket, draining: float) -> int:
     app.close(0.0 if server.late else CLOSING)
     if server.late:
         log.warning(f"stopped after {draining:g} seconds with requests that had no answer")
-    return server.number
+    return server.signals.number
 
 
 def config(app: App) -> uvicorn.Config:
@@ -177,7 +159,3 @@ def config(app: App) -> uvicorn.Config:
         timeout_graceful_shutdown=CLOSING,
         backlog=2048,
     )
-
-
-def _heard(number: int) -> bool:
-    return signal.getsignal(number) is not signal.SIG_IGN

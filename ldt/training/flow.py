@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from ldt.training.signals import Interrupted
+from ldt.errors import Interrupted
 
 
 class NamingDocuments:

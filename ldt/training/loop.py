@@ -20,7 +20,7 @@ from rich.console import Console
 from ldt import files
 from ldt.attention import matmul
 from ldt.data.heartbeat import duration
-from ldt.errors import ResourceError, UserError
+from ldt.errors import Interrupted, ResourceError, UserError
 from ldt.model.pooling import gates
 from ldt.recipe.recipe import Recipe, dump
 from ldt.tasks.decisions import in_words
@@ -34,7 +34,6 @@ from ldt.training.making import make_trainer
 from ldt.training.model_card import card, pattern_in_words
 from ldt.training.progress import plain_numbers
 from ldt.training.rescue import FolderLost, Held, new_place
-from ldt.training.signals import Interrupted
 from ldt.training.summary import tell
 from ldt.training.trainer import Trainer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import os
 import pickle
 import shutil
 import time
@@ -22,13 +23,20 @@ from transformers.trainer_callback import (
 from transformers.utils import logging as transformers_logging
 
 from ldt import files
-from ldt.errors import ModelError, TrainingDiverged, UserError, first_line, out_of_memory
+from ldt.errors import (
+    Interrupted,
+    ModelError,
+    TrainingDiverged,
+    UserError,
+    first_line,
+    out_of_memory,
+)
+from ldt.system import Signals
 from ldt.training import checkpoints, lora
 from ldt.training.flow import Flow, NamingDocuments
 from ldt.training.micro_batches import MicroBatches
 from ldt.training.progress import ProgressReport
 from ldt.training.rescue import FolderLost, Held
-from ldt.training.signals import StopSignal
 
 log = logging.getLogger("ldt")
 
@@ -64,7 +72,7 @@ class Trainer(MicroBatches):
     def __init__(self, *, tokenizer, ids: list, progress: ProgressReport, **kwargs):
         self.tokenizer, self.ids, self.progress = tokenizer, ids, progress
         self.skipped = self.skipped_in_a_row = 0
-        self.stop_signal = StopSignal()
+        self.signals = Signals(_note_signal, _interrupt, apart=0)
         self.train_loss = math.nan
         self.weights_step: int | None = None  # the step whose weights the model holds at the end
         self.resumed: Path | None = None  # until the first epoch begins
@@ -123,7 +131,7 @@ class Trainer(MicroBatches):
         self._began = time.monotonic()
         self._stepping = False
         try:
-            with self.stop_signal.noted():
+            with self.signals.handled():
                 if resume and self._ended(resume):
                     self._take_up(resume)
                 else:
@@ -421,8 +429,8 @@ class Trainer(MicroBatches):
     def asked_to_stop(self) -> int:
         """The number of the signal that any of the processes got, or 0."""
         if self.args.world_size == 1:
-            return self.stop_signal.number
-        mine = torch.tensor([self.stop_signal.number], device=self.args.device)
+            return self.signals.number
+        mine = torch.tensor([self.signals.number], device=self.args.device)
         return int(self.accelerator.gather(mine).max())
 
     def _get_eval_sampler(self, eval_dataset):
@@ -446,3 +454,12 @@ class LostBest(NamedTuple):
         if metric is None or self.metric is None:
             return False
         return metric >= self.metric if higher else metric <= self.metric
+
+
+def _note_signal(number: int) -> None:
+    # print is not safe inside a signal handler
+    os.write(2, b"\nfinishing the step and saving a checkpoint; once more stops at once\n")
+
+
+def _interrupt(number: int) -> None:
+    raise Interrupted(128 + number)

@@ -20,6 +20,7 @@ from ldt.errors import (
     EXIT_RECIPE,
     EXIT_RESOURCES,
     DataError,
+    Interrupted,
     RecipeError,
     ResourceError,
     TrainingDiverged,
@@ -34,7 +35,6 @@ from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample, MetricsByStep
 from ldt.training.finetune import Finetuning
 from ldt.training.labelled import split
-from ldt.training.signals import Interrupted
 
 
 def test_a_run_folder_describes_itself(recipe, capsys):

@@ -10,7 +10,7 @@ import torch
 from training_runs import assert_same_run, rows, train, weights
 
 from ldt.data.collate import Collator
-from ldt.errors import DataError, ModelError, RecipeError
+from ldt.errors import DataError, Interrupted, ModelError, RecipeError
 from ldt.inference.masked_text import scorer
 from ldt.inference.run_folder import read_recipe
 from ldt.model import LdtForMaskedLM, load
@@ -18,7 +18,6 @@ from ldt.tasks.masked_lm import masked_lm_metrics
 from ldt.training.arguments import settings
 from ldt.training.masked_lm import Pretraining
 from ldt.training.progress import ProgressReport
-from ldt.training.signals import Interrupted
 
 GLOBAL = "longformer.encoder.layer.1.attention.self.query_global.weight"
 LOCAL = GLOBAL.replace("_global", "")

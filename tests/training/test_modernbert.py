@@ -15,12 +15,11 @@ from typer.testing import CliRunner
 
 from ldt.cli import app
 from ldt.convert import convert
-from ldt.errors import ModelError, RecipeError
+from ldt.errors import Interrupted, ModelError, RecipeError
 from ldt.inference.predict import predict
 from ldt.model import LdtForMaskedLM, LdtModernBertModel, load
 from ldt.recipe import recipe as recipes
 from ldt.tasks import TASKS
-from ldt.training.signals import Interrupted
 
 ANSWERING = [name for name, task in TASKS.items() if task.kind == "examples" and not task.generates]
 SHORT = ("training.max_steps=2", "training.eval_strategy=no", "training.save_strategy=no")

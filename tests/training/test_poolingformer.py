@@ -18,9 +18,9 @@ from writers import SMALL, random_writer
 
 from ldt.cli import app
 from ldt.convert import convert
+from ldt.errors import Interrupted
 from ldt.model import LdtConfig, LdtForConditionalGeneration, load
 from ldt.recipe import recipe as recipes
-from ldt.training.signals import Interrupted
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 RECIPE = RECIPES / "poolingformer_classification.yaml"

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from training_runs import assert_same_run, rows, train
 
-from ldt.errors import EXIT_MODEL, EXIT_RESOURCES, ModelError, ResourceError, UserError
+from ldt.errors import EXIT_MODEL, EXIT_RESOURCES, Interrupted, ModelError, ResourceError, UserError
 from ldt.recipe import recipe as recipes
 from ldt.training import checkpoints, run_folder
 from ldt.training.arguments import settings
-from ldt.training.signals import Interrupted
 
 
 def test_a_finished_run_resumes_to_its_results_also_by_its_own_recipe(recipe, capsys):

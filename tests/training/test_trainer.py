@@ -12,10 +12,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 
-from ldt.errors import EXIT_DIVERGED, EXIT_RESOURCES, ResourceError, TrainingDiverged
+from ldt.errors import EXIT_DIVERGED, EXIT_RESOURCES, Interrupted, ResourceError, TrainingDiverged
 from ldt.training import checkpoints
 from ldt.training.progress import ProgressReport
-from ldt.training.signals import Interrupted
 from ldt.training.trainer import Trainer
 
 
@@ -215,7 +214,7 @@ def test_a_second_signal_stops_at_once_and_leaves_the_last_checkpoint(tmp_path):
 def test_a_signal_during_an_evaluation_is_heeded_after_it(tmp_path):
     class Evaluating(TrainerCallback):
         def on_prediction_step(self, args, state, control, **kwargs):
-            send(signal.SIGTERM)() if not made.stop_signal.number else None
+            send(signal.SIGTERM)() if not made.signals.number else None
 
     made = trainer(tmp_path, callbacks=[Evaluating()], **BY_STEPS | {"save_steps": 100})
     with pytest.raises(Interrupted):
