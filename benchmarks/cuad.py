@@ -15,7 +15,7 @@ import commands
 from rich.console import Console
 from rich.table import Table
 
-from ldt.training.run_folder import read_results
+from ldt.recipe.run import Run
 
 ROOT = Path(__file__).parents[1]
 LENGTHS = (4096, 512)
@@ -42,7 +42,7 @@ def figures(run):
 
     A clause is a question of yes or no; its macro-F1 is the mean of both answers'.
     """
-    found = read_results(run)
+    found = Run(run).results()
     documents = found["data"]["eval"]["documents"]
     if found["problem"] == "single_label_classification":
         scores = {"group": found["metrics"]["eval_macro_f1"]}

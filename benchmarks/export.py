@@ -40,8 +40,8 @@ from ldt.bench.measure import STATUS, machine, peak_mib
 from ldt.export import export
 from ldt.files import write_whole
 from ldt.inference.runtimes import FORMATS
+from ldt.recipe.run import Run
 from ldt.tasks.decisions.abstention import upper_bound
-from ldt.training.run_folder import read_results
 
 RESULT = Path(__file__).parent / "results" / "export.json"
 PARTS = ("time", "memory", "int8")
@@ -182,7 +182,7 @@ def int8(run, documents, target):
         "drift": found.drift,
         "size": found.size,
         "speed": found.speed,
-        "accuracy": read_results(run)["metrics"]["eval_accuracy"],
+        "accuracy": Run(run).results()["metrics"]["eval_accuracy"],
     }
     print(row, flush=True)
     return row

@@ -54,10 +54,10 @@ from ldt.data.records import Example
 from ldt.files import write_whole
 from ldt.inference.passages import Explaining, Wanted, gradients, hiding, occlusions
 from ldt.inference.predictor import EncoderPredictor
-from ldt.inference.run_folder import read_recipe
+from ldt.inference.run_model import read_recipe
 from ldt.metrics.passages import hit
 from ldt.recipe import recipe as recipes
-from ldt.training.run_folder import read_results
+from ldt.recipe.run import Run
 
 ROOT = Path(__file__).parents[1]
 METHODS = ("gradient", "occlusion", "attention", "random", "chunks")
@@ -507,7 +507,7 @@ def main(argv=None):
     for name in LENGTHS:
         learned, evaluated, read = documents(folder, name)
         predictor = trained(folder, name, learned, evaluated)
-        right = read_results(folder / "runs" / name)["metrics"]["eval_accuracy"]
+        right = Run(folder / "runs" / name).results()["metrics"]["eval_accuracy"]
         found = hits(predictor, read[: args.documents], args.occluded, args.deletion)
         made["sets"][name] = {"right": right} | found
         write_whole(args.json, json.dumps(made, indent=1) + "\n")

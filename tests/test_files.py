@@ -244,13 +244,13 @@ def test_what_a_process_that_lives_is_writing_stays(tmp_path):
 def test_a_signal_while_the_link_to_the_latest_run_is_replaced_leaves_nothing(
     tmp_path, monkeypatch
 ):
-    from ldt.training import run_folder
+    from ldt.recipe import run
 
     def interrupted(self, target):
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run_folder.Path, "replace", interrupted)
+    monkeypatch.setattr(run.Path, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run_folder.point_latest(tmp_path / "run")
+        run.Run(tmp_path / "run").point_latest()
     assert list((tmp_path / "runs").iterdir()) == []

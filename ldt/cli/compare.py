@@ -85,11 +85,12 @@ def _check(name: str, gold: list[str] | None, keys: list[str]) -> None:
     Raises:
         UserError: answers without a gold file, a run whose model has nothing to answer for.
     """
-    from ldt.report.subject import evaluation_set, read
+    from ldt.recipe.run import Run
+    from ldt.report.subject import evaluation_set
 
     missing = "" if gold else "--gold names the file of the right answers"
     if Path(name).is_dir():
-        missing = evaluation_set(read(Path(name), keys), gold or ())[1]
+        missing = evaluation_set(Run(name).describe(keys), gold or ())[1]
     if missing:
         raise UserError(f"{name}: nothing to compare: {missing}")
 

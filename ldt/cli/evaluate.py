@@ -208,9 +208,10 @@ def _result(
     for line in result.warnings:
         log.warning("%s", line)
     if own["recipe"] and Path(own["recipe"]).is_dir():
-        from ldt.tasks.decisions import chosen_on_these, decisions_of, in_words
+        from ldt.recipe.run import Run
+        from ldt.tasks.decisions import chosen_on_these, in_words
 
-        decisions = decisions_of(Path(own["recipe"]))
+        decisions = Run(own["recipe"]).decisions()
         if words := in_words(decisions):
             log.info("%s: decision in force: %s", own["recipe"], words)
         for line in chosen_on_these(decisions, gold):

@@ -10,7 +10,7 @@ from ldt.cli.console import say, stdout
 from ldt.errors import plain
 
 if TYPE_CHECKING:
-    from ldt.report.runs import Run
+    from ldt.report.runs import Summary
 
 # Columns from left to right, and those that a narrow terminal has no room for, the first ones
 # first. Names longer than `NAME` go on a line of their own before one goes.
@@ -57,7 +57,7 @@ def runs(
     json_result.tell(lambda: [run.facts() for run in found], json, lambda: _show(found, places))
 
 
-def _show(found: "list[Run]", places: list[str]) -> None:
+def _show(found: "list[Summary]", places: list[str]) -> None:
     """A line a run on standard output; what there is to say about one on standard error."""
     if not found:
         say(f"no runs in {', '.join(places)}; ldt finetune RECIPE makes one")
@@ -97,7 +97,7 @@ def _fitting(widths: dict[str, int]) -> tuple[list[str], int]:
     return shown, max(len("name"), min(widths["name"], rest))
 
 
-def _cells(run: "Run") -> dict[str, str]:
+def _cells(run: "Summary") -> dict[str, str]:
     """A run as text, a dash where something is not known."""
     from ldt.data.heartbeat import duration
     from ldt.metrics.numbers import metric_text

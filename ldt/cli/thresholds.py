@@ -80,19 +80,19 @@ def thresholds(
     """
     from ldt.cli.training import show_metrics
     from ldt.errors import UserError
-    from ldt.inference.run_folder import find_model
+    from ldt.recipe.run import Run
     from ldt.training.deciding import decide_anew, take_back
 
     if undo:
         if (data, target, positive, calibration, coverage, risk) != (None,) * 6:
             raise UserError("--undo: goes with no other option")
-        folder = find_model(run)
+        folder = Run.find(run).folder
         say(f"decision: {take_back(folder) or 'none of its own'}", console=stdout)
         say(f"{folder}: as before the last change")
         return
     if coverage is not None and risk is not None:
         raise UserError("--coverage and --risk exclude each other")
-    folder = find_model(run)
+    folder = Run.find(run).folder
     changes: dict[str, Any] = {"threshold_target": target, "calibration": calibration}
     changes |= {"positive": positive}
     changes = {key: value for key, value in changes.items() if value is not None}
@@ -122,7 +122,7 @@ def _recipe(folder: Path, data: str | None) -> "Recipe":
 
     from ldt.data.remote import is_hub_set
     from ldt.data.streams import opened
-    from ldt.inference.run_folder import read_recipe
+    from ldt.inference.run_model import read_recipe
 
     recipe = read_recipe(folder)
     if data is None:

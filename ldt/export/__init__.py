@@ -14,12 +14,13 @@ from ldt.export import graph
 from ldt.export.int8 import Comparison, documents_of, quantise
 from ldt.export.proof import Check, batch, prove
 from ldt.files import check_new_folder, existing, new_folder, writing
-from ldt.inference.run_folder import find_model, read_recipe
+from ldt.inference.run_model import read_recipe
 from ldt.inference.runtimes import FORMATS, Exported
 from ldt.inference.sessions import session
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.padded import HEADS, has_head, refused
 from ldt.recipe.recipe import Recipe
+from ldt.recipe.run import Run
 
 
 @dataclass
@@ -105,7 +106,7 @@ def export(
     began = time.monotonic()
     written = _check_options(format, precision, opset)
     opset = opset or graph.OPSET
-    folder = find_model(None if run is None else str(run))
+    folder = Run.find(run).folder
     recipe = read_recipe(folder)
     target = Path(target).expanduser()
     check_new_folder(target, folder, overwrite)

@@ -140,10 +140,10 @@ class _Loaded:
     def __init__(self, asked: Answerer):
         from ldt.inference import options
         from ldt.inference.passages import Wanted
-        from ldt.inference.run_folder import find_model, read_recipe
-        from ldt.inference.run_model import RunModel
+        from ldt.inference.run_model import RunModel, read_recipe
+        from ldt.recipe.run import Run
 
-        folder = find_model(asked.folder)
+        folder = Run.find(asked.folder).folder
         trained = read_recipe(folder, asked.runtime)
         about = asked.passages, asked.passages_by, tuple(asked.passages_of), asked.chunks
         wanted = Wanted(*about, batch_tokens=asked.batch_tokens, unit=asked.passages_unit)

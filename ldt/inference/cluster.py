@@ -15,7 +15,8 @@ from ldt.data.remote import is_remote
 from ldt.data.sources import each
 from ldt.errors import EXIT_REJECTS, UserError, plural
 from ldt.inference.ray import Predictor
-from ldt.inference.run_folder import find_model, read_recipe
+from ldt.inference.run_model import read_recipe
+from ldt.recipe.run import Run
 
 log = logging.getLogger("ldt")
 
@@ -68,7 +69,7 @@ def predict(
     except ImportError:
         raise UserError("--engine ray needs Ray: pip install 'ldt-toolkit[ray]'") from None
 
-    folder = Path(find_model(model)).resolve()
+    folder = Run.find(model).folder.resolve()
     ids = id or read_recipe(folder, options.get("runtime", "torch")).data.id or "id"
     paths, reader = _documents(input)
     target = _target(output, resume, overwrite)

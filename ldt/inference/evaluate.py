@@ -27,7 +27,8 @@ from ldt.metrics.conll import Entity
 from ldt.metrics.own_answers import Judged
 from ldt.metrics.result import Item, Result, compare, count_words, mean, some, unmatched
 from ldt.recipe import recipe as recipes
-from ldt.recipe.recipe import RECIPE, Recipe
+from ldt.recipe.recipe import Recipe
+from ldt.recipe.run import recipe_file
 from ldt.tasks.base import Task, named_labels
 from ldt.tasks.classification import Classification
 from ldt.tasks.multiple_choice import MultipleChoice
@@ -149,8 +150,7 @@ def recipe_of(format: str | None, name: str | None, overrides: Iterable[str]) ->
     if name is None:
         assert format is not None  # one of them is asked for
         return recipes.of_keys(dict(_TASKS[format]), overrides, f"--format {format}")
-    path = Path(name).expanduser()
-    found = recipes.load(path / RECIPE if path.is_dir() else path, overrides)
+    found = recipes.load(recipe_file(Path(name).expanduser()), overrides)
     kinds = [kind for kind, task in _TASKS.items() if task["name"] == found.task.name]
     if found.task.kind != "examples":
         raise UserError(f"--recipe {name}: {found.task.name} has no answers to score")

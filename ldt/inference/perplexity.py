@@ -28,6 +28,7 @@ from ldt.model.config_file import read_values
 from ldt.model.loading import find_folder, read_tokenizer
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import RECIPE
+from ldt.recipe.run import recipe_file
 from ldt.tasks.char_lm import character_lm_metrics
 
 BATCH_CHARACTERS = 16384  # run at a time; a longer sequence is run alone
@@ -152,7 +153,7 @@ def _of_characters(folder, names, part, lengths, step, device):
     if bool(names) == (part is not None):
         raise UserError("give --input with a text, or --part of the text of the model's recipe")
     alphabet = Alphabet.of_tokenizer(read_tokenizer(folder), folder)
-    recipe = Path(folder) / RECIPE
+    recipe = recipe_file(Path(folder))
     data = recipes.load(recipe).data if recipe.is_file() else None
     if names:
         ids = alphabet.encode(read_text(list(names)), ", ".join(names))

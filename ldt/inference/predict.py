@@ -42,13 +42,13 @@ from ldt.inference.inputs import (
 )
 from ldt.inference.passages import By, Wanted
 from ldt.inference.progress import progress
-from ldt.inference.run_folder import classes_of, find_model, fingerprint, read_recipe
-from ldt.inference.run_model import RunModel
+from ldt.inference.run_model import RunModel, read_recipe
 from ldt.inference.runtimes import RUNTIMES, Runtime
 from ldt.inference.shards import Shard
 from ldt.inference.stream import Beside, Counts, Documents, answer_all
 from ldt.inference.workers import THREADS, Seat, Workers
 from ldt.recipe.recipe import Recipe
+from ldt.recipe.run import Run
 from ldt.tasks.generation import wordless
 
 log = logging.getLogger("ldt")
@@ -149,7 +149,8 @@ def predict(
     for source in inputs:
         check_paths(source, written, rejects.path, resume)
     with Ending() as ending, ExitStack() as stack:
-        folder = find_model(model)
+        found = Run.find(model)
+        folder = found.folder
         trained = read_recipe(folder, runtime)
         about = passages, passages_by, tuple(passages_of or ()), chunks
         wanted = Wanted(*about, batch_tokens, passages_unit)
@@ -169,7 +170,7 @@ def predict(
         options.check_reading(inputs[0], format, bool(filed), **named)
         encoding = encoding or encoding_of_training(inputs, getattr(trained.data, "encoding", None))
         layout = published_layout(layout, output, trained.task, (format, trained.data.format))
-        if layout and (classes := classes_of(folder)) is not None:
+        if layout and (classes := found.classes()) is not None:
             trained.task.check_layout(layout, classes)
         asked = {"n_best": n_best, "raw_scores": raw_scores, "label_sets": label_sets}
         shown = options.with_options_of(layout, trained.task, asked)
@@ -177,7 +178,7 @@ def predict(
         recipe = options.changed(
             trained, n_best, format, encoding, evidence=evidence, text=text, id=id
         )
-        made_by = _made_by(folder, recipe, precision, keep, wanted) | {
+        made_by = _made_by(found, recipe, precision, keep, wanted) | {
             f"--{name.replace('_', '-')}": str(value) for name, value in shown.items() if value
         }
         # Threads of a GPU's worker change no answer.
@@ -298,11 +299,11 @@ def _numbered(example: Example, beside: Beside | None) -> dict[str, Any]:
 
 
 def _made_by(
-    folder: Path, recipe: Recipe, precision: str, keep: Sequence[str], wanted: Wanted
+    run: Run, recipe: Recipe, precision: str, keep: Sequence[str], wanted: Wanted
 ) -> dict[str, str]:
     """What decides the answers, by names for messages."""
     return {
-        "model": fingerprint(folder, recipe),
+        "model": run.fingerprint(recipe),
         "text field": recipe.data.text or recipe.task.document,
         "id field": recipe.data.id or "id",
         "format": recipe.data.format or "lines",

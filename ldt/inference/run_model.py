@@ -6,14 +6,64 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
+from ldt.errors import ModelError
 from ldt.inference import EXPORTED, PREDICTORS
 from ldt.inference.group import Answering, Encoder, Predictor
 from ldt.inference.passages import Explaining, Wanted
-from ldt.inference.runtimes import RUNTIMES, Runtime
+from ldt.inference.runtimes import FORMATS, RUNTIMES, Runtime
 from ldt.inference.worker import Settings
-from ldt.recipe.recipe import Recipe
+from ldt.recipe import recipe as recipes
+from ldt.recipe.recipe import RECIPE, Recipe
+from ldt.recipe.run import recipe_file
 
+_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "adapter_model.*")
 _stack = ExitStack()  # of a worker, left with its process
+
+
+def read_recipe(folder: Path, runtime: Runtime = "torch") -> Recipe:
+    """The recipe that the model in ``folder`` was trained by; a checkpoint has that of its run.
+
+    Args:
+        runtime: runs the model.
+
+    Raises:
+        ModelError: there is no recipe, so the model is not fine-tuned, or no weights, or models
+            of its task have no answers.
+    """
+    file = recipe_file(folder)
+    if not file.is_file():
+        raise ModelError(
+            f"{folder}: no {RECIPE}, so this is not a fine-tuned model and has no answers; "
+            f"ldt finetune RECIPE model.path={folder} trains it"
+        )
+    _check_weights(folder, runtime, file)
+    recipe = recipes.load(file, search=False)
+    if recipe.task.kind not in PREDICTORS:
+        raise ModelError(
+            f"{folder}: {recipe.task.name} has no answers; ldt finetune RECIPE "
+            f"model.path={folder} trains a model that has"
+        )
+    return recipe
+
+
+def _check_weights(folder: Path, runtime: Runtime, recipe: Path) -> None:
+    """Refuse a folder without the weights that a runtime runs."""
+    asked = RUNTIMES.get(runtime)
+    patterns = (asked.file,) if asked else _WEIGHTS
+    if any(any(folder.glob(pattern)) for pattern in patterns):
+        return
+    for format in FORMATS.values():
+        if (folder / format.file).is_file():
+            raise ModelError(f"{folder}: an exported model; --runtime {format.runtime} runs it")
+    if asked:
+        raise ModelError(
+            f"{folder}: no {asked.file}; ldt export {folder} TARGET --format {asked.name} makes a "
+            "folder that has it"
+        )
+    raise ModelError(
+        f"{folder}: no weights, this run is not finished; ldt finetune {recipe} --resume goes on "
+        "with it"
+    )
 
 
 @dataclass(frozen=True)

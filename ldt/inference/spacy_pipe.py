@@ -13,7 +13,8 @@ from spacy.util import filter_spans, minibatch
 
 from ldt.errors import UserError
 from ldt.inference.answerer import Answerer
-from ldt.inference.run_folder import find_model, read_recipe
+from ldt.inference.run_model import read_recipe
+from ldt.recipe.run import Run
 from ldt.tasks.classification import Classification
 from ldt.tasks.token_classification import TokenClassification
 
@@ -105,7 +106,7 @@ def _model(name: str, task: type, folder: str | None, options: dict[str, Any]) -
         TypeError: there is no such option.
     """
     model = Answerer(folder, **options)
-    found = read_recipe(find_model(folder), model.runtime).task
+    found = read_recipe(Run.find(folder).folder, model.runtime).task
     if not isinstance(found, task):
         raise UserError(
             f"{name}: {folder} answers {found.name}; ldt_ner takes token_classification, "

@@ -11,12 +11,14 @@ from ldt.metrics.baseline import Baseline, is_better
 from ldt.metrics.meanings import HEADLINES, LOWER_IS_BETTER, meaning
 from ldt.metrics.numbers import columns, metric_text
 from ldt.metrics.result import Result
+from ldt.recipe.run import is_metric
 from ldt.report import curves
 from ldt.report.model import MISSING, SILENT, Figure, Report, Rows
 from ldt.tasks.decisions import in_words
 
 if TYPE_CHECKING:
-    from ldt.report.subject import Run, Subject
+    from ldt.recipe.run import Description
+    from ldt.report.subject import Subject
 
 
 def report(subject: Subject) -> Report:
@@ -49,7 +51,7 @@ def report(subject: Subject) -> Report:
     )
 
 
-def _metric(run: Run) -> str | None:
+def _metric(run: Description) -> str | None:
     """The metric that a run goes by."""
     return (run.results.get("metric") or "").removeprefix("eval_") or None
 
@@ -68,7 +70,7 @@ def _of_result(result: Result, subject: Subject) -> list[Figure]:
     return [_figure(name, result.metrics[name], baselines, intervals) for name in names]
 
 
-def _baselines(run: Run) -> dict[str, Baseline]:
+def _baselines(run: Description) -> dict[str, Baseline]:
     known = run.results.get("baseline", {}).items()
     return {name: Baseline(**each) for name, each in known}
 
@@ -84,10 +86,8 @@ def _figure(
     return Figure(name, value, intervals.get(name), *baseline)
 
 
-def _of_run(run: Run) -> list[Figure]:
+def _of_run(run: Description) -> list[Figure]:
     """The metrics of metrics.json; of a run that is not finished, those of its last evaluation."""
-    from ldt.training.progress import is_metric
-
     values = run.results.get("metrics")
     if values is None:
         last = [row for row in run.log if any(map(is_metric, row))]
@@ -99,7 +99,7 @@ def _of_run(run: Run) -> list[Figure]:
     return [_figure(name.removeprefix("eval_"), values[name], baselines, {}) for name in names]
 
 
-def _final(run: Run) -> list[dict[str, object]]:
+def _final(run: Description) -> list[dict[str, object]]:
     return [
         {
             "metric": figure.name,
@@ -115,7 +115,7 @@ def _trivial(figure: Figure) -> str:
     return f"{figure.baseline_answer}: {metric_text(figure.name, figure.baseline)}"
 
 
-def _kept_reliability(run: Run) -> list[curves.Chart]:
+def _kept_reliability(run: Description) -> list[curves.Chart]:
     calibration = run.results.get("decisions", {}).get("calibration", {})
     return curves.reliability(calibration.get("reliability") or ())
 

@@ -7,8 +7,8 @@ from typing import Any
 from ldt.errors import plural
 from ldt.metrics.numbers import is_defined, metric_text
 from ldt.metrics.result import Group, Result, by_length, by_place
+from ldt.recipe.run import values
 from ldt.report.model import Bars, Chart, Lines, Matrix
-from ldt.training.log_file import values
 
 CLASSES = 20  # of a confusion; those beyond are counted together
 BARS = 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,17 +14,15 @@ from ldt import files
 from ldt.errors import ModelError, UserError
 from ldt.metrics.baseline import is_better
 from ldt.recipe.recipe import RECIPE
+from ldt.recipe.run import LOG, RESULTS, RUN, Run, evaluated, is_metric, number
 from ldt.tasks import TASKS
-from ldt.training import checkpoints, run_folder
-from ldt.training.log_file import METRICS, evaluated, is_metric, number, rows
 
-DEPTH = 3  # folders below one that is looked through
 FINISHED, RUNNING, STOPPED, DAMAGED = "finished", "running", "stopped", "damaged"
 
 
 @dataclass(frozen=True)
-class Run:
-    """What a run folder holds; None is what nobody wrote there.
+class Summary:
+    """A run in a list; None is what nobody wrote in its folder.
 
     Args:
         name: the path of the folder, as it was found.
@@ -58,7 +56,7 @@ class Run:
 
 # By which runs are sorted -> the key of a run: names from a to z, else the newest, best, largest
 # first; runs that lack it come last.
-SORTS: dict[str, Callable[[Run], Any]] = {
+SORTS: dict[str, Callable[[Summary], Any]] = {
     "name": lambda run: run.name,
     "date": lambda run: run.date and -run.date.timestamp(),
     "task": lambda run: run.task,
@@ -71,10 +69,8 @@ SORTS: dict[str, Callable[[Run], Any]] = {
 }
 
 
-def listed(folders: Iterable[str], sort: str = "date") -> list[Run]:
-    """The runs of folders: a run itself, or those that lie in it, up to `DEPTH` deep.
-
-    Links in a folder are not followed, so that no run is there twice; one that is named is.
+def listed(folders: Iterable[str], sort: str = "date") -> list[Summary]:
+    """The runs of folders: a run itself, or those that lie in it (`Run.below`), each once.
 
     Args:
         folders: paths.
@@ -83,90 +79,76 @@ def listed(folders: Iterable[str], sort: str = "date") -> list[Run]:
     Raises:
         UserError: a path that is no folder, or cannot be read.
     """
-    found: dict[str, Path] = {}
+    runs: dict[str, Run] = {}
     for name in folders:
         folder = Path(name).expanduser()
         if not folder.is_dir():
             what = "a file" if folder.exists() else "no such folder"
             raise UserError(f"{name}: {what}; ldt runs takes folders of runs, by default runs")
         try:
-            for path in _below(folder, DEPTH):
-                found.setdefault(os.path.realpath(path), path)
+            for run in Run.below(folder):
+                runs.setdefault(os.path.realpath(run.folder), run)
         except OSError as error:
             raise UserError(f"{error.filename or name}: {error.strerror}") from None
     key = SORTS[sort]
-    runs = sorted(map(read, found.values()), key=lambda run: run.name)
-    known = [run for run in runs if key(run) is not None]
-    return sorted(known, key=key) + [run for run in runs if key(run) is None]
+    rows = sorted(map(summary, runs.values()), key=lambda run: run.name)
+    known = [run for run in rows if key(run) is not None]
+    return sorted(known, key=key) + [run for run in rows if key(run) is None]
 
 
-def _below(folder: Path, depth: int) -> Iterator[Path]:
-    """Run folders in a folder, itself included: a phase of a staged training lies in its run."""
-    if os.path.lexists(folder / run_folder.RUN):
-        yield folder
-    if depth:
-        with os.scandir(folder) as entries:
-            inside = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-        for name in inside:
-            if not name.startswith((".", "checkpoint-")) and ".tmp-" not in name:
-                yield from _below(folder / name, depth - 1)
-
-
-def read(folder: Path) -> Run:
-    """What a run folder holds; one that is damaged says so in its state."""
-    size = _size(folder)
+def summary(run: Run) -> Summary:
+    """Read what a run folder holds; one that is damaged says so in its state."""
+    size = run.size()
     try:
-        record = run_folder.read_run(folder)
+        record = run.record()
     except ModelError:
         record = None
     if record is None:
-        return Run(str(folder), size=size, note=f"{run_folder.RUN} cannot be read")
-    identity = record["identity"]
-    run: dict[str, Any] = {
-        "name": str(folder),
-        "task": _text(identity.get("task.name")),
-        "model": _text(identity.get("model.path")),
-        "length": _whole(identity.get("data.max_length")),
+        return Summary(str(run), size=size, note=f"{RUN} cannot be read")
+    facts: dict[str, Any] = {
+        "name": str(run),
+        "task": _text(record["identity"].get("task.name")),
+        "model": _text(record["identity"].get("model.path")),
+        "length": _whole(record["identity"].get("data.max_length")),
         "size": size,
     }
     if record.get("finished"):
-        return _finished(folder, record, run)
+        return _finished(run, record, facts)
     try:
-        log = rows(folder / METRICS)
+        log = run.log()
     except OSError as error:
-        return Run(**run, note=f"{METRICS}: {error.strerror}")
-    run |= _logged(log, record.get("metric"))
-    run["date"] = _changed(folder / METRICS) or _changed(folder / run_folder.RUN)
-    if holder := files.holder(folder):
+        return Summary(**facts, note=f"{LOG}: {error.strerror}")
+    facts |= _logged(log, record.get("metric"))
+    facts["date"] = _changed(run.folder / LOG) or _changed(run.folder / RUN)
+    if holder := files.holder(run.folder):
         last = log[-1] if log else {"step": 0}
         epoch = f", epoch {last['epoch']:.2f}" if number(last.get("epoch")) is not None else ""
         who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
-        return Run(**run, state=RUNNING, note=f"{who}: step {last['step']:,}{epoch}")
-    steps = list(checkpoints.checkpoints(folder))
-    where = f"after step {steps[-1]:,}" if steps else "before its first checkpoint"
-    return Run(**run, state=STOPPED, note=f"stopped {where}; {_resuming(folder, run['task'])}")
+        return Summary(**facts, state=RUNNING, note=f"{who}: step {last['step']:,}{epoch}")
+    note = f"{run.stopped()}; {_resuming(run, facts['task'])}"
+    return Summary(**facts, state=STOPPED, note=note)
 
 
-def _finished(folder: Path, record: dict[str, Any], run: dict[str, Any]) -> Run:
+def _finished(run: Run, record: dict[str, Any], facts: dict[str, Any]) -> Summary:
     """A run that says of itself that it is finished."""
     names = [name for name in record.get("files", []) if isinstance(name, str)]
-    missing = [name for name in names if not (folder / name).exists()]
+    missing = [name for name in names if not (run.folder / name).exists()]
     if missing:
-        return Run(**run, note=f"{missing[0]} is missing")
+        return Summary(**facts, note=f"{missing[0]} is missing")
     try:
-        results = run_folder.read_results(folder)
+        results = run.results()
         metrics = results["metrics"]
-        run["date"] = datetime.fromisoformat(results["finished"]).astimezone()
-        run["model"] = _text(results.get("base_model")) or run["model"]
-        run["length"] = _whole(results.get("max_length")) or run["length"]
-        run["time"] = number(results["seconds"])
+        facts["date"] = datetime.fromisoformat(results["finished"]).astimezone()
+        facts["model"] = _text(results.get("base_model")) or facts["model"]
+        facts["length"] = _whole(results.get("max_length")) or facts["length"]
+        facts["time"] = number(results["seconds"])
         metric = (results["metric"] or "train_loss").removeprefix("eval_")
         names = [evaluated(metric), metric]
-        run["value"] = next((number(metrics[name]) for name in names if name in metrics), None)
-        run["metric"] = metric
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return Run(**run, note=f"{run_folder.RESULTS} cannot be read")
-    return Run(**run, state=FINISHED)
+        facts["value"] = next((number(metrics[name]) for name in names if name in metrics), None)
+        facts["metric"] = metric
+    except (ModelError, ValueError, LookupError, TypeError, AttributeError):
+        return Summary(**facts, note=f"{RESULTS} cannot be read")
+    return Summary(**facts, state=FINISHED)
 
 
 def _logged(log: list[dict[str, Any]], metric: Any) -> dict[str, Any]:
@@ -182,35 +164,23 @@ def _logged(log: list[dict[str, Any]], metric: Any) -> dict[str, Any]:
     return {"metric": "train_loss", "value": number(losses[-1])} if losses else {}
 
 
-def _resuming(folder: Path, task: str | None) -> str:
+def _resuming(run: Run, task: str | None) -> str:
     """The command that goes on with a run."""
     known = TASKS.get(task or "")
     kind = known.kind if known else "examples"
     command = "finetune" if kind == "examples" else "pretrain"
     # A phase of a staged training is gone on with by the recipe of all of them.
-    recipe = "RECIPE" if kind == "characters" else folder / RECIPE
+    recipe = "RECIPE" if kind == "characters" else run.folder / RECIPE
     return f"ldt {command} {recipe} --resume goes on"
 
 
-def _goodness(run: Run) -> float:
+def _goodness(run: Summary) -> float:
     """Lower of better runs, by a metric that they share."""
     if run.value is None:
         return math.inf
     metric, known = run.metric or "", TASKS.get(run.task or "")
     lower = known.lower_is_better if known else frozenset()
     return run.value if is_better(metric.removeprefix("train_"), 0.0, 1.0, lower) else -run.value
-
-
-def _size(folder: Path) -> int:
-    """Bytes of the files in a folder, as far as they can be seen; links are not followed."""
-    total = 0
-    for path, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(path, name)).st_size
-            except OSError:  # gone meanwhile, as those of a training are
-                continue
-    return total
 
 
 def _changed(path: Path) -> datetime | None:

@@ -14,7 +14,8 @@ from ldt.metrics import OWN, conll, summarization
 from ldt.metrics.classification import several
 from ldt.metrics.result import Item, Result
 from ldt.recipe import recipe as recipes
-from ldt.recipe.recipe import RECIPE, Recipe
+from ldt.recipe.recipe import Recipe
+from ldt.recipe.run import recipe_file
 from ldt.tasks.base import Task
 from ldt.tasks.token_classification import TokenClassification
 
@@ -79,8 +80,7 @@ def asked(
     name, layout = _PUBLISHED.get(format or "", (None, None))
     keys = [*([f"data.format={layout}"] if layout else []), *overrides]
     if recipe is not None:
-        path = Path(recipe).expanduser()
-        return recipes.load(path / RECIPE if path.is_dir() else path, keys)
+        return recipes.load(recipe_file(Path(recipe).expanduser()), keys)
     if name is None and gold is not None:
         raise UserError("--gold: --format or --recipe says how it is read")
     name = name or next((task for key, task in _WRITES.items() if key in answer.fields), None)

@@ -8,41 +8,20 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from ldt.data.remote import is_remote
 from ldt.data.sources import Names, digest, each, named
-from ldt.errors import ModelError, UserError, listed
+from ldt.errors import UserError, listed
 from ldt.metrics.result import Result
-from ldt.recipe import recipe as recipes
-from ldt.recipe.recipe import RECIPE, Recipe
+from ldt.recipe.run import Description, Run
 from ldt.report.model import Document
-from ldt.tasks.decisions import chosen_on_these, decisions_of, in_short
+from ldt.tasks.decisions import chosen_on_these, in_short
 
 log = logging.getLogger("ldt")
 
 PASSAGES = 2  # that the answers of a run's model name, where the task has some
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run folder.
-
-    Args:
-        identity: the keys that decide what was trained, as run.json has them.
-        results: metrics.json; empty of a run that is not finished.
-        log: the lines of metrics.jsonl.
-        decisions: those in force, of config.json.
-    """
-
-    folder: Path
-    recipe: Recipe
-    identity: dict[str, Any]
-    results: dict[str, Any]
-    log: Sequence[dict[str, Any]]
-    decisions: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,7 +39,7 @@ class Subject:
     """
 
     name: str
-    run: Run | None = None
+    run: Description | None = None
     result: Result | None = None
     documents: Sequence[Document] = ()
     gold: str = ""
@@ -113,12 +92,12 @@ def subject(
         more: dict[str, Any] = {"documents": documents, "format": format, "recipe": recipe}
         result, listed_ = gather(name, gold=gold or None, overrides=overrides, **more)
         shown = named(each(gold)) if gold else ""
-        decisions = decisions_of(Path(recipe)) if recipe and os.path.isdir(recipe) else {}
+        decisions = Run(recipe).decisions() if recipe and os.path.isdir(recipe) else {}
         warnings = chosen_on_these(decisions, gold) if gold else []
         return Subject(name, None, result, listed_, shown, warnings=warnings)
     if recipe is not None:
         raise UserError(f"--recipe {recipe}: {name} is a run, which has a recipe of its own")
-    run = read(Path(name), overrides)
+    run = Run(name).describe(overrides)
     files, missing, warnings = evaluation_set(run, gold)
     if missing:
         return Subject(name, run, missing=missing)
@@ -130,35 +109,7 @@ def subject(
     return Subject(name, run, result, listed_, named(files), "", evaluated, warnings)
 
 
-def read(folder: Path, overrides: Iterable[str] = ()) -> Run:
-    """Read a run folder, of a run that is finished or not.
-
-    Args:
-        overrides: keys of its recipe to change, as those that say how the gold file is read.
-
-    Raises:
-        ModelError: it is none, or its files cannot be read.
-    """
-    from ldt.training import run_folder
-    from ldt.training.log_file import METRICS, rows
-
-    if not (folder / RECIPE).is_file():
-        raise ModelError(
-            f"{folder}: no {RECIPE}, so this is no folder of a run; ldt finetune RECIPE makes one"
-        )
-    recipe = recipes.load(folder / RECIPE, overrides)
-    record = run_folder.read_run(folder) or {}
-    identity = record.get("identity") or run_folder.identity(recipe, recipe.training, {})
-    results: dict[str, Any] = {}
-    if (folder / run_folder.RESULTS).is_file():
-        try:
-            results = run_folder.read_results(folder)
-        except (OSError, ValueError) as error:
-            raise ModelError(f"{folder / run_folder.RESULTS}: cannot be read: {error}") from None
-    return Run(folder, recipe, identity, results, rows(folder / METRICS), decisions_of(folder))
-
-
-def evaluation_set(run: Run, gold: Names = ()) -> tuple[list[str], str, list[str]]:
+def evaluation_set(run: Description, gold: Names = ()) -> tuple[list[str], str, list[str]]:
     """The files that a run is reported on, or why there are none; and what is odd about them.
 
     Args:
@@ -195,7 +146,9 @@ def evaluation_set(run: Run, gold: Names = ()) -> tuple[list[str], str, list[str
 
 
 @contextmanager
-def _answered(run: Run, gold: Sequence[str], answers: str | None, passages: int) -> Iterator[str]:
+def _answered(
+    run: Description, gold: Sequence[str], answers: str | None, passages: int
+) -> Iterator[str]:
     """The file of the answers for a gold file; without one the model of the run answers."""
     if answers is not None:
         yield answers

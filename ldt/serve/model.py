@@ -16,9 +16,9 @@ from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, UserError
 from ldt.inference import options
 from ldt.inference.group import Feature
-from ldt.inference.run_folder import find_model, fingerprint, read_recipe
 from ldt.inference.runtimes import Runtime
 from ldt.recipe.recipe import Recipe
+from ldt.recipe.run import Run
 from ldt.serve.scheduler import Hand, Here
 from ldt.tasks.base import AnyTask
 
@@ -86,10 +86,11 @@ class Served:
         seats: "Sequence[Seat]" = (),
     ):
         from ldt.inference.passages import Wanted
-        from ldt.inference.run_model import RunModel
+        from ldt.inference.run_model import RunModel, read_recipe
         from ldt.serve.crew import Crew
 
-        found = find_model(folder)
+        place = Run.find(folder)
+        found = place.folder
         trained = read_recipe(found, runtime)
         options.check("stop", 1 if batch_tokens is None else batch_tokens, None, None, 0)
         options.check_runtime(runtime, precision)
@@ -123,7 +124,7 @@ class Served:
                 self.hands, self.variant = [Here(self.predictor)], cached(Variant, self)
             self._stack = stack.pop_all()
         self.folder, self.name = found, found.resolve().name
-        self.sha = fingerprint(found, self.recipe)
+        self.sha = place.fingerprint(self.recipe)
         # Once before there are threads: the tokenizers' library cannot be set while another reads.
         if self.predictor.tokenizer.is_fast:
             tokenize(self.predictor.tokenizer, "a b")

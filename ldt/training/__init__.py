@@ -70,7 +70,7 @@ def train(
     Args:
         recipe: what is trained, and on which data.
         resume: go on from the newest valid checkpoint of the same run
-            (`ldt.training.run_folder.identity`); on the CPU the result is that of an uninterrupted
+            (`ldt.recipe.run.identity`); on the CPU the result is that of an uninterrupted
             run, bit by bit. A run killed before its first checkpoint begins again; a finished one
             stays as it is.
         overwrite: replace the run that the folder holds.

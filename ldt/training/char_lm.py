@@ -24,8 +24,9 @@ from ldt.model.config import layer_windows
 from ldt.model.loading import read_tokenizer
 from ldt.model.skeleton import require_memory
 from ldt.recipe.recipe import Recipe
+from ldt.recipe.run import Run
 from ldt.tasks.char_lm import Phase, character_lm_metrics
-from ldt.training import processes, run_folder
+from ldt.training import processes
 from ldt.training.arguments import is_automatic
 from ldt.training.evaluation import BySum
 from ldt.training.from_scratch import check_keys
@@ -204,7 +205,7 @@ class CharacterTraining(Job[Inputs]):
         """A row for each phase of a staged training; other trainings have no table."""
         if not self.earlier:
             return []
-        before = [run_folder.read_results(run_folder.place(recipe)) for recipe in self.earlier]
+        before = [Run.of(recipe).results() for recipe in self.earlier]
         recipes = [*self.earlier, self.recipe]
         results = [*(result["metrics"] for result in before), metrics]
         return [
@@ -223,7 +224,7 @@ def phases(recipe: Recipe) -> list[Recipe]:
         RecipeError: numbers that do not go together, and which phase they are of.
         ModelError: the model to begin with cannot be read.
     """
-    run, data = run_folder.place(recipe), recipe.data
+    run, data = Run.of(recipe).folder, recipe.data
     base = _config(recipe)
     training = DEFAULTS | recipe.training
     length, window = data.max_length or LENGTH, base.attention_window
@@ -260,7 +261,7 @@ def phases(recipe: Recipe) -> list[Recipe]:
             resolved["warmup_steps"] = min(math.ceil(WARMUP[0] * resolved["max_steps"]), WARMUP[1])
         model = {"window": window}
         if recipes:
-            model |= {"config": None, "path": str(run_folder.place(recipes[-1]))}
+            model |= {"config": None, "path": str(Run.of(recipes[-1]))}
 
         # All phases are checked before the first one is trained.
         several = len(stages) > 1

@@ -8,19 +8,18 @@ folder named ``checkpoint-N`` that equals its manifest is what the run saved, an
 from __future__ import annotations
 
 import logging
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from ldt import files
 from ldt.errors import ModelError
+from ldt.recipe.run import Run
 
 log = logging.getLogger("ldt")
 
 # What a run cannot go on without: one file at least whose name starts so, or so after "adapter_".
 NEEDED = ("model", "optimizer", "scheduler", "rng_state", "run_state", "trainer_state.json")
-_NAME = re.compile(r"checkpoint-(\d+)")
 
 
 def seal(folder: Path, target: Path, step: int) -> None:
@@ -52,17 +51,7 @@ def problem(folder: Path, needed: Sequence[str] = NEEDED) -> str | None:
     return files.damage(folder)
 
 
-def checkpoints(run: Path) -> dict[int, Path]:
-    """The checkpoint folders of a run, valid or not, by step, oldest first."""
-    folders = {}
-    for path in run.glob("checkpoint-*"):
-        match = _NAME.fullmatch(path.name)
-        if match and path.is_dir():
-            folders[int(match[1])] = path
-    return dict(sorted(folders.items()))
-
-
-def newest_valid(run: Path) -> Path | None:
+def newest_valid(run: Run) -> Path | None:
     """The checkpoint to go on from; each newer one that is damaged is named in a warning.
 
     Returns:
@@ -72,7 +61,7 @@ def newest_valid(run: Path) -> Path | None:
         ModelError: there are checkpoints, all damaged. Starting anew is the user's decision.
     """
     damaged = []
-    for step, path in reversed(checkpoints(run).items()):
+    for step, path in reversed(run.checkpoints().items()):
         fault = problem(path)
         if fault is None:
             return path
@@ -95,12 +84,12 @@ def part_of(path: Path) -> Path:
     return next(iter(sorted(path.parent.glob(f"{start}*{path.suffix}"))), path)
 
 
-def prune(run: Path, keep: int | None, best: Path | None) -> None:
+def prune(run: Run, keep: int | None, best: Path | None) -> None:
     """Delete old checkpoints but the newest ``keep`` and the best one. None or 0 keeps all.
 
     None is deleted before the newest one is seen to be complete on the disk.
     """
-    folders = list(checkpoints(run).values())
+    folders = list(run.checkpoints().values())
     if not keep or len(folders) <= keep or files.damage(folders[-1], hashes=False):
         return
     for path in folders[:-keep]:
@@ -108,9 +97,9 @@ def prune(run: Path, keep: int | None, best: Path | None) -> None:
             _remove(path)
 
 
-def remove_all(run: Path) -> None:
+def remove_all(run: Run) -> None:
     """Delete the checkpoints of a run that is finished; one that cannot be is named."""
-    for path in checkpoints(run).values():
+    for path in run.checkpoints().values():
         try:
             _remove(path)
         except OSError as error:

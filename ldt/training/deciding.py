@@ -1,6 +1,6 @@
 """Decisions of a finished model, chosen anew on labelled documents; nothing is trained.
 
-Each change keeps the files that it replaces in `KEPT`, from which `take_back` restores them.
+Each change keeps the files that it replaces in `REPLACED`, from which `take_back` restores them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ldt.metrics.baseline import Baselines
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.recipe.problems import explain
 from ldt.recipe.recipe import Recipe
+from ldt.recipe.run import CARD, CONFIG, REPLACED, RESULTS, Run
 from ldt.tasks.base import Task
 from ldt.tasks.deciding import Deciding, names_of
-from ldt.tasks.decisions import decisions_of, in_words
+from ldt.tasks.decisions import in_words
 from ldt.tasks.decisions.thresholds import DEFAULT
-from ldt.training import run_folder
 from ldt.training.arguments import settings
 from ldt.training.evaluation import ByExample, Measured, MetricsByStep, no_better_than
 from ldt.training.finetune import Finetuning, settle
@@ -37,9 +37,8 @@ from ldt.training.making import make_trainer
 from ldt.training.model_card import card
 from ldt.training.progress import plain_numbers
 
-CONFIG = "config.json"
 # Files that say what the model decides by; the config, which counts, is replaced last.
-SAYING = (run_folder.CARD, run_folder.RESULTS, CONFIG)
+SAYING = (CARD, RESULTS, CONFIG)
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def decide_anew(
     Raises:
         UserError: or a subclass: the folder, the documents or the settings are to blame.
     """
-    with run_folder.locked(run), TemporaryDirectory(prefix="ldt-") as scratch:
+    with Run(run).locked(), TemporaryDirectory(prefix="ldt-") as scratch:
         _complete(run)
         trained = recipe.task
         task = _changed(trained, _settings_in_force(run) | changes)
@@ -125,19 +124,19 @@ def take_back(run: Path) -> str:
     Raises:
         UserError: there was no change, or files that cannot be read.
     """
-    with run_folder.locked(run):
+    with Run(run).locked():
         _complete(run)
         versions = _versions(run)
         if not versions:
             raise UserError(f"{run}: its decisions were never changed; there is nothing to undo")
         _restore(run, versions)
-    return in_words(decisions_of(run))
+    return in_words(Run(run).decisions())
 
 
 def _settings_in_force(run: Path) -> dict[str, Any]:
     """Keys of the task that the last change set otherwise than the recipe."""
-    found = decisions_of(run).get("settings", {})
-    return dict(found) if isinstance(found, dict) else {}
+    settings = Run(run).decisions().get("settings", {})
+    return dict(settings) if isinstance(settings, dict) else {}
 
 
 def _tuning(task: Deciding, config, changes: dict[str, Any]) -> Task:
@@ -203,13 +202,12 @@ def _prepared(run: Path, recipe: Recipe, model, seed: int) -> Prepared:
 def _keep(run: Path, recipe: Recipe, config, training: dict[str, Any], measured: Measured) -> None:
     """Replace the files that say what the model decides by, and keep those that were there."""
     files = {}
-    if (run / run_folder.RESULTS).is_file():
-        results = run_folder.read_results(run)
+    if results := Run(run).results():
         decisions = dict(measured.decisions) | {"metrics": measured.metrics}
         results = plain_numbers(results | {"decisions": decisions})
         text = card(recipe.task, results, config, training, run.resolve().name)
-        files[run_folder.CARD] = text
-        files[run_folder.RESULTS] = json.dumps(results, indent=1, ensure_ascii=False) + "\n"
+        files[CARD] = text
+        files[RESULTS] = json.dumps(results, indent=1, ensure_ascii=False) + "\n"
     values = json.loads((run / CONFIG).read_text(encoding="utf-8")) | dict(measured.changes)
     # The layout of transformers' config files.
     files[CONFIG] = json.dumps(values, indent=2, sort_keys=True) + "\n"
@@ -231,7 +229,7 @@ def _versions(run: Path) -> list[dict[str, str]]:
     Raises:
         UserError: they cannot be read.
     """
-    file = run / run_folder.KEPT
+    file = run / REPLACED
     if not file.is_file():
         return []
     try:
@@ -246,9 +244,9 @@ def _versions(run: Path) -> list[dict[str, str]]:
 def _write_versions(run: Path, versions: list[dict[str, str]]) -> None:
     if versions:
         lines = json.dumps({"versions": versions}, indent=1, ensure_ascii=False)
-        write_whole(run / run_folder.KEPT, lines + "\n")
+        write_whole(run / REPLACED, lines + "\n")
     else:
-        remove(run / run_folder.KEPT)
+        remove(run / REPLACED)
 
 
 def _restore(run: Path, versions: list[dict[str, str]]) -> None:

@@ -21,8 +21,8 @@ from ldt.errors import RecipeError, TrainingDiverged
 from ldt.metrics.baseline import Baseline, no_better
 from ldt.metrics.numbers import by_doubling
 from ldt.recipe.recipe import Recipe
+from ldt.recipe.run import is_metric
 from ldt.tasks.base import WRITTEN, AnyTask, Decision, Task
-from ldt.training.log_file import is_metric
 
 if TYPE_CHECKING:
     from ldt.training.trainer import Trainer

@@ -26,7 +26,7 @@ class Inputs:
 
     Args:
         training: the `ldt.training.arguments.settings`.
-        hashes: content hashes by key of the data section, for `ldt.training.run_folder.identity`;
+        hashes: content hashes by key of the data section, for `ldt.recipe.run.identity`;
             None of what is no file.
     """
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
@@ -17,23 +19,22 @@ from accelerate import PartialState  # type: ignore[import-untyped]  # has no hi
 from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]  # has no hints
 from rich.console import Console
 
-from ldt import files
+from ldt import __version__, files
 from ldt.attention import matmul
 from ldt.data.heartbeat import duration
 from ldt.errors import Interrupted, ResourceError, UserError
 from ldt.model.pooling import gates
 from ldt.recipe.recipe import Recipe, dump
+from ldt.recipe.run import CARD, LOG, PATTERN, RESULTS, FolderLost, Run, identity
 from ldt.tasks.decisions import in_words
-from ldt.training import TrainingResult, checkpoints, lora, pattern, processes, run_folder
+from ldt.training import TrainingResult, checkpoints, lora, pattern, processes
 from ldt.training.arguments import is_automatic, precision, settings
 from ldt.training.cost import Cost, estimate, fitting
 from ldt.training.evaluation import Measured, MetricsByStep, no_better_than
 from ldt.training.job import Job, Prepared
-from ldt.training.log_file import METRICS
 from ldt.training.making import make_trainer
 from ldt.training.model_card import card, pattern_in_words
 from ldt.training.progress import plain_numbers
-from ldt.training.rescue import FolderLost, Held, new_place
 from ldt.training.summary import tell
 from ldt.training.trainer import Trainer
 
@@ -62,11 +63,10 @@ def train_jobs(
     """
     if resume and overwrite:
         raise UserError("--resume and --overwrite exclude each other")
-    runs = [run_folder.place(job.recipe) for job in jobs]
+    runs = [Run.of(job.recipe) for job in jobs]
     if overwrite and not dry_run and processes.is_first():
         for run in reversed(runs[1:]):  # a later phase must not seem finished
-            if record := run_folder.read_run(run):
-                run_folder.clear(run, record)
+            run.clear()
     for number, (job, run) in enumerate(zip(jobs, runs, strict=True)):
         if number and not dry_run and processes.count() > 1:
             PartialState().wait_for_everyone()  # this phase reads what one process wrote
@@ -74,7 +74,7 @@ def train_jobs(
             log.info("phase %d of %d: %s", number + 1, len(jobs), job.title)
         if dry_run and number:
             continue
-        begun = number == 0 or run_folder.read_run(run) is not None
+        begun = number == 0 or run.record() is not None
         yield train(
             job,
             resume=resume and begun,
@@ -108,7 +108,7 @@ def train(
     console: Console | None,
 ) -> TrainingResult:
     """Train one job into its run folder; see `ldt.training.train`."""
-    training, run = settings(job.recipe), run_folder.place(job.recipe)
+    training, run = settings(job.recipe), Run.of(job.recipe)
     with ExitStack() as stack:
         scratch = None
         if dry_run:
@@ -116,41 +116,41 @@ def train(
 
         # The data belong to the identity of a run, by which its folder is refused or taken up.
         inputs = job.open(training, scratch)
-        identity = run_folder.identity(job.recipe, training, inputs.hashes)
+        wanted = identity(job.recipe, training, inputs.hashes, processes.count())
         if dry_run:
-            run_folder.check_writable(run)
-        elif _enter(stack, job.recipe, run, identity, resume, overwrite):
+            run.check_writable()
+        elif _enter(stack, run, wanted, resume, overwrite):
             log.info("%s: this run is finished, there is nothing left to do", run)
-            return TrainingResult(run_folder.read_results(run)["metrics"], [], run)
+            return TrainingResult(run.results()["metrics"], [], run.folder)
         checkpoint = None
         if resume and not dry_run:
             checkpoint = checkpoints.newest_valid(run)
             # The products of the first session, or the last digits of the result differ.
-            record = run_folder.read_run(run)
+            record = run.record()
             assert record is not None  # or `_enter` had refused to resume
             stack.enter_context(matmul.chosen(record.get("arithmetic", {})))
 
         prepared = job.prepare(inputs, checkpoint)
         if processes.is_first():
             _require_space(run, prepared.model, training)
-        trainer = make_trainer(job, prepared, training, scratch or run, console)
+        trainer = make_trainer(job, prepared, training, scratch or run.folder, console)
         if processes.is_first():
             _announce(job, prepared, trainer, run, training)
         estimates = dry_run or (is_automatic(job.recipe) and checkpoint is None)
         cost = _measure(job, prepared, trainer) if estimates else None
         if dry_run:
             log.info("dry run: nothing is trained and nothing written")
-            return TrainingResult({}, [], run, cost=cost)
+            return TrainingResult({}, [], run.folder, cost=cost)
 
         # From here on the folder is this run's: one that is overwritten goes now, not before.
-        versions = run_folder.versions(trainer.args.device.type)
+        versions = _versions(trainer.args.device.type)
         arithmetic = broadcast_object_list([matmul.choices()])[0]  # the same in all processes
         stack.enter_context(matmul.chosen(arithmetic))
         goes_by = {"arithmetic": arithmetic, "metric": trainer.args.metric_for_best_model}
-        begin = partial(_begin, job.recipe, training, identity, versions, goes_by)
+        begin = partial(_begin, job.recipe, training, wanted, versions, goes_by)
         if processes.is_first():
-            trainer.held = Held(run, begin(run, resume=resume))
-            trainer.progress.lost = trainer.held.fault
+            begin(run, resume=resume)
+            trainer.held, trainer.progress.lost = run, run.fault
             _say_where_it_begins(run, checkpoint, resume)
         outcome: dict[str, Any] = {}
         try:
@@ -161,33 +161,32 @@ def train(
         except FolderLost as lost:
             _rescue(job, prepared, trainer, run, outcome, begin, str(lost))
         if not processes.is_first():
-            return TrainingResult(measured.metrics, measured.table, run)
+            return TrainingResult(measured.metrics, measured.table, run.folder)
         if not (keep_checkpoints or training.get("save_only_model")):
             checkpoints.remove_all(run)
         return _closed(job, prepared, trainer, run, measured, outcome)
 
 
 def _closed(
-    job: Job, prepared: Prepared, trainer: Trainer, run: Path, measured: Measured, outcome: dict
+    job: Job, prepared: Prepared, trainer: Trainer, run: Run, measured: Measured, outcome: dict
 ) -> TrainingResult:
     """The result of a run that is finished, once runs/latest points to it."""
-    run_folder.point_latest(run)
+    run.point_latest()
     for line in no_better_than(job.recipe.task, outcome):
         log.warning("%s", line)
     if nothing := measured.decisions.get("nothing"):
         log.warning("%s; ldt thresholds %s chooses anew", nothing, run)
-    closing = f"{run}: {duration(trainer.seconds)}; {job.next_command(run)}"
+    closing = f"{run}: {duration(trainer.seconds)}; {job.next_command(run.folder)}"
     decides = in_words(measured.changes.get("decisions", {}))
     baselines = prepared.baselines
-    return TrainingResult(measured.metrics, measured.table, run, closing, baselines, decides)
+    table = measured.table
+    return TrainingResult(measured.metrics, table, run.folder, closing, baselines, decides)
 
 
 # -- the folder
 
 
-def _enter(
-    stack: ExitStack, recipe: Recipe, run: Path, identity: dict, resume: bool, overwrite: bool
-) -> bool:
+def _enter(stack: ExitStack, run: Run, wanted: dict, resume: bool, overwrite: bool) -> bool:
     """Lock the run folder until ``stack`` ends; True if the run in it is finished.
 
     Raises:
@@ -195,15 +194,15 @@ def _enter(
     """
     finished = False
     if processes.is_first():
-        stack.enter_context(run_folder.locked(run))
-        files.remove_leftovers(run)
-        finished = run_folder.check_use(run, identity, resume=resume, overwrite=overwrite)
+        stack.enter_context(run.locked())
+        files.remove_leftovers(run.folder)
+        finished = run.check_use(wanted, resume=resume, overwrite=overwrite)
     elif resume:
-        finished = (run_folder.read_run(run) or {}).get("finished", False)
-    return finished and (run / run_folder.RESULTS).is_file()
+        finished = (run.record() or {}).get("finished", False)
+    return finished and (run.folder / RESULTS).is_file()
 
 
-def _require_space(run: Path, model, training: dict[str, Any]) -> None:
+def _require_space(run: Run, model, training: dict[str, Any]) -> None:
     """Raise ResourceError if the disk cannot hold the weights, and for each checkpoint that is
     kept at a time three times their size."""
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
@@ -211,37 +210,45 @@ def _require_space(run: Path, model, training: dict[str, Any]) -> None:
     if training["save_strategy"] != "no":
         count = (training["save_total_limit"] or 2) + 2  # the best one, and the one being written
     what = f"{count} checkpoints and the model" if count else "the model"
-    files.require_space(run, (3 * count + 1) * size, what)
+    files.require_space(run.folder, (3 * count + 1) * size, what)
 
 
 def _begin(
     recipe: Recipe,
     training: dict[str, Any],
-    identity: dict,
+    wanted: dict,
     versions: dict[str, str],
     goes_by: dict,
-    run: Path,
+    run: Run,
     *,
     resume: bool,
-) -> str:
-    """Write into a run folder what the run is; see `run_folder.begin`."""
+) -> None:
+    """Write into a run folder what the run is; see `Run.begin`."""
     resolved = replace(recipe, training=training | {"output_dir": str(run)})
-    return run_folder.begin(run, identity, dump(resolved), versions, goes_by, resume)
+    run.begin(wanted, dump(resolved), versions, goes_by, resume)
 
 
-def _say_where_it_begins(run: Path, checkpoint: Path | None, resume: bool) -> None:
+def _versions(device: str) -> dict[str, str]:
+    """Versions of libraries, device and processes, on which bit-identical results depend."""
+    names = ("torch", "transformers", "accelerate", "tokenizers")
+    used = {"ldt": __version__, "python": platform.python_version(), "device": device}
+    used["processes"] = str(processes.count())
+    return used | {name: version(name) for name in names}
+
+
+def _say_where_it_begins(run: Run, checkpoint: Path | None, resume: bool) -> None:
     if checkpoint:
         log.info("resuming from step %s", checkpoint.name.partition("-")[2])
     elif resume:
         log.info("resuming from the beginning, nothing was saved yet")
-        (run / METRICS).unlink(missing_ok=True)
+        (run.folder / LOG).unlink(missing_ok=True)
 
 
 # -- the training
 
 
 def _announce(
-    job: Job, prepared: Prepared, trainer: Trainer, run: Path, training: dict[str, Any]
+    job: Job, prepared: Prepared, trainer: Trainer, run: Run, training: dict[str, Any]
 ) -> None:
     """Say what will be trained, and what is likely to disappoint."""
     tell(prepared.notices)
@@ -274,13 +281,13 @@ def _measure(job: Job, prepared: Prepared, trainer: Trainer) -> Cost | None:
     return cost
 
 
-def _run(trainer: Trainer, run: Path, checkpoint: Path | None) -> None:
+def _run(trainer: Trainer, run: Run, checkpoint: Path | None) -> None:
     """Train to the end, from a checkpoint if there is one; log where a signal stopped it."""
     try:
         trainer.run(checkpoint)
     except Interrupted:
         if processes.is_first():
-            steps = list(checkpoints.checkpoints(run))
+            steps = list(run.checkpoints())
             saved = f"; step {steps[-1]} is saved, --resume goes on" if steps else ""
             log.info("stopped%s", saved)
         raise
@@ -300,7 +307,7 @@ def _evaluate(job: Job, prepared: Prepared, trainer: Trainer) -> Measured:
 # -- what is left behind
 
 
-def _save(job: Job, prepared: Prepared, trainer: Trainer, run: Path, results: dict) -> None:
+def _save(job: Job, prepared: Prepared, trainer: Trainer, run: Run, results: dict) -> None:
     """Save the model into the run folder; with results, them and its card, which finishes the run.
 
     A run whose best weights could not be kept is not finished: its model is that of
@@ -312,21 +319,21 @@ def _save(job: Job, prepared: Prepared, trainer: Trainer, run: Path, results: di
         FolderLost: the run folder went away.
     """
     trainer.check_folder()
-    folder, lost = files.temporary(run / "model"), trainer.lost_best
+    folder, lost = files.temporary(run.folder / "model"), trainer.lost_best
     try:
         adapted = lora.is_adapted(trainer.model)
         trainer.save_model(str(folder / lora.FOLDER if adapted else folder), _internal_call=True)
         if processes.is_first():
             if adapted:
-                lora.merge(run, folder, prepared.tokenizer, job.recipe.task.head())
+                lora.merge(run.folder, folder, prepared.tokenizer, job.recipe.task.head())
             weights = {path.name: files.digest(path) for path in folder.glob("*.safetensors")}
             prepared.tokenizer.save_pretrained(folder)
             if results:
-                _describe(job, prepared, folder, run.name, results | {"weights": weights})
+                _describe(job, prepared, folder, run.folder.name, results | {"weights": weights})
         trainer.check_folder()  # once more: writing takes a while
         if processes.is_first():
-            also = [run_folder.RESULTS] if results else []
-            run_folder.finish(run, folder, also, finished=bool(results) and lost is None)
+            also, finished = [RESULTS] if results else [], bool(results) and lost is None
+            run.finish(folder, also, hashes=weights, finished=finished)
     except Exception as error:
         trainer.check_folder()
         if not files.is_write_error(error):
@@ -355,20 +362,20 @@ def _describe(job: Job, prepared: Prepared, folder: Path, name: str, results: di
         if drawn:
             rows, results["pattern"] = drawn
             svg = pattern.picture(rows, pattern_in_words(results["pattern"]))
-            (folder / run_folder.PATTERN).write_text(svg, encoding="utf-8")
+            (folder / PATTERN).write_text(svg, encoding="utf-8")
     text = card(job.recipe.task, results, config, training, name)
-    (folder / run_folder.CARD).write_text(text, encoding="utf-8")
+    (folder / CARD).write_text(text, encoding="utf-8")
     lines = json.dumps(plain_numbers(results), indent=1, ensure_ascii=False) + "\n"
-    (folder / run_folder.RESULTS).write_text(lines, encoding="utf-8")
+    (folder / RESULTS).write_text(lines, encoding="utf-8")
 
 
 def _rescue(
     job: Job,
     prepared: Prepared,
     trainer: Trainer,
-    run: Path,
+    run: Run,
     results: dict,
-    begin: Callable[..., str],
+    begin: Callable[..., None],
     why: str,
 ) -> NoReturn:
     """Save the model, and what resuming takes, beside a run folder that went away.
@@ -383,8 +390,8 @@ def _rescue(
     """
     trainer.held = None
     try:
-        new = str(new_place(run)) if processes.is_first() else None
-        place = Path(broadcast_object_list([new])[0])
+        new = str(run.rescued()) if processes.is_first() else None
+        place = Run(broadcast_object_list([new])[0])
         if processes.is_first():
             begin(place, resume=False)
         if not results:

@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 
 from ldt.data.heartbeat import Heartbeat, duration
 from ldt.metrics.numbers import metric_text
-from ldt.training.log_file import METRICS, cut_log, is_metric
+from ldt.recipe.run import LOG, Run, is_metric
 
 log = logging.getLogger("ldt")
 
@@ -41,7 +41,7 @@ class ProgressReport(TrainerCallback):
 
     def __init__(self, console: Console | None, run: Path | None, measured: str = ""):
         self.console, self.measured = console, measured
-        self.path = run / METRICS if run else None
+        self.path = run / LOG if run else None
         self.lost: Callable[[], str | None] = lambda: None  # what happened to the run folder
         self.bar: Progress | None = None
         self.tokens = 0  # of this session, up to the last log
@@ -153,7 +153,7 @@ class ProgressReport(TrainerCallback):
     def cut(self, step: int) -> None:
         """Drop the lines of the log that were written after a checkpoint."""
         if self.path:
-            cut_log(self.path, step)
+            Run(self.path.parent).cut_log(step)
 
     def close(self) -> None:
         """Take the bar from the screen; no callback is told of a training that failed."""

@@ -24,7 +24,7 @@ from transformers.integrations import (
 
 from ldt.errors import RecipeError, UserError, first_line
 from ldt.recipe.recipe import Recipe
-from ldt.training import run_folder
+from ldt.recipe.run import TENSORBOARD, Run
 
 log = logging.getLogger("ldt")
 
@@ -104,7 +104,7 @@ class Reports(TrainerCallback):
     def _open(self, callback: Any, state: Any) -> None:
         """Have TensorBoard write into the run folder, and go on where a resumed run does."""
         if isinstance(callback, TensorBoardCallback) and callback.tb_writer is None:
-            folder = callback.logging_dir or str(self.run / run_folder.TENSORBOARD)
+            folder = callback.logging_dir or str(self.run / TENSORBOARD)
             # What an earlier session wrote of steps that come again is not shown.
             purge = state.global_step + 1 if state.global_step else None
             callback.tb_writer = callback._SummaryWriter(folder, purge_step=purge)
@@ -112,7 +112,7 @@ class Reports(TrainerCallback):
     @contextmanager
     def _surroundings(self) -> Iterator[None]:
         """The environment with which W&B is quiet, and takes the sessions of a run for one run."""
-        record = run_folder.read_run(self.run) or {}
+        record = Run(self.run).record() or {}
         wanted = QUIET | {"WANDB_RESUME": "allow"}
         if "id" in record:
             wanted["WANDB_RUN_ID"] = record["id"]

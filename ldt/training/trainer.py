@@ -31,12 +31,12 @@ from ldt.errors import (
     first_line,
     out_of_memory,
 )
+from ldt.recipe.run import FolderLost, Run
 from ldt.system import Signals
 from ldt.training import checkpoints, lora
 from ldt.training.flow import Flow, NamingDocuments
 from ldt.training.micro_batches import MicroBatches
 from ldt.training.progress import ProgressReport
-from ldt.training.rescue import FolderLost, Held
 
 log = logging.getLogger("ldt")
 
@@ -82,7 +82,7 @@ class Trainer(MicroBatches):
         self._seconds = self._busy = 0.0  # of the sessions before: in all, in training steps
         self._began = time.monotonic()
         self._saved_best = (None, None, None)
-        self.held: Held | None = None  # the run folder, once it is this run's
+        self.held: Run | None = None  # the run folder, once it is this run's
         self.lost_best: LostBest | None = None
         self._flow = Flow(self)
         kwargs["data_collator"] = NamingDocuments(kwargs["data_collator"])
@@ -93,7 +93,7 @@ class Trainer(MicroBatches):
         tied = list(getattr(self.model, "all_tied_weights_keys", ()))
         self.model._keys_to_ignore_on_save = tied  # type: ignore[assignment]
         assert self.args.output_dir is not None  # transformers has a default
-        self.folder = Path(self.args.output_dir)
+        self.place = Run(self.args.output_dir)
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
 
@@ -187,7 +187,7 @@ class Trainer(MicroBatches):
         self.micro_batch = saved["micro_batch"]
         self.state.best_model_checkpoint = None  # the run folder may have moved
         if self.state.best_global_step is not None:
-            best = self.folder / f"checkpoint-{self.state.best_global_step}"
+            best = self.place.checkpoint(self.state.best_global_step)
             if best.is_dir():
                 self.state.best_model_checkpoint = str(best)
         self._saved_best = self._best()
@@ -229,7 +229,7 @@ class Trainer(MicroBatches):
         self._check_weights()
         self.store_flos()
         step = self.state.global_step
-        target = self.folder / f"checkpoint-{step}"
+        target = self.place.checkpoint(step)
         if self.state.best_global_step == step:
             self.state.best_model_checkpoint = str(target)
         folder = Path(broadcast_object_list([str(files.temporary(target))])[0])
@@ -269,7 +269,7 @@ class Trainer(MicroBatches):
                 "disk space under %s",
                 step,
                 said,
-                self.folder,
+                self.place,
             )
             return
         self._saved_best = self._best()
@@ -280,7 +280,7 @@ class Trainer(MicroBatches):
         if self.args.should_save:
             best = self.state.best_model_checkpoint
             limit = self.args.save_total_limit
-            checkpoints.prune(self.folder, limit, Path(best) if best else None)
+            checkpoints.prune(self.place, limit, Path(best) if best else None)
 
     def save_model(self, output_dir=None, _internal_call=False):
         shown = transformers_logging.is_progress_bar_enabled()
@@ -289,7 +289,7 @@ class Trainer(MicroBatches):
             if not lora.is_adapted(self.model):
                 super().save_model(output_dir, _internal_call)
             elif self.args.should_save:
-                lora.save(self.model, Path(output_dir or self.folder))
+                lora.save(self.model, Path(output_dir or self.place.folder))
         finally:
             if shown:
                 transformers_logging.enable_progress_bar()
@@ -335,23 +335,23 @@ class Trainer(MicroBatches):
 
     def _check_space(self) -> None:
         """Raise OSError if the disk cannot hold another checkpoint such as the newest one."""
-        *_, newest = [None, *checkpoints.checkpoints(self.folder).values()]
+        *_, newest = [None, *self.place.checkpoints().values()]
         if newest is None or not self.args.should_save:
             return
         needed = sum(path.stat().st_size for path in newest.rglob("*") if path.is_file())
-        free = shutil.disk_usage(self.folder).free
+        free = shutil.disk_usage(self.place.folder).free
         if free < needed:
             what = f"{free / 1e6:,.1f} MB free, {needed / 1e6:,.1f} MB needed"
-            raise OSError(errno.ENOSPC, what, str(self.folder))
+            raise OSError(errno.ENOSPC, what, str(self.place))
 
-    def rescue(self, folder: Path) -> None:
+    def rescue(self, run: Run) -> None:
         """Save a checkpoint of this moment into another run folder, which is there.
 
         Raises:
             OSError: the disk did not take it.
         """
         step = self.state.global_step
-        target = folder / f"checkpoint-{step}"
+        target = run.checkpoint(step)
         unfinished = files.temporary(target)
         self.state.best_metric = self.state.best_global_step = None  # it went with the folder
         self.state.best_model_checkpoint = None
@@ -412,7 +412,7 @@ class Trainer(MicroBatches):
             self._diverged("weights are not finite", self._batch)
 
     def _diverged(self, what: str, documents: list[int]) -> None:
-        steps = checkpoints.checkpoints(self.folder)
+        steps = self.place.checkpoints()
         last = f"the last checkpoint is step {max(steps)}" if steps else "no checkpoint is there"
         raise TrainingDiverged(
             f"training diverged at step {self.state.global_step + 1}: {what} (learning rate "

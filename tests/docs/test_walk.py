@@ -59,7 +59,7 @@ def test_a_recipe_goes_from_the_command_to_the_model_card(walked):
         "recipe/recipe.py",
         "training/loop.py",
         "training/finetune.py",
-        "training/run_folder.py",
+        "recipe/run.py",
         "training/model_card.py",
     ):
         assert step in recipe

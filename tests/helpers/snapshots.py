@@ -52,6 +52,7 @@ VOLATILE = {
     **dict.fromkeys(("eval_samples_per_second", "eval_steps_per_second"), (ANY, "duration")),
     **dict.fromkeys(("training time (s)",), (ANY, "duration")),
     "memory": (ANY, "of a process that has loaded all modules"),
+    "mtime_ns": (r"\d+", "time of a file"),
     "size": (r"\d+", "of a folder, in which durations have more or fewer digits"),
     **dict.fromkeys(("id", "session"), (HEX, "random, of a run")),
     "documents": (HEX, "hash of absolute paths"),

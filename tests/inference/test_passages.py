@@ -10,7 +10,7 @@ from ldt.data.tokenization import add_tokens
 from ldt.errors import UserError
 from ldt.inference.passages import METHODS, Explaining, Wanted, hiding
 from ldt.inference.predictor import EncoderPredictor
-from ldt.inference.run_folder import read_recipe
+from ldt.inference.run_model import read_recipe
 from ldt.model import load, load_tokenizer
 from ldt.model.vocabulary import draw_embeddings
 from ldt.tasks import TASKS

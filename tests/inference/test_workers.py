@@ -26,8 +26,7 @@ from ldt.inference.ahead import ahead
 from ldt.inference.group import Answering, Here
 from ldt.inference.passages import Wanted
 from ldt.inference.predict import predict
-from ldt.inference.run_folder import read_recipe
-from ldt.inference.run_model import RunModel
+from ldt.inference.run_model import RunModel, read_recipe
 from ldt.inference.stream import answer_all
 from ldt.inference.workers import Seat, Workers
 

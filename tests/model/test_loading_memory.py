@@ -216,7 +216,7 @@ def test_a_model_is_mapped_to_answer_and_read_to_be_trained(tiny_longformer, tmp
     from classified import make_run
 
     from ldt.inference.predictor import EncoderPredictor
-    from ldt.inference.run_folder import read_recipe
+    from ldt.inference.run_model import read_recipe
 
     make_run(tiny_longformer, tmp_path)
     file = tmp_path / "model.safetensors"

@@ -8,6 +8,7 @@ from ldt.metrics import own_answers
 from ldt.metrics.baseline import Baseline
 from ldt.metrics.own_answers import Judged
 from ldt.metrics.result import Item, Result
+from ldt.recipe.run import Run
 from ldt.report import build, curves, subject
 from ldt.report.model import MISSING, SILENT, Document, Matrix
 from ldt.report.subject import Subject
@@ -115,7 +116,7 @@ def test_what_a_run_decides_by_is_told(folder):
     measured = {"documents": 9, "source": "held.jsonl", "threshold_target": "recall>=0.9"}
     decisions = {"thresholds": {"a": 0.25}, "measured": measured}
     (folder / "config.json").write_text(json.dumps({"decisions": decisions}))
-    told = build.report(Subject("r", subject.read(folder))).facts["decides by"]
+    told = build.report(Subject("r", Run(folder).describe())).facts["decides by"]
     assert (
         told == "thresholds of 1 class tuned for recall>=0.9; chosen on 9 documents of held.jsonl"
     )
@@ -242,7 +243,7 @@ def test_a_run_without_documents_has_the_reliability_of_its_training(folder):
     row = {"answers": 7, "probability": 0.75, "right": 0.5}
     decided = {"decisions": {"calibration": {"reliability": [row]}}}
     (folder / "metrics.json").write_text(json.dumps(RESULTS | decided))
-    found = charts(build.report(Subject("r", subject.read(folder))))
+    found = charts(build.report(Subject("r", Run(folder).describe())))
     points = found["Reliability: how often answers of a probability are right"]
     assert points.series == {"answers": [(75.0, 50.0)]}
 
@@ -255,7 +256,7 @@ def test_what_has_no_course_and_no_other_group_is_not_drawn():
 
 
 def test_a_run_shows_what_it_logged(folder):
-    found = build.report(Subject("r", subject.read(folder)))
+    found = build.report(Subject("r", Run(folder).describe()))
     drawn = charts(found)
     assert drawn["Loss"].series == {
         "training": [(10, 0.9)],
@@ -302,7 +303,7 @@ def test_a_run_that_is_not_finished_shows_how_far_it_is(folder):
 
 def test_documents_of_the_evaluation_have_the_baseline_of_the_training(folder):
     result = Result("x", [], {"rouge1": 70.0, "accuracy": 70.0}, "documents", [], [])
-    run = subject.read(folder)
+    run = Run(folder).describe()
     found = build.report(Subject("r", run, result, evaluated=True)).figures
     assert [(each.name, each.baseline, each.baseline_answer) for each in found] == [
         ("accuracy", 60.0, "always 'a'"),
@@ -399,7 +400,7 @@ def test_options_that_do_not_go_together_are_refused(folder):
 
 
 def test_facts_of_runs_are_their_keys_and_what_they_took(folder):
-    facts = Subject("r", subject.read(folder)).facts()
+    facts = Subject("r", Run(folder).describe()).facts()
     assert facts["data.max_length"] == "512"
     assert facts["training.seed"] == "3"
     assert facts["training time (s)"] == "130"

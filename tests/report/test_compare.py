@@ -8,9 +8,10 @@ from ldt.errors import DataError
 from ldt.metrics import own_answers
 from ldt.metrics.own_answers import Judged
 from ldt.metrics.result import LEVEL, RESAMPLES, SEED, Item, Result, intervals
+from ldt.recipe.run import Description
 from ldt.report.compare import as_json, compare
 from ldt.report.model import Document
-from ldt.report.subject import Run, Subject
+from ldt.report.subject import Subject
 
 EDGES = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
 
@@ -205,7 +206,7 @@ def test_of_runs_the_keys_and_costs_that_differ_are_told():
         identity = {"data.max_length": length, "training.seed": 0, "task.labels": None}
         results = {"seconds": seconds, "steps": 60, "versions": {"torch": "2"}}
         subject = of_means(name, [0.0, 1.0])
-        run = Run(Path(name), None, identity, results, [])
+        run = Description(Path(name), None, identity, results, [], {})
         return Subject(name, run, subject.result, subject.documents)
 
     found = compare([run("A", 512, 80.25), run("B", 2048, 300.0)])

@@ -10,7 +10,8 @@ from rich.console import Console
 from ldt import files
 from ldt.cli.runs import COLUMNS, runs
 from ldt.errors import UserError
-from ldt.report.runs import SORTS, listed, read
+from ldt.recipe.run import Run
+from ldt.report.runs import SORTS, listed, summary
 
 
 def write(path, value):
@@ -32,6 +33,10 @@ def make(name, finished="2026-03-01T10:00:00+0000", f1=80.0, task="squad", rows=
         results |= {"max_length": 4096, "seconds": 75.2, "finished": finished, "task": task}
         write(folder / "metrics.json", results)
     return folder
+
+
+def read(folder):
+    return summary(Run(folder))
 
 
 @pytest.fixture

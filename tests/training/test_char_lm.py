@@ -27,8 +27,9 @@ from ldt.inference.stream import answer_all
 from ldt.model import LdtForCausalLM
 from ldt.model.loading import read_tokenizer
 from ldt.recipe import recipe as recipes
+from ldt.recipe.run import Run
 from ldt.tasks.char_lm import Sampling, character_lm_metrics
-from ldt.training import char_lm, loop, run_folder
+from ldt.training import char_lm, loop
 from ldt.training.char_lm import phases
 from ldt.training.trainer import Trainer
 
@@ -75,7 +76,7 @@ def test_the_small_recipe_has_the_papers_phases():
     assert {own.training["lr_scheduler_type"] for own in plan} == {"constant_with_warmup"}
     batches = [own.training["gradient_accumulation_steps"] * 4 for own in plan]
     assert batches == [32, 32, 16, 16, 16]
-    places = [run_folder.place(own) for own in plan]
+    places = [Run.of(own).folder for own in plan]
     assert places[-1] == Path("runs/charlm_small")
     assert [own.model.path for own in plan] == [None, *map(str, places[:-1])]
 
@@ -198,7 +199,7 @@ def test_an_overwritten_training_that_is_killed_does_not_pass_for_finished(recip
         with pytest.raises(KeyError):
             train(recipe(), overwrite=True)
     assert not Path("runs/r/model.safetensors").exists()
-    assert run_folder.read_run(Path("runs/r")) is None
+    assert Run("runs/r").record() is None
 
 
 def test_a_dry_run_writes_nothing(recipe, capsys):

@@ -7,6 +7,7 @@ import pytest
 
 from ldt import files as files_
 from ldt.errors import EXIT_MODEL, ModelError
+from ldt.recipe.run import Run
 from ldt.training import checkpoints
 
 FILES = {
@@ -95,7 +96,7 @@ def test_the_newest_valid_checkpoint_is_by_step_not_by_name_or_time(tmp_path):
     for step in (10, 9, 100):
         saved(tmp_path, step)
     os.utime(tmp_path / "checkpoint-9", (2e9, 2e9))
-    assert checkpoints.newest_valid(tmp_path).name == "checkpoint-100"
+    assert checkpoints.newest_valid(Run(tmp_path)).name == "checkpoint-100"
 
 
 def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path, caplog):
@@ -104,17 +105,17 @@ def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path, caplog)
     flip(tmp_path / "checkpoint-15" / "optimizer.pt")
     (tmp_path / "checkpoint-10" / "scheduler.pt").unlink()
     with caplog.at_level(logging.WARNING, "ldt"):
-        assert checkpoints.newest_valid(tmp_path).name == "checkpoint-5"
+        assert checkpoints.newest_valid(Run(tmp_path)).name == "checkpoint-5"
     first, second = caplog.messages
     assert "step 15 is damaged: optimizer.pt has changed" in first
     assert "step 10 is damaged: scheduler.pt is missing" in second
 
 
 def test_only_damaged_checkpoints_are_an_error_and_none_at_all_is_not(tmp_path):
-    assert checkpoints.newest_valid(tmp_path) is None
+    assert checkpoints.newest_valid(Run(tmp_path)) is None
     flip(saved(tmp_path, 5) / "optimizer.pt")
     with pytest.raises(ModelError, match="checkpoint-5: optimizer.pt has changed") as raised:
-        checkpoints.newest_valid(tmp_path)
+        checkpoints.newest_valid(Run(tmp_path))
     assert raised.value.exit_code == EXIT_MODEL
 
 
@@ -124,7 +125,7 @@ def test_half_written_checkpoints_are_not_seen_and_are_removed(tmp_path):
     (tmp_path / "checkpoint-6.tmp-123" / "model.safetensors").touch()
     (tmp_path / "metrics.json.tmp-123").touch()
     (tmp_path / "notes.tmp").touch()
-    assert list(checkpoints.checkpoints(tmp_path)) == [5]
+    assert list(Run(tmp_path).checkpoints()) == [5]
     files_.remove_leftovers(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-5", "notes.tmp"}
 
@@ -144,21 +145,21 @@ def test_a_disk_that_fails_while_sealing_leaves_the_older_checkpoint(tmp_path, m
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         saved(tmp_path, 10)
-    assert list(checkpoints.checkpoints(tmp_path)) == [5]
+    assert list(Run(tmp_path).checkpoints()) == [5]
 
 
 def test_pruning_keeps_the_newest_and_the_best(tmp_path):
     for step in (1, 2, 3, 4, 5):
         saved(tmp_path, step)
-    checkpoints.prune(tmp_path, 2, tmp_path / "checkpoint-2")
-    assert list(checkpoints.checkpoints(tmp_path)) == [2, 4, 5]
-    checkpoints.prune(tmp_path, None, None)
-    assert list(checkpoints.checkpoints(tmp_path)) == [2, 4, 5]
+    checkpoints.prune(Run(tmp_path), 2, tmp_path / "checkpoint-2")
+    assert list(Run(tmp_path).checkpoints()) == [2, 4, 5]
+    checkpoints.prune(Run(tmp_path), None, None)
+    assert list(Run(tmp_path).checkpoints()) == [2, 4, 5]
 
 
 def test_nothing_is_pruned_while_the_newest_is_incomplete(tmp_path):
     for step in (1, 2, 3):
         saved(tmp_path, step)
     os.truncate(tmp_path / "checkpoint-3" / "model.safetensors", 1)
-    checkpoints.prune(tmp_path, 1, None)
-    assert list(checkpoints.checkpoints(tmp_path)) == [1, 2, 3]
+    checkpoints.prune(Run(tmp_path), 1, None)
+    assert list(Run(tmp_path).checkpoints()) == [1, 2, 3]

@@ -13,7 +13,7 @@ from ldt import cli
 from ldt.errors import UserError
 from ldt.inference.evaluate import evaluate
 from ldt.inference.predict import predict
-from ldt.inference.run_folder import read_recipe
+from ldt.inference.run_model import read_recipe
 from ldt.model.loading import read_config
 from ldt.tasks import WikiHop
 from ldt.training.deciding import decide_anew

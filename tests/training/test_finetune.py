@@ -29,6 +29,7 @@ from ldt.errors import (
 from ldt.model import LdtForSequenceClassification, load, load_tokenizer
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
+from ldt.recipe.run import Run
 from ldt.tasks import Squad
 from ldt.training import checkpoints, labelled
 from ldt.training.arguments import settings
@@ -156,7 +157,7 @@ def test_a_loss_that_is_not_finite_ends_with_8_and_keeps_the_checkpoint(recipe, 
     assert "at step 7: the loss is nan" in str(raised.value)
     assert "documents doc-" in str(raised.value)
     assert "the last checkpoint is step 4" in str(raised.value)
-    assert checkpoints.newest_valid(Path("runs/r")).name == "checkpoint-4"
+    assert checkpoints.newest_valid(Run("runs/r")).name == "checkpoint-4"
 
 
 def test_the_seed_decides_everything(recipe):

@@ -9,6 +9,7 @@ from training_runs import train, weights
 
 from ldt.errors import EXIT_RECIPE, RecipeError
 from ldt.recipe.recipe import load
+from ldt.recipe.run import Run
 from ldt.training import checkpoints
 
 LM = """
@@ -20,7 +21,7 @@ training: {max_steps: 1, gradient_accumulation_steps: 1, report_to: none}
 
 
 def steps(run="runs/r"):
-    return list(checkpoints.checkpoints(Path(run)))
+    return list(Run(run).checkpoints())
 
 
 def test_a_finished_run_has_no_checkpoints_and_nothing_is_left_to_resume(recipe, caplog):

@@ -21,8 +21,8 @@ from ldt.inference.predict import predict
 from ldt.model import LdtForSequenceClassification, load
 from ldt.model.adapters import PROJECTIONS
 from ldt.recipe import recipe as recipes
+from ldt.recipe.run import Run
 from ldt.tasks import TASKS
-from ldt.training import run_folder
 from ldt.training.arguments import settings
 from ldt.training.lora import adapt
 
@@ -317,11 +317,12 @@ def test_an_adapter_without_its_base_says_so(recipe, tiny_longformer, tmp_path):
 
 
 def test_a_folder_takes_the_place_of_the_one_of_before(tmp_path):
-    run_folder.begin(tmp_path, {}, "", {}, {}, False)
+    run = Run(tmp_path)
+    run.begin({}, "", {}, {}, False)
     for text in ("one", "two"):
         folder = tmp_path / "new"
         (folder / "adapter").mkdir(parents=True)
         (folder / "adapter" / "file").write_text(text)
-        run_folder.finish(tmp_path, folder, ())
+        run.finish(folder, ())
         assert (tmp_path / "adapter" / "file").read_text() == text
         folder.rmdir()

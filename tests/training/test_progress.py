@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from ldt.training.log_file import cut_log, is_metric
+from ldt.recipe.run import Run, is_metric
 from ldt.training.progress import ProgressReport
 
 ARGS = SimpleNamespace(device=torch.device("cpu"))
@@ -120,10 +120,10 @@ def test_a_log_that_cannot_be_written_is_a_warning(tmp_path, caplog):
 
 def test_cutting_the_log_keeps_what_came_before_the_checkpoint(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    cut_log(path, 5)  # there is none
+    Run(tmp_path).cut_log(5)  # there is none
     lines = ['{"step": 3}', '{"step": 5, "train_loss": 1}', '{"step": 5}', '{"step": 6}', '{"st']
     path.write_text("\n".join(lines))
-    cut_log(path, 5)
+    Run(tmp_path).cut_log(5)
     assert path.read_text() == '{"step": 3}\n{"step": 5}\n'
 
 

@@ -10,7 +10,7 @@ from training_runs import assert_same_run, rows, train
 
 from ldt.errors import EXIT_MODEL, EXIT_RESOURCES, Interrupted, ModelError, ResourceError, UserError
 from ldt.recipe import recipe as recipes
-from ldt.training import checkpoints, run_folder
+from ldt.recipe.run import Run
 from ldt.training.arguments import settings
 
 
@@ -41,7 +41,7 @@ def test_a_run_killed_in_the_middle_of_an_epoch_resumes_bit_by_bit(recipe):
         process.kill()
         process.wait()
     assert process.returncode == -signal.SIGKILL, Path("killed.txt").read_text()
-    found = list(checkpoints.checkpoints(Path("runs/r")))
+    found = list(Run("runs/r").checkpoints())
     assert found
     assert max(found) < 8
     again = subprocess.run(  # goes on with the library of the run, whatever it finds itself
@@ -105,7 +105,7 @@ def test_a_disk_that_is_full_at_the_end_exits_with_6_and_resume_finishes(recipe,
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_folder, "finish", full)
+        patch.setattr(Run, "finish", full)
         with pytest.raises(ResourceError) as raised:
             train(recipe())
     assert raised.value.exit_code == EXIT_RESOURCES

@@ -9,8 +9,8 @@ from training_runs import documents, rows, train
 
 from ldt import files
 from ldt.errors import EXIT_USAGE, UserError
+from ldt.recipe.run import Run
 from ldt.report.runs import listed
-from ldt.training import checkpoints
 
 
 def test_the_folder_of_an_unfinished_run_is_not_used_without_a_word(recipe, killed):
@@ -48,7 +48,7 @@ def test_a_resumed_run_may_have_other_settings_that_change_nothing(recipe, kille
 def test_overwrite_replaces_the_run_and_leaves_what_is_not_of_it(recipe, killed):
     Path("runs/r/notes.txt").write_text("mine")
     train(recipe("training.max_steps=1", "training.save_strategy=no"), overwrite=True)
-    assert list(checkpoints.checkpoints(Path("runs/r"))) == []
+    assert list(Run("runs/r").checkpoints()) == []
     assert Path("runs/r/notes.txt").read_text() == "mine"
     steps = {row["step"] for row in rows("runs/r")}
     assert steps == {1}
@@ -99,3 +99,26 @@ def test_the_command_that_is_told_for_a_stopped_run_goes_on_with_it(recipe, kill
         == json.loads(Path("runs/r/metrics.json").read_text())["metrics"]["eval_macro_f1"]
     )
     assert [made.name for made in listed(["runs"])] == ["runs/r"]  # runs/latest is a link
+
+
+def test_weights_are_hashed_once_and_a_change_of_them_is_noticed(tmp_path, recipe):
+    run, own = Run(tmp_path / "run"), recipe()
+    run.folder.mkdir()
+    weights, made = run.folder / "model.safetensors", tmp_path / "made"
+    made.mkdir()
+    (made / weights.name).write_bytes(b"weights")
+    run.begin({}, "", {}, {}, False)
+    run.finish(made, (), hashes={weights.name: files.digest(made / weights.name)})
+    before, time = run.fingerprint(own), weights.stat().st_mtime_ns
+    weights.write_bytes(b"changed")
+    os.utime(weights, ns=(time, time))
+    assert run.fingerprint(own) == before  # not read, since size and time are those of `finish`
+    os.utime(weights, ns=(time + 1, time + 1))
+    assert run.fingerprint(own) != before
+    weights.write_bytes(b"weights")
+    assert run.fingerprint(own) == before
+    weights.write_bytes(b"weights and more")
+    os.utime(weights, ns=(time, time))
+    assert run.fingerprint(own) != before
+    (run.folder / "run.json").write_text("{")  # on which no answer depends
+    assert len(run.fingerprint(own)) == 64

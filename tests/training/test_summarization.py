@@ -20,12 +20,12 @@ from ldt.data.formats import read
 from ldt.data.records import Example
 from ldt.errors import ModelError, RecipeError, UserError
 from ldt.inference.predict import predict
-from ldt.inference.run_folder import fingerprint
 from ldt.metrics import evaluate
 from ldt.metrics.summarization import ROUGE, published, read_predictions, scorer
 from ldt.model import LdtForConditionalGeneration, load
 from ldt.model.adapters import PROJECTIONS
 from ldt.recipe import recipe as recipes
+from ldt.recipe.run import Run
 from ldt.report.subject import subject
 from ldt.tasks import Summarization
 from ldt.training import cost
@@ -318,10 +318,10 @@ def test_what_has_no_meaning_for_summaries_is_refused(recipe, tiny_led):
         predict("dev.jsonl", model="runs/r", output="answers.json")
     with pytest.raises(UserError, match="--precision int8: answers of summarization are written"):
         predict("dev.jsonl", model="runs/r", precision="int8")
-    before = fingerprint(Path("runs/r"), recipe())
+    before = Run("runs/r").fingerprint(recipe())
     settings = Path("runs/r/generation_config.json")
     settings.write_text(settings.read_text().replace('"num_beams": 3', '"num_beams": 2'))
-    assert fingerprint(Path("runs/r"), recipe()) != before
+    assert Run("runs/r").fingerprint(recipe()) != before
 
 
 def test_a_text_of_summaries_is_read_as_it_was_written(tmp_path):

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 
 from ldt.errors import EXIT_DIVERGED, EXIT_RESOURCES, Interrupted, ResourceError, TrainingDiverged
+from ldt.recipe.run import Run
 from ldt.training import checkpoints
 from ldt.training.progress import ProgressReport
 from ldt.training.trainer import Trainer
@@ -161,7 +162,7 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(tmp_path, step, c
     with pytest.raises(Interrupted) as raised:
         first.run()
     assert raised.value.code == 143
-    newest = checkpoints.newest_valid(tmp_path / "cut")
+    newest = checkpoints.newest_valid(Run(tmp_path / "cut"))
     assert newest.name == f"checkpoint-{step}"
     second = trainer(tmp_path / "cut", **changes)
     second.run(newest)
@@ -177,7 +178,7 @@ def test_a_resumed_run_in_a_folder_that_moved_still_finds_its_best(tmp_path):
         first.run()
     (tmp_path / "old").rename(tmp_path / "new")
     second = trainer(tmp_path / "new", **BY_EPOCH)
-    second.run(checkpoints.newest_valid(tmp_path / "new"))
+    second.run(checkpoints.newest_valid(Run(tmp_path / "new")))
     assert_same(whole, second)
 
 
@@ -185,7 +186,8 @@ def test_the_log_file_has_each_step_once_after_a_resume(tmp_path):
     first = trainer(tmp_path, callbacks=[At(14, lambda: 1 / 0)])
     with pytest.raises(ZeroDivisionError):
         first.run()
-    trainer(tmp_path).run(checkpoints.newest_valid(tmp_path))  # from step 10, the log goes to 12
+    newest = checkpoints.newest_valid(Run(tmp_path))
+    trainer(tmp_path).run(newest)  # from step 10, the log goes to 12
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [3, 6, 9, 12, 15, 18, 21, 24, 24]
     assert all(row["tokens_per_second"] > 0 and row["memory"] > 1e6 for row in rows[:-1])
@@ -197,7 +199,7 @@ def test_ctrl_c_exits_with_130_and_gives_the_signals_back(tmp_path):
         trainer(tmp_path, callbacks=[At(2, send(signal.SIGINT))]).run()
     assert raised.value.code == 130
     assert signal.getsignal(signal.SIGINT) is before
-    assert list(checkpoints.checkpoints(tmp_path)) == [2]
+    assert list(Run(tmp_path).checkpoints()) == [2]
 
 
 def test_a_second_signal_stops_at_once_and_leaves_the_last_checkpoint(tmp_path):
@@ -208,7 +210,7 @@ def test_a_second_signal_stops_at_once_and_leaves_the_last_checkpoint(tmp_path):
     with pytest.raises(Interrupted) as raised:
         trainer(tmp_path, callbacks=[At(8, twice)]).run()
     assert raised.value.code == 130
-    assert checkpoints.newest_valid(tmp_path).name == "checkpoint-5"
+    assert checkpoints.newest_valid(Run(tmp_path)).name == "checkpoint-5"
 
 
 def test_a_signal_during_an_evaluation_is_heeded_after_it(tmp_path):
@@ -219,7 +221,7 @@ def test_a_signal_during_an_evaluation_is_heeded_after_it(tmp_path):
     made = trainer(tmp_path, callbacks=[Evaluating()], **BY_STEPS | {"save_steps": 100})
     with pytest.raises(Interrupted):
         made.run()
-    assert list(checkpoints.checkpoints(tmp_path)) == [4]
+    assert list(Run(tmp_path).checkpoints()) == [4]
 
 
 def from_step(step, fault):
@@ -240,7 +242,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_where_it_was(tmp_path, valu
     assert "learning rate 0.0375, last finite gradient norm 0." in message
     assert "documents doc-" in message
     assert "the last checkpoint is step 5" in message
-    assert checkpoints.newest_valid(tmp_path).name == "checkpoint-5"
+    assert checkpoints.newest_valid(Run(tmp_path)).name == "checkpoint-5"
 
 
 def broken_gradient(loss):
@@ -281,7 +283,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
     made = trainer(tmp_path, callbacks=[At(10, spoil)])
     with pytest.raises(TrainingDiverged, match="weights are not finite"):
         made.run()
-    assert list(checkpoints.checkpoints(tmp_path)) == [5]
+    assert list(Run(tmp_path).checkpoints()) == [5]
 
 
 @pytest.mark.parametrize(
@@ -330,7 +332,7 @@ def test_a_full_disk_costs_one_checkpoint_and_not_the_run(tmp_path, place, monke
     made.add_callback(At(12, lambda: broken.undo()))
     with monkeypatch.context() as broken, caplog.at_level(logging.WARNING, "ldt"):
         made.run()
-    assert list(checkpoints.checkpoints(tmp_path / "full")) == [20, 24]
+    assert list(Run(tmp_path / "full").checkpoints()) == [20, 24]
     assert "CHECKPOINT NOT SAVED at step 10" in caplog.text
     told = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert sum(record.name == "ldt" for record in told) == 1
@@ -358,7 +360,7 @@ def test_the_best_weights_are_saved_when_found_and_loaded_at_the_end(tmp_path):
     made.compute_metrics = lambda prediction: {"accuracy": next(scores)}
     made.run()
     assert made.weights_step == 12
-    assert list(checkpoints.checkpoints(tmp_path)) == [12, 16, 24]
+    assert list(Run(tmp_path).checkpoints()) == [12, 16, 24]
     best = load_file(tmp_path / "checkpoint-12" / "model.safetensors")
     assert all(torch.equal(best[name], value) for name, value in weights(made).items())
 
@@ -387,10 +389,10 @@ def test_early_stopping_remembers_its_patience_over_a_resume(tmp_path):
     with pytest.raises(Interrupted):
         stubborn(tmp_path / "cut", At(18, send(signal.SIGTERM))).run()
     second = stubborn(tmp_path / "cut")
-    second.run(checkpoints.newest_valid(tmp_path / "cut"))
+    second.run(checkpoints.newest_valid(Run(tmp_path / "cut")))
     assert_same(whole, second)
     again = stubborn(tmp_path / "cut")
-    again.run(checkpoints.newest_valid(tmp_path / "cut"))  # stopped early: nothing is trained
+    again.run(checkpoints.newest_valid(Run(tmp_path / "cut")))  # stopped early: nothing is trained
     assert_same(whole, again)
 
 

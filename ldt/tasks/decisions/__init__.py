@@ -13,7 +13,6 @@ from ldt.tasks.decisions.folds import folds
 from ldt.tasks.decisions.policy import COVERAGES, Decided, Policy, Rules, decide
 from ldt.tasks.decisions.report import (
     chosen_on_these,
-    decisions_of,
     in_short,
     in_words,
     report,
@@ -45,7 +44,6 @@ __all__ = [
     "chosen_on_these",
     "conformal_quantile",
     "decide",
-    "decisions_of",
     "folds",
     "in_short",
     "in_words",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -156,16 +154,6 @@ def summary(made: Mapping[str, Any], target: str | None) -> dict[str, Any]:
     if "asked" in abstention:
         found |= {key: abstention[key] for key in ("asked", "coverage", "risk", "bound", "aurc")}
     return found
-
-
-def decisions_of(folder: Path) -> dict[str, Any]:
-    """The decisions in a model's config.json, for `in_words`; {} where there are none, or the file
-    cannot be read, which loading tells."""
-    try:
-        found = json.loads((folder / "config.json").read_bytes())["decisions"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def in_words(facts: Mapping[str, Any]) -> str:
