@@ -13,6 +13,7 @@ pytest.importorskip("starlette", reason="starlette is not installed")
 from serve_processes import Process  # noqa: E402
 from serving import running  # noqa: E402
 
+from ldt import system  # noqa: E402
 from ldt.errors import UserError  # noqa: E402
 from ldt.serve import server  # noqa: E402
 
@@ -44,7 +45,7 @@ def test_a_second_signal_ends_it_at_once(runs, tmp_path):
         here.asking("POST", "/", {"inputs": "a"}),
     ):
         here.terminate()
-        time.sleep(server.TWICE + 0.3)
+        time.sleep(system.APART + 0.3)
         assert here.process.poll() is None
         here.process.send_signal(signal.SIGTERM)
         assert here.process.wait(10) == 143
