@@ -19,7 +19,7 @@ import commands
 from rich.console import Console
 from rich.table import Table
 
-from ldt.files import write_whole
+from ldt.io.files import write_whole
 
 ROOT = Path(__file__).parents[1]
 SHORT = {"training.bf16": "false", "training.save_total_limit": 1}

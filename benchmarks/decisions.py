@@ -23,7 +23,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ldt.files import write_whole
+from ldt.io.files import write_whole
 from ldt.metrics.calibration import expected_calibration_error
 from ldt.metrics.classification import class_metrics
 from ldt.metrics.curves import average_precision

@@ -38,8 +38,8 @@ from rich.table import Table
 
 from ldt.bench.measure import STATUS, machine, peak_mib
 from ldt.export import export
-from ldt.files import write_whole
 from ldt.inference.runtimes import FORMATS
+from ldt.io.files import write_whole
 from ldt.recipe.run import Run
 from ldt.tasks.decisions.abstention import upper_bound
 

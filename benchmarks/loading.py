@@ -187,7 +187,7 @@ def main():
         print(json.dumps(measured(*options.measure)))
         return
     from ldt.bench.measure import machine
-    from ldt.files import write_whole
+    from ldt.io.files import write_whole
 
     sources = {"ldt": HERE} | ({"before, ldt": options.before.absolute()} if options.before else {})
     with TemporaryDirectory() as scratch:

@@ -40,7 +40,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ldt.data.formats.contractnli import LABELS
-from ldt.files import write_whole
+from ldt.io.files import write_whole
 
 ROOT = Path(__file__).parents[1]
 SETS = {  # folder of the data, files to train and to evaluate on

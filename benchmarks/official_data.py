@@ -8,8 +8,8 @@ from collections import Counter
 from typing import NamedTuple
 
 from ldt.data.formats import contractnli, qasper
-from ldt.data.strict_json import read
-from ldt.files import write_whole
+from ldt.io.files import write_whole
+from ldt.io.strict_json import read
 
 
 class Words:

@@ -50,11 +50,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from ldt.data.records import Example
-from ldt.files import write_whole
 from ldt.inference.passages import Explaining, Wanted, gradients, hiding, occlusions
 from ldt.inference.predictor import EncoderPredictor
 from ldt.inference.run_model import read_recipe
+from ldt.io.files import write_whole
+from ldt.io.records import Example
 from ldt.metrics.passages import hit
 from ldt.recipe import recipe as recipes
 from ldt.recipe.run import Run

@@ -42,7 +42,7 @@ from safetensors.torch import load_file, save_file
 from setting import PASSES, Setting
 
 from ldt.bench.measure import machine
-from ldt.files import write_whole
+from ldt.io.files import write_whole
 from ldt.model import LdtConfig, LdtForTokenClassification
 from ldt.training.from_scratch import begin_with_sines
 

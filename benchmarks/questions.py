@@ -21,8 +21,8 @@ import commands
 from rich.console import Console
 from rich.table import Table
 
-from ldt.data import strict_json
-from ldt.files import write_whole
+from ldt.io import strict_json
+from ldt.io.files import write_whole
 from ldt.recipe.recipe import load
 
 ROOT = Path(__file__).parents[1]

@@ -32,7 +32,7 @@ from transformers import LEDConfig, LEDForConditionalGeneration
 from transformers.utils import logging
 
 from ldt.bench.measure import fresh, machine, peak_mib, seconds_of
-from ldt.files import write_whole
+from ldt.io.files import write_whole
 from ldt.model import LdtForConditionalGeneration, LdtSeq2SeqConfig
 
 RESULT = Path(__file__).parent / "results" / "seq2seq.json"

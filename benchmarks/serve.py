@@ -245,7 +245,7 @@ def main():
         print(json.dumps(predicted(model, json.loads(Path(file).read_text()))))
         return
     from ldt.bench.measure import machine
-    from ldt.files import write_whole
+    from ldt.io.files import write_whole
 
     result = {"machine": machine(), "documents": options.documents}
     with TemporaryDirectory() as scratch:

@@ -34,7 +34,7 @@ import commands
 from rich.console import Console
 from rich.table import Table
 
-from ldt.files import write_whole
+from ldt.io.files import write_whole
 
 ROOT = Path(__file__).parents[1]
 LENGTHS = (4096, 1024)  # tokens that are read

@@ -198,7 +198,7 @@ def main():
         print(json.dumps(globals()[options.stage]()))
         return
     from ldt.bench.measure import machine
-    from ldt.files import write_whole
+    from ldt.io.files import write_whole
 
     result = {"machine": machine(), "starts": []}
     for count in (options.few, options.documents):

@@ -229,7 +229,7 @@ def main():
         print(json.dumps(groups(*options.groups)))
         return
     from ldt.bench.measure import machine
-    from ldt.files import write_whole
+    from ldt.io.files import write_whole
 
     count = options.documents
     with TemporaryDirectory() as scratch:

@@ -211,7 +211,7 @@ def test_marks_leave_the_fast_tier_some_cases():
             {"model", "training", "inference", "cli"},
             {"attention", "metrics"},
         ),
-        ("ldt/files.py", {"test_files.py", "data", "cli"}, {"attention"}),
+        ("ldt/io/files.py", {"io", "data", "cli"}, {"attention"}),
         ("tests/serve/test_app.py", {"serve/test_app.py"}, {"serve"}),
         ("tests/serve/conftest.py", {"serve"}, {"cli"}),
         ("recipes/squad.yaml", {"recipe"}, {"model"}),

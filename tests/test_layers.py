@@ -13,7 +13,7 @@ from since import picture
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "ldt"
 ENTRANCE = {"__init__", "__main__"}
-WITHOUT_TORCH = "cli errors files metrics recipe system tasks".split()  # at module level
+WITHOUT_TORCH = "cli errors io metrics recipe system tasks".split()  # at module level
 
 
 def files(part):
@@ -93,7 +93,7 @@ def test_every_package_that_is_imported_is_a_dependency():
 
 def test_commands_are_parsed_and_recipes_read_without_torch():
     code = (
-        "import sys, ldt.cli, ldt.recipe.recipe, ldt.data.records, ldt.tasks, ldt.metrics\n"
+        "import sys, ldt.cli, ldt.recipe.recipe, ldt.io.records, ldt.tasks, ldt.metrics\n"
         "import ldt.inference.predict\n"
         "assert len([*ldt.tasks.TASKS.values()]) > 10\n"
         "print([m for m in ('torch', 'transformers', 'datasets') if m in sys.modules])"

@@ -173,7 +173,7 @@ def _result(
 ) -> "Result":
     """The score of the predictions; what is odd about them is told."""
     from ldt import metrics
-    from ldt.data.sources import only
+    from ldt.io.sources import only
 
     if passages and (format or any(options.values()) or any(own.values())):
         raise UserError(

@@ -7,7 +7,7 @@ import typer
 
 from ldt import errors
 from ldt.cli.options import Device, Library
-from ldt.data.remote import is_remote
+from ldt.io.sources import is_remote
 
 
 def predict(

@@ -99,7 +99,7 @@ def _fitting(widths: dict[str, int]) -> tuple[list[str], int]:
 
 def _cells(run: "Summary") -> dict[str, str]:
     """A run as text, a dash where something is not known."""
-    from ldt.data.heartbeat import duration
+    from ldt.io.progress import duration
     from ldt.metrics.numbers import metric_text
 
     value = "-" if run.value is None else metric_text(run.metric or "", run.value)

@@ -120,9 +120,9 @@ def _recipe(folder: Path, data: str | None) -> "Recipe":
     """The recipe of a run, evaluated on other documents if there are some."""
     from dataclasses import replace
 
-    from ldt.data.remote import is_hub_set
-    from ldt.data.streams import opened
     from ldt.inference.run_model import read_recipe
+    from ldt.io.sources import is_hub_set
+    from ldt.io.streams import opened
 
     recipe = read_recipe(folder)
     if data is None:

@@ -16,8 +16,8 @@ from ldt.convert.report import Proved, Report, shown_path
 from ldt.convert.seq2seq import Seq2SeqSource
 from ldt.convert.source import find_source
 from ldt.errors import ModelError, ResourceError, UserError
-from ldt.files import check_new_folder, new_folder, writing
 from ldt.inference.masked_text import MaskedText, score, scorer, texts
+from ldt.io.files import check_new_folder, new_folder, writing
 from ldt.model import LdtForMaskedLM, load, load_tokenizer, usable_length
 from ldt.model.config import upper_middle_layers
 from ldt.model.config_file import read_values

@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from ldt.data.features import Feature
 from ldt.data.options import CharacterSection
-from ldt.data.streams import DAMAGE, opened
 from ldt.errors import DataError, ModelError, RecipeError
+from ldt.io.streams import DAMAGE, opened
 
 NO_LABEL = -100  # losses ignore it
 CHUNK = 1 << 24  # bytes decoded at a time

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ldt.data.features import Feature
-from ldt.data.records import Example
 from ldt.data.sentences import EDGES
 from ldt.data.tokenization import special_id
 from ldt.errors import DataError, RecipeError
+from ldt.io.records import Example
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ldt.data import records, streams
 from ldt.data.options import CorpusSection
-from ldt.data.sources import matches
 from ldt.errors import DataError, UserError
+from ldt.io import records, streams
+from ldt.io.sources import matches
 
 TABLES = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")  # suffixes
 TEXTS = ("txt", "text", "md")  # what is read of a folder, besides tables

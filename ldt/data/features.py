@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ldt.data.records import Example
-from ldt.data.spool import Spool, remove_after
+from ldt.io.record_store import RecordStore, remove_after
+from ldt.io.records import Example
 
 Feature = dict[str, Any]
 
@@ -22,7 +22,7 @@ TOKEN_TYPES = {  # keys with one number a token, and their type in the file
 }
 
 
-class Features(Spool[Feature]):
+class Features(RecordStore[Feature]):
     """Features that are written once, in order, and read in any order; their arrays are read-only.
 
     ``lengths`` and ``documents``: the tokens of each feature, and the number of its document; the

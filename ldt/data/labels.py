@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ldt.data.records import Example, field
-from ldt.data.strict_json import Decoder
 from ldt.data.yes_no import Column, are_flags, flag_word, is_blank
 from ldt.errors import DataError, kind, listed, plural, shown
+from ldt.io.records import Example, field
+from ldt.io.strict_json import Decoder
 
 log = logging.getLogger("ldt")
 

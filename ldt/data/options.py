@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from ldt.data.records import JOIN
+from ldt.io.records import JOIN
 
 # Numbers that no machine has the memory or the time for are refused where they are written.
 LONGEST = 1 << 24  # tokens of an input, or in a window
@@ -63,7 +63,7 @@ def check_encoding(name: str) -> str:
 
 
 def _joined(names: Any) -> Any:
-    """One name for a list of fields whose texts are one (`ldt.data.records.field`)."""
+    """One name for a list of fields whose texts are one (`ldt.io.records.field`)."""
     if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
         return names
     if odd := next((name for name in names if len(names) > 1 and JOIN in name), None):

@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from ldt import files
 from ldt.data.corpus import Reader, Source, fingerprint
-from ldt.data.heartbeat import reported
 from ldt.data.options import CorpusSection
 from ldt.data.tokenization import token_parts, vocabulary_size
 from ldt.errors import DataError, ResourceError, first_line
+from ldt.io import files
+from ldt.io.progress import reported
 from ldt.system import processors
 
 log = logging.getLogger("ldt")

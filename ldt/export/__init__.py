@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ldt.data.sources import Names
 from ldt.errors import ModelError, ResourceError, UserError
 from ldt.export import folder as beside
 from ldt.export import graph
 from ldt.export.int8 import Comparison, documents_of, quantise
 from ldt.export.proof import Check, batch, prove
-from ldt.files import check_new_folder, existing, new_folder, writing
 from ldt.inference.run_model import read_recipe
 from ldt.inference.runtimes import FORMATS, Exported
 from ldt.inference.sessions import session
+from ldt.io.files import check_new_folder, existing, new_folder, writing
+from ldt.io.sources import Names
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.padded import HEADS, has_head, refused
 from ldt.recipe.recipe import Recipe

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ldt.data.formats import read
-from ldt.data.sources import Names, each
 from ldt.errors import PrecisionError, UserError, plural
 from ldt.inference import options
 from ldt.inference.agreement import DOCUMENTS, same
@@ -18,6 +17,7 @@ from ldt.inference.exported import ExportedPredictor
 from ldt.inference.group import Answering, Document
 from ldt.inference.inputs import layout_of_training
 from ldt.inference.runtimes import FORMATS
+from ldt.io.sources import Names, each
 from ldt.recipe.recipe import Recipe
 
 BATCH_TOKENS = 4096

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from ldt.data.records import Example, OnError
+from ldt.io.records import Example, OnError
 
 PATIENCE = 0.05  # seconds that a pipe may pause before what waits is answered
 QUEUED = 4  # records that a thread reads ahead of a pipe's reader

@@ -19,12 +19,12 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
-from ldt.data.records import Example
-from ldt.data.strict_json import json_line
 from ldt.errors import DataError, UserError, escaped, plural, refusal
-from ldt.files import check_target, flush, remove, remove_abandoned, temporary, write_whole
 from ldt.inference import finished
 from ldt.inference.result_file import require_place, resolved
+from ldt.io.files import check_target, flush, remove, remove_abandoned, temporary, write_whole
+from ldt.io.records import Example
+from ldt.io.strict_json import json_line
 
 BLOCK = 1 << 16
 DIGITS = 6

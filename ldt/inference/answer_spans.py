@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
-from ldt.data.records import Example
 from ldt.data.sentences import trimmed
 from ldt.errors import DataError, plural
+from ldt.io.records import Example
 
 ANSWER, EVIDENCE, PASSAGE = "answer", "evidence", "passage"  # labels of spans without a type
 KEYS = ("entities", "evidence", "passages", "answer")  # of an answer, which hold places

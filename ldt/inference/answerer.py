@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, cast
 
-from ldt.data.records import Example, identified
-from ldt.data.strict_json import json_line
 from ldt.errors import DataError, kind
 from ldt.inference.runtimes import Runtime
+from ldt.io.records import Example, identified
+from ldt.io.strict_json import json_line
 
 Refuse = Callable[[DataError, Example], None]
 _LOADING = threading.Lock()

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ldt import files
-from ldt.data.remote import is_remote
-from ldt.data.sources import each
 from ldt.errors import EXIT_REJECTS, UserError, plural
 from ldt.inference.ray import Predictor
 from ldt.inference.run_model import read_recipe
+from ldt.io import files
+from ldt.io.sources import each, is_remote
 from ldt.recipe.run import Run
 
 log = logging.getLogger("ldt")

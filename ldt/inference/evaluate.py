@@ -10,16 +10,17 @@ from types import SimpleNamespace
 from typing import Any
 
 from ldt import metrics
-from ldt.data import formats, sources
+from ldt.data import formats
 from ldt.data.corpus import fingerprint
 from ldt.data.formats.entries import once
 from ldt.data.labels import MULTI, REGRESSION, Gold, LabelReader, is_blank
 from ldt.data.options import DataSection
-from ldt.data.records import Example, field
 from ldt.data.sentences import trimmed
-from ldt.data.sources import Names
 from ldt.errors import DataError, UserError, listed, plural, shown
 from ldt.inference.rules import of_answer
+from ldt.io import sources
+from ldt.io.records import Example, field
+from ldt.io.sources import Names
 from ldt.metrics import own_answers, prediction_files, summarization
 from ldt.metrics.baseline import no_better
 from ldt.metrics.classification import several

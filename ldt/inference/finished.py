@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ldt.errors import UserError
-from ldt.files import digest, remove_abandoned, write_whole
+from ldt.io.files import digest, remove_abandoned, write_whole
 
 Settings = dict[str, Any]
 

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from ldt.data.characters import Alphabet
 from ldt.data.features import Feature
-from ldt.data.records import Example, text
 from ldt.errors import DataError, ModelError, UserError, out_of_memory
 from ldt.inference.predictor import find_device, too_large
+from ldt.io.records import Example, text
 from ldt.model.loading import find_folder, read_tokenizer
 from ldt.model.weights import Unchanged
 from ldt.recipe.problems import explain

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ldt.data.records import Example
 from ldt.errors import ModelError, ResourceError
 from ldt.inference.answer_file import rounded
+from ldt.io.records import Example
 
 log = logging.getLogger("ldt")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from ldt.data.formats import LINES
 from ldt.data.formats.recognition import MOST, recognised
-from ldt.data.remote import is_hub_set, is_remote
-from ldt.data.streams import beginning, opened
 from ldt.errors import DataError, UserError
+from ldt.io.sources import is_hub_set, is_remote
+from ldt.io.streams import beginning, opened
 
 log = logging.getLogger("ldt")
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ldt.data.records import Example, field
 from ldt.errors import UserError
 from ldt.inference.stream import Beside
+from ldt.io.records import Example, field
 from ldt.tasks.base import ANSWER_KEYS, AnyTask
 
 

@@ -12,12 +12,12 @@ from transformers import PreTrainedModel
 
 from ldt.data.collate import Collator
 from ldt.data.corpus import Reader, sources
-from ldt.data.heartbeat import reported
 from ldt.data.lm_inputs import Frame
 from ldt.data.masking import Masker
 from ldt.data.options import CorpusSection
 from ldt.data.tokenization import token_parts
 from ldt.errors import DataError
+from ldt.io.progress import reported
 from ldt.model import LdtForMaskedLM
 from ldt.tasks.masked_lm import masked_lm_metrics
 

@@ -18,9 +18,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from ldt.data.strict_json import json_line
 from ldt.errors import EXIT_OK, EXIT_REJECTS, DataError, UserError, listed, plural, refusal
-from ldt.files import digest, flush, remove, remove_abandoned, temporary
 from ldt.inference import finished
 from ldt.inference.answer_file import AnswerFile
 from ldt.inference.answer_table import layout_of
@@ -29,6 +27,8 @@ from ldt.inference.result_file import resolved
 from ldt.inference.shards import Shard
 from ldt.inference.stream import SeenIds
 from ldt.inference.workers import THREADS
+from ldt.io.files import digest, flush, remove, remove_abandoned, temporary
+from ldt.io.strict_json import json_line
 from ldt.tasks import TASKS
 
 log = logging.getLogger("ldt")

@@ -5,9 +5,9 @@ from typing import Any, get_args
 
 from ldt.data.formats import FORMATS, TEXT, unread
 from ldt.data.options import check_encoding
-from ldt.data.text_files import is_text
 from ldt.errors import UserError
 from ldt.inference.runtimes import RUNTIMES, Runtime
+from ldt.io.text_files import is_text
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import AnyTask
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from ldt.data.collate import by_input
 from ldt.data.features import Feature
-from ldt.data.heartbeat import Heartbeat, reported
-from ldt.data.records import Example
 from ldt.data.sentences import Unit
 from ldt.errors import ModelError, UserError, listed, out_of_memory, plural
 from ldt.inference.group import batches
 from ldt.inference.predictor import Decoder, too_large
 from ldt.inference.runtimes import RUNTIMES, Runtime
+from ldt.io.progress import Heartbeat, reported
+from ldt.io.records import Example
 from ldt.tasks.base import AnyTask, Outputs, Task
 from ldt.tasks.explained import Reading, Target
 

@@ -13,10 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ldt.data.formats import LINES, PUBLISHED, read
-from ldt.data.records import Example
-from ldt.data.remote import is_hub_set
 from ldt.data.sentences import Unit
-from ldt.data.sources import Names, each
 from ldt.errors import (
     EXIT_OK,
     EXIT_REJECTS,
@@ -41,12 +38,14 @@ from ldt.inference.inputs import (
     rejects_path,
 )
 from ldt.inference.passages import By, Wanted
-from ldt.inference.progress import progress
 from ldt.inference.run_model import RunModel, read_recipe
 from ldt.inference.runtimes import RUNTIMES, Runtime
 from ldt.inference.shards import Shard
 from ldt.inference.stream import Beside, Counts, Documents, answer_all
 from ldt.inference.workers import THREADS, Seat, Workers
+from ldt.io.progress import progress_line
+from ldt.io.records import Example
+from ldt.io.sources import Names, each, is_hub_set
 from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import Run
 from ldt.tasks.generation import wordless
@@ -92,7 +91,7 @@ def predict(
     Messages go to the log.
 
     Args:
-        input: file, "-" for standard input, or what else `ldt.data.records.read` takes; a text file
+        input: file, "-" for standard input, or what else `ldt.io.records.read` takes; a text file
             or a folder of them, one document each; a pattern; or several of these.
         model: folder of a finished run; None is `LATEST` in the current directory.
         output: file, see `AnswerFile`; a pipe or device is written as it is; None or "-" is
@@ -276,7 +275,7 @@ def _answer(
     # A pipe is read by a thread, so that what waits is answered while it pauses.
     busy = workers.busy if workers else never
     examples = ahead(documents, broken, busy=busy) if pauses else documents(on_error=broken)
-    with progress(shown=isinstance(sink, AnswerFile)) as tell:
+    with progress_line(shown=isinstance(sink, AnswerFile)) as tell:
         counts = answer_all(
             examples,
             predictor,

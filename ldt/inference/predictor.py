@@ -11,8 +11,8 @@ import numpy as np
 
 from ldt.data.collate import Collator, by_input
 from ldt.data.features import Feature
-from ldt.data.records import Example
 from ldt.errors import ModelError, RecipeError, ResourceError, UserError, out_of_memory, plural
+from ldt.io.records import Example
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Outputs
 from ldt.tasks.decisions import in_words

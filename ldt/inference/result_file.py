@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ldt.errors import UserError, refusal
-from ldt.files import check_target, remove_abandoned, temporary, write_whole
+from ldt.io.files import check_target, remove_abandoned, temporary, write_whole
 
 BLOCK = 4096  # bytes that a disk with any room takes
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from ldt.data.records import Example
 from ldt.data.sentences import bare
 from ldt.errors import DataError
+from ldt.io.records import Example
 from ldt.metrics import hotpotqa, passage_qa, qasper, squad, summarization, triviaqa, wikihop
 from ldt.tasks.base import Task
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ldt.data import remote
 from ldt.errors import ResourceError, UserError
-from ldt.files import remove
 from ldt.inference.inputs import rejects_path
+from ldt.io import sources
+from ldt.io.files import remove
 
 log = logging.getLogger("ldt")
 
@@ -30,13 +30,13 @@ def sending(output: str | None, *, overwrite: bool, resume: bool) -> Iterator[st
     Raises:
         UserError: the file exists, or the store cannot be reached or written.
     """
-    if output is None or not remote.is_remote(output):
+    if output is None or not sources.is_remote(output):
         yield output
         return
     name = output.rstrip("/").rpartition("/")[2]
     folder = UNSENT / hashlib.sha256(output.encode()).hexdigest()[:12]
     file = folder / name
-    if not overwrite and remote.exists(output):
+    if not overwrite and sources.exists_remote(output):
         raise UserError(f"{output}: exists already; --overwrite replaces it")
     if file.exists() and not (resume or overwrite):
         raise UserError(f"{file}: answers for {output} that were not sent; --resume sends them")
@@ -55,8 +55,8 @@ def _send(file: Path, output: str) -> None:
     try:
         # The rejects first: who finds the answers finds them as well.
         if rejects.exists():
-            remote.put(rejects, output + rejects.name.removeprefix(file.name))
-        remote.put(file, output)
+            sources.put_remote(rejects, output + rejects.name.removeprefix(file.name))
+        sources.put_remote(file, output)
     except UserError as error:
         raise ResourceError(f"{error}; the answers are in {file}, --resume sends them") from None
     for each in file.parent.iterdir():

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from ldt.data.records import Example, OnError
 from ldt.errors import DataError, UserError, plural
 from ldt.inference.agreement import Agreement
 from ldt.inference.ahead import Records
@@ -36,6 +35,7 @@ from ldt.inference.group import (
     Predictor,
 )
 from ldt.inference.shards import Shard
+from ldt.io.records import Example, OnError
 
 LOOKAHEAD_BATCHES = 4
 LOOKAHEAD_DOCUMENTS = 256
@@ -77,15 +77,6 @@ class Counts:
     labels: Counter[str] = field(default_factory=Counter)
     resumed: int = 0
     started: float = field(default_factory=time.monotonic)
-    told: float = field(default_factory=time.monotonic)
-
-    def due(self, seconds: float) -> bool:
-        """True where so many seconds have gone by since it was true, or since the run began."""
-        now = time.monotonic()
-        if now - self.told < seconds:
-            return False
-        self.told = now
-        return True
 
     def rate(self) -> str:
         """Text for people: documents, inputs, tokens, tokens a second."""

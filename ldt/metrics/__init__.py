@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
-    from ldt.data.sources import Names
+    from ldt.io.sources import Names
     from ldt.metrics.result import Result
 
 # Of each published layout the function that scores it, imported when it is asked for. Its module
@@ -69,10 +69,10 @@ def evaluate(
         UserError: an option that the format does not have, a file that is not there.
         DataError: a file that is no JSON, of another layout, or without questions.
     """
-    from ldt.data import strict_json
     from ldt.data.options import DEFAULTS
-    from ldt.data.sources import each
     from ldt.errors import UserError
+    from ldt.io import strict_json
+    from ldt.io.sources import each
     from ldt.metrics import own_lines
     from ldt.metrics.baseline import no_better
     from ldt.metrics.result import unmatched

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
-from ldt.data.strict_json import JsonFile
+from ldt.io.strict_json import JsonFile
 from ldt.metrics.numbers import metric_text
 
 

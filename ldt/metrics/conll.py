@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from ldt.data.formats import conll as layout
 from ldt.data.options import DEFAULTS, DataSection
-from ldt.data.sources import Names, only
-from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError, shown
+from ldt.io.sources import Names, only
+from ldt.io.strict_json import JsonFile
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.prediction_files import read as read_predictions  # noqa: F401

@@ -17,10 +17,10 @@ from ldt.data.formats import contractnli as layout
 from ldt.data.formats.contractnli import LABELS
 from ldt.data.formats.entries import once
 from ldt.data.options import DEFAULTS, DataSection
-from ldt.data.records import Example
-from ldt.data.sources import Names
-from ldt.data.strict_json import JsonFile, take, take_id
 from ldt.errors import DataError, UserError, listed, plural, shown
+from ldt.io.records import Example
+from ldt.io.sources import Names
+from ldt.io.strict_json import JsonFile, take, take_id
 from ldt.metrics import baseline, nli, prediction_files
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.nli import NOT_MENTIONED, SURE, Figures, Spans, mean_defined

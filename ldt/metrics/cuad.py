@@ -14,9 +14,9 @@ import numpy as np
 
 from ldt.data.formats import cuad as layout
 from ldt.data.options import DEFAULTS, DataSection
-from ldt.data.sources import Names
-from ldt.data.strict_json import JsonFile, take
 from ldt.errors import DataError, plural, shown
+from ldt.io.sources import Names
+from ldt.io.strict_json import JsonFile, take
 from ldt.metrics import baseline, prediction_files
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.numbers import softmax

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from ldt.data.formats import hotpotqa as layout
 from ldt.data.formats.entries import once
 from ldt.data.options import DEFAULTS, DataSection
-from ldt.data.sources import Names
-from ldt.data.strict_json import JsonFile, take, texts
 from ldt.errors import DataError, shown
+from ldt.io.sources import Names
+from ldt.io.strict_json import JsonFile, take, texts
 from ldt.metrics import baseline, prediction_files, word_overlap
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.prediction_files import read as read_predictions  # noqa: F401

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ldt.data import records
 from ldt.data.formats import lexglue as layout
 from ldt.data.formats.lexglue import TASKS, Task
 from ldt.data.options import DEFAULTS, DataSection
-from ldt.data.records import Example
-from ldt.data.sources import Names, only
-from ldt.data.streams import beginning
-from ldt.data.strict_json import JsonFile, take
 from ldt.errors import DataError, UserError, listed, plural
+from ldt.io import records
+from ldt.io.records import Example
+from ldt.io.sources import Names, only
+from ldt.io.streams import beginning
+from ldt.io.strict_json import JsonFile, take
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.classification import f1_of_draws

@@ -17,9 +17,9 @@ from ldt.data.formats import passage_qa
 from ldt.data.formats.nq import NOTHING, Span
 from ldt.data.formats.recognition import begins_with_object
 from ldt.data.options import DEFAULTS, DataSection
-from ldt.data.sources import Names, only
-from ldt.data.strict_json import JsonFile, take
 from ldt.errors import DataError, plural, shown
+from ldt.io.sources import Names, only
+from ldt.io.strict_json import JsonFile, take
 from ldt.metrics import baseline, prediction_files
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import Item, Result, compare

@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ldt.data import records
 from ldt.data.formats.passage_qa import SWAPPED, name_of
 from ldt.data.formats.recognition import begins_with_object
-from ldt.data.sources import Names, each, named, only
-from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError, shown
+from ldt.io import records
+from ldt.io.sources import Names, each, named, only
+from ldt.io.strict_json import JsonFile
 from ldt.metrics import cuad, prediction_files
 
 

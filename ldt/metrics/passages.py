@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ldt.data import records
 from ldt.errors import DataError, shown
+from ldt.io import records
 from ldt.metrics import prediction_files
 from ldt.metrics.result import Item, Result, compare, mean, unmatched
 

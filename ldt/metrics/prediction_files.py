@@ -5,11 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ldt.data import delimited, formats, records, strict_json
-from ldt.data.records import Example
-from ldt.data.sources import Names, only
-from ldt.data.strict_json import Decoder, JsonFile, json_line
+from ldt.data import formats
 from ldt.errors import DataError, shown
+from ldt.io import records, strict_json, tables
+from ldt.io.records import Example
+from ldt.io.sources import Names, only
+from ldt.io.strict_json import Decoder, JsonFile, json_line
 
 TABLES = ("csv", "tsv", "parquet", "arrow", "feather")  # endings of tables of answers
 _SCORES = "scores."  # begins the columns of classes
@@ -22,7 +23,7 @@ def by_id(answers: Iterable[dict]) -> dict[str, str]:
 
 
 def read(source: Names) -> JsonFile:
-    """Read predictions that are one JSON value (see `ldt.data.strict_json.read`).
+    """Read predictions that are one JSON value (see `ldt.io.strict_json.read`).
 
     Raises:
         UserError: several files, or there is no such file.
@@ -38,9 +39,9 @@ def answers(source: str) -> Iterator[Example]:
     but for texts; an empty cell of CSV is null.
 
     Raises:
-        UserError, DataError: as `ldt.data.records.read` does.
+        UserError, DataError: as `ldt.io.records.read` does.
     """
-    table, cells = records.suffix(source) in TABLES, records.suffix(source) in delimited.DELIMITERS
+    table, cells = records.suffix(source) in TABLES, records.suffix(source) in tables.DELIMITERS
     for example in records.read(source):
         yield replace(example, fields=_answer(example.fields, cells)) if table else example
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ldt.data import records
 from ldt.data.formats import qasper as layout
 from ldt.data.formats.qasper import FLOAT, TYPES, UNANSWERABLE, Reference
 from ldt.data.formats.recognition import recognised
 from ldt.data.options import DEFAULTS, DataSection
-from ldt.data.sources import Names, only
-from ldt.data.streams import beginning
-from ldt.data.strict_json import JsonFile, take, take_id, texts
 from ldt.errors import DataError
+from ldt.io import records
+from ldt.io.sources import Names, only
+from ldt.io.streams import beginning
+from ldt.io.strict_json import JsonFile, take, take_id, texts
 from ldt.metrics import baseline, prediction_files, word_overlap
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import Item, Result, compare, count_words, defined

@@ -18,10 +18,10 @@ from typing import Any
 from ldt.data.formats import squad as layout
 from ldt.data.formats.entries import once
 from ldt.data.options import DEFAULTS, DataSection
-from ldt.data.records import Example
-from ldt.data.sources import Names
-from ldt.data.strict_json import JsonFile, take, take_id
 from ldt.errors import DataError, shown
+from ldt.io.records import Example
+from ldt.io.sources import Names
+from ldt.io.strict_json import JsonFile, take, take_id
 from ldt.metrics import baseline, prediction_files, word_overlap
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.prediction_files import by_id as published  # noqa: F401, the writer

@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from ldt.data import records, streams
 from ldt.data.formats import summarization as layout
 from ldt.data.formats.entries import once
 from ldt.data.formats.passage_qa import name_of
-from ldt.data.heartbeat import reported
 from ldt.data.options import DEFAULTS, DataSection
 from ldt.data.sentences import sentences
-from ldt.data.sources import Names, only
-from ldt.data.streams import Line
-from ldt.data.strict_json import JsonFile, take
-from ldt.data.text_files import JSON
 from ldt.errors import DataError, UserError, plural
+from ldt.io import records, streams
+from ldt.io.progress import reported
+from ldt.io.sources import Names, only
+from ldt.io.streams import Line
+from ldt.io.strict_json import JsonFile, take
+from ldt.io.text_files import JSON
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import Item, Result, compare, count_words, mean, some

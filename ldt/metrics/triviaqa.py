@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ldt.data import evidence as pages
 from ldt.data.formats import triviaqa as layout
 from ldt.data.options import DEFAULTS, DataSection
-from ldt.data.records import Example
-from ldt.data.sources import Names
-from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError, UserError, plural
+from ldt.io import text_files as pages
+from ldt.io.records import Example
+from ldt.io.sources import Names
+from ldt.io.strict_json import JsonFile
 from ldt.metrics import baseline, prediction_files, word_overlap
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.prediction_files import read as read_predictions  # noqa: F401
@@ -179,7 +179,7 @@ class _Documents:
     def _read(self, page, where):
         path = pages.inside(self.folder, page.path, where)
         try:
-            return pages.read(path)
+            return pages.read_file(path)
         except OSError:
             self.absent.append(page.filename)
             return None

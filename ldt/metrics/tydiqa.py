@@ -16,9 +16,9 @@ from ldt.data.formats import passage_qa
 from ldt.data.formats import tydiqa as layout
 from ldt.data.formats.tydiqa import LANGUAGES
 from ldt.data.options import DEFAULTS, DataSection
-from ldt.data.sources import Names, each
-from ldt.data.strict_json import JsonFile, take
 from ldt.errors import DataError, listed, plural, shown
+from ldt.io.sources import Names, each
+from ldt.io.strict_json import JsonFile, take
 from ldt.metrics import baseline, prediction_files, word_overlap
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import Item, Result, compare, count_words

@@ -6,8 +6,8 @@ from typing import Any
 from ldt.data.formats import wikihop as layout
 from ldt.data.formats.entries import once
 from ldt.data.options import DEFAULTS, DataSection
-from ldt.data.sources import Names
-from ldt.data.strict_json import JsonFile
+from ldt.io.sources import Names
+from ldt.io.strict_json import JsonFile
 from ldt.metrics import prediction_files
 from ldt.metrics.baseline import Baseline, Baselines
 from ldt.metrics.prediction_files import read as read_predictions  # noqa: F401

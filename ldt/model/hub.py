@@ -6,7 +6,7 @@ from pathlib import Path
 from transformers.utils import cached_file
 
 from ldt.errors import ModelError, first_line
-from ldt.files import hub_fault
+from ldt.io.sources import hub_fault
 from ldt.model.config_file import read_json
 
 WEIGHTS = (  # the first of them that is there counts

@@ -9,9 +9,9 @@ from typing import Any
 
 from ldt.data.labels import MOST_CODES
 from ldt.data.options import DataSection
-from ldt.data.records import Example
 from ldt.data.yes_no import are_flags, flag_word
 from ldt.errors import UserError, first_line, listed, shown
+from ldt.io.records import Example
 from ldt.tasks.classification import REGRESSION, Classification
 
 MOST_CLASSES = 50  # a field of more different values holds no classes

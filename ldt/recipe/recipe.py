@@ -19,9 +19,9 @@ from pydantic import BaseModel, ValidationError
 
 from ldt.data.formats import FORMATS, unread
 from ldt.data.options import OPTIONS, DataOptions, DataSection, Section
-from ldt.data.records import suffix
-from ldt.data.remote import is_remote
 from ldt.errors import UserError, did_you_mean, listed
+from ldt.io.records import suffix
+from ldt.io.sources import is_remote
 from ldt.recipe import yaml
 from ldt.recipe.habits import meant
 from ldt.recipe.model import MODELS, ModelSection

@@ -23,9 +23,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ldt import files
 from ldt.data.options import CorpusSection
 from ldt.errors import ModelError, UserError
+from ldt.io import files
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import RECIPE, Recipe
 

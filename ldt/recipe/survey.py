@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ldt.data import corpus, evidence, formats, records, streams, strict_json
+from ldt.data import corpus, formats
 from ldt.data.formats.recognition import recognised
 from ldt.data.options import CorpusSection, DataSection
-from ldt.data.records import Example
-from ldt.data.text_files import SUFFIXES
 from ldt.errors import DataError, UserError, listed, plural
+from ldt.io import records, streams, strict_json, text_files
+from ldt.io.records import Example
+from ldt.io.text_files import SUFFIXES
 from ldt.recipe.label_survey import Labels, label_fields, labels, left_out
 from ldt.tasks import TASKS
 
@@ -353,8 +354,8 @@ def _page(example: Example, name: Any) -> str:
     """The text of a file that an example names; nothing of one that training would not read."""
     try:
         if isinstance(name, str) and example.folder is not None:
-            name = evidence.inside(evidence.real(Path(example.folder)), name, example.where)
-        return evidence.read(name) if isinstance(name, Path) else ""
+            name = text_files.inside(text_files.real(Path(example.folder)), name, example.where)
+        return text_files.read_file(name) if isinstance(name, Path) else ""
     except (OSError, DataError):
         return ""
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ldt.data import formats, sources
+from ldt.data import formats
 from ldt.data.formats.entries import once
-from ldt.data.records import Example
-from ldt.data.sources import Names
 from ldt.errors import DataError, UserError, plural, shown
 from ldt.inference.evaluate import choice_of
+from ldt.io import sources
+from ldt.io.records import Example
+from ldt.io.sources import Names
 from ldt.metrics import prediction_files
 from ldt.metrics.classification import indicators, several
 from ldt.metrics.label_doubt import doubts, doubts_of_each

@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ldt import files
 from ldt.errors import ModelError, UserError
+from ldt.io import files
 from ldt.metrics.baseline import is_better
 from ldt.recipe.recipe import RECIPE
 from ldt.recipe.run import LOG, RESULTS, RUN, Run, evaluated, is_metric, number

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ldt import metrics
-from ldt.data.records import Example
-from ldt.data.sources import Names
 from ldt.errors import DataError, UserError, listed
 from ldt.inference import evaluate
 from ldt.inference.rules import of_answer
+from ldt.io.records import Example
+from ldt.io.sources import Names
 from ldt.metrics import OWN, conll, summarization
 from ldt.metrics.classification import several
 from ldt.metrics.result import Item, Result

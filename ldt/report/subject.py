@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ldt.data.remote import is_remote
-from ldt.data.sources import Names, digest, each, named
 from ldt.errors import UserError, listed
+from ldt.io.sources import Names, digest, each, is_remote, named
 from ldt.metrics.result import Result
 from ldt.recipe.run import Description, Run
 from ldt.report.model import Document

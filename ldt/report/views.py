@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ldt.data.records import Example, field, texts
 from ldt.errors import DataError
 from ldt.inference.answer_spans import ANSWER, EVIDENCE, KEYS, Span, checked, spans_in
 from ldt.inference.evaluate import found_entities
+from ldt.io.records import Example, field, texts
 from ldt.metrics import passage_qa
 from ldt.metrics.classification import several
 from ldt.report import model

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ldt import __version__
-from ldt.data.strict_json import json_line
+from ldt.io.strict_json import json_line
 from ldt.serve import openapi, page, shapes
 from ldt.serve.limits import Arriving, Doorkeeper, Limits
 from ldt.serve.metrics import Metrics

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ldt.data.records import Example
 from ldt.inference.group import Answer, Document, Feature, Outputs
 from ldt.inference.run_model import RunModel
 from ldt.inference.worker import Settings
 from ldt.inference.workers import LostError, Seat, Workers, start_all
+from ldt.io.records import Example
 from ldt.serve.model import Loaded, Variant, cached
 from ldt.serve.scheduler import Here
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from ldt.data.records import Example, has, identified
 from ldt.data.sentences import Unit
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, UserError
 from ldt.inference import options
 from ldt.inference.group import Feature
 from ldt.inference.runtimes import Runtime
+from ldt.io.records import Example, has, identified
 from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import Run
 from ldt.serve.scheduler import Hand, Here

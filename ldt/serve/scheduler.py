@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
-from ldt.data.records import Example
 from ldt.errors import ResourceError, UserError
 from ldt.inference.group import Answer, Document, Feature, Outputs, Predictor, answer_of
 from ldt.inference.workers import LostError
+from ldt.io.records import Example
 
 log = logging.getLogger("ldt")
 

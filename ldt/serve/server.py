@@ -11,8 +11,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ldt.data.strict_json import json_line
 from ldt.errors import UserError
+from ldt.io.strict_json import json_line
 from ldt.serve.app import App
 from ldt.serve.limits import is_loopback
 from ldt.system import Signals

@@ -10,11 +10,11 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ldt.data.records import JOIN
 from ldt.data.sentences import Unit
-from ldt.data.strict_json import Decoder, JsonError
 from ldt.errors import did_you_mean, kind, listed
 from ldt.inference.group import Answer
+from ldt.io.records import JOIN
+from ldt.io.strict_json import Decoder, JsonError
 from ldt.serve.model import Options, Served
 from ldt.serve.refused import Refused, invalid
 

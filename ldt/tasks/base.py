@@ -15,9 +15,9 @@ from pydantic import BaseModel, model_validator
 from ldt.data.corpus import fingerprint, normalised
 from ldt.data.features import Feature
 from ldt.data.options import Section
-from ldt.data.records import Example, field, flat, text
-from ldt.data.sources import named
 from ldt.errors import DataError, kind
+from ldt.io.records import Example, field, flat, text
+from ldt.io.sources import named
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 
@@ -179,7 +179,7 @@ class Task(AnyTask):
         return self
 
     def path(self, name: str, data: "DataSection") -> str:
-        """The path of a field of this task in the user's files, for `ldt.data.records.field`."""
+        """The path of a field of this task in the user's files, for `ldt.io.records.field`."""
         if name == self.document and data.text is not None:
             return data.text
         return data.fields.get(name, name)

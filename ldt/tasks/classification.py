@@ -25,10 +25,10 @@ from ldt.data.labels import (
     is_stray,
 )
 from ldt.data.options import Count, Names
-from ldt.data.records import Example, field, text, texts
 from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError, RecipeError, UserError, listed, shown
+from ldt.io.records import Example, field, text, texts
 from ldt.metrics import baseline, classification, lexglue
 from ldt.metrics.classification import indicators, several
 from ldt.tasks.base import Fault, Outputs, Writer, evaluation_set, named_labels, training_set

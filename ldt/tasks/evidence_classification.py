@@ -11,9 +11,9 @@ from ldt.data.features import Feature
 from ldt.data.formats.contractnli import LABELS
 from ldt.data.labels import SINGLE, LabelReader
 from ldt.data.options import Names
-from ldt.data.records import Example, field, text
 from ldt.data.tokenization import marker_ids
 from ldt.errors import DataError, kind, listed, shown
+from ldt.io.records import Example, field, text
 from ldt.metrics import baseline, classification, contractnli
 from ldt.metrics.baseline import Baselines
 from ldt.tasks import passages

@@ -13,9 +13,9 @@ from pydantic import Field, field_validator
 from ldt.data.chunking import Segment, ends, join
 from ldt.data.features import Feature
 from ldt.data.options import Length
-from ldt.data.records import Example, field, text
 from ldt.data.tokenization import marker_ids, tokenize
 from ldt.errors import DataError
+from ldt.io.records import Example, field, text
 from ldt.metrics import baseline, hotpotqa
 from ldt.metrics.numbers import logistic, logsumexp, softmax
 from ldt.metrics.result import mean

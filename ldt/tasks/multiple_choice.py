@@ -7,10 +7,10 @@ import numpy as np
 
 from ldt.data.chunking import Segment, ends, fit, join
 from ldt.data.features import Feature
-from ldt.data.records import Example, field, kind, text, texts
 from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError, RecipeError
+from ldt.io.records import Example, field, kind, text, texts
 from ldt.metrics import baseline
 from ldt.metrics.result import mean
 from ldt.tasks.base import Outputs

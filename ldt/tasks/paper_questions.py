@@ -4,10 +4,10 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ldt.data.formats.qasper import TYPES, UNANSWERABLE, YES, Reference
-from ldt.data.records import Example, field, texts
-from ldt.data.strict_json import take
-from ldt.data.strict_json import texts as all_texts
 from ldt.errors import DataError, listed, shown
+from ldt.io.records import Example, field, texts
+from ldt.io.strict_json import take
+from ldt.io.strict_json import texts as all_texts
 from ldt.metrics import baseline, qasper
 from ldt.metrics.result import mean
 from ldt.tasks.base import Task, Writer

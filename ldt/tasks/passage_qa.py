@@ -13,9 +13,9 @@ from pydantic import Field
 from ldt.data.features import Feature
 from ldt.data.formats import nq as nq_format
 from ldt.data.formats import tydiqa as tydiqa_format
-from ldt.data.records import Example, field, text
 from ldt.data.tokenization import marker_ids
 from ldt.errors import DataError, shown
+from ldt.io.records import Example, field, text
 from ldt.metrics import baseline, nq, passage_qa, tydiqa
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.numbers import logsumexp

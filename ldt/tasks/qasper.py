@@ -8,9 +8,9 @@ from pydantic import Field
 
 from ldt.data.features import Feature
 from ldt.data.formats.qasper import NO, UNANSWERABLE, YES, Reference
-from ldt.data.records import Example, text
 from ldt.data.sentences import bare
 from ldt.data.tokenization import marker_ids
+from ldt.io.records import Example, text
 from ldt.metrics import baseline
 from ldt.tasks import passages
 from ldt.tasks.base import NO_LABEL, Outputs, named_labels

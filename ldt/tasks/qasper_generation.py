@@ -10,9 +10,9 @@ from pydantic import Field
 from ldt.data.chunking import Segment, cut_off, ends, join
 from ldt.data.features import Feature
 from ldt.data.formats.qasper import UNANSWERABLE, Reference
-from ldt.data.records import Example
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError
+from ldt.io.records import Example
 from ldt.metrics.numbers import logistic
 from ldt.tasks.base import Outputs
 from ldt.tasks.generation import Generation

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, ClassVar
 from ldt.data.chunking import Segment, ends, fit, join
 from ldt.data.features import Feature
 from ldt.data.options import Length
-from ldt.data.records import Example
 from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import tokenize, tokenize_inside
 from ldt.errors import DataError
+from ldt.io.records import Example
 from ldt.tasks.base import Task
 from ldt.tasks.explained import Reading
 from ldt.tasks.text import marked

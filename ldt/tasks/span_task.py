@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from ldt.data import evidence
 from ldt.data.features import Feature
 from ldt.data.options import Count, Length
-from ldt.data.records import Example, text
 from ldt.errors import DataError
+from ldt.io import text_files
+from ldt.io.records import Example, text
 from ldt.tasks.base import Outputs
 from ldt.tasks.question_task import QuestionTask
 from ldt.tasks.text.alignment import Span, real_tokens, with_marks
@@ -159,6 +159,6 @@ def context_of(source: str | Path) -> str:
     if isinstance(source, str):
         return source
     try:
-        return evidence.read(source)
+        return text_files.read_file(source)
     except OSError as error:
         raise DataError(f"{source}: {error.strerror}") from None

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from ldt.data.features import Feature
-from ldt.data.records import Example, field, kind, text
 from ldt.data.sentences import bare, trimmed
 from ldt.errors import DataError, RecipeError
+from ldt.io.records import Example, field, kind, text
 from ldt.metrics import baseline, cuad, squad
 from ldt.metrics.numbers import logistic
 from ldt.metrics.result import mean

@@ -8,10 +8,10 @@ import numpy as np
 
 from ldt.data.chunking import Segment, cut_off, ends, join
 from ldt.data.features import Feature
-from ldt.data.records import Example, flat, kind, text, texts
-from ldt.data.records import field as field_of
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, plural
+from ldt.io.records import Example, flat, kind, text, texts
+from ldt.io.records import field as field_of
 from ldt.metrics import baseline, summarization
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import count_words, mean

@@ -12,9 +12,9 @@ from ldt.data import sentences as splitter
 from ldt.data.chunking import Segment, ends, fit, join
 from ldt.data.features import Feature
 from ldt.data.options import Names
-from ldt.data.records import Example, field, text
 from ldt.data.tokenization import tokenize_with_offsets
 from ldt.errors import DataError
+from ldt.io.records import Example, field, text
 from ldt.metrics import conll
 from ldt.metrics.conll import Entity
 from ldt.metrics.numbers import softmax

@@ -5,11 +5,11 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ldt.data import evidence
 from ldt.data.features import Feature
 from ldt.data.options import Count, Length
-from ldt.data.records import Example, field, kind, text
 from ldt.errors import DataError, listed
+from ldt.io import text_files
+from ldt.io.records import Example, field, kind, text
 from ldt.metrics import baseline, triviaqa
 from ldt.metrics.result import mean
 from ldt.tasks.base import Fault, Outputs, Writer
@@ -233,7 +233,7 @@ class TriviaQA(SpanTask):
         if folder is None:
             raise DataError(f"{example.where}: context_file {name!r} is not read{_NAMES}")
         try:
-            return evidence.inside(evidence.real(Path(folder)), name, example.where)
+            return text_files.inside(text_files.real(Path(folder)), name, example.where)
         except DataError as error:
             raise DataError(f"{error}{_NAMES}") from None
 

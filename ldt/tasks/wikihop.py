@@ -16,10 +16,10 @@ import numpy as np
 from ldt.data.chunking import Segment, ends, fit, join
 from ldt.data.features import Feature
 from ldt.data.options import Count
-from ldt.data.records import Example, field, flat, text, texts
 from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import marker_ids, tokenize, tokenize_with_offsets
 from ldt.errors import DataError, listed
+from ldt.io.records import Example, field, flat, text, texts
 from ldt.metrics import wikihop
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import mean

@@ -13,11 +13,11 @@ from typing import Any
 
 from transformers import set_seed
 
-from ldt import files
 from ldt.data.characters import Alphabet, Overlapping, Stretches, part_texts
 from ldt.data.collate import Collator
 from ldt.data.options import LONGEST
 from ldt.errors import ModelError, RecipeError, plain
+from ldt.io import files
 from ldt.model import LdtCausalConfig, LdtForCausalLM
 from ldt.model.char_lm.config import check_causal, reaches, read_causal_config
 from ldt.model.config import layer_windows

@@ -17,10 +17,10 @@ from ldt.data.findings import KINDS, Finding, worst_first
 from ldt.data.formats import read
 from ldt.data.labels import AmbiguousLabels
 from ldt.data.near_duplicates import Sketches
-from ldt.data.records import Example
-from ldt.data.sources import named
 from ldt.data.tokenization import add_tokens, tokenize
 from ldt.errors import EXIT_DATA, EXIT_OK, DataError, RecipeError, UserError, plural
+from ldt.io.records import Example
+from ldt.io.sources import named
 from ldt.recipe.recipe import Recipe
 from ldt.training.label_faults import tell_evaluation, tell_labels
 from ldt.training.survey import (

@@ -12,8 +12,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from ldt import files
 from ldt.errors import ModelError
+from ldt.io import files
 from ldt.recipe.run import Run
 
 log = logging.getLogger("ldt")

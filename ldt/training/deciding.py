@@ -18,7 +18,7 @@ from ldt.data.collate import Collator
 from ldt.data.features import Items
 from ldt.data.labels import MULTI, SINGLE
 from ldt.errors import UserError, listed
-from ldt.files import remove, remove_leftovers, write_whole
+from ldt.io.files import remove, remove_leftovers, write_whole
 from ldt.metrics.baseline import Baselines
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.recipe.problems import explain

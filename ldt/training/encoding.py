@@ -10,9 +10,9 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 
 from ldt.data.features import Feature
-from ldt.data.records import Example
-from ldt.data.spool import Examples
 from ldt.errors import ResourceError
+from ldt.io.record_store import Examples
+from ldt.io.records import Example
 from ldt.system import end_with_parent
 
 AT_ONCE = 64  # documents that a process gets at a time

@@ -16,8 +16,8 @@ from transformers import EvalPrediction, TrainerCallback
 
 from ldt.data.collate import NO_POSITION, by_input
 from ldt.data.features import Features
-from ldt.data.records import Example
 from ldt.errors import RecipeError, TrainingDiverged
+from ldt.io.records import Example
 from ldt.metrics.baseline import Baseline, no_better
 from ldt.metrics.numbers import by_doubling
 from ldt.recipe.recipe import Recipe

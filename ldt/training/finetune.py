@@ -12,9 +12,9 @@ from transformers import set_seed
 from ldt.data.collate import Collator
 from ldt.data.features import Features
 from ldt.data.options import DataSection
-from ldt.data.sources import Names, digest, each, named
 from ldt.data.tokenization import add_tokens
 from ldt.errors import plain
+from ldt.io.sources import Names, digest, each, named
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.config import layer_windows
 from ldt.model.loading import find_folder, read_config

@@ -16,11 +16,11 @@ import torch
 from tokenizers import ByteLevelBPETokenizer
 from transformers import RobertaTokenizer
 
-from ldt import files
 from ldt.data.corpus import Reader, Source, drawn, fingerprint
-from ldt.data.heartbeat import reported
 from ldt.data.tokenization import vocabulary_size
 from ldt.errors import ModelError, RecipeError, ResourceError, did_you_mean, first_line
+from ldt.io import files
+from ldt.io.progress import reported
 from ldt.model import LdtConfig, load_tokenizer
 from ldt.model.char_lm.model import sinusoids
 from ldt.model.encoders import encoder_class

@@ -2,7 +2,7 @@
 
 Under ``data.cache`` lies a folder for each combination of all that it depends on: the content of
 the files, how they are read, the task, the tokenizer and the length of inputs, the seed, and ldt's
-own code. It has the documents and their inputs (`ldt.data.spool.Spool`) and, once these are whole,
+own code. It has the documents and their inputs (`ldt.io.record_store`) and, once these are whole,
 ``sets.pickle`` with all else that came of them, so that a later run reads no document before it
 trains. What a killed run has encoded is not encoded again.
 """
@@ -24,12 +24,12 @@ from typing import Any
 import tokenizers
 import transformers
 
-from ldt import files
 from ldt.data.features import Features
 from ldt.data.options import DataSection
-from ldt.data.sources import each
-from ldt.data.spool import Examples, values
 from ldt.errors import ResourceError, UserError, first_line
+from ldt.io import files
+from ldt.io.record_store import Examples, values
+from ldt.io.sources import each
 from ldt.metrics.baseline import Baseline, Baselines
 from ldt.model.loading import find_folder
 from ldt.recipe.recipe import Recipe

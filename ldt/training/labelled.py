@@ -15,12 +15,12 @@ from ldt.data.corpus import fingerprint
 from ldt.data.features import Feature, Features, Items, Reshuffled, documents_there
 from ldt.data.findings import KINDS
 from ldt.data.formats import read
-from ldt.data.heartbeat import reported
 from ldt.data.options import DataSection
-from ldt.data.records import Example
-from ldt.data.sources import Names, named
-from ldt.data.spool import Examples
 from ldt.errors import DataError, RecipeError, UserError
+from ldt.io.progress import reported
+from ldt.io.record_store import Examples
+from ldt.io.records import Example
+from ldt.io.sources import Names, named
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Task, training_set
 from ldt.training.encoding import encoded
@@ -119,7 +119,7 @@ def _one_in(every: int, examples: Iterable[Example]) -> Iterator[Example]:
 
 
 def unique(examples: Iterable[Example], at: Path | None = None) -> Examples:
-    """Examples in a file, `Spool`, with a DataError if an id is that of one before.
+    """Examples in a file, `RecordStore`, with a DataError if an id is that of one before.
 
     Takes 8 bytes of memory an example beside its place.
     """

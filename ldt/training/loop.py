@@ -19,10 +19,11 @@ from accelerate import PartialState  # type: ignore[import-untyped]  # has no hi
 from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]  # has no hints
 from rich.console import Console
 
-from ldt import __version__, files
+from ldt import __version__
 from ldt.attention import matmul
-from ldt.data.heartbeat import duration
 from ldt.errors import Interrupted, ResourceError, UserError
+from ldt.io import files
+from ldt.io.progress import duration
 from ldt.model.pooling import gates
 from ldt.recipe.recipe import Recipe, dump
 from ldt.recipe.run import CARD, LOG, PATTERN, RESULTS, FolderLost, Run, identity

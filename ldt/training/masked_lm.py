@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
-from ldt import files
 from ldt.data.collate import Collator
 from ldt.data.corpus import Source, sources, split
 from ldt.data.lm_inputs import PACKINGS, Frame, Items, Stream
 from ldt.data.options import CorpusSection
 from ldt.data.token_store import TokenStore, build
 from ldt.errors import DataError, RecipeError
+from ldt.io import files
 from ldt.model import LdtConfig, load, load_tokenizer, usable_length
 from ldt.model.loading import find_folder, read_config
 from ldt.model.skeleton import require_memory

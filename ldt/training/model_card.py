@@ -10,7 +10,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from ldt.data.remote import is_hub_set
+from ldt.io.sources import is_hub_set
 from ldt.metrics.numbers import columns, is_defined, is_share, metric_text
 from ldt.model.stock import HEADS
 from ldt.model.weights import UNNAMED

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
 from transformers import TrainerCallback
 
-from ldt.data.heartbeat import Heartbeat, duration
+from ldt.io.progress import Heartbeat, duration
 from ldt.metrics.numbers import metric_text
 from ldt.recipe.run import LOG, Run, is_metric
 

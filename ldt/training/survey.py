@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ldt import files
 from ldt.data import text_faults
 from ldt.data.corpus import fingerprint, normalised
 from ldt.data.findings import PLACES, Tally
 from ldt.data.near_duplicates import Sketches
-from ldt.data.records import Example
-from ldt.data.sources import Names, each
 from ldt.errors import DataError
+from ldt.io import files
+from ldt.io.records import Example
+from ldt.io.sources import Names, each
 from ldt.tasks.base import Task
 
 log = logging.getLogger("ldt")

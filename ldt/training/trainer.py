@@ -22,7 +22,6 @@ from transformers.trainer_callback import (
 )
 from transformers.utils import logging as transformers_logging
 
-from ldt import files
 from ldt.errors import (
     Interrupted,
     ModelError,
@@ -31,6 +30,7 @@ from ldt.errors import (
     first_line,
     out_of_memory,
 )
+from ldt.io import files
 from ldt.recipe.run import FolderLost, Run
 from ldt.system import Signals
 from ldt.training import checkpoints, lora

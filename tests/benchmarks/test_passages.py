@@ -8,10 +8,10 @@ import pytest
 import torch
 from classified import LABELS, make_run
 
-from ldt.data.records import Example
 from ldt.inference.passages import gradients
 from ldt.inference.predictor import EncoderPredictor
 from ldt.inference.run_model import read_recipe
+from ldt.io.records import Example
 
 TEXT = (
     "The party of the first part ends this agreement. Other parties of it end, and this ends! "

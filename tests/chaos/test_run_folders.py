@@ -103,7 +103,7 @@ def stopped(ldt, home, trained):
 
 def seal(checkpoint):
     """Give the checkpoint a manifest that fits its files."""
-    from ldt import files
+    from ldt.io import files
 
     (checkpoint / "manifest.json").unlink()
     files.write_manifest(checkpoint, step=2)

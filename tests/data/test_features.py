@@ -9,7 +9,7 @@ from features_of import feature
 
 from ldt.data.collate import Collator
 from ldt.data.features import Features, Items, Reshuffled
-from ldt.data.records import Example
+from ldt.io.records import Example
 
 
 def test_features_are_given_back_as_they_were_written_in_any_order():

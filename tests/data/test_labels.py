@@ -10,8 +10,8 @@ from transformers import PretrainedConfig
 from ldt.data.formats import read
 from ldt.data.labels import LabelReader, near
 from ldt.data.options import DataSection
-from ldt.data.records import Example
 from ldt.errors import DataError, RecipeError
+from ldt.io.records import Example
 from ldt.tasks import Classification
 
 SINGLE, MULTI = "single_label_classification", "multi_label_classification"

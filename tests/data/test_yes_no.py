@@ -10,8 +10,8 @@ import pytest
 
 from ldt.data.formats import read
 from ldt.data.options import DataSection
-from ldt.data.records import Example
 from ldt.errors import DataError
+from ldt.io.records import Example
 from ldt.tasks import Classification
 
 NAMES = ["Cap", "Audit", "Law"]

@@ -37,7 +37,7 @@ def test_a_line_passes_few_files_and_no_recipe_or_training(walked):
     packages = {path.partition("/")[0] for path in line}
     assert packages <= {"data", "inference", "tasks", "model", "attention", "metrics", "errors.py"}
     steps = (
-        "data/records.py",
+        "io/records.py",
         "tasks/classification.py",
         "data/tokenization.py",
         "data/collate.py",

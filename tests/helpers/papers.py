@@ -1,6 +1,6 @@
 """Questions on papers, as QASPER has them: as examples, and as a file."""
 
-from ldt.data.records import Example
+from ldt.io.records import Example
 
 PARAGRAPHS = ["The party agrees.", "", "It ends in May, not in June.", "May is late."]
 

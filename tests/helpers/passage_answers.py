@@ -3,7 +3,7 @@
 import numpy as np
 from transformers import PretrainedConfig
 
-from ldt.data.records import Example
+from ldt.io.records import Example
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import PassageQA
 from ldt.tasks.passage_qa import TYPES

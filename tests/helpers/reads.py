@@ -2,8 +2,8 @@
 
 import pytest
 
-from ldt.data.records import read
 from ldt.errors import DataError
+from ldt.io.records import read
 
 LINES = b'{"id": "a", "text": "one"}\n{"id": "b", "text": "two"}\n'
 

@@ -5,9 +5,9 @@ import json
 import torch
 from recipe_data import LINES
 
-from ldt.data.records import Example
 from ldt.data.tokenization import add_tokens
 from ldt.inference.predict import predict
+from ldt.io.records import Example
 from ldt.model import load, load_tokenizer
 from ldt.model.vocabulary import draw_embeddings
 from ldt.recipe.recipe import DataSection

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ldt.data.records import Example
 from ldt.inference.group import Answering
+from ldt.io.records import Example
 
 
 def documents(count, **acts):

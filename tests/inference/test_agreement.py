@@ -12,12 +12,12 @@ import torch
 from classified import lines_of, read, write
 from processes import ldt
 
-from ldt.data.records import Example
 from ldt.errors import DataError, PrecisionError, UserError
 from ldt.inference import predict as module
 from ldt.inference.agreement import Agreement, same
 from ldt.inference.predict import predict
 from ldt.inference.stream import answer_all
+from ldt.io.records import Example
 from ldt.model import LdtForSequenceClassification, load
 
 

@@ -4,9 +4,9 @@ import resource
 
 import pytest
 
-from ldt.data.records import Example
 from ldt.errors import DataError, ResourceError, UserError
 from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects, json_line, rounded
+from ldt.io.records import Example
 
 MADE_BY = {"model": "0123", "text field": "text"}
 

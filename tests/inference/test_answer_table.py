@@ -4,10 +4,10 @@ import json
 import pyarrow.parquet
 import pytest
 
-from ldt.data import records
 from ldt.errors import UserError
 from ldt.inference import answer_table
 from ldt.inference.answer_file import AnswerFile, json_line
+from ldt.io import records
 
 CLASSES = [
     {"id": "a", "label": "yes", "scores": {"yes": 0.75, "no": 0.25}, "windows": 1},

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from ldt.data import records
 from ldt.data.formats import read
 from ldt.data.options import DataSection
 from ldt.inference import label_tools
+from ldt.io import records
 
 COMMAND = os.environ.get("LABEL_STUDIO") or shutil.which("label-studio")
 TOKEN = "0123456789abcdef0123456789abcdef01234567"

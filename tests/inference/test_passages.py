@@ -5,12 +5,12 @@ import pytest
 import torch
 from classified import LABELS, answer, write
 
-from ldt.data.records import Example
 from ldt.data.tokenization import add_tokens
 from ldt.errors import UserError
 from ldt.inference.passages import METHODS, Explaining, Wanted, hiding
 from ldt.inference.predictor import EncoderPredictor
 from ldt.inference.run_model import read_recipe
+from ldt.io.records import Example
 from ldt.model import load, load_tokenizer
 from ldt.model.vocabulary import draw_embeddings
 from ldt.tasks import TASKS
@@ -209,7 +209,7 @@ def test_labels_that_are_asked_for_are_explained(fine_tuned, tmp_path):
 
 def test_what_many_labels_take_is_told_once_and_before_it_is_paid(loaded, monkeypatch, caplog):
     monkeypatch.setattr("ldt.inference.passages.MANY", 1)
-    monkeypatch.setattr("ldt.data.heartbeat.EVERY", 0.0)
+    monkeypatch.setattr("ldt.io.progress.EVERY", 0.0)
     explaining = Explaining(loaded, Wanted(number=1))
     example = Example(where="docs.jsonl:1", id="d", fields={"body": {"text": TEXT}})
     features = explaining.encode(example)

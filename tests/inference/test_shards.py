@@ -38,7 +38,7 @@ class Constant:
         return "fp32"
 
     def encode(self, example):
-        from ldt.data.records import text
+        from ldt.io.records import text
 
         words = text(example, self.field).split()
         if "refused" in words:

@@ -5,12 +5,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from ldt.data.records import Example
 from ldt.errors import DataError, ModelError, UserError
 from ldt.inference import stream as answering
 from ldt.inference.ahead import ahead
 from ldt.inference.group import batches
 from ldt.inference.stream import Counts, SeenIds, answer_all
+from ldt.io.records import Example
 
 
 class Lengths:

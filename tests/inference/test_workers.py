@@ -17,7 +17,6 @@ from classified import lines_of, make_run, read, write
 from worker_models import Lengths, Other, documents
 
 from ldt.attention import matmul
-from ldt.data.records import Example
 from ldt.errors import DataError, ResourceError, UserError
 from ldt.inference import run_model
 from ldt.inference import workers as module
@@ -29,6 +28,7 @@ from ldt.inference.predict import predict
 from ldt.inference.run_model import RunModel, read_recipe
 from ldt.inference.stream import answer_all
 from ldt.inference.workers import Seat, Workers
+from ldt.io.records import Example
 
 TWO = [Seat("cpu", 1)] * 2
 HELPERS = str(Path(__file__).parents[1] / "helpers")

@@ -6,8 +6,8 @@ import pytest
 from sklearn import metrics as sklearn
 
 from ldt.data.formats.contractnli import LABELS
-from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError, UserError
+from ldt.io.strict_json import JsonFile
 from ldt.metrics import contractnli, nli
 
 NOT, YES, NO = LABELS

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import auc
 
-from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError
+from ldt.io.strict_json import JsonFile
 from ldt.metrics import cuad
 
 TITLE = "ACME LICENSE"

@@ -1,7 +1,7 @@
 import pytest
 
-from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError
+from ldt.io.strict_json import JsonFile
 from ldt.metrics import hotpotqa
 
 

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from ldt.data.formats.qasper import Reference
-from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError
+from ldt.io.strict_json import JsonFile
 from ldt.metrics import qasper
 
 FLOAT = "FLOAT SELECTED: Table 1"

@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from ldt.data.strict_json import JsonFile, read
 from ldt.errors import DataError
+from ldt.io.strict_json import JsonFile, read
 from ldt.metrics import squad
 
 TEXT = "The red fox saw a blue whale."

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from ldt.data.strict_json import JsonFile, read
 from ldt.errors import DataError, UserError
+from ldt.io.strict_json import JsonFile, read
 from ldt.metrics import triviaqa
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from ldt.data.strict_json import JsonFile, read
 from ldt.errors import DataError
+from ldt.io.strict_json import JsonFile, read
 from ldt.metrics import wikihop
 
 

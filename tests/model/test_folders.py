@@ -9,8 +9,8 @@ import torch
 from longformers import reconfigured, to_bin, to_shards
 from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
-from ldt.data.records import read
 from ldt.errors import DataError, ModelError
+from ldt.io.records import read
 from ldt.model import LdtModel, check_folder, load, load_tokenizer
 from ldt.model.loading import find_folder
 

@@ -7,9 +7,9 @@ import pytest
 from processes import ldt as command
 from rich.console import Console
 
-from ldt import files
 from ldt.cli.runs import COLUMNS, runs
 from ldt.errors import UserError
+from ldt.io import files
 from ldt.recipe.run import Run
 from ldt.report.runs import SORTS, listed, summary
 

@@ -10,8 +10,8 @@ import pytest
 from recipe_data import LINES
 from served import LONG, assert_same, predicted
 
-from ldt.data.records import Example
 from ldt.errors import DataError, ModelError, ResourceError, UserError
+from ldt.io.records import Example
 from ldt.serve.model import Options, Served
 from ldt.serve.scheduler import TOKENIZING, ClosedError, FullError, Here, Scheduler
 

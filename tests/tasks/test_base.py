@@ -8,9 +8,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ldt.data import tokenization
 from ldt.data.chunking import Segment, fit, join
-from ldt.data.records import Example, read
 from ldt.data.tokenization import add_tokens, special_id, tokenize
 from ldt.errors import DataError, ModelError, RecipeError
+from ldt.io.records import Example, read
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import TASKS
 from ldt.tasks.base import Task

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer, PretrainedConfig
 
-from ldt.data.records import Example, read
 from ldt.errors import DataError, RecipeError
+from ldt.io.records import Example, read
 from ldt.recipe import recipe
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Classification
@@ -421,7 +421,7 @@ def test_the_head_is_the_sequence_classifier():
 
 
 def test_tasks_and_readers_do_not_import_torch():
-    code = "import sys, ldt.tasks, ldt.data.records; print('torch' in sys.modules)"
+    code = "import sys, ldt.tasks, ldt.io.records; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -8,10 +8,10 @@ from training_runs import train
 from transformers import AutoTokenizer, PretrainedConfig
 
 from ldt import metrics as evaluation
-from ldt.data.records import Example
 from ldt.data.tokenization import add_tokens
 from ldt.errors import DataError, RecipeError
 from ldt.inference.predict import predict
+from ldt.io.records import Example
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import EvidenceClassification

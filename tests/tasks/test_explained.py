@@ -5,9 +5,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from ldt.data.options import DataSection
-from ldt.data.records import Example
 from ldt.data.sentences import UNITS
 from ldt.data.tokenization import add_tokens
+from ldt.io.records import Example
 from ldt.tasks import TASKS
 from ldt.tasks.wikihop import WikiHop, joined, offsets_in
 

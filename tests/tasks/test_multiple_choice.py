@@ -8,9 +8,9 @@ from training_runs import train
 from transformers import AutoTokenizer, PretrainedConfig
 
 from ldt.data.collate import Collator
-from ldt.data.records import Example
 from ldt.errors import DataError, RecipeError, UserError
 from ldt.inference.predict import predict
+from ldt.io.records import Example
 from ldt.model import load
 from ldt.recipe import recipe
 from ldt.recipe.recipe import DataSection

@@ -13,10 +13,10 @@ from transformers import AutoTokenizer
 from ldt import metrics
 from ldt.data import formats
 from ldt.data.formats.lexglue import TASKS
-from ldt.data.records import Example
 from ldt.errors import DataError
 from ldt.inference.answer_table import write_published
 from ldt.inference.predict import predict
+from ldt.io.records import Example
 from ldt.metrics import lexglue
 from ldt.metrics.lexglue import with_none
 from ldt.model import load, load_tokenizer

@@ -252,7 +252,7 @@ def test_calibration_without_what_it_is_fitted_to_is_refused():
 
 
 def recipes_example(fields):
-    from ldt.data.records import Example
+    from ldt.io.records import Example
 
     return Example(fields, "q", "t.jsonl:1")
 

@@ -6,12 +6,12 @@ from span_pins import said
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
 
-from ldt.data import strict_json
 from ldt.data.formats import squad
-from ldt.data.records import Example
 from ldt.data.sentences import bare
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError
+from ldt.io import strict_json
+from ldt.io.records import Example
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Squad
 from ldt.tasks.text.alignment import aligned

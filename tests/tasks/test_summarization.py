@@ -7,8 +7,8 @@ import pytest
 from transformers import AutoTokenizer, GenerationConfig
 
 from ldt.data.options import DataSection
-from ldt.data.records import Example
 from ldt.errors import DataError, RecipeError
+from ldt.io.records import Example
 from ldt.recipe import recipe as recipes
 from ldt.tasks import Summarization
 from ldt.tasks.generation import Generation

@@ -6,9 +6,9 @@ import pytest
 from training_runs import train
 from transformers import AutoTokenizer, PretrainedConfig
 
-from ldt.data.records import Example
 from ldt.errors import DataError
 from ldt.inference.predict import predict
+from ldt.io.records import Example
 from ldt.metrics import conll
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection

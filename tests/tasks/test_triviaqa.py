@@ -9,11 +9,11 @@ from span_pins import crc, said
 from training_runs import train
 from transformers import AutoTokenizer
 
-from ldt.data import strict_json
 from ldt.data.formats import triviaqa as layout
-from ldt.data.records import Example
 from ldt.errors import DataError
 from ldt.inference.predict import predict
+from ldt.io import strict_json
+from ldt.io.records import Example
 from ldt.metrics import evaluate
 from ldt.recipe.recipe import DataSection, load
 from ldt.tasks import TriviaQA

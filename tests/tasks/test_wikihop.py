@@ -11,10 +11,10 @@ from transformers import AutoTokenizer, PretrainedConfig
 from ldt import metrics as evaluate
 from ldt.data.collate import Collator
 from ldt.data.formats import read
-from ldt.data.records import Example
 from ldt.data.tokenization import add_tokens
 from ldt.errors import DataError, ModelError
 from ldt.inference.predict import predict
+from ldt.io.records import Example
 from ldt.model import LdtModel, load, load_tokenizer
 from ldt.model.vocabulary import draw_embeddings
 from ldt.recipe import recipe

@@ -18,12 +18,12 @@ from training_runs import assert_same_run, train, weights
 from ldt.attention import matmul
 from ldt.cli import main, training
 from ldt.data.characters import Alphabet
-from ldt.data.records import Example
 from ldt.errors import DataError, RecipeError, UserError
 from ldt.inference.answer_file import AnswerStream
 from ldt.inference.generate import CharacterPredictor, choose, next_logits
 from ldt.inference.perplexity import is_character_model, perplexity
 from ldt.inference.stream import answer_all
+from ldt.io.records import Example
 from ldt.model import LdtForCausalLM
 from ldt.model.loading import read_tokenizer
 from ldt.recipe import recipe as recipes

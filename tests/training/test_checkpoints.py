@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from ldt import files as files_
 from ldt.errors import EXIT_MODEL, ModelError
+from ldt.io import files as files_
 from ldt.recipe.run import Run
 from ldt.training import checkpoints
 

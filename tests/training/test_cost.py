@@ -287,7 +287,7 @@ def test_the_peak_is_seen_between_two_looks():
 
 
 def test_a_measurement_says_that_it_is_one_and_ends_soon(recipe, caplog, monkeypatch):
-    from ldt.data import heartbeat
+    from ldt.io import progress
 
     sizes, measure = [], cost.measure
 
@@ -296,7 +296,7 @@ def test_a_measurement_says_that_it_is_one_and_ends_soon(recipe, caplog, monkeyp
         return measure(trainer, batches, last, *more)
 
     monkeypatch.setattr(cost, "measure", measured)
-    monkeypatch.setattr(heartbeat, "EVERY", 0)
+    monkeypatch.setattr(progress, "EVERY", 0)
     keys = "training.per_device_train_batch_size=4"
     training.train(recipe(keys), dry_run=True)
     monkeypatch.setattr(cost, "MOST_SECONDS", 0)

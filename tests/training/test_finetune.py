@@ -11,10 +11,7 @@ import torch
 from safetensors.torch import load_file
 from training_runs import documents, rows, train, weights
 
-from ldt import files
 from ldt.data.features import Features
-from ldt.data.records import Example, read
-from ldt.data.spool import Examples
 from ldt.errors import (
     EXIT_DIVERGED,
     EXIT_RECIPE,
@@ -26,6 +23,9 @@ from ldt.errors import (
     TrainingDiverged,
     UserError,
 )
+from ldt.io import files
+from ldt.io.record_store import Examples
+from ldt.io.records import Example, read
 from ldt.model import LdtForSequenceClassification, load, load_tokenizer
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import DataSection

@@ -94,7 +94,7 @@ def test_the_saved_tokenizer_has_the_maximum_of_the_run(recipe, tiny_longformer)
 
 def test_long_work_before_the_first_step_is_heard_of(recipe, tiny_longformer, monkeypatch, caplog):
     caplog.set_level("INFO", "ldt")
-    monkeypatch.setattr("ldt.data.heartbeat.EVERY", 0)
+    monkeypatch.setattr("ldt.io.progress.EVERY", 0)
     train(recipe("training.max_steps=2"), dry_run=True)
     for line in (
         "reading train.jsonl: 12 documents, after 0:00",

@@ -10,8 +10,8 @@ import pytest
 from training_runs import train, weights
 
 from ldt.data.features import Features
-from ldt.data.spool import Examples
 from ldt.errors import DataError
+from ldt.io.record_store import Examples
 from ldt.training import encoding, kept, labelled
 from ldt.training.arguments import settings
 from ldt.training.finetune import Finetuning

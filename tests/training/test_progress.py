@@ -132,7 +132,7 @@ def test_a_step_is_a_line_where_half_a_minute_had_none(tmp_path, monkeypatch, ca
     now = [1000.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("ldt.training.progress.time", clock)
-    monkeypatch.setattr("ldt.data.heartbeat.time", clock)
+    monkeypatch.setattr("ldt.io.progress.time", clock)
     made = ProgressReport(None, tmp_path)
     state = SimpleNamespace(
         global_step=0, max_steps=100, epoch=0.5, num_input_tokens_seen=0, is_world_process_zero=True

@@ -7,8 +7,8 @@ import pytest
 from processes import ldt
 from training_runs import documents, rows, train
 
-from ldt import files
 from ldt.errors import EXIT_USAGE, UserError
+from ldt.io import files
 from ldt.recipe.run import Run
 from ldt.report.runs import listed
 

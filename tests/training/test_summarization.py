@@ -17,9 +17,9 @@ from transformers import AutoTokenizer, GenerationConfig, LEDForConditionalGener
 from ldt.data.collate import Collator
 from ldt.data.features import Features
 from ldt.data.formats import read
-from ldt.data.records import Example
 from ldt.errors import ModelError, RecipeError, UserError
 from ldt.inference.predict import predict
+from ldt.io.records import Example
 from ldt.metrics import evaluate
 from ldt.metrics.summarization import ROUGE, published, read_predictions, scorer
 from ldt.model import LdtForConditionalGeneration, load

@@ -10,9 +10,9 @@ from rich.console import Console
 from transformers import AutoTokenizer, PretrainedConfig
 
 from ldt.data.collate import Collator
-from ldt.data.records import Example, read
-from ldt.data.spool import Examples
 from ldt.errors import DataError
+from ldt.io.record_store import Examples
+from ldt.io.records import Example, read
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import Classification, EvidenceClassification, Squad, TokenClassification
 from ldt.training.labelled import encode_all, split, unique

@@ -11,7 +11,6 @@ from os.path import isdir
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ldt.data import records, sources, strict_json, text_files
 from ldt.data.formats import (
     conll,
     contractnli,
@@ -28,9 +27,10 @@ from ldt.data.formats import (
     tydiqa,
     wikihop,
 )
-from ldt.data.records import Example, OnError
-from ldt.data.sources import Names
 from ldt.errors import DataError, UserError
+from ldt.io import records, sources, strict_json, text_files
+from ldt.io.records import Example, OnError
+from ldt.io.sources import Names
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -74,13 +74,13 @@ def read(
     Of several files one is read after the other, and ids that no record has are places.
 
     Args:
-        source: as `ldt.data.records.read` takes it, a pattern, or several of them; most published
+        source: as `ldt.io.records.read` takes it, a pattern, or several of them; most published
             layouts are read whole into memory, a file at a time.
         data: its format, id and what else the layout wants.
         document: field of the text where ``data.text`` names none: with it text files and folders
-            of them are documents too (`ldt.data.text_files`). None where right answers are needed,
+            of them are documents too (`ldt.io.text_files`). None where right answers are needed,
             which text alone does not have.
-        on_error, max_line_bytes: of lines, as in `ldt.data.records.read`. What is wrong with a
+        on_error, max_line_bytes: of lines, as in `ldt.io.records.read`. What is wrong with a
             published layout is always raised.
 
     Raises:

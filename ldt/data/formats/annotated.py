@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ldt.data.records import Example
+from ldt.io.records import Example
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ldt.data.records import Example
-from ldt.data.streams import BOM, DAMAGE, Opened, not_utf8, opened, tell
 from ldt.errors import DataError, plural
+from ldt.io.records import Example
+from ldt.io.streams import BOM, DAMAGE, Opened, not_utf8, opened, tell
 
 BORDER = "-DOCSTART-"  # in place of a word, in front of each document
 COMMENT = "#"  # begins the lines before a sentence that are none of its words

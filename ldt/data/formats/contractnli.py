@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ldt.data.formats.entries import once
-from ldt.data.records import Example
-from ldt.data.strict_json import JsonFile, take, take_id
 from ldt.errors import DataError, shown
+from ldt.io.records import Example
+from ldt.io.strict_json import JsonFile, take, take_id
 
 LABELS = ("NotMentioned", "Entailment", "Contradiction")  # in the order of the published classes
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from ldt.data.formats import squad
 from ldt.data.formats.entries import once
-from ldt.data.records import Example
-from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError
+from ldt.io.records import Example
+from ldt.io.strict_json import JsonFile
 
 _BETWEEN = "__"  # title and category
 

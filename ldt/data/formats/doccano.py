@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ldt.data import records
 from ldt.data.formats.annotated import Annotated, labelled
-from ldt.data.records import Example
-from ldt.data.utf16 import Utf16
 from ldt.errors import DataError, listed, shown
+from ldt.io import records
+from ldt.io.records import Example
+from ldt.io.text_files import Utf16
 
 # Of its labels in a line: of exports since 1.5, before it, of relations, and of the first versions.
 KEYS = ("label", "labels", "cats", "entities", "annotations")

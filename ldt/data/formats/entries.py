@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ldt.data.strict_json import JsonFile, take_id
 from ldt.errors import DataError, shown
+from ldt.io.strict_json import JsonFile, take_id
 
 
 def entries(

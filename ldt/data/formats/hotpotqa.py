@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ldt.data.formats.entries import entries
-from ldt.data.records import Example
-from ldt.data.strict_json import JsonFile, take
 from ldt.errors import DataError, shown
+from ldt.io.records import Example
+from ldt.io.strict_json import JsonFile, take
 
 _NEEDED = {"question": str, "context": list}
 _OPTIONAL = {"answer": str, "supporting_facts": list, "type": str, "level": str}

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ldt.data import records
 from ldt.data.formats.annotated import Annotated, labelled
-from ldt.data.records import Example
-from ldt.data.strict_json import JsonFile, take
-from ldt.data.utf16 import Utf16
 from ldt.errors import DataError, listed, plural, shown
+from ldt.io import records
+from ldt.io.records import Example
+from ldt.io.strict_json import JsonFile, take
+from ldt.io.text_files import Utf16
 
 log = logging.getLogger("ldt")
 

@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ldt.data import records
 from ldt.data.formats.entries import once
-from ldt.data.records import Example
-from ldt.data.strict_json import take, texts
 from ldt.errors import DataError, shown
+from ldt.io import records
+from ldt.io.records import Example
+from ldt.io.strict_json import take, texts
 
 _ARTICLES = ("2", "3", "5", "6", "8", "9", "10", "11", "14", "P1-1")
 _CONCEPTS = tuple(

@@ -14,11 +14,11 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from ldt.data.formats import passage_qa
-from ldt.data.records import Example
-from ldt.data.sources import Names
-from ldt.data.strict_json import take
-from ldt.data.utf8 import Utf8
 from ldt.errors import DataError
+from ldt.io.records import Example
+from ldt.io.sources import Names
+from ldt.io.strict_json import take
+from ldt.io.text_files import Utf8
 
 # Tokens that are tags; blanks inside of them, before attributes, are _ in the simplified layout.
 _TAG = re.compile(r"</?(h[1-6]|p|table|tr|td|th|ul|ol|dl|li|dd|dt)([ _].*)?>", re.I | re.S)

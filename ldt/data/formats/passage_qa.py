@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-from ldt.data import records
-from ldt.data.records import Example
-from ldt.data.sources import Names, each, named
-from ldt.data.strict_json import take
 from ldt.errors import DataError, shown
+from ldt.io import records
+from ldt.io.records import Example
+from ldt.io.sources import Names, each, named
+from ldt.io.strict_json import take
 
 YES_NO = ("YES", "NO", "NONE")
 SWAPPED = "; are --gold and --pred swapped?"
@@ -23,7 +23,7 @@ def lines(
 
     Args:
         needed: keys that a record of the layout has, one at least.
-        encoding: as of `ldt.data.records.read`.
+        encoding: as of `ldt.io.records.read`.
         swapped: what to ask where there is gold in the place of predictions, or the other way
             round.
 
@@ -69,7 +69,7 @@ def gold_lines(source: Names, *needed: str, encoding: str | None = None) -> Iter
 
 
 def name_of(source: Names) -> str:
-    """The files in messages: ``stdin``, or as `ldt.data.sources.named` has them."""
+    """The files in messages: ``stdin``, or as `ldt.io.sources.named` has them."""
     return "stdin" if named(source) == "-" else named(source)
 
 

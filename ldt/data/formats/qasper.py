@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ldt.data.formats.entries import once
-from ldt.data.records import Example
-from ldt.data.strict_json import JsonFile, take, take_id, texts
 from ldt.errors import DataError, shown
+from ldt.io.records import Example
+from ldt.io.strict_json import JsonFile, take, take_id, texts
 
 log = logging.getLogger("ldt")
 

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Collection
 
-from ldt.data import records, streams
 from ldt.data.formats import doccano, lexglue, summarization
 from ldt.data.formats.conll import BORDER, COMMENT
+from ldt.io import records, streams
 
 MOST = 1 << 16  # bytes that are looked at
 # What a file begins with; names one of which has to be there; in how many brackets; and whether
@@ -40,7 +40,7 @@ def recognised(source: str, format: str) -> bool:
         format: a name in `ldt.data.formats.FORMATS` that is not in `LINES`.
 
     Raises:
-        UserError, DataError: as `ldt.data.streams.opened` does.
+        UserError, DataError: as `ldt.io.streams.opened` does.
     """
     table = records.suffix(source) in _TABLES
     head = streams.beginning(source, MOST, lambda head: _fits(format, head, table) is not None)
@@ -52,7 +52,7 @@ def begins_with_object(source: str, names: Collection[str]) -> bool:
     still be read whole.
 
     Raises:
-        UserError, DataError: as `ldt.data.streams.opened` does.
+        UserError, DataError: as `ldt.io.streams.opened` does.
     """
 
     def has_key(head: bytes) -> bool | None:

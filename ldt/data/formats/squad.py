@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ldt.data.formats.entries import once
-from ldt.data.records import Example
-from ldt.data.strict_json import JsonFile, take, take_id
 from ldt.errors import DataError, shown
+from ldt.io.records import Example
+from ldt.io.strict_json import JsonFile, take, take_id
 
 
 def fits(value: Any) -> bool:

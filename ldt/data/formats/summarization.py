@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ldt.data.records import Example
-from ldt.data.strict_json import texts
 from ldt.errors import DataError, listed, shown
+from ldt.io.records import Example
+from ldt.io.strict_json import texts
 
 # Fields of a document, and that of its summary beside it.
 PAIRS = {

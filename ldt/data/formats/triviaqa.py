@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ldt.data import evidence
 from ldt.data.formats.entries import entries, once
-from ldt.data.records import Example
-from ldt.data.strict_json import JsonFile, take, texts
 from ldt.errors import DataError, UserError, shown
+from ldt.io import text_files
+from ldt.io.records import Example
+from ldt.io.strict_json import JsonFile, take, texts
 
 log = logging.getLogger("ldt")
 
@@ -67,7 +67,7 @@ def read(file: JsonFile, data) -> Iterator[Example]:
             f"{file.name}: {shown(file.value)}, expected an object with Data, a list of questions"
         )
     domain = domain_of(file, data.domain, "data.domain=")
-    folder = evidence.real(_evidence(file.name, data.evidence))
+    folder = text_files.real(_evidence(file.name, data.evidence))
     without = 0
     for item, id, where, pages, verified in _questions(file):
         fields = {"question": take(item, "Question", str, where)}
@@ -78,7 +78,7 @@ def read(file: JsonFile, data) -> Iterator[Example]:
             if domain == "web" and only_verified(file) and not page.verified:
                 continue
             pair = f"{id}--{page.filename}"
-            path = evidence.inside(folder, page.path, where)
+            path = text_files.inside(folder, page.path, where)
             key = id if domain == "wikipedia" else pair
             more: dict[str, Any] = {"question_id": key, "context_file": path}
             if verified is not None:

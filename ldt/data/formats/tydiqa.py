@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ldt.data.formats import passage_qa
-from ldt.data.records import Example
-from ldt.data.sources import Names
-from ldt.data.strict_json import take
-from ldt.data.utf8 import Utf8
 from ldt.errors import DataError, did_you_mean, shown
+from ldt.io.records import Example
+from ldt.io.sources import Names
+from ldt.io.strict_json import take
+from ldt.io.text_files import Utf8
 
 LANGUAGES = (
     "arabic bengali english finnish indonesian japanese korean russian swahili telugu thai"

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from ldt.data.utf16 import Utf16
 from ldt.inference.label_tools.labelled import Interface, Labelled
+from ldt.io.text_files import Utf16
 
 BESIDE = None
 

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from ldt.data import formats, records
+from ldt.data import formats
 from ldt.data.options import DataSection
-from ldt.data.records import Example
 from ldt.errors import DataError, UserError, listed, shown
 from ldt.inference.answer_spans import Span, spans_in
+from ldt.io import records
+from ldt.io.records import Example
 from ldt.metrics import prediction_files
 
 QUESTIONS = ("question", "hypothesis", "query")  # fields that a person has to see beside the text

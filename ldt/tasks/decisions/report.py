@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ldt.data.sources import Names, digest, each, named
 from ldt.errors import plural
+from ldt.io.sources import Names, digest, each, named
 from ldt.metrics.calibration import (
     answers_of,
     expected_calibration_error,

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ldt.data.chunking import cut_off
-from ldt.data.records import Example, field, kind
 from ldt.data.tokenization import tokenize, tokenize_inside
 from ldt.errors import DataError
+from ldt.io.records import Example, field, kind
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ldt.data.records import Example, field, kind
 from ldt.data.sentences import JOINERS, SEPARATORS, bare, trimmed
 from ldt.errors import DataError
+from ldt.io.records import Example, field, kind
 from ldt.metrics.conll import Entity
 from ldt.tasks.text.alignment import real_tokens
 

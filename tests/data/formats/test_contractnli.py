@@ -3,8 +3,8 @@ from collections import Counter
 import pytest
 
 from ldt.data.formats import contractnli
-from ldt.data.strict_json import JsonFile, read
 from ldt.errors import DataError
+from ldt.io.strict_json import JsonFile, read
 
 
 def test_each_document_is_read_with_each_hypothesis(shared_data):

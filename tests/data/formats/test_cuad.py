@@ -2,8 +2,8 @@ import pytest
 
 from ldt.data import formats
 from ldt.data.formats import cuad, squad
-from ldt.data.strict_json import JsonFile, read
 from ldt.errors import DataError
+from ldt.io.strict_json import JsonFile, read
 
 
 def test_published_contracts_are_read_with_their_categories(shared_data):

@@ -3,8 +3,8 @@ import logging
 import pytest
 
 from ldt.data.formats import qasper
-from ldt.data.strict_json import JsonFile, read
 from ldt.errors import DataError
+from ldt.io.strict_json import JsonFile, read
 
 
 def test_a_paper_is_read_with_its_questions(shared_data, caplog):

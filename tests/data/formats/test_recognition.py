@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ldt.data import streams
 from ldt.data.formats import recognition
 from ldt.data.formats.recognition import recognised
+from ldt.io import streams
 
 WORDS = "-DOCSTART- O\n\nEU B-ORG\nrejects O\n\nGerman B-MISC\ncall O\n"
 SQUAD = json.dumps({"version": "1.1", "data": [{"title": 'a "b" {', "paragraphs": []}]})

@@ -3,10 +3,10 @@ import logging
 
 import pytest
 
-from ldt.data import strict_json
 from ldt.data.formats import read
-from ldt.data.strict_json import JsonFile
 from ldt.errors import DataError, UserError
+from ldt.io import strict_json
+from ldt.io.strict_json import JsonFile
 from ldt.recipe.recipe import DataSection
 
 DATA = DataSection(format="triviaqa")

@@ -1,8 +1,8 @@
 import pytest
 from transformers import AutoTokenizer
 
-from ldt.data.records import Example
 from ldt.errors import DataError
+from ldt.io.records import Example
 from ldt.recipe.recipe import DataSection
 from ldt.tasks.text import paragraphs
 

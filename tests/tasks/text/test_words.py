@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer, PretrainedConfig
 
-from ldt.data.records import Example
 from ldt.data.tokenization import tokenize_with_offsets
 from ldt.errors import DataError
 from ldt.inference.evaluate import evaluate
+from ldt.io.records import Example
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import TokenClassification
 from ldt.tasks.text.words import Words, sentences, spans

@@ -2,7 +2,7 @@
 
 What is read: JSONL and JSON arrays, CSV, TSV, Parquet and Arrow, each detected by content or
 suffix; gzip, bz2, xz and zstd by content whatever the suffix. JSON is read strictly
-(``ldt.data.strict_json``). Raw control characters, NUL and U+2028 inside strings are kept.
+(``ldt.io.strict_json``). Raw control characters, NUL and U+2028 inside strings are kept.
 
 Ids are not compared here, which would take memory per record: see ``ldt.training.labelled.unique``.
 """
@@ -16,11 +16,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ldt.data import delimited, remote, streams, tables
-from ldt.data.streams import Line
-from ldt.data.strict_json import Decoder, JsonError
 from ldt.errors import DataError, kind
-from ldt.files import hub_fault
+from ldt.io import sources, streams, tables
+from ldt.io.streams import Line
+from ldt.io.strict_json import Decoder, JsonError
 
 OnError = Callable[[DataError, bytes], None]
 
@@ -67,7 +66,7 @@ def read(
             field `id`, which may be missing too; "" takes the numbers.
         placed: whether the id is "train.jsonl:17" there, as one of several files needs it.
         format: "jsonl" (JSON arrays too), "csv" or "tsv"; None detects it by suffix and
-            content, and the delimiter of csv too (`ldt.data.delimited.detect`). Parquet is always
+            content, and the delimiter of csv too (`tables.detect_delimiter`). Parquet is always
             detected by content.
         encoding: of the text, one that has ASCII in it; None is UTF-8 where the caller has no
             option to name another.
@@ -82,11 +81,11 @@ def read(
         DataError: "train.jsonl:17: what is wrong". Damage that ends a file (cut-off gzip, UTF-16,
             a broken JSON array) is raised whether or not there is an ``on_error``.
     """
-    if format not in (None, "jsonl", *delimited.DELIMITERS):
+    if format not in (None, "jsonl", *tables.DELIMITERS):
         raise ValueError(f"format must be jsonl, csv or tsv, got {format!r}")
     source = os.fspath(source)
-    if remote.is_hub_set(source):
-        if fault := hub_fault():
+    if sources.is_hub_set(source):
+        if fault := sources.hub_fault():
             raise DataError(f"{source}: {fault}")
         nothing = streams.Opened(source, io.BytesIO(), None)
         reader = _Reader(nothing, id_field, on_error, max_line_bytes, encoding, placed=placed)
@@ -94,7 +93,7 @@ def read(
         yield from reader.table(tables.hub_rows(source), what)
         return
     with streams.opened(source) as file:
-        away = source == "-" or remote.is_remote(source)
+        away = source == "-" or sources.is_remote(source)
         folder = None if away else os.path.dirname(os.path.abspath(source))
         reader = _Reader(file, id_field, on_error, max_line_bytes, encoding, folder, placed)
         if file.compression in ("parquet", "arrow") and source == "-":
@@ -107,7 +106,7 @@ def read(
             )
         elif file.is_table:
             what = str(file.compression).capitalize()
-            yield from reader.table(tables.rows(source, file), f"damaged {what}")
+            yield from reader.table(tables.binary_rows(source, file), f"damaged {what}")
         else:
             yield from reader.records(format)
 
@@ -277,7 +276,7 @@ class _Reader:
             what = "HTML or XML; pandoc -t plain FILE -o FILE.txt makes text of HTML"
             raise DataError(f"{self.name}: {what}")
         detected = format or ("jsonl" if start == b"{" else suffix(self.name))
-        if detected in delimited.DELIMITERS:
+        if detected in tables.DELIMITERS:
             yield from self.rows(lines, detected)
         elif start == b"[":
             yield from self.items(first)
@@ -387,10 +386,10 @@ class _Reader:
 
     def rows(self, lines: Iterator[Line], format: str) -> Iterator[Example]:
         """CSV with a header; the id of a row without one is its number below the header."""
-        delimiter = delimited.DELIMITERS[format]
+        delimiter = tables.DELIMITERS[format]
         if format == "csv":
-            delimiter, lines = delimited.detect(lines, self.name)
-        found = delimited.rows(
+            delimiter, lines = tables.detect_delimiter(lines, self.name)
+        found = tables.delimited_rows(
             lines, delimiter, name=self.name, limit=self.limit, encoding=self.encoding
         )
         for number, row in enumerate(found, 1):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from properties import cases
 from reads import LINES, error, records
 
-from ldt.data.records import Example, field, kind, read, text
 from ldt.errors import DataError
+from ldt.io.records import Example, field, kind, read, text
 
 
 @pytest.fixture
@@ -333,7 +333,7 @@ def test_a_hub_set_is_streamed(monkeypatch):
 
 
 def test_no_other_source_asks_the_hub(monkeypatch, file):
-    monkeypatch.setattr("ldt.data.tables.hub_rows", None)
+    monkeypatch.setattr("ldt.io.tables.hub_rows", None)
     assert len(records(file, LINES)) == 2
 
 
@@ -420,7 +420,7 @@ def test_a_byte_order_mark_begins_any_line_but_of_a_text(tmp_path, name):
     )
     (tmp_path / name).write_bytes("".join(f"\ufeff{row}\n" for row in rows).encode())
     if name == "a.txt":  # a part of the text, whose places count it
-        from ldt.data import text_files
+        from ldt.io import text_files
 
         (found,) = text_files.read(str(tmp_path / name), "text", max_bytes=99)
         assert found.fields["text"] == "x\n\ufeffy\n"

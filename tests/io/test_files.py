@@ -15,8 +15,8 @@ from subprocess import PIPE
 
 import pytest
 
-from ldt import files
 from ldt.errors import EXIT_RESOURCES, EXIT_USAGE, ResourceError, UserError
+from ldt.io import files
 
 
 def test_a_new_folder_appears_when_it_is_filled_in_place_of_the_old(tmp_path):
@@ -137,7 +137,8 @@ def another_process(code, path):
 
 def test_a_lock_is_seen_by_another_process_and_gone_with_its_own(tmp_path):
     code = (
-        "import sys, ldt.files as f, pathlib; l = f.Lock(pathlib.Path(sys.argv[1])); l.__enter__()"
+        "import sys, pathlib, ldt.io.files as f; l = f.Lock(pathlib.Path(sys.argv[1]));"
+        " l.__enter__()"
     )
     with another_process(code, tmp_path) as other:
         pytest.raises(UserError, files.Lock(tmp_path).__enter__).match(f"process {other.pid} on")

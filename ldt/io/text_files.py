@@ -1,34 +1,49 @@
-"""Plain text as documents to answer for: a file, or all text files of a folder, one document each.
+"""Text files: documents of their own, or named by a record; and places in a text by its encoding.
 
-Such a document has no field but its text, and so no label: it cannot be trained on.
+A document of its own has no field but its text, and so no label: it cannot be trained on.
 """
 
+import errno
 import logging
 import os
 import re
+import stat
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ldt.data import evidence, records, remote, streams
-from ldt.data.records import Example, OnError
 from ldt.errors import DataError, UserError, listed, plural
+from ldt.io import records, sources, streams
+from ldt.io.records import Example, OnError
 
 log = logging.getLogger("ldt")
 
 SUFFIXES = ("txt", "text")
 # The beginning of JSON lines or of an array of objects, as opposed to "[EXECUTION COPY]".
 JSON = re.compile(rb"\s*(\{\s*([\"'}]|$)|\[\s*([{\]]|$))")
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+# Opening a pipe would wait for its writer.
+_FLAGS = os.O_RDONLY
+for _name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT"):
+    _FLAGS |= getattr(os, _name, 0)  # not every system has each
+_PAIR = re.compile("[\U00010000-\U0010ffff]")
 
 
 def is_text(source: str) -> bool:
     """True for a folder, and for a file with the suffix of text unless it begins as JSON does."""
-    if source == "-" or remote.is_hub_set(source):
+    if source == "-" or sources.is_hub_set(source):
         return False
     if os.path.isdir(source):
         return True
-    there = remote.is_remote(source) or os.path.isfile(source)
+    there = sources.is_remote(source) or os.path.isfile(source)
     if records.suffix(source) not in SUFFIXES or not there:
         return False
     with streams.opened(source) as file:
@@ -55,7 +70,7 @@ def read(
     Args:
         source: file, "-" for standard input, or folder, which is searched with all below it.
         field: name of the field that gets the text.
-        encoding, on_error: as of `ldt.data.records.read`.
+        encoding, on_error: as of `ldt.io.records.read`.
         max_bytes: a longer file is rejected.
 
     Raises:
@@ -122,7 +137,7 @@ def _named(
     where, name = example.where, records.text(example, field).strip()
     if folder is None:
         raise DataError(f"{where}: no folder to look for {name!r} in; data.evidence names it")
-    path = evidence.inside(evidence.real(Path(folder)), name, where)
+    path = inside(real(Path(folder)), name, where)
     if not path.is_file():
         what = "no such file" if name else "blank, expected the name of a text file"
         raise DataError(f"{where}: field {field!r} is {name!r}: {what} in {folder}")
@@ -166,3 +181,101 @@ def _text(path: str, encoding: str | None, max_bytes: int) -> str:
     except UnicodeDecodeError as error:
         number = raw.count(b"\n", 0, error.start) + 1
         raise DataError(f"{path}:{number}: {streams.not_utf8(raw, error, 0, encoding)}") from None
+
+
+def real(folder: Path) -> Path:
+    """The path with its links followed; one that leads back to itself stays as it is."""
+    return Path(os.path.realpath(folder))
+
+
+def inside(folder: Path, name: str, where: str) -> Path:
+    """Return the path of the file ``name`` in ``folder``, whether or not it is there.
+
+    Args:
+        folder: resolved.
+        where: opens the message.
+
+    Raises:
+        DataError: it lies outside, by "..", as an absolute path or through a link.
+    """
+    try:
+        path = real(folder / name)
+    except ValueError:  # a NUL in it
+        raise DataError(f"{where}: {name!r}: no name of a file") from None
+    if not path.is_relative_to(folder):
+        raise DataError(f"{where}: {name!r}: a page outside of {folder} is not read")
+    return path
+
+
+def read_file(path: Path) -> str:
+    """Return the text as it stands, line ends too, without a byte order mark.
+
+    Bytes that are not UTF-8, which pages of the web have, become U+FFFD.
+
+    Raises:
+        OSError: it cannot be read, or is no file: a pipe, a device, a folder.
+    """
+    _require_file(os.stat(path), path)
+    handle = os.open(path, _FLAGS)
+    with open(handle, encoding="utf-8-sig", errors="replace", newline="") as file:
+        _require_file(os.fstat(handle), path)  # it may be another one by now
+        return file.read()
+
+
+def _require_file(about: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(about.st_mode):
+        what = _KINDS.get(stat.S_IFMT(about.st_mode), "no regular file")
+        raise OSError(errno.EINVAL, f"{what}, expected a file of text", str(path))
+
+
+class Utf8:
+    """The borders of the characters of a text, in bytes.
+
+    A character is one of Unicode: a combining mark is one, and so is each half of CR LF.
+    """
+
+    def __init__(self, text: str):
+        self._text = text
+        self._bytes = text.encode()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the text."""
+        return len(self._bytes)
+
+    def parts(self, byte: int) -> bool:
+        """True if a byte from 0 to ``size`` parts two characters: it is in the middle of none."""
+        return byte == self.size or self._bytes[byte] & 0xC0 != 0x80
+
+    def character(self, byte: int) -> int:
+        """The number of the character that begins at a byte that ``parts`` two; their number at
+        the end."""
+        return len(self._bytes[:byte].decode())
+
+    def byte(self, character: int) -> int:
+        """The byte at which a character begins; ``size`` at the end."""
+        return len(self._text[:character].encode())
+
+
+class Utf16:
+    """The borders of the characters of a text, in code units of UTF-16.
+
+    A character above U+FFFF, as most emoji are, is two units, any other is one: also a combining
+    mark, a joiner, and each half of CR LF.
+    """
+
+    def __init__(self, text: str):
+        self._pairs = [found.start() for found in _PAIR.finditer(text)]
+        self._units = [place + number for number, place in enumerate(self._pairs)]
+        self.size = len(text) + len(self._pairs)
+
+    def unit(self, character: int) -> int:
+        """The unit at which a character begins; ``size`` at the end."""
+        return character + bisect_left(self._pairs, character)
+
+    def character(self, unit: int) -> int | None:
+        """The number of the character that begins at a unit; their number at the end. None in the
+        middle of a character and outside of the text."""
+        before = bisect_left(self._units, unit)
+        inside = before > 0 and self._units[before - 1] == unit - 1
+        return None if inside or not 0 <= unit <= self.size else unit - before

@@ -4,8 +4,8 @@ import lzma
 
 import pytest
 
-from ldt.data.strict_json import JsonFile, read
 from ldt.errors import DataError, UserError
+from ldt.io.strict_json import JsonFile, read
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])

@@ -7,8 +7,8 @@ import pytest
 
 from ldt.data.formats import read
 from ldt.data.options import DataSection
-from ldt.data.sources import digest, each, named, only
 from ldt.errors import DataError, UserError
+from ldt.io.sources import digest, each, named, only
 from ldt.recipe.recipe import load
 from ldt.training.finetune import Finetuning
 from ldt.training.labelled import documents, unique

@@ -13,9 +13,9 @@ from features_of import feature
 from torch.utils.data import DataLoader
 
 from ldt.data.features import Features, Items, Reshuffled
-from ldt.data.records import Example, read
-from ldt.data.spool import LONG, Examples
 from ldt.errors import DataError, ResourceError
+from ldt.io.record_store import LONG, Examples
+from ldt.io.records import Example, read
 
 DEEP = '{"text": "x", "more": ' + "[" * 800 + "]" * 800 + "}\n"
 
@@ -189,8 +189,8 @@ def test_damaged_data_end_the_writing_with_their_place(tmp_path, request):
 
 WRITER = """
 import itertools, signal
-from ldt.data.records import Example
-from ldt.data.spool import Examples
+from ldt.io.records import Example
+from ldt.io.record_store import Examples
 
 # Also where the tests run in the background of a shell, which ignores it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,7 +11,7 @@ from reads import error, records
 
 from ldt.data.formats import read
 from ldt.data.options import DataSection
-from ldt.data.records import read as read_records
+from ldt.io.records import read as read_records
 
 TWO = [(1, {"text": "one", "label": "a"}), (2, {"text": "two, or so", "label": "b"})]
 

@@ -10,8 +10,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import parquet
 
-from ldt.data import records, remote, sources
 from ldt.errors import DataError, UserError
+from ldt.io import records, sources
 
 ROWS = [{"id": f"d{number}", "text": f"party {number}"} for number in range(150)]
 
@@ -151,18 +151,18 @@ def test_a_connection_that_ends_is_told_with_its_place(store, breaking):
 
 def test_a_file_is_put_whole_and_a_refusal_is_one_line(store, breaking, tmp_path):
     (tmp_path / "a").write_bytes(b"answers")
-    remote.put(tmp_path / "a", "memory://bucket/new/a.jsonl")
+    sources.put_remote(tmp_path / "a", "memory://bucket/new/a.jsonl")
     assert store.find("/bucket") == ["/bucket/new/a.jsonl"]
     assert store.cat_file("/bucket/new/a.jsonl") == b"answers"
     with pytest.raises(UserError, match=r"b\.jsonl: no leave to use it \(denied\)"):
-        remote.put(tmp_path / "a", "breaking://bucket/b.jsonl")
-    assert not remote.exists("memory://bucket/b.jsonl")
+        sources.put_remote(tmp_path / "a", "breaking://bucket/b.jsonl")
+    assert not sources.exists_remote("memory://bucket/b.jsonl")
 
 
 def test_names_of_stores_are_told_from_paths_and_sets_of_the_hub():
     assert [
-        name for name in ("a", "-", "C:\\a", "hf:o/n:train", "a/b://c") if remote.is_remote(name)
+        name for name in ("a", "-", "C:\\a", "hf:o/n:train", "a/b://c") if sources.is_remote(name)
     ] == []
-    assert remote.is_remote("hf://datasets/o/n/a.parquet")
-    assert not remote.is_hub_set("hf://datasets/o/n/a.parquet")
-    assert remote.is_hub_set("hf:o/n")
+    assert sources.is_remote("hf://datasets/o/n/a.parquet")
+    assert not sources.is_hub_set("hf://datasets/o/n/a.parquet")
+    assert sources.is_hub_set("hf:o/n")

@@ -6,8 +6,8 @@ import pytest
 
 from ldt.data.formats import read
 from ldt.data.options import DataSection
-from ldt.data.records import Example, text
 from ldt.errors import DataError, UserError
+from ldt.io.records import Example, text
 
 LINES = b'{"text": "one"}\n{"text": "two"}\n'
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple, cast
 
-from ldt.data import remote
 from ldt.errors import DataError, UserError
+from ldt.io.sources import is_remote, open_remote
 
 log = logging.getLogger("ldt")
 
@@ -157,7 +157,7 @@ def beginning(source: str, most: int, enough: Callable[[bytes], bool]) -> bytes:
                     if not (block := file.stream.read1(most)):
                         break
                     head += block
-        if not (os.path.isfile(source) or remote.is_remote(source)):
+        if not (os.path.isfile(source) or is_remote(source)):
             again = io.BufferedReader(_Rejoined(head, file.stream), 1 << 16)
             _BEGUN[_key(source)] = file._replace(stream=again), stack.pop_all()
     return head
@@ -224,8 +224,8 @@ def _stdin() -> io.BufferedIOBase:
 
 
 def _open(path: str) -> io.BufferedIOBase:
-    if remote.is_remote(path):
-        return remote.opened(path)
+    if is_remote(path):
+        return open_remote(path)
     try:
         return open(path, "rb")
     except FileNotFoundError:

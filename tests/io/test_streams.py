@@ -11,8 +11,8 @@ import pyarrow
 import pytest
 from reads import LINES, error, records
 
-from ldt.data.records import read
 from ldt.errors import DataError, UserError
+from ldt.io.records import read
 
 zstd = functools.partial(pyarrow.compress, codec="zstd", asbytes=True)
 

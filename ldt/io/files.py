@@ -1,4 +1,4 @@
-"""Atomic files and folders, the lock of a folder, free disk space, whether the hub answers."""
+"""Atomic files and folders, the lock of a folder, free disk space."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from ldt.errors import ResourceError, UserError, first_line, refusal
+from ldt.errors import ResourceError, UserError, refusal
 
 log = logging.getLogger("ldt")
 _TORCH_WRITE = ("PytorchStreamWriter", "inline_container", "unexpected pos")
@@ -439,24 +439,3 @@ def writing(target: Path) -> Iterator[None]:
         raise ResourceError(f"{target}: cannot be written: {error}") from error
     except OSError as error:
         raise refusal(error, f"{target}: cannot be written") from error
-
-
-def hub_fault() -> str | None:
-    """Why nothing of the hub can be read, and what would do; None where it can.
-
-    It is asked once: without a network the libraries ask six times for a file, in 23 seconds. With
-    HF_HUB_OFFLINE it is not asked, nor by the libraries.
-    """
-    from huggingface_hub import constants, get_session
-
-    if constants.HF_HUB_OFFLINE:
-        return None
-    try:
-        get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    except Exception as error:  # of the library of HTTP that huggingface_hub uses at the time
-        return (
-            f"the hub cannot be reached ({constants.ENDPOINT}: {first_line(error)}); name a copy "
-            "on this machine, or set HTTPS_PROXY where a proxy leads out; HF_HUB_OFFLINE=1 reads "
-            "what the cache has without asking"
-        )
-    return None

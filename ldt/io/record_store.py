@@ -24,8 +24,8 @@ from typing import IO, Any, Generic, Self, TypeVar
 
 import numpy as np
 
-from ldt.data.records import Example
 from ldt.errors import DataError, ResourceError, refusal
+from ldt.io.records import Example
 
 LONG = 1_000  # characters of a text that is written once where the next item has it too
 SYNCED = 1 << 26  # bytes of a file with a name after which they are on the disk for sure
@@ -46,7 +46,7 @@ ItemT = TypeVar("ItemT")
 Place = tuple[int, int, int]  # in the file: start, end, and the crc32 of what stands there
 
 
-class Spool(Sequence[ItemT], Generic[ItemT]):
+class RecordStore(Sequence[ItemT], Generic[ItemT]):
     """Items in a file. What is read equals what was written, and is new each time.
 
     Processes that are forked or spawned share the file.
@@ -155,7 +155,7 @@ class Spool(Sequence[ItemT], Generic[ItemT]):
         return np.searchsorted(self._index[:, 1], part._index[:, 1])
 
 
-class Examples(Spool[Example]):
+class Examples(RecordStore[Example]):
     """Documents in a file."""
 
     noun = "documents"
@@ -177,7 +177,7 @@ def values(content: bytes) -> Any:
 
 
 def remove_after(at: Path, columns: int, count: int) -> None:
-    """Let only so many of the items stay that a file of this name has; see `Spool`."""
+    """Let only so many of the items stay that a file of this name has; see `RecordStore`."""
     with suppress(FileNotFoundError):
         os.truncate(_listed(at), count * (_PLACE + columns) * 8)
 
@@ -266,7 +266,7 @@ class _File:
         return found
 
     def values(self, start: int, end: int, crc: int) -> Any:
-        """What `Spool` has written there."""
+        """What `RecordStore` has written there."""
         found = self.read(start, end, crc)
         if self.at is None:
             return pickle.loads(found)

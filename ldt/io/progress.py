@@ -1,9 +1,11 @@
-"""A line every half minute while a long piece of work goes on, so that nobody takes it for dead."""
+"""Progress of long work: a line of the log every half minute, or one that counts on a terminal."""
 
 import logging
+import sys
 import time
-from collections.abc import Iterable, Iterator, Sized
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
 
 log = logging.getLogger("ldt")
 
@@ -79,3 +81,33 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Rated(Protocol):
+    """Work that tells its progress."""
+
+    def rate(self) -> str:
+        """Progress in words."""
+
+
+@contextmanager
+def progress_line(shown: bool) -> Iterator[Callable[[Rated], None]]:
+    """Yield a function to call after every batch with the work.
+
+    On a terminal a line counts and is gone at the end, with ``shown``, which is False where answers
+    appear there. What is no terminal gets a line of the log every half minute.
+    """
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    heartbeat = Heartbeat("")
+    if not sys.stderr.isatty():
+        yield lambda work: log.info("%s", work.rate()) if heartbeat.due() else None
+    elif not shown:
+        yield lambda work: None
+    else:
+        columns = SpinnerColumn(), TextColumn("{task.description}", markup=False)
+        console = Console(stderr=True, highlight=False)
+        with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
+            line = bar.add_task("", total=None)
+            yield lambda work: bar.update(line, description=work.rate())

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ldt.data.strict_json import Decoder
+from ldt.io.strict_json import Decoder
 
 
 def decode(text):

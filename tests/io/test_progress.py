@@ -1,9 +1,14 @@
+"""Lines of the log during long work, and the one that counts on a terminal."""
+
+import io
+import sys
 from types import SimpleNamespace
 
 import pytest
 
-from ldt.data import heartbeat
-from ldt.data.heartbeat import Heartbeat, duration, reported
+from ldt.inference.stream import Counts
+from ldt.io import progress
+from ldt.io.progress import Heartbeat, duration, progress_line, reported
 
 
 @pytest.fixture
@@ -11,7 +16,7 @@ def clock(monkeypatch, caplog):
     """The seconds that the module sees, in a list of one; lines are in caplog."""
     caplog.set_level("INFO", "ldt")
     now = [1000.0]
-    monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 
@@ -64,3 +69,42 @@ def test_another_line_puts_the_next_one_off(clock):
 )
 def test_a_duration_is_minutes_and_seconds_or_hours_too(seconds, text):
     assert duration(seconds) == text
+
+
+class Screen(io.StringIO):
+    terminal = True
+
+    def isatty(self):
+        return self.terminal
+
+
+@pytest.mark.parametrize(("terminal", "shown"), [(True, True), (False, True), (True, False)])
+def test_progress_is_drawn_on_a_terminal_only_and_leaves_nothing(
+    terminal, shown, monkeypatch, capsys
+):
+    monkeypatch.setenv("TERM", "xterm")
+    screen, stdout = Screen(), sys.stdout
+    screen.terminal = terminal
+    monkeypatch.setattr(sys, "stderr", screen)
+    with progress_line(shown) as tell:
+        tell(Counts(documents=3))
+        assert sys.stdout is stdout
+    drawn = screen.getvalue()
+    if not (terminal and shown):
+        assert drawn == ""
+        return
+    assert "3 documents" in drawn
+    assert drawn.endswith("\x1b[1A\x1b[2K")  # the line is erased
+    assert capsys.readouterr().out == ""
+
+
+def test_without_a_terminal_there_is_a_line_every_30_seconds(monkeypatch, log):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with progress_line(shown=False) as tell:
+        counts = Counts(started=100.0)
+        for now[0], counts.documents in ((110.0, 1), (130.0, 3), (159.0, 5), (160.0, 6)):
+            tell(counts)
+    assert [each.split(",")[0] for each in log.messages] == ["3 documents", "6 documents"]
+    assert "in 30.0 s" in log.messages[0]

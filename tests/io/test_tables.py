@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from ldt.data.records import read
+from ldt.io.records import read
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "stream"])

@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ldt.data.utf16 import Utf16
+from ldt.io.text_files import Utf16
 
 # Emoji, joined ones, a flag, a letter with a mark, a letter above U+FFFF, both line ends.
 ODD = ["😀", "👨‍👩‍👧", "🇫🇷", "e\u0301", "𝐀", "\r\n", "\n", "é", "a", " "]

@@ -11,8 +11,8 @@ import math
 import re
 from typing import Any, NamedTuple
 
-from ldt.data.streams import BOM, DAMAGE, not_utf8, opened
 from ldt.errors import DataError, shown
+from ldt.io.streams import BOM, DAMAGE, not_utf8, opened
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")

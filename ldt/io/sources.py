@@ -1,0 +1,243 @@
+"""Names of data: files, patterns, sets of the hub, and files of remote stores, by fsspec."""
+
+import glob
+import hashlib
+import io
+import json
+import os
+import posixpath
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ldt.errors import UserError, first_line
+from ldt.io import files
+
+Names = str | Sequence[str]
+_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+# Of stores in which a file is put whole or not at all; elsewhere it is moved to its name.
+_WHOLE = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss"}
+
+_Result = TypeVar("_Result")
+
+
+def is_remote(name: str | os.PathLike[str]) -> bool:
+    """Whether a name is that of a file in a store."""
+    return bool(_REMOTE.match(os.fspath(name)))
+
+
+def is_hub_set(name: str) -> bool:
+    """Whether a name is that of a data set of the hub, ``hf:owner/name``; ``hf://`` is a file."""
+    return name.startswith("hf:") and not is_remote(name)
+
+
+def open_remote(name: str) -> io.BufferedReader:
+    """A file of a store, to be read from its beginning or from anywhere.
+
+    What goes wrong while it is read is an OSError.
+
+    Raises:
+        UserError: there is no such file, or the store cannot be reached.
+    """
+    system, path = _system(name)
+    if _tried(name, lambda: system.isdir(path)):
+        raise UserError(f"{name}: a folder, expected a file of documents; {name}/* are its files")
+    return io.BufferedReader(_Reading(_tried(name, lambda: system.open(path, "rb"))), 1 << 20)
+
+
+def _stored(pattern: str) -> list[str]:
+    """The files of a store that a pattern stands for, sorted.
+
+    Raises:
+        UserError: the store cannot be reached.
+    """
+    system, path = _system(pattern)
+    found = _tried(pattern, lambda: system.glob(path, detail=True))
+    return sorted(
+        system.unstrip_protocol(file) for file, about in found.items() if about["type"] == "file"
+    )
+
+
+def exists_remote(name: str) -> bool:
+    """Whether a store has a file of this name.
+
+    Raises:
+        UserError: the store cannot be reached.
+    """
+    system, path = _system(name)
+    return _tried(name, lambda: system.exists(path))
+
+
+def put_remote(file: Path, name: str) -> None:
+    """Write a file into a store, whole or not at all, as far as the store can promise it.
+
+    Raises:
+        UserError: it cannot be written there.
+    """
+    system, path = _system(name)
+    folder = posixpath.dirname(path)
+    protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
+    if protocols & _WHOLE:
+        _tried(name, lambda: system.put_file(str(file), path))
+        return
+    beside = posixpath.join(folder, f".{posixpath.basename(path)}.partial")
+
+    def write() -> None:
+        system.makedirs(folder, exist_ok=True)
+        system.put_file(str(file), beside)
+        system.mv(beside, path)
+
+    _tried(name, write)
+
+
+def hub_fault() -> str | None:
+    """Why nothing of the hub can be read, and what would do; None where it can.
+
+    It is asked once: without a network the libraries ask six times for a file, in 23 seconds. With
+    HF_HUB_OFFLINE it is not asked, nor by the libraries.
+    """
+    from huggingface_hub import constants, get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return None
+    try:
+        get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except Exception as error:  # of the library of HTTP that huggingface_hub uses at the time
+        return (
+            f"the hub cannot be reached ({constants.ENDPOINT}: {first_line(error)}); name a copy "
+            "on this machine, or set HTTPS_PROXY where a proxy leads out; HF_HUB_OFFLINE=1 reads "
+            "what the cache has without asking"
+        )
+    return None
+
+
+def matches(name: str) -> list[str]:
+    """The files that a pattern stands for, sorted, or a folder that ``save_to_disk`` of the library
+    `datasets` has made; any other name is itself, there or not.
+
+    Raises:
+        UserError: no file matches the pattern; a folder of several sets.
+    """
+    if (noted := Path(name, "state.json")).is_file():
+        files = [str(Path(name, file)) for file in _noted(noted, "_data_files")]
+        return files or [name]
+    if (noted := Path(name, "dataset_dict.json")).is_file():
+        splits = _noted(noted, "splits")
+        one = Path(name, splits[0] if splits else "train")
+        raise UserError(f"{name}: sets of datasets, {', '.join(splits)}; {one} is one of them")
+    if name == "-" or is_hub_set(name) or os.path.exists(name) or not glob.has_magic(name):
+        return [name]
+    if is_remote(name):
+        found = _stored(name)
+    else:
+        found = sorted(file for file in glob.glob(name, recursive=True) if os.path.isfile(file))
+    if not found:
+        raise UserError(f"{name}: no file has such a name")
+    return found
+
+
+def _noted(file: Path, key: str) -> list[str]:
+    """Names in a list of a JSON file of `datasets`; none where there is no such list."""
+    try:
+        listed = json.loads(file.read_text("utf-8")).get(key, ())
+        return [item["filename"] if isinstance(item, dict) else str(item) for item in listed]
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return []
+
+
+def each(names: Names) -> list[str]:
+    """The files of one name or of several, in their order, those of a pattern sorted; each once.
+
+    Raises:
+        UserError: a pattern that no file matches.
+    """
+    listed = [names] if isinstance(names, str) else names
+    return list(dict.fromkeys(file for name in listed for file in matches(name)))
+
+
+def only(names: Names, what: str) -> str:
+    """The one file that the names stand for.
+
+    Args:
+        what: it is, in words: "predictions of squad".
+
+    Raises:
+        UserError: there are several.
+    """
+    found = each(names)
+    if len(found) > 1:
+        raise UserError(f"{what} are one file, got {len(found):,}: {named(found)}")
+    return found[0]
+
+
+def named(names: Names) -> str:
+    """``a.jsonl``, or of several ``a.jsonl and 4 more``, for messages."""
+    if isinstance(names, str):
+        return names
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more"
+
+
+def digest(names: Names) -> str | None:
+    """sha256 of a file, or of the hexadecimal ones of several, in their order.
+
+    None where one is not a file here, as a set of the hub.
+    """
+    paths = [Path(name) for name in each(names)]
+    if not all(path.is_file() for path in paths):
+        return None
+    found = [files.digest(path) for path in paths]
+    return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()
+
+
+class _Reading(io.RawIOBase):
+    """A file of fsspec, whose errors are of a hundred classes."""
+
+    def __init__(self, file: Any):
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._file.read(len(buffer))
+        except Exception as error:
+            raise OSError(first_line(error)) from error
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def _system(name: str) -> tuple[Any, str]:
+    """The store of a name, and the path in it."""
+    import fsspec
+
+    return _tried(name, lambda: fsspec.core.url_to_fs(name))
+
+
+def _tried(name: str, action: Callable[[], _Result]) -> _Result:
+    """What an action gives; whatever goes wrong in it is a UserError of one line."""
+    try:
+        return action()
+    except FileNotFoundError:
+        raise UserError(f"{name}: no such file") from None
+    except PermissionError as error:
+        raise UserError(f"{name}: no leave to use it ({first_line(error)})") from None
+    except ImportError as error:  # such as "Install s3fs to access S3"
+        raise UserError(f"{name}: {first_line(error)} (pip install)") from None
+    except Exception as error:
+        raise UserError(f"{name}: {type(error).__name__}: {first_line(error)}") from error
