@@ -98,7 +98,8 @@ def test_progress_is_drawn_on_a_terminal_only_and_leaves_nothing(
     assert capsys.readouterr().out == ""
 
 
-def test_without_a_terminal_there_is_a_line_every_30_seconds(monkeypatch, log):
+def test_without_a_terminal_there_is_a_line_every_30_seconds(monkeypatch, caplog):
+    caplog.set_level("INFO", "ldt")
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
@@ -106,5 +107,5 @@ def test_without_a_terminal_there_is_a_line_every_30_seconds(monkeypatch, log):
         counts = Counts(started=100.0)
         for now[0], counts.documents in ((110.0, 1), (130.0, 3), (159.0, 5), (160.0, 6)):
             tell(counts)
-    assert [each.split(",")[0] for each in log.messages] == ["3 documents", "6 documents"]
-    assert "in 30.0 s" in log.messages[0]
+    assert [each.split(",")[0] for each in caplog.messages] == ["3 documents", "6 documents"]
+    assert "in 30.0 s" in caplog.messages[0]
