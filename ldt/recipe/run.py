@@ -18,7 +18,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -377,7 +377,7 @@ class Run:
     # -- writing
 
     def begin(
-        self, wanted: dict, recipe: str, used: dict[str, Any], goes_by: dict, resume: bool
+        self, wanted: dict, recipe: Recipe, facts: dict[str, Any], *, resume: bool = False
     ) -> None:
         """Write what the run is; of an older run that is overwritten nothing stays.
 
@@ -386,18 +386,18 @@ class Run:
 
         Args:
             wanted: the `identity`.
-            recipe: the text of the resolved recipe.
-            used: the versions; on resuming, a warning names those that have changed.
-            goes_by: ``arithmetic``, `ldt.attention.matmul.choices`, for those who resume;
-                ``metric``, by which weights are chosen, for those who look on.
+            recipe: the recipe with all defaults; its training.output_dir becomes this folder.
+            facts: ``versions``, of which a warning names those that have changed on resuming;
+                ``arithmetic``, `ldt.attention.matmul.choices`, for those who resume; ``metric``, by
+                which weights are chosen, for those who look on.
         """
         before = self.record()
         if before and not resume:
             self.clear()
             before = None
         if before:
-            then = before.get("versions", {})
-            changed = [f"{k} {then[k]}, now {v}" for k, v in used.items() if then.get(k, v) != v]
+            then, now = before.get("versions", {}), facts["versions"]
+            changed = [f"{k} {then[k]}, now {v}" for k, v in now.items() if then.get(k, v) != v]
             if changed:
                 log.warning(
                     "%s began with %s: from here on numbers may differ from those of an "
@@ -405,16 +405,11 @@ class Run:
                     *(self, "; ".join(changed)),
                 )
         session = secrets.token_hex(8)
-        new: dict[str, Any] = {
-            "identity": wanted,
-            "id": secrets.token_hex(8),
-            "versions": used,
-            **goes_by,
-            "files": [],
-            "finished": False,
-        }
+        new = {"identity": wanted, "id": secrets.token_hex(8), **facts}
+        new |= {"files": [], "finished": False}
         self._write((before or new) | {"session": session})
-        files.write_whole(self.folder / RECIPE, recipe)
+        training = recipe.training | {"output_dir": str(self)}
+        files.write_whole(self.folder / RECIPE, recipes.dump(replace(recipe, training=training)))
         self._begun = session, self._place()
 
     def clear(self) -> None:
@@ -496,8 +491,9 @@ class Run:
 
     def fault(self) -> str | None:
         """What happened to the folder since `begin`, in words that go on behind its name; None if
-        nothing did."""
-        assert self._begun is not None
+        nothing did, or before."""
+        if self._begun is None:
+            return None
         session, place = self._begun
         try:
             now = self._place()
@@ -523,13 +519,14 @@ class Run:
 
     def rescued(self) -> Run:
         """Make an empty folder for what is rescued: ``RUN-rescued`` or, if that exists,
-        ``-rescued-2`` …
+        ``-rescued-2`` … This one is given up: it has no `fault` any more.
 
         Beside the run folder, else in the current directory, else among the temporary files.
 
         Raises:
             OSError: none of them can be made.
         """
+        self._begun = None
         for parent in (self.folder.parent, Path(), Path(tempfile.gettempdir())):
             for number in count(1):
                 place = parent / f"{self.folder.name}-rescued{'' if number == 1 else f'-{number}'}"
@@ -622,11 +619,6 @@ def _remove(path: Path) -> None:
 
 
 # -- values of a log
-
-
-def values(log: Iterable[Mapping[str, Any]], key: str) -> list[tuple[int, float | None]]:
-    """Steps and values of a key, of the lines that have it; None where it is no finite number."""
-    return [(row["step"], number(row[key])) for row in log if key in row]
 
 
 def number(value: Any) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 from ldt.errors import plural
 from ldt.metrics.numbers import is_defined, metric_text
 from ldt.metrics.result import Group, Result, by_length, by_place
-from ldt.recipe.run import values
+from ldt.recipe.run import number
 from ldt.report.model import Bars, Chart, Lines, Matrix
 
 CLASSES = 20  # of a confusion; those beyond are counted together
@@ -49,8 +49,8 @@ def of_training(log: Sequence[Mapping[str, Any]], metric: str | None) -> list[Ch
 
 def _logged(log: Sequence[Mapping[str, Any]], key: str) -> Points:
     """The values of a key by step, those that are finite."""
-    points = values(log, key)
-    return _thinned([(float(step), value) for step, value in points if value is not None])
+    points = [(float(row["step"]), number(row.get(key))) for row in log]
+    return _thinned([(step, value) for step, value in points if value is not None])
 
 
 def _thinned(points: Points) -> Points:

@@ -93,7 +93,7 @@ def decide_anew(
             task = _tuning(task, model.config, changes)
         recipe = replace(recipe, task=task)
         prepared = _prepared(run, recipe, model, training["seed"])
-        trainer = make_trainer(Finetuning(recipe), prepared, training, Path(scratch), None)
+        trainer = make_trainer(Finetuning(recipe), prepared, training, Run(scratch), None)
         trainer.evaluate()
         metrics = trainer.compute_metrics
         assert isinstance(metrics, MetricsByStep)  # there is a measure

@@ -6,10 +6,9 @@ import json
 import logging
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +24,7 @@ from ldt.errors import Interrupted, ResourceError, UserError
 from ldt.io import files
 from ldt.io.progress import duration
 from ldt.model.pooling import gates
-from ldt.recipe.recipe import Recipe, dump
+from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import CARD, LOG, PATTERN, RESULTS, FolderLost, Run, identity
 from ldt.tasks.decisions import in_words
 from ldt.training import TrainingResult, checkpoints, lora, pattern, processes
@@ -96,7 +95,7 @@ def cost_of(job: Job) -> Cost | None:
     with TemporaryDirectory(prefix="ldt-") as folder:
         scratch = Path(folder)
         prepared = job.prepare(job.open(training, scratch), None)
-        return estimate(job, prepared, make_trainer(job, prepared, training, scratch, None))
+        return estimate(job, prepared, make_trainer(job, prepared, training, Run(scratch), None))
 
 
 def train(
@@ -134,7 +133,7 @@ def train(
         prepared = job.prepare(inputs, checkpoint)
         if processes.is_first():
             _require_space(run, prepared.model, training)
-        trainer = make_trainer(job, prepared, training, scratch or run.folder, console)
+        trainer = make_trainer(job, prepared, training, Run(scratch) if scratch else run, console)
         if processes.is_first():
             _announce(job, prepared, trainer, run, training)
         estimates = dry_run or (is_automatic(job.recipe) and checkpoint is None)
@@ -147,11 +146,11 @@ def train(
         versions = _versions(trainer.args.device.type)
         arithmetic = broadcast_object_list([matmul.choices()])[0]  # the same in all processes
         stack.enter_context(matmul.chosen(arithmetic))
-        goes_by = {"arithmetic": arithmetic, "metric": trainer.args.metric_for_best_model}
-        begin = partial(_begin, job.recipe, training, wanted, versions, goes_by)
+        metric = trainer.args.metric_for_best_model
+        facts = {"versions": versions, "arithmetic": arithmetic, "metric": metric}
+        begun = wanted, replace(job.recipe, training=training), facts
         if processes.is_first():
-            begin(run, resume=resume)
-            trainer.held, trainer.progress.lost = run, run.fault
+            run.begin(*begun, resume=resume)
             _say_where_it_begins(run, checkpoint, resume)
         outcome: dict[str, Any] = {}
         try:
@@ -160,7 +159,7 @@ def train(
             outcome |= _results(job, prepared, trainer, measured) | {"versions": versions}
             _save(job, prepared, trainer, run, outcome)
         except FolderLost as lost:
-            _rescue(job, prepared, trainer, run, outcome, begin, str(lost))
+            _rescue(job, prepared, trainer, run, outcome, begun, str(lost))
         if not processes.is_first():
             return TrainingResult(measured.metrics, measured.table, run.folder)
         if not (keep_checkpoints or training.get("save_only_model")):
@@ -212,21 +211,6 @@ def _require_space(run: Run, model, training: dict[str, Any]) -> None:
         count = (training["save_total_limit"] or 2) + 2  # the best one, and the one being written
     what = f"{count} checkpoints and the model" if count else "the model"
     files.require_space(run.folder, (3 * count + 1) * size, what)
-
-
-def _begin(
-    recipe: Recipe,
-    training: dict[str, Any],
-    wanted: dict,
-    versions: dict[str, str],
-    goes_by: dict,
-    run: Run,
-    *,
-    resume: bool,
-) -> None:
-    """Write into a run folder what the run is; see `Run.begin`."""
-    resolved = replace(recipe, training=training | {"output_dir": str(run)})
-    run.begin(wanted, dump(resolved), versions, goes_by, resume)
 
 
 def _versions(device: str) -> dict[str, str]:
@@ -376,25 +360,24 @@ def _rescue(
     trainer: Trainer,
     run: Run,
     results: dict,
-    begin: Callable[..., None],
+    begun: tuple[dict, Recipe, dict],
     why: str,
 ) -> NoReturn:
     """Save the model, and what resuming takes, beside a run folder that went away.
 
     Args:
         results: of a training that is over; empty before.
-        begin: writes into a folder what the run is.
+        begun: arguments of `Run.begin`.
         why: what happened to the run folder.
 
     Raises:
         ResourceError: always; it says where all is.
     """
-    trainer.held = None
     try:
         new = str(run.rescued()) if processes.is_first() else None
         place = Run(broadcast_object_list([new])[0])
         if processes.is_first():
-            begin(place, resume=False)
+            place.begin(*begun, resume=False)
         if not results:
             trainer.rescue(place)
         _save(job, prepared, trainer, place, results)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from transformers import EarlyStoppingCallback
 
 from ldt.model.graphs import use_graphs
+from ldt.recipe.run import Run
 from ldt.training import processes
 from ldt.training.arguments import arguments
 from ldt.training.compiling import compile_layers
@@ -20,13 +20,13 @@ from ldt.training.trainer import Trainer
 
 
 def make_trainer(
-    job: Job, prepared: Prepared, training: dict[str, Any], folder: Path, console: Console | None
+    job: Job, prepared: Prepared, training: dict[str, Any], run: Run, console: Console | None
 ) -> Trainer:
     """The Trainer of what is prepared.
 
     Args:
         training: the `settings`.
-        folder: for checkpoints and log.
+        run: for checkpoints and log.
         console: shows progress, in the process that writes.
 
     Raises:
@@ -39,12 +39,12 @@ def make_trainer(
     metrics = MetricsByStep(measure) if measure else None
     callbacks = [*([metrics] if metrics else []), *prepared.callbacks]
     if processes.is_first():
-        callbacks.append(Reports(training.get("report_to"), folder))
+        callbacks.append(Reports(training.get("report_to"), run))
     if patience := training.get("early_stopping_patience"):
         threshold = training.get("early_stopping_threshold", 0.0)
         callbacks.append(EarlyStoppingCallback(patience, threshold))
     count = len(items) if hasattr(items, "__len__") else 0  # a stream has no end
-    args = arguments(job.recipe, training, folder, count, prepared.metric if measure else None)
+    args = arguments(job.recipe, training, run.folder, count, prepared.metric if measure else None)
     compile_layers(prepared.model, args)
     trainer = job.trainer(
         model=prepared.model,
@@ -56,7 +56,7 @@ def make_trainer(
         callbacks=callbacks,
         tokenizer=prepared.tokenizer,
         ids=prepared.names,
-        progress=ProgressReport(console if processes.is_first() else None, folder),
+        progress=ProgressReport(console if processes.is_first() else None, run),
     )
     trainer.train_sampler = prepared.sampler
     trainer.micro_batch_tokens = training.get("train_batch_tokens")

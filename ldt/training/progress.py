@@ -6,8 +6,6 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -39,10 +37,8 @@ class ProgressReport(TrainerCallback):
         measured: begins the lines of steps that are no training but a measurement of it.
     """
 
-    def __init__(self, console: Console | None, run: Path | None, measured: str = ""):
-        self.console, self.measured = console, measured
-        self.path = run / LOG if run else None
-        self.lost: Callable[[], str | None] = lambda: None  # what happened to the run folder
+    def __init__(self, console: Console | None, run: Run | None, measured: str = ""):
+        self.console, self.run, self.measured = console, run, measured
         self.bar: Progress | None = None
         self.tokens = 0  # of this session, up to the last log
         self.busy = 0.0  # seconds in training steps, likewise
@@ -138,22 +134,20 @@ class ProgressReport(TrainerCallback):
             values = "  ".join(f"{name[5:]} {metric_text(name, value)}" for name, value in metrics)
             place = f"eval at step {state.global_step}" if self._started else "evaluation"
             log.info("%s  %s", place, values)
-        if self.path and not self.lost():
-            line = json.dumps(plain_numbers(row)) + "\n"
+        if self.run and not self.run.fault():
+            line, path = json.dumps(plain_numbers(row)) + "\n", self.run.folder / LOG
             try:
-                with self.path.open("a", encoding="utf-8") as file:
+                with path.open("a", encoding="utf-8") as file:
                     file.write(line)
             except OSError as error:  # such as a full disk, of which saving says more
                 if not self._warned:
-                    log.warning(
-                        "%s: not written from step %d on: %s", self.path, row["step"], error
-                    )
+                    log.warning("%s: not written from step %d on: %s", path, row["step"], error)
                 self._warned = True
 
     def cut(self, step: int) -> None:
         """Drop the lines of the log that were written after a checkpoint."""
-        if self.path:
-            Run(self.path.parent).cut_log(step)
+        if self.run:
+            self.run.cut_log(step)
 
     def close(self) -> None:
         """Take the bar from the screen; no callback is told of a training that failed."""

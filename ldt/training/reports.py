@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -66,7 +65,7 @@ class Reports(TrainerCallback):
         run: the run folder.
     """
 
-    def __init__(self, names: str | list[str] | None, run: Path):
+    def __init__(self, names: str | list[str] | None, run: Run):
         self.run = run
         self.callbacks = {name: _made(name) for name in _names(names)}
         self._begun = False
@@ -104,7 +103,7 @@ class Reports(TrainerCallback):
     def _open(self, callback: Any, state: Any) -> None:
         """Have TensorBoard write into the run folder, and go on where a resumed run does."""
         if isinstance(callback, TensorBoardCallback) and callback.tb_writer is None:
-            folder = callback.logging_dir or str(self.run / TENSORBOARD)
+            folder = callback.logging_dir or str(self.run.folder / TENSORBOARD)
             # What an earlier session wrote of steps that come again is not shown.
             purge = state.global_step + 1 if state.global_step else None
             callback.tb_writer = callback._SummaryWriter(folder, purge_step=purge)
@@ -112,7 +111,7 @@ class Reports(TrainerCallback):
     @contextmanager
     def _surroundings(self) -> Iterator[None]:
         """The environment with which W&B is quiet, and takes the sessions of a run for one run."""
-        record = Run(self.run).record() or {}
+        record = self.run.record() or {}
         wanted = QUIET | {"WANDB_RESUME": "allow"}
         if "id" in record:
             wanted["WANDB_RUN_ID"] = record["id"]

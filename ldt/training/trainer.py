@@ -82,7 +82,6 @@ class Trainer(MicroBatches):
         self._seconds = self._busy = 0.0  # of the sessions before: in all, in training steps
         self._began = time.monotonic()
         self._saved_best = (None, None, None)
-        self.held: Run | None = None  # the run folder, once it is this run's
         self.lost_best: LostBest | None = None
         self._flow = Flow(self)
         kwargs["data_collator"] = NamingDocuments(kwargs["data_collator"])
@@ -93,7 +92,7 @@ class Trainer(MicroBatches):
         tied = list(getattr(self.model, "all_tied_weights_keys", ()))
         self.model._keys_to_ignore_on_save = tied  # type: ignore[assignment]
         assert self.args.output_dir is not None  # transformers has a default
-        self.place = Run(self.args.output_dir)
+        self.place = progress.run or Run(self.args.output_dir)
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
 
@@ -329,7 +328,7 @@ class Trainer(MicroBatches):
 
     def check_folder(self) -> None:
         """Raise FolderLost, in all processes, if the run folder went away."""
-        fault = broadcast_object_list([self.held.fault() if self.held else None])[0]
+        fault = broadcast_object_list([self.place.fault()])[0]
         if fault:
             raise FolderLost(fault)
 

@@ -1,7 +1,6 @@
 """Small models and inputs of every task, trained for an epoch; the gradient of each step."""
 
 import random
-from pathlib import Path
 
 import torch
 from leds import led_config
@@ -17,6 +16,7 @@ from ldt.model import (
     LdtForEvidenceGeneration,
     LdtSeq2SeqConfig,
 )
+from ldt.recipe.run import Run
 from ldt.training.progress import ProgressReport
 from ldt.training.trainer import Trainer
 
@@ -250,7 +250,7 @@ def trainer(folder, task, size, batches, dtype=torch.float64, callbacks=(), **ch
         callbacks=list(callbacks),
         tokenizer=None,
         ids=list(range(INPUTS)),
-        progress=ProgressReport(Console(quiet=True), Path(folder)),
+        progress=ProgressReport(Console(quiet=True), Run(folder)),
     )
 
 

@@ -316,9 +316,9 @@ def test_an_adapter_without_its_base_says_so(recipe, tiny_longformer, tmp_path):
     assert answers("runs/r", "y.jsonl")
 
 
-def test_a_folder_takes_the_place_of_the_one_of_before(tmp_path):
+def test_a_folder_takes_the_place_of_the_one_of_before(tmp_path, recipe):
     run = Run(tmp_path)
-    run.begin({}, "", {}, {}, False)
+    run.begin({}, recipe(), {})
     for text in ("one", "two"):
         folder = tmp_path / "new"
         (folder / "adapter").mkdir(parents=True)

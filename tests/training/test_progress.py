@@ -36,7 +36,7 @@ def report(folder, steps=1, logs=(LOSS, EVAL), terminal=False, width=80):
     log.setLevel(logging.INFO)
     log.addHandler(lines)
     try:
-        go_on(ProgressReport(console, folder), steps, logs)
+        go_on(ProgressReport(console, Run(folder)), steps, logs)
     finally:
         log.removeHandler(lines)
     return file.getvalue()
@@ -133,7 +133,7 @@ def test_a_step_is_a_line_where_half_a_minute_had_none(tmp_path, monkeypatch, ca
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("ldt.training.progress.time", clock)
     monkeypatch.setattr("ldt.io.progress.time", clock)
-    made = ProgressReport(None, tmp_path)
+    made = ProgressReport(None, Run(tmp_path))
     state = SimpleNamespace(
         global_step=0, max_steps=100, epoch=0.5, num_input_tokens_seen=0, is_world_process_zero=True
     )

@@ -14,6 +14,7 @@ from transformers.integrations import integration_utils
 
 from ldt.errors import RecipeError, UserError
 from ldt.recipe.recipe import load
+from ldt.recipe.run import Run
 from ldt.training.reports import Reports
 
 PRETRAIN = """
@@ -92,7 +93,7 @@ def test_a_dry_run_reports_nothing(recipe, seen):
 
 
 def test_what_comes_before_and_after_the_training_is_no_step_of_it(seen, tmp_path):
-    made, state = Reports("stand_in", tmp_path), SimpleNamespace(global_step=1)
+    made, state = Reports("stand_in", Run(tmp_path)), SimpleNamespace(global_step=1)
     args = SimpleNamespace(run_name="r")
     for event in ("on_log", "on_train_begin", "on_log", "on_train_end", "on_log"):
         getattr(made, event)(args, state, None, logs={})

@@ -107,7 +107,7 @@ def test_weights_are_hashed_once_and_a_change_of_them_is_noticed(tmp_path, recip
     weights, made = run.folder / "model.safetensors", tmp_path / "made"
     made.mkdir()
     (made / weights.name).write_bytes(b"weights")
-    run.begin({}, "", {}, {}, False)
+    run.begin({}, own, {})
     run.finish(made, (), hashes={weights.name: files.digest(made / weights.name)})
     before, time = run.fingerprint(own), weights.stat().st_mtime_ns
     weights.write_bytes(b"changed")

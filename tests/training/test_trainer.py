@@ -107,7 +107,7 @@ def trainer(folder, callbacks=(), **changes):
         callbacks=list(callbacks),
         tokenizer=None,
         ids=[f"doc-{index}" for index in range(30)],
-        progress=ProgressReport(Console(quiet=True), folder),
+        progress=ProgressReport(Console(quiet=True), Run(folder)),
     )
 
 
