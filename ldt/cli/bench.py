@@ -42,11 +42,11 @@ def bench(
     """
     from ldt.attention import choose
     from ldt.bench import measure
-    from ldt.inference import result_file
     from ldt.inference.predictor import find_device
+    from ldt.io import files
 
     if json and json != "-":
-        result_file.check(Path(json), "--json")
+        files.check_result(Path(json), "--json")
     console = stderr if json == "-" else stdout
     kind, machine = find_device(device).type, measure.machine()
     layers, dtype = measure.LAYERS[kind], measure.DTYPES[kind]

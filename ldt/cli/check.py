@@ -38,13 +38,13 @@ def check(
 
     Example: ldt check wikihop data.train=train.json
     """
-    from ldt.inference import result_file
+    from ldt.io import files
     from ldt.recipe.recipe import ITS_OWN, load
     from ldt.training.check import check
 
     loaded = load(recipe, overrides or (), command=ITS_OWN)
     if json and json != "-":
-        result_file.check(Path(json), "--json", (recipe,))
+        files.check_result(Path(json), "--json", (recipe,))
     report = check(loaded, cost=cost)
     json_result.tell(report.facts, json, lambda: show(report))
     return report.exit_code

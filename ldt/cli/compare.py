@@ -54,7 +54,7 @@ def compare(
 
     Example: ldt compare runs/seed-1 runs/seed-2 --gold dev.jsonl
     """
-    from ldt.inference import result_file
+    from ldt.io import files
     from ldt.report.compare import as_json
     from ldt.report.compare import compare as side_by_side
     from ldt.report.subject import subject
@@ -64,7 +64,7 @@ def compare(
     if not 2 <= len(names) <= len(ascii_uppercase):
         raise UserError(f"compare takes 2 to 26 runs or files of answers, got {len(names)}")
     if json and json != "-":
-        result_file.check(Path(json), "--json", (*names, *(gold or ()), recipe))
+        files.check_result(Path(json), "--json", (*names, *(gold or ()), recipe))
     for name in names:  # before any model answers
         _check(name, gold, keys)
     found = []

@@ -148,11 +148,11 @@ def evaluate(
 
     Example: ldt evaluate --format squad --gold dev.json --pred answers.json
     """
-    from ldt.inference import result_file
+    from ldt.io import files
     from ldt.metrics.result import as_json
 
     if json and json != "-":
-        result_file.check(Path(json), "--json", (*gold, *pred, na_prob, recipe))
+        files.check_result(Path(json), "--json", (*gold, *pred, na_prob, recipe))
     options = {
         **{"domain": domain, "evidence": evidence, "na_prob": na_prob},
         **{"task": task, "text_evidence_only": text_evidence_only or None},

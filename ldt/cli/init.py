@@ -91,7 +91,7 @@ def _write(
 ) -> list[str]:
     """Ask for what is None, write the recipe, and return what to say of it and to run next."""
     from ldt.convert.candidate import candidate
-    from ldt.inference import result_file
+    from ldt.io import files
     from ldt.recipe import draft
     from ldt.recipe.survey import check_fields, survey
     from ldt.tasks import TASKS
@@ -143,7 +143,7 @@ def _write(
         width=known.width,
         name=str(target),
     )
-    result_file.write(target, text)
+    files.write_result(target, text)
     commands += draft.commands(task, shlex.quote(str(target)))
     return [f"{target}: written; next:", *(f"  {command}" for command in commands)]
 

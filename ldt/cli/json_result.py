@@ -25,7 +25,7 @@ def tell(facts: Callable[[], Any], target: str | None, show: Callable[[], None])
     Raises:
         UserError: the file cannot be written.
     """
-    from ldt.inference import result_file
+    from ldt.io import files
 
     text = json.dumps(facts(), ensure_ascii=False, indent=2) if target else ""
     if target == "-":
@@ -33,5 +33,5 @@ def tell(facts: Callable[[], Any], target: str | None, show: Callable[[], None])
         return
     show()
     if target:
-        result_file.write(Path(target), f"{text}\n")
+        files.write_result(Path(target), f"{text}\n")
         log.info("%s: written", target)

@@ -68,10 +68,10 @@ def perplexity(
 
     Example: ldt perplexity --model roberta-4096 --input book.txt --length 512
     """
-    from ldt.inference import result_file
+    from ldt.io import files
 
     if json:
-        result_file.check(json, "--json", source or ())
+        files.check_result(json, "--json", source or ())
     from ldt.inference.perplexity import perplexity
 
     measured = perplexity(
@@ -87,4 +87,4 @@ def perplexity(
     stdout.print(measured.table())
     say(measured.note)
     if json:
-        result_file.write(json, measured.json())
+        files.write_result(json, measured.json())

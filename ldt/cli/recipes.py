@@ -73,7 +73,7 @@ def copy(
 
     Example: ldt recipes copy squad --model answerdotai/ModernBERT-base
     """
-    from ldt.inference import result_file
+    from ldt.io import files
 
     file = _file(name)
     target = Path(target or ".").expanduser()
@@ -82,7 +82,7 @@ def copy(
     commands: list[str] = []
     if model is not None:
         text, commands = _with_model(name, text, model, shlex.quote(str(target)))
-    result_file.write(target, text)
+    files.write_result(target, text)
     say(f"{target}: written{'; next:' if commands else ''}")
     for command in commands:
         say(f"  {command}")

@@ -74,7 +74,7 @@ def report(
 
     Example: ldt report runs/contracts --gold dev.jsonl
     """
-    from ldt.inference import result_file
+    from ldt.io import files
     from ldt.report import build, charts, page
     from ldt.report.subject import PASSAGES
     from ldt.report.subject import subject as read
@@ -82,7 +82,7 @@ def report(
     charts.check()
     target = output or _beside(Path(subject))
     read_files = [subject, *(gold or ()), documents, answers, recipe]
-    result_file.check(target, "--output", [name for name in read_files if name])
+    files.check_result(target, "--output", [name for name in read_files if name])
     if Path(subject).is_dir() and target.parent == Path(subject) and target.name in _files(subject):
         raise UserError(f"--output {target}: a file of the run; name another")
     found = read(
@@ -98,7 +98,7 @@ def report(
     made = build.report(found)
     for line in made.warnings:
         log.warning("%s", line)
-    result_file.write(target, page.render(made))
+    files.write_result(target, page.render(made))
     say(str(target), console=stdout)
     say(made.sentence, console=stdout)
 

@@ -47,11 +47,11 @@ def runs(
 
     Example: ldt runs --sort metric
     """
-    from ldt.inference import result_file
+    from ldt.io import files
     from ldt.report.runs import listed
 
     if json and json != "-":
-        result_file.check(Path(json), "--json")
+        files.check_result(Path(json), "--json")
     places = folders or ["runs"]
     found = listed(places, sort)
     json_result.tell(lambda: [run.facts() for run in found], json, lambda: _show(found, places))

@@ -21,8 +21,16 @@ from filelock import FileLock, Timeout
 
 from ldt.errors import DataError, UserError, escaped, plural, refusal
 from ldt.inference import finished
-from ldt.inference.result_file import require_place, resolved
-from ldt.io.files import check_target, flush, remove, remove_abandoned, temporary, write_whole
+from ldt.io.files import (
+    check_target,
+    flush,
+    remove,
+    remove_abandoned,
+    require_place,
+    resolved,
+    temporary,
+    write_whole,
+)
 from ldt.io.records import Example
 from ldt.io.strict_json import json_line
 

@@ -23,11 +23,10 @@ from ldt.inference import finished
 from ldt.inference.answer_file import AnswerFile
 from ldt.inference.answer_table import layout_of
 from ldt.inference.inputs import rejects_path
-from ldt.inference.result_file import resolved
 from ldt.inference.shards import Shard
 from ldt.inference.stream import SeenIds
 from ldt.inference.workers import THREADS
-from ldt.io.files import digest, flush, remove, remove_abandoned, temporary
+from ldt.io.files import digest, flush, remove, remove_abandoned, resolved, temporary
 from ldt.io.strict_json import json_line
 from ldt.tasks import TASKS
 

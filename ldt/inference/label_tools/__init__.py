@@ -5,9 +5,9 @@ from types import ModuleType
 
 from ldt.data.options import DataSection
 from ldt.errors import UserError
-from ldt.inference import result_file
 from ldt.inference.label_tools import doccano, label_studio
 from ldt.inference.label_tools.labelled import read
+from ldt.io import files
 
 TOOLS: dict[str, ModuleType] = {
     "label-studio": label_studio,
@@ -40,10 +40,10 @@ def export(
     """
     paths = targets(target, tool)
     for path in paths:
-        result_file.check(path, "--output", [answers, documents])
+        files.check_result(path, "--output", [answers, documents])
     labelled, interface = read(answers, documents, data or DataSection.model_validate({}), labels)
     for path, content in zip(paths, TOOLS[tool].files(labelled, interface), strict=True):
-        result_file.write(path, content)
+        files.write_result(path, content)
     return paths
 
 
