@@ -1,10 +1,14 @@
+import bz2
+import gzip
 import json
+import lzma
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ldt.io.strict_json import Decoder
+from ldt.errors import DataError, UserError
+from ldt.io.strict_json import Decoder, JsonFile, read
 
 
 def decode(text):
@@ -83,3 +87,47 @@ def test_control_characters_and_line_separators_in_strings_are_kept():
 def test_valid_json_is_read_as_python_reads_it(value):
     text = json.dumps(value)
     assert decode(text) == (value, len(text), [])
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
+@pytest.mark.parametrize("data", ['{"ä": [1]}', '\ufeff{"ä": [1]}\r\n', '\n {"ä":\n[1]}\n\n'])
+def test_one_value_is_read_packed_or_not_with_a_mark_and_space_around(tmp_path, pack, data):
+    path = tmp_path / "a.json"
+    path.write_bytes(pack(data.encode()))
+    assert read(path) == JsonFile(path, {"ä": [1]})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "empty; expected JSON"),
+        (b" \n", "empty; expected JSON"),
+        (b'{"a": 1', "not JSON: Expecting ',' delimiter at column 8; the file breaks off there"),
+        (b'{"a":\n x}', "not JSON: Expecting value at line 2, column 2"),
+        (b'{"a": 1}\n{"a": 2}\n', "more text after the JSON value, at line 2; JSON Lines will not"),
+        (b"[1] x", "more text after the JSON value, at line 1"),
+        (b'{"a": 1, "b": 2, "a": 3}', "key 'a' stands twice in one object"),
+        (b'{"a": NaN}', "NaN is no JSON number"),
+        (
+            b'{"a": "\xff"}',
+            "not UTF-8: byte 0xff at byte offset 7 of the file; iconv -f CP1252 -t UTF-8 FILE",
+        ),
+        (b"[" * 200_000, "not JSON that can be read: nested too deep"),
+        (
+            gzip.compress(b'{"a": "' + bytes(range(32, 91)) * 9, mtime=0)[:-9],
+            "the gzip data are damaged",
+        ),
+    ],
+)
+def test_what_is_not_one_value_is_told_in_a_line(tmp_path, data, message):
+    path = tmp_path / "a.json"
+    path.write_bytes(data)
+    with pytest.raises(DataError) as error:
+        read(path)
+    assert str(error.value).startswith(f"{path}: {message}")
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match="no such file"):
+        read(tmp_path / "a.json")
