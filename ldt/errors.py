@@ -118,7 +118,7 @@ _REFUSALS: dict[int, tuple[type[UserError], str]] = {
 
 
 def refusal(error: OSError, where: object = None) -> UserError:
-    """What the operating system refused, as an error of one line with the exit code of its kind.
+    """A refusal of the operating system as an error of one line with the exit code of its kind.
 
     Args:
         where: the file or folder, where it is not the one that ``error`` names.

@@ -1,4 +1,4 @@
-"""What a machine has, what of it ldt takes, how fast it is: made to be pasted into an issue.
+"""Facts of a machine and its speed, as text that can be pasted into an issue.
 
 Torch is imported when a part needs it: a broken one is a line of the report.
 """
@@ -65,7 +65,7 @@ class Size(int):
 
 @dataclass(frozen=True)
 class Report:
-    """What was found: facts by part and name, and what is slow here."""
+    """A report on a machine: facts by part and name, and what is slow here."""
 
     parts: dict[str, dict[str, Any]]
     slow: list[Finding]
@@ -83,7 +83,7 @@ class Report:
             yield f"  {finding.what}; {finding.remedy}"
 
     def json(self) -> str:
-        """The same, for programs."""
+        """The report for programs."""
         slow = [finding._asdict() for finding in self.slow]
         return json.dumps({"ldt": __version__, **self.parts, "slow": slow}, indent=2)
 

@@ -1,4 +1,4 @@
-"""What of a machine is slow or missing, by the facts of `ldt.bench.doctor`, and what would do."""
+"""Slow or missing parts of a machine, by the facts of `ldt.bench.doctor`, with advice."""
 
 from collections.abc import Iterator
 from math import ceil

@@ -100,7 +100,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _refused(error: BaseException) -> errors.UserError | None:
-    """What the machine or the system refused, as an error for a person; None for all else."""
+    """A refusal of the machine or the system as an error for a person; None for all else."""
     if isinstance(error, OSError) and error.errno in _REFUSED:
         return refusal(error)
     if errors.out_of_memory(error):

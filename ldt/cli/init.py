@@ -182,7 +182,7 @@ def _answer(
     yes: bool,
     read: Callable[[str], _Answer],
 ) -> _Answer:
-    """What was given or suggested, or is typed until it can be read."""
+    """The value that was given, suggested, or typed until it can be read."""
     if given is not None:
         return read(given)
     if yes and suggestion is not None:

@@ -63,7 +63,7 @@ def _gpus() -> int:
 
 
 def _has_driver() -> bool:
-    """Whether there is the library of NVIDIA's driver, or the device of AMD's."""
+    """True if there is the library of NVIDIA's driver, or the device of AMD's."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

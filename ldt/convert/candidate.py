@@ -24,7 +24,7 @@ SHORT, SHORT_BART = 512, 1024  # tokens that models read which are converted fir
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is known of a model without reading its weights.
+    """Facts of a model that are known without reading its weights.
 
     Args:
         length: longest input, in tokens, of one that is trained as it is; none of one that is

@@ -38,7 +38,7 @@ class EncoderSource(Source):
 
     @classmethod
     def read(cls, folder, kind, config):
-        """As `Source.read`."""
+        """Read the source; see `Source.read`."""
         windows = []
         if KINDS[kind] == "Longformer":
             windows, config = seeing_all(folder, config, usable_length(config))
@@ -78,7 +78,7 @@ class EncoderSource(Source):
 
     @property
     def leading(self):
-        """As in RoBERTa, up to the padding id."""
+        """Position embeddings in front of the first token's: RoBERTa's, up to the padding id."""
         return self.config.pad_token_id + 1
 
     @property

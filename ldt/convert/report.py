@@ -42,7 +42,7 @@ class Proved(ABC):
 
     @abstractmethod
     def facts(self) -> dict[str, str]:
-        """What is said, by what it is about."""
+        """Lines of the report by their subject."""
 
     def lines(self) -> list[str]:
         """The report as text, the proof and the next command last."""
@@ -97,7 +97,7 @@ class Report(Proved):
     created: int
 
     def facts(self):
-        """As `Proved.facts`."""
+        """Lines of the report by their subject; see `Proved.facts`."""
         window = f"{sizes(self.windows)} tokens, both sides together"
         projections = "copies of the local"
         if self.source_windows:

@@ -49,7 +49,7 @@ class RotarySource:
 
     @property
     def head(self):
-        """Whether there is a masked-LM head."""
+        """True if there is a masked-LM head."""
         return isinstance(self.model, LdtForMaskedLM)
 
     @property
@@ -227,7 +227,7 @@ class RotaryReport(Proved):
     head: bool
 
     def facts(self):
-        """What is said, by what it is about."""
+        """Lines of the report by their subject."""
         config = self.config
         full = config.layer_types.count(_FULL)
         window = "none, they see the whole document"

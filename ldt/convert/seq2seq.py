@@ -56,7 +56,7 @@ class Seq2SeqSource(Source):
 
     @classmethod
     def read(cls, folder, kind, config):
-        """As `Source.read`; ModelError also where the output has words of its own."""
+        """Read the source; ModelError also where the output has words of its own."""
         weights = {
             name: tensor
             for name, tensor in float_weights(folder).items()
@@ -99,7 +99,7 @@ class Seq2SeqSource(Source):
 
     @property
     def proved(self):
-        """As of encoders; transformers' LED has to find room for its windows in its table."""
+        """Longest input that is proved: transformers' LED needs room for its windows."""
         return min(super().proved, self.length // 2 + 1) if self.windows else super().proved
 
     @property

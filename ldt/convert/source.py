@@ -132,7 +132,7 @@ class Source(ABC):
 
     @abstractmethod
     def outputs(self, model, inputs, real):
-        """What source and converted model have to agree in: a list of tensors.
+        """Tensors in which source and converted model have to agree.
 
         Args:
             model: the source's, or the converted one.

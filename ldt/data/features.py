@@ -64,7 +64,7 @@ class Features(RecordStore[Feature]):
 
 
 def documents_there(at: Path) -> int:
-    """How many documents a file of features tells of, `Features` of which were not all written.
+    """Number of documents in a file of features, even where not all `Features` were written.
 
     The last one of them may lack some, and is removed.
     """

@@ -1,4 +1,4 @@
-"""What can be wrong with data: the kinds that `ldt check` names, and how often each was found."""
+"""Kinds of faults in data that `ldt check` names, and counts of each."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class LabelReader:
         return self.read(self.raw(example), problem, example.where)
 
     def read(self, value: Any, problem: str, where: str) -> Gold:
-        """The same of what `raw` returned, which stands at ``where``."""
+        """The right answer of a value that `raw` returned, which stands at ``where``."""
         if problem == MULTI:
             return self._classes(value, where)
         return (self._number if problem == REGRESSION else self._class)(value, where)

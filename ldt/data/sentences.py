@@ -152,7 +152,7 @@ def _of_paragraph(text: str, start: int, end: int) -> Iterator[Span]:
 
 
 def _ends(text: str, start: int, match: re.Match, end: int) -> bool:
-    """Whether a mark with white space behind it ends the sentence that begins at ``start``."""
+    """True if a mark with white space behind it ends the sentence that begins at ``start``."""
     behind = text[match.end() : min(match.end() + _REACH, end)].lstrip()
     if behind[:1].islower():
         return False

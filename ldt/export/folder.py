@@ -1,4 +1,4 @@
-"""What lies beside an exported model: tokenizer, config, recipe, and how to run it without ldt."""
+"""Files beside an exported model: tokenizer, config, recipe, and how to run it without ldt."""
 
 import json
 import math

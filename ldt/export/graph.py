@@ -29,7 +29,7 @@ _PAIRS = ("squad", "triviaqa")  # tasks whose inputs may have two types of token
 
 @dataclass(frozen=True)
 class Interface:
-    """What goes into a graph and what comes out of it, for a task and a model.
+    """Inputs and outputs of a graph for a task and a model.
 
     Args:
         globals_: how the graph finds global tokens, as `PaddedModel` has it.

@@ -168,7 +168,7 @@ class Examples(RecordStore[Example]):
 
 
 def values(content: bytes) -> Any:
-    """What a pickle of numbers, texts, dates, arrays and containers of them holds.
+    """Content of a pickle of numbers, texts, dates, arrays and containers of them.
 
     Raises:
         pickle.UnpicklingError, or what else unpickling raises: it holds anything else.
@@ -266,7 +266,7 @@ class _File:
         return found
 
     def values(self, start: int, end: int, crc: int) -> Any:
-        """What `RecordStore` has written there."""
+        """The `RecordStore` that was written there."""
         found = self.read(start, end, crc)
         if self.at is None:
             return pickle.loads(found)

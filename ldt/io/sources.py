@@ -23,12 +23,12 @@ _Result = TypeVar("_Result")
 
 
 def is_remote(name: str | os.PathLike[str]) -> bool:
-    """Whether a name is that of a file in a store."""
+    """True if a name is that of a file in a store."""
     return bool(_REMOTE.match(os.fspath(name)))
 
 
 def is_hub_set(name: str) -> bool:
-    """Whether a name is that of a data set of the hub, ``hf:owner/name``; ``hf://`` is a file."""
+    """True if a name is that of a data set of the hub, ``hf:owner/name``; ``hf://`` is a file."""
     return name.startswith("hf:") and not is_remote(name)
 
 
@@ -60,7 +60,7 @@ def _stored(pattern: str) -> list[str]:
 
 
 def exists_remote(name: str) -> bool:
-    """Whether a store has a file of this name.
+    """True if a store has a file of this name.
 
     Raises:
         UserError: the store cannot be reached.
@@ -230,7 +230,7 @@ def _system(name: str) -> tuple[Any, str]:
 
 
 def _tried(name: str, action: Callable[[], _Result]) -> _Result:
-    """What an action gives; whatever goes wrong in it is a UserError of one line."""
+    """Result of an action; whatever goes wrong in it is a UserError of one line."""
     try:
         return action()
     except FileNotFoundError:

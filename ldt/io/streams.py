@@ -78,7 +78,7 @@ class Opened(NamedTuple):
 
     @property
     def is_table(self) -> bool:
-        """Whether it is a binary table, of which the stream has no lines."""
+        """True for a binary table, of which the stream has no lines."""
         return self.compression in {what for _, what in _TABLES}
 
     def damaged(self, error: Exception) -> str:

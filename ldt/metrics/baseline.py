@@ -1,4 +1,4 @@
-"""What answers score that are given without reading: the figures to beat."""
+"""Scores of answers that are given without reading: the figures to beat."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Set

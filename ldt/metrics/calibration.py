@@ -1,4 +1,4 @@
-"""How well probabilities say how often they are right."""
+"""Calibration errors: how far probabilities are from the share of right answers."""
 
 from __future__ import annotations
 

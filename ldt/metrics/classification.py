@@ -15,7 +15,7 @@ def several(names: Any) -> list[Any]:
 
 
 def indicators(labels: Sequence[str | list[str]], names: Sequence[str]) -> np.ndarray:
-    """Whether each document has each label, [documents, labels] bool."""
+    """Indicator matrix of labels, [documents, labels] bool."""
     places = {name: place for place, name in enumerate(names)}
     found = np.zeros((len(labels), len(names)), bool)
     for row, label in zip(found, labels, strict=True):
@@ -183,7 +183,7 @@ def _percent(part, whole):
 
 
 def _correlation(a: np.ndarray, b: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Of two sides, [documents] or in each draw [draws, documents]."""
+    """Correlation of two sides, [documents] or in each draw [draws, documents]."""
     a, b = np.broadcast_to(a, weights.shape), np.broadcast_to(b, weights.shape)
     varies = _varies(a, weights) & _varies(b, weights)
     total = weights.sum(1, keepdims=True)
@@ -194,7 +194,7 @@ def _correlation(a: np.ndarray, b: np.ndarray, weights: np.ndarray) -> np.ndarra
 
 
 def _varies(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Whether those that a draw has are not all the same, [draws] bool."""
+    """True for draws whose values are not all the same, [draws] bool."""
     there = weights > 0
     return np.where(there, values, -np.inf).max(1) > np.where(there, values, np.inf).min(1)
 

@@ -175,7 +175,7 @@ def result_of(title: str, items: list[Item]) -> Result:
 
 
 def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
-    """What O for every word has, of all types together."""
+    """Scores of O for every word, of all types together."""
     figures = baseline.of_files(evaluate, gold, {"always O": {}})
     return {name: figures[name] for name in NAMES}
 

@@ -68,16 +68,16 @@ class _Scorer:
         self.table = nli.SpanTable([pair.spans for pair in chosen if pair.spans is not None])
 
     def span(self, weights: np.ndarray) -> Figures:
-        """Of the evidence; weights are [resamples, all pairs] here and below."""
+        """Figures of the evidence; weights are [resamples, all pairs] here and below."""
         return _prefixed("span", self.table.figures(weights[:, self.with_spans]))
 
     def classes(self, weights: np.ndarray) -> Figures:
-        """Of the classes of all pairs."""
+        """Figures of the classes of all pairs."""
         figures = nli.class_figures(weights[:, self.all], self.gold, self.predicted)
         return _prefixed("class", figures)
 
     def two_classes(self, weights: np.ndarray) -> Figures:
-        """Of entailment against contradiction; not defined where gold does not have both."""
+        """Figures of entailment against contradiction; undefined where gold does not have both."""
         weights = weights[:, self.binary]
         figures = nli.class_figures(weights, self.binary_gold, self.binary_predicted)
         both = ~np.isnan(figures["f1_mean"])
@@ -158,7 +158,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
 
 
 def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
-    """What the most frequent class of each hypothesis has, with all spans alike."""
+    """Scores of the most frequent class of each hypothesis, with all spans alike."""
     examples = list(layout.gold(gold))
     labels: dict[str, list[str]] = {}
     for example in examples:
@@ -277,7 +277,7 @@ def _other_groups(
 
 
 def _predictions(file: JsonFile, examples: Sequence[Example]) -> tuple[dict[str, dict], list[str]]:
-    """What is predicted of each pair, by its id; and the ids of pairs that gold does not have."""
+    """Predictions of pairs by id; and the ids of pairs that gold does not have."""
     prediction_files.refuse_gold(file)
     if not isinstance(file.value, list):
         raise DataError(f"{file.name}: {shown(file.value)}; expected a list of documents")

@@ -181,7 +181,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
 
 
 def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
-    """What the most frequent clause has, with certainty."""
+    """Scores of the most frequent clause, given with certainty."""
     questions = list(layout.gold(gold))
     usual = baseline.commonest(
         [answer["text"] for answer in question.fields["answers"]] for question in questions

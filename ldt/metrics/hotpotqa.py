@@ -126,7 +126,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
 
 
 def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
-    """What the most frequent answer has, without facts."""
+    """Scores of the most frequent answer, without facts."""
     answers = {str(each.id): each.fields["answer"] for each in layout.gold(gold)}
     usual = baseline.commonest([answer] for answer in answers.values())
     value = {"answer": dict.fromkeys(answers, usual), "sp": dict.fromkeys(answers, [])}

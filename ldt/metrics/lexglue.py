@@ -208,7 +208,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile, *, task: str | None = None) 
 def baselines(
     gold: JsonFile, evaluate: Callable, predictions: JsonFile, task: str | None = None
 ) -> Baselines:
-    """What the most frequent class has, and none where a document may have none."""
+    """Scores of the most frequent class, and of none where a document may have none."""
     part = _task(predictions, task)
     labels = [_gold_labels(part, line) for line in gold.value]
     usual = baseline.commonest(labels, default=0)

@@ -75,7 +75,7 @@ class SpanTable:
         self.true = np.array([(e.right & (e.scores > SURE)).sum() for e in spans], np.float64)
 
     def _reaching(self, scores: Sequence[np.ndarray], side: Side = "left") -> np.ndarray:
-        """How many scores of each pair reach each threshold, or lie above it for "right"."""
+        """Number of scores of each pair that reach each threshold, or lie above it for "right"."""
         counts = [
             len(each) - np.searchsorted(np.sort(each), self.thresholds, side) for each in scores
         ]

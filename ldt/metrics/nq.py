@@ -31,7 +31,7 @@ Annotation = tuple[Span | None, list[Span], str | None]  # long, short, yes or n
 
 @dataclass(slots=True)
 class Question:
-    """What is kept of a gold question; ``first`` is its first paragraph."""
+    """A gold question in short; ``first`` is its first paragraph."""
 
     id: str
     unit: str | int
@@ -140,7 +140,7 @@ _GOLD = ("annotations", "document_text", "document_html", "question_text")  # fi
 
 
 def of_answers(answers: Iterable[dict], name: str) -> JsonFile:
-    """The same predictions as of a file of `published`, read one by one.
+    """Predictions of a file of `published`, read one by one.
 
     Args:
         name: of their file.
@@ -233,7 +233,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
 
 
 def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
-    """What the first paragraph as the long answer to everything has."""
+    """Scores of the first paragraph as the long answer to everything."""
     first = {question.id: Prediction(question.first) for question in gold.value}
     figures = baseline.of_files(evaluate, gold, {"always the first paragraph": first})
     return {

@@ -259,7 +259,7 @@ def _choice_truth(judged: Sequence[Judged], scores: np.ndarray) -> np.ndarray:
 
 
 def _probabilities(scores: np.ndarray, several: bool) -> bool:
-    """Whether all scores, of classes that have some, are probabilities."""
+    """True if all scores, of classes that have some, are probabilities."""
     values = _plain(scores)
     inside = bool(len(values)) and bool(((values >= 0) & (values <= 1)).all())
     return inside and (several or bool((np.abs(values.sum(1) - 1) <= SUM).all()))
@@ -313,7 +313,7 @@ def _reliability(probabilities: np.ndarray, right: np.ndarray) -> Rows:
 
 
 def _confusion(counts: np.ndarray, names: Sequence[str]) -> Rows:
-    """How many documents of each class have which answer; errors first, the most frequent ones."""
+    """Confusion counts of class and answer; errors first, the most frequent ones."""
     answers = [*names, _NOTHING]
     places = zip(*np.nonzero(counts), strict=True)
     pairs = Counter({(names[g], answers[p]): int(counts[g, p]) for g, p in places})
@@ -328,7 +328,7 @@ def _ordered(pairs: Counter[tuple[str, str]], noun: str) -> Rows:
 
 
 def _confusion_of_each(counts: np.ndarray, names: Sequence[str]) -> Rows:
-    """Of each class the documents in the cells of its table; those with most errors first."""
+    """Confusion table of each class; those with most errors first."""
     rows = [
         {"class": name, "right": int(t[1, 1]), "missed": int(t[1, 0])}
         | {"not_there": int(t[0, 1]), "rightly_without": int(t[0, 0])}

@@ -19,7 +19,7 @@ from ldt.metrics import cuad, prediction_files
 
 
 class Kind(NamedTuple):
-    """What the lines for a layout have.
+    """Keys that the lines for a layout have.
 
     Args:
         keys: of which the layout is made.

@@ -159,7 +159,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile, *, text_evidence_only: bool 
 
 
 def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
-    """What Unanswerable has, and Yes, each without evidence."""
+    """Scores of Unanswerable and of Yes, each without evidence."""
     ids = [str(each.id) for each in layout.gold(gold)]
     predictions = {
         baseline.quoted(text): [

@@ -1,4 +1,4 @@
-"""What of a summary stands in its source: numbers, names, runs of words; and what it repeats.
+"""Overlap of a summary with its source (numbers, names, runs of words), and its repetitions.
 
 No model is needed, and none of the figures says that a summary is true: they show invented numbers
 and names, and mere copies.
@@ -75,7 +75,7 @@ class Source:
         return counts
 
     def longest_run(self, summary: Sequence[str]) -> int:
-        """How many words of the summary stand one behind the other in the source, at most."""
+        """Length of the longest run of the summary's words in the source."""
         longest = 0
         for start in range(len(summary)):
             while start + longest < len(summary):
@@ -110,6 +110,6 @@ def _share(part: Any, whole: Any) -> Any:
 
 
 def _repetitions(grams: Iterable[tuple[str, ...]]) -> int:
-    """How many of the n-grams stand before as well."""
+    """Number of n-grams that stand before as well."""
     listed = list(grams)
     return len(listed) - len(set(listed))

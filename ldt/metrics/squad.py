@@ -210,7 +210,7 @@ def evaluate2(gold: JsonFile, predictions: JsonFile, *, na_prob: JsonFile | None
 
 
 def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
-    """What the most frequent answer has, and "" where questions have no answer."""
+    """Scores of the most frequent answer, and of "" where questions have no answer."""
     answers = {id: _gold(question)["answers"] for id, question in _questions(gold).items()}
     usual = baseline.commonest(answers.values())
     constant = {baseline.quoted(usual): usual}

@@ -216,7 +216,7 @@ def _scores(source: Source, target: str, summary: str, stemmer: bool) -> dict[st
 
 
 def _notes(references: dict[str, float], no_stemmer: bool) -> dict[str, str]:
-    """What stands beside the figures: how ROUGE is counted, and the figures of the references."""
+    """Notes beside the figures: how ROUGE is counted, and the figures of the references."""
     kind = "F1, no stemmer" if no_stemmer else "F1, Porter stemmer of NLTK"
     notes = dict.fromkeys(ROUGE, kind)
     notes["rougeL"] += "; each text in one"

@@ -138,7 +138,7 @@ def evaluate(
 
 
 def baselines(gold: JsonFile, evaluate: Callable, domain: str | None = None) -> Baselines:
-    """What the most frequent answer has."""
+    """Scores of the most frequent answer."""
     questions = _questions(gold, layout.domain_of(gold, domain, "--domain "))
     usual = baseline.commonest(question.fields["answers"] for question in questions.values())
     predictions = {baseline.quoted(usual): dict.fromkeys(questions, usual)}

@@ -33,7 +33,7 @@ Key = tuple[str, str]  # language and id
 
 @dataclass(slots=True)
 class Question:
-    """What is kept of a gold question."""
+    """A gold question in short."""
 
     id: str
     language: str
@@ -285,7 +285,7 @@ def _warnings(
 
 
 def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
-    """What the first passage as the answer to everything has."""
+    """Scores of the first passage as the answer to everything."""
     first = {(each.language, each.id): Prediction(0) for each in gold.value}
     figures = baseline.of_files(evaluate, gold, {"always the first passage": first})
     return {name: each for name, each in figures.items() if name.startswith("avg_passage")}

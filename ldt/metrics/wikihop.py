@@ -42,7 +42,7 @@ def guessing(candidates: Iterable[int]) -> Baselines:
 
 
 def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
-    """What `guessing` has."""
+    """Scores of `guessing`."""
     return guessing(len(set(each.fields["candidates"])) for each in layout.gold(gold))
 
 

@@ -52,7 +52,7 @@ class Labels:
         return self.path if isinstance(self.path, str) else listed(self.path, 8, str)
 
     def words(self) -> str:
-        """What kind of labels they are."""
+        """Kind of the labels."""
         if not self.counts:
             return "numbers"
         counts = self.counts.most_common()

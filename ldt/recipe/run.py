@@ -350,7 +350,7 @@ class Run:
         )
 
     def stopped(self) -> str:
-        """How far a run is that nobody trains, in words."""
+        """Progress of a run that nobody trains, in words."""
         steps = list(self.checkpoints())
         return f"stopped {f'after step {steps[-1]:,}' if steps else 'before its first checkpoint'}"
 

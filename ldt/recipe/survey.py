@@ -1,4 +1,4 @@
-"""What a data file looks like: which fields hold text and labels, and the task that fits."""
+"""Survey of a data file: the fields that hold text and labels, and the task that fits."""
 
 import itertools
 import math
@@ -104,7 +104,7 @@ class Survey:
         return [" ".join(_texts(each, names)) for each in self.examples]
 
     def lines(self, task: str) -> Iterator[str]:
-        """What was found, in words, as far as it is about a task."""
+        """Findings in words, as far as they are about a task."""
         count = len(self.texts) or len(self.examples)
         more = " or more" if count == _most(self.format) else ""
         layout = f", layout {self.format}" if self.format else ""

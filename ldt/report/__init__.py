@@ -1,1 +1,1 @@
-"""What a run and its answers look like: one page of HTML, and runs side by side."""
+"""Reports on a run and its answers: one page of HTML, and runs side by side."""

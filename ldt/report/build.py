@@ -192,7 +192,7 @@ def _duration(seconds: float) -> str:
 
 
 def _sentence(subject: Subject, figures: Sequence[Figure], lower: Set[str]) -> str:
-    """What one has to know: how much is right, and whether reading was of use."""
+    """The headline: the share of right answers, and whether reading was of use."""
     documents, result = subject.documents, subject.result
     if not figures:
         if subject.run:
@@ -223,7 +223,7 @@ def _sentence(subject: Subject, figures: Sequence[Figure], lower: Set[str]) -> s
 
 
 def _verdict(figure: Figure, lower: Set[str]) -> str:
-    """Whether a metric is better than without reading, and whether that may be chance."""
+    """Words on whether a metric is better than without reading, and whether that may be chance."""
     assert figure.baseline is not None
     if not is_better(figure.name, figure.value, figure.baseline, lower):
         return "no better than that"

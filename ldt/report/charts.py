@@ -144,7 +144,7 @@ def table(chart: Chart, most: int = 200) -> tuple[list[str], list[list[Any]]]:
 
 
 def is_narrow(chart: Chart) -> bool:
-    """Whether a chart is as wide as most are."""
+    """True if a chart is as wide as most are."""
     return _size(chart)[0] <= WIDTH
 
 
@@ -263,7 +263,7 @@ def _number(value: float, _: object = None) -> str:
 
 
 def _for_page(drawn: str, chart: Chart, name: str) -> str:
-    """What matplotlib has drawn as an element of a page, see the top of this file."""
+    """A drawing of matplotlib as an element of a page, see the top of this file."""
     root = ElementTree.fromstring(drawn)
     used = set(re.findall(r'(?:url\(|href=")#([^")]+)', drawn))
     ids = {each: f"{name}-{i}" for i, each in enumerate(sorted(used))}

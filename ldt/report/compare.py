@@ -194,7 +194,7 @@ def paired(
 
 
 def _counts(units: int, at_once: int) -> Iterator[np.ndarray]:
-    """How often each unit is drawn, [rows, units], in all `RESAMPLES` rows together."""
+    """Draws of each unit, [rows, units], in all `RESAMPLES` rows together."""
     for drawn in draws(units, at_once):
         rows = np.arange(len(drawn))[:, None] * units
         yield np.bincount((drawn + rows).ravel(), minlength=drawn.size).reshape(-1, units)
@@ -213,7 +213,7 @@ def _figures(
 
 
 def _weights(items: Sequence[Item], place_of: Mapping[str, int], counts: np.ndarray) -> np.ndarray:
-    """How often each item counts, [rows, items]: as its unit does, one without a place never."""
+    """Weights of the items, [rows, items]: those of their units, 0 for one without a place."""
     with_none = np.column_stack([counts, np.zeros(len(counts), counts.dtype)])
     return with_none[:, np.array([place_of.get(item.id, -1) for item in items])]
 
@@ -232,7 +232,7 @@ def _means(items: Sequence[Item], derive) -> Figures:
 
 
 def _differences(first, other) -> list[Difference]:
-    """Of all metrics that either has, in the order of the first."""
+    """Differences in all metrics that either has, in the order of the first."""
     (values, drawn), (others, drawn_too) = first, other
     found = []
     for name in dict.fromkeys([*values, *others]):
@@ -288,13 +288,13 @@ def _score(old: Document, new: Document) -> tuple[str, tuple[float, float]]:
 
 
 def _belief(document: Document) -> float:
-    """How sure a right answer is, or below 0 how sure a wrong one is."""
+    """Confidence of a right answer, negative for a wrong one."""
     sure = document.confidence or 0.0
     return sure if document.right else -sure
 
 
 def _named(old: Document, new: Document) -> str:
-    """What changed, in words."""
+    """The change in words."""
     if old.verdict is None or new.verdict is None or old.verdict == new.verdict:
         return "score"
     return f"{old.verdict} to {new.verdict}"

@@ -63,7 +63,7 @@ def _thinned(points: Points) -> Points:
 
 
 def _course(points: Points) -> str:
-    """How values go, in words."""
+    """The course of values in words."""
     first, last = points[0], points[-1]
     if len(points) == 1:
         return f"is {first[1]:.4g} at step {first[0]:,.0f}"
@@ -75,7 +75,7 @@ def _course(points: Points) -> str:
 
 
 def of_result(result: Result, metric: str) -> list[Chart]:
-    """What is right and wrong, how scores rank and are kept, and scores by length and by place.
+    """Charts of errors, ranking, calibration, and of scores by length and by place.
 
     Args:
         metric: of the bars by length and place.

@@ -115,7 +115,7 @@ def _with_choice(task: Any, data, example: Example, answer: Example | None) -> E
 
 
 def _kept(task: Task, answer: Example) -> Example:
-    """What an answer has of its document."""
+    """Parts of a document that its answer shows."""
     own = {*ANSWER_KEYS, *task.answer_keys}
     return replace(answer, fields={k: v for k, v in answer.fields.items() if k not in own})
 

@@ -1,4 +1,4 @@
-"""What a report is made of: figures, charts, tables and documents, before anything is drawn."""
+"""Parts of a report before anything is drawn: figures, charts, tables and documents."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -181,7 +181,7 @@ class _List:
 
     @property
     def answers(self) -> bool:
-        """Whether any of the documents has a gold label or an answer in words."""
+        """True if any of the documents has a gold label or an answer in words."""
         return any(row.document.gold or row.document.answer for row in self.rows)
 
 
@@ -231,7 +231,7 @@ def _percent(value: float | None) -> str:
 
 
 def _rows(documents: Sequence[Document]) -> dict[str, Any]:
-    """What the table of documents shows, and what it sorts by."""
+    """Columns of the table of documents, and their sort keys."""
     metrics = list(dict.fromkeys(name for document in documents for name in document.scores))
     rows = [
         {

@@ -50,7 +50,7 @@ class Summary:
     note: str = ""
 
     def facts(self) -> dict[str, Any]:
-        """The same as JSON has it, the date as ISO 8601."""
+        """The row for JSON, the date as ISO 8601."""
         return asdict(self) | {"date": self.date.isoformat() if self.date else None}
 
 

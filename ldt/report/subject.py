@@ -1,4 +1,4 @@
-"""What a report is about: answers, or a run folder, whose model answers its evaluation set."""
+"""Subject of a report: answers, or a run folder, whose model answers its evaluation set."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Subject:
     warnings: Sequence[str] = field(default_factory=tuple)
 
     def facts(self) -> dict[str, str]:
-        """What decided the run and what it took, by name; empty of a file of answers."""
+        """Settings and cost of the run by name; empty for a file of answers."""
         if self.run is None:
             return {}
         took = {"steps": "steps", "training time (s)": "seconds", "parameters": "parameters"}

@@ -18,7 +18,7 @@ LETTER = 30  # characters in which a fold looks for a space
 
 @dataclass(frozen=True)
 class Extent:
-    """How much of a document goes into a page.
+    """Limits on the text of a document in a page.
 
     Args:
         context: characters on either side of a mark and at the beginning of a text; at that of a
@@ -60,7 +60,7 @@ class Packed:
 
 
 def packed(documents: Sequence[Document], budget: int) -> Packed:
-    """As much of each document as fits: first what is around its marks, then whole texts.
+    """Text of the documents as far as it fits: first around their marks, then whole texts.
 
     Args:
         budget: of all of them, in bytes.
@@ -168,7 +168,7 @@ def parts(text: str, marks: Sequence[Mark], extent: Extent) -> list[Any]:
 
 
 def shown(document: Document, extent: Extent) -> int:
-    """How many characters of a document's text are seen before anything is unfolded."""
+    """Number of characters of a document's text that are seen before anything is unfolded."""
     if document.text is None:
         return 0
     marks = [mark for mark, _ in merged(document.marks, len(document.text))]

@@ -1,4 +1,4 @@
-"""What a person reads of an example of each task: its text, what is asked, and the right answer."""
+"""An example of each task as a person reads it: its text, the question, the right answer."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

@@ -37,7 +37,7 @@ Writer = Callable[[Iterable[dict]], Any]
 
 
 class Decision(NamedTuple):
-    """What is decided by the answers for held-out documents (`Task.decide`).
+    """Decisions by the answers for held-out documents (`Task.decide`).
 
     Args:
         answers: as they count for the metrics.
@@ -53,7 +53,7 @@ class Decision(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What is wrong with an example: a kind of `ldt.data.findings`, and what was found."""
+    """A fault of an example: its kind in `ldt.data.findings`, and a description."""
 
     kind: str
     what: str

@@ -372,7 +372,7 @@ class Classification(Deciding, Weighted):
         return "mse" if config.problem_type == REGRESSION else "macro_f1"
 
     def labels_of(self, data: "DataSection") -> LabelReader:
-        """What reads the labels."""
+        """The reader of the labels."""
         return LabelReader(data.label, data.label_separator, self.labels)
 
     def _in_paragraphs(self, example: Example, data: "DataSection") -> bool:

@@ -74,7 +74,7 @@ class Calibrated(Task):
         return any(map(self.chooses, self.chosen))
 
     def chooses(self, key: str) -> bool:
-        """Whether the recipe has held-out documents choose what a key of the task stands for."""
+        """True if the recipe has a key of the task chosen on held-out documents."""
         return getattr(self, key) not in ("none", None)
 
     def check_held_out(self, data: DataSection) -> None:
@@ -91,7 +91,7 @@ class Calibrated(Task):
             )
 
     def policy(self, config) -> Policy:
-        """What a model decides by.
+        """Policy that a model decides by.
 
         Raises:
             ModelError: its config has decisions that are not those of such a model.
@@ -378,7 +378,7 @@ def calibration(
     lengths: Sequence[int],
     names: Sequence[str] = (),
 ) -> Decision:
-    """What is kept of decisions where no labels were chosen, nor sets of them.
+    """Decisions that stay where no labels were chosen, nor sets of them.
 
     Args:
         answers: as they count for the metrics.

@@ -1,4 +1,4 @@
-"""What an answer can be explained by: the logits that decide it, and where the document is read."""
+"""Grounds of an answer: the logits that decide it, and the places where the document is read."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from ldt.tasks.text.alignment import Span
 
 
 class Merge(NamedTuple):
-    """How the logits [chunks, ...] of a document become one.
+    """A merge of the logits [chunks, ...] of a document.
 
     ``value`` gives [...]; ``shares``, of [chunks] alone, the derivative of that one by each.
     """

@@ -1,4 +1,4 @@
-"""How a model writes: settings of a recipe, and the configuration of a model by them."""
+"""Generation settings of a recipe, and the configuration of a model by them."""
 
 from typing import Any, Literal, Self
 

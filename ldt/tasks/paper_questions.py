@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PaperQuestions(Task):
-    """What is asked about a paper, and the paragraphs that are the evidence.
+    """Questions on a paper, and the paragraphs that are the evidence.
 
     An example has ``question``, ``paragraphs`` and, where it has them, ``title``, ``abstract`` and
     ``sections`` (the name of each paragraph's section, or null); ``answers`` has an {answer, type,

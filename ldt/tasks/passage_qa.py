@@ -305,7 +305,7 @@ class PassageQA(SpanTask):
         return found
 
     def _annotations(self, example: Example, data: "DataSection") -> list[Annotation]:
-        """What each annotation says, spans in characters."""
+        """Annotations with spans in characters."""
         path, length = (
             self.path("annotations", data),
             len(text(example, self.path("context", data))),

@@ -1,4 +1,4 @@
-"""What a head says of the classes and the passages of a document, over all its chunks."""
+"""Classes and passages of a document, merged over the outputs for all its chunks."""
 
 from collections.abc import Collection, Sequence
 from typing import Annotated

@@ -27,7 +27,7 @@ HEADING = -1  # in place of the number of a paragraph
 
 
 class Likeliest(Generation):
-    """As `Generation`; by default the likeliest token at each place, any number of times."""
+    """Generation settings; by default the likeliest token at each place, any number of times."""
 
     num_beams: int = Field(default=1, ge=1, le=1024)
     no_repeat_ngram_size: int = Field(default=0, ge=0, le=1 << 24)

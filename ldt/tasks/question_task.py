@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class QuestionTask(Task):
-    """What is asked about a document, one input for each chunk of it.
+    """A question about a document, one input for each chunk of it.
 
     Args:
         max_question: tokens of the question that are read; none reads all.

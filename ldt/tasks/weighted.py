@@ -78,7 +78,7 @@ def classes_of(label: Any) -> list[int]:
 
 
 def _counts(features: Sequence[Feature], size: int) -> tuple[np.ndarray, int, bool]:
-    """How many labels there are of each class and in all; whether inputs have several or none."""
+    """Number of labels of each class and in all; whether inputs have several or none."""
     counts, total, several = np.zeros(size, int), 0, False
     for feature in features:
         label = feature["labels"]

@@ -1,4 +1,4 @@
-"""What is wrong with the data of a recipe, all of it at once and before anything is trained."""
+"""Faults in the data of a recipe, all of them at once and before anything is trained."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _FEW = 5  # findings that a training tells before it begins
 
 @dataclass(frozen=True)
 class Report:
-    """What `check` found.
+    """Findings of `check`.
 
     Args:
         noun: what examples are called.
@@ -87,7 +87,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Ruler:
-    """What measures documents: the tokenizer of the model, or words where there is none.
+    """Measure of a document's length: the tokenizer of the model, or words where there is none.
 
     Args:
         tokenizer: None without a model.
@@ -196,7 +196,7 @@ def check(recipe: Recipe, *, cost: bool = False) -> Report:
 
 
 def _cost(recipe: Recipe, surveys: dict[str, Survey]) -> list[str]:
-    """What the training will take; of many documents some are encoded for that."""
+    """Forecast of the training's cost; of many documents some are encoded for that."""
     from ldt.training.loop import cost_of
 
     every = max(1, max(-(-len(survey) // _COSTED) for survey in surveys.values()))
@@ -256,7 +256,7 @@ def first_look(recipe: Recipe, examples: Mapping[str, Iterable[Example]]) -> lis
 
 
 def first_look_at_text(stores: Mapping[str, TokenStore]) -> list[str]:
-    """The same of the tokens of a corpus: longer documents that stand there twice, or in both
+    """Findings about the tokens of a corpus: longer documents that stand there twice, or in both
     sets."""
     long = {name: store.fingerprints[store.lengths >= _LONG] for name, store in stores.items()}
     findings = [

@@ -1,4 +1,4 @@
-"""What a training will take, told before it starts: steps, time and memory, by measured steps."""
+"""Forecast of a training's steps, time and memory, by measured steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_SECONDS = 60  # that a measurement by whole batches may take; else single i
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run takes.
+    """Cost of a run.
 
     Args:
         steps: optimizer steps; None where a dry run does not know how many there will be.
@@ -168,7 +168,7 @@ def memory_limit(device: torch.device) -> int:
 
 
 def tokens(inputs: Sequence) -> int:
-    """Of items, each an input or a list of inputs."""
+    """Number of tokens in items, each an input or a list of inputs."""
     parts = [part for item in inputs for part in (item if isinstance(item, list) else [item])]
     return sum(len(part["input_ids"]) for part in parts)
 
@@ -272,7 +272,7 @@ def _seconds(
 
 
 def _times(strategy: str, every: float | None, args: TrainingArguments, inputs: int) -> int:
-    """How often a run does what it does by a strategy, such as evaluating."""
+    """Number of times that a run does something by a strategy, such as evaluating."""
     count = all_steps(vars(args), inputs)
     if strategy == "epoch":
         return math.ceil(count / steps_an_epoch(vars(args), inputs))

@@ -31,7 +31,7 @@ log = logging.getLogger("ldt")
 
 
 class Measured(NamedTuple):
-    """What an evaluation has shown.
+    """Results of an evaluation.
 
     Args:
         metrics: by name.
@@ -157,8 +157,8 @@ class ByExample(Measure):
     def answer(
         self, model, inputs: dict[str, Any], documents: Sequence[int], every: bool = False
     ) -> dict[str, Any]:
-        """What a model says of a batch, [rows, ...] by name: int64 of what it writes, else float32;
-        -100 where it is rough and the row's document is left out.
+        """Outputs of a model for a batch, [rows, ...] by name: int64 of what it writes, else
+        float32; -100 where it is rough and the row's document is left out.
 
         Args:
             documents: their numbers, one a row.
@@ -225,7 +225,7 @@ class MetricsByStep(TrainerCallback):
         self._at[state.global_step] = self.last._replace(metrics=kept)
 
     def of_weights(self, trainer: Trainer) -> Measured:
-        """What is known of the weights that the model holds when training is over."""
+        """Results of the weights that the model holds when training is over."""
         step = trainer.weights_step
         assert step is not None  # training is over
         # Evaluated in an earlier session, roughly, or not at all.

@@ -1,4 +1,4 @@
-"""What a training makes of large labelled sets, kept on the disk for later runs.
+"""Encoded large labelled sets, kept on the disk for later runs.
 
 Under ``data.cache`` lies a folder for each combination of all that it depends on: the content of
 the files, how they are read, the task, the tokenizer and the length of inputs, the seed, and ldt's

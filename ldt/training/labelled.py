@@ -327,7 +327,7 @@ def items(
     config,
     seed: int,
 ) -> dict[str, Sequence[Any]]:
-    """What a batch is made of, by set.
+    """Parts of a batch, by set.
 
     Args:
         seed: of what a task draws anew in every epoch.

@@ -254,8 +254,8 @@ def _warn_of_slow_bfloat16(trainer: Trainer) -> None:
 
 
 def _measure(job: Job, prepared: Prepared, trainer: Trainer) -> Cost | None:
-    """What the training will take, which is logged too; an automatic batch is run in as large parts
-    as memory allows."""
+    """Forecast and log the training's cost; an automatic batch is run in as large parts as memory
+    allows."""
     cost = estimate(job, prepared, trainer)
     if cost is not None:
         tell([cost.notice])
@@ -279,7 +279,7 @@ def _run(trainer: Trainer, run: Run, checkpoint: Path | None) -> None:
 
 
 def _evaluate(job: Job, prepared: Prepared, trainer: Trainer) -> Measured:
-    """What is known of the weights that are kept; then the model is finished."""
+    """Results of the weights that are kept; then the model is finished."""
     measured = Measured({}, [])
     if isinstance(trainer.compute_metrics, MetricsByStep):
         measured = trainer.compute_metrics.of_weights(trainer)

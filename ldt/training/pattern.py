@@ -37,7 +37,7 @@ def of_input(feature: Feature, config: Any) -> tuple[list[list[int]], dict[str, 
 def cells(
     is_global: Sequence[bool], window: int, pooled: int = 0, most: int = CELLS
 ) -> list[list[int]]:
-    """What the tokens of each cell (row) see in those of each other (column): the first of
+    """Attention of the tokens of each cell (row) to those of each other (column): the first of
     `GLOBAL`, `WINDOW` and `POOLED` that any pair of them has, else `NOTHING`.
 
     Args:

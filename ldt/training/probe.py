@@ -46,7 +46,7 @@ MEASURED = {
 
 
 class Step(NamedTuple):
-    """What a batch took: seconds with its collation, of them in the optimizer, and bytes of the
+    """Cost of a batch: seconds with its collation, of them in the optimizer, and bytes of the
     process, or of the GPU, at its beginning and at the peak."""
 
     seconds: float

@@ -12,7 +12,7 @@ def rank() -> int:
 
 
 def count() -> int:
-    """How many processes train together; 1 of a training by itself."""
+    """Number of processes that train together; 1 for a training by itself."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 

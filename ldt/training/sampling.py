@@ -13,7 +13,7 @@ from ldt.tasks.weighted import classes_of
 
 
 class Balanced(Sampler[int]):
-    """As many inputs as there are, each class equally often; in another order each epoch.
+    """Sampler that draws each class equally often, in another order each epoch.
 
     A class has its share, to within one, of inputs that are drawn without any coming again before
     all have come. Inputs without a class share as a class would. Who has several classes comes for
@@ -54,7 +54,7 @@ class Balanced(Sampler[int]):
 
 
 def sampler(task: Task, items: Sequence[Any], seed: int) -> Balanced | None:
-    """What takes the inputs of a task as its ``sample`` says; None for a random order."""
+    """Sampler of a task's inputs as its ``sample`` says; None for a random order."""
     if getattr(task, "sample", None) is None:
         return None
     return Balanced([classes_of(item["labels"]) for item in items], seed)

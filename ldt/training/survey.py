@@ -78,7 +78,7 @@ class Classes:
 
 
 class Survey:
-    """What a set of documents has shown.
+    """Findings in a set of documents.
 
     Args:
         name: train or eval.
@@ -191,7 +191,7 @@ def until_damage(items: Iterable[Any], survey: Survey) -> Iterator[Any]:
 
 
 def _faults(task: Task, example: Example, data) -> list:
-    """What the task can name of an example that it cannot use."""
+    """Faults that the task can name in an example that it cannot use."""
     try:
         return list(task.faults(example, data))
     except DataError:

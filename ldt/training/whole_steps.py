@@ -104,7 +104,7 @@ class WholeSteps(transformers.Trainer):
         return getattr(self.args, "train_sampling_strategy", "random")
 
     def _items_of(self, batches: list[dict], device) -> torch.Tensor:
-        """What the loss of a step is a mean over, scalar or [parts], of all processes."""
+        """Number of items in the loss of a step, scalar or [parts], over all processes."""
         count = torch.stack([self._items(batch) for batch in batches]).sum(0).to(device)
         if self.args.world_size > 1:
             count = self.accelerator.reduce(count)
@@ -113,7 +113,7 @@ class WholeSteps(transformers.Trainer):
         return count
 
     def _items(self, batch: dict) -> torch.Tensor:
-        """What the loss of a batch is a mean over, nothing without a document."""
+        """Number of items in the loss of a batch, 0 without a document."""
         assert self._loss_items is not None  # or it is not called
         items = self._loss_items(**batch)
         return items if len(batch["document"]) else torch.zeros_like(items)
@@ -137,7 +137,7 @@ class WholeSteps(transformers.Trainer):
         return super().evaluation_loop(*args, **kwargs)
 
     def _without_names(self, inputs: dict) -> dict:
-        """What the model sees of an evaluation batch; its rows are counted."""
+        """Inputs of the model of an evaluation batch; its rows are counted."""
         inputs = self._without_repeated(inputs, self.eval_dataset)
         self._rows, self._loss_comes = inputs["rows"].sum()[None], False
         self._documents = inputs["document"].tolist()

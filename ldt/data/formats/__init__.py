@@ -211,7 +211,7 @@ def classes(format: str | None) -> list[str] | None:
 
 
 def fits(value: Any, name: str) -> bool:
-    """Whether the value of a JSON file with gold answers has this layout."""
+    """True if the value of a JSON file with gold answers has this layout."""
     return name in _WHOLE and _WHOLE[name].fits(value)
 
 

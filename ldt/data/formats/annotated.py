@@ -1,4 +1,4 @@
-"""What people labelled in documents, as the fields that tasks learn from."""
+"""Labels that people put into documents, as the fields that tasks learn from."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

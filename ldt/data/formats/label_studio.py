@@ -79,7 +79,7 @@ def read(file: JsonFile, data) -> Iterator[Example]:
 
 
 def _rank(annotation: dict[str, Any]) -> tuple[bool, str]:
-    """What makes one annotation of a task count before another: ground truth, then its date."""
+    """Sort key by which one annotation of a task precedes another: ground truth, then its date."""
     date = annotation.get("updated_at") or annotation.get("created_at")
     return annotation.get("ground_truth") is True, str(date or "")
 

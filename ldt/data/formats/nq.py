@@ -122,7 +122,7 @@ def gold(source: Names, encoding: str | None = None) -> Iterator[Example]:
 def offsets(
     fields: Mapping[str, Any], passage: int | None, span: tuple[int, int] | None
 ) -> dict[str, Any]:
-    """What `ldt.metrics.nq.published` needs beside an answer: bytes and tokens of its spans.
+    """Bytes and tokens of an answer's spans, for `ldt.metrics.nq.published`.
 
     Args:
         fields: of an example of `read`.

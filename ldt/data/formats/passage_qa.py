@@ -1,4 +1,4 @@
-"""What the layouts of Natural Questions and TyDi QA share: lines, ids, spans, answers."""
+"""Parts that Natural Questions and TyDi QA share: lines, ids, spans, answers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -130,5 +130,5 @@ def yes_no(item: dict[str, Any], where: str) -> str | None:
 
 
 def unit(example: Example) -> str | int:
-    """What questions on one page share: its address, else its title, else the question's id."""
+    """Key that questions on one page share: its address, else its title, else the question's id."""
     return example.fields.get("document_url") or example.fields.get("document_title") or example.id

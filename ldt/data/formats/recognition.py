@@ -1,4 +1,4 @@
-"""Whether a file has a published layout, by its first bytes, so that a pipe can be asked too."""
+"""Recognition of published layouts by a file's first bytes, so that a pipe can be asked too."""
 
 import re
 from collections.abc import Collection
@@ -88,7 +88,7 @@ def _fits(format: str, head: bytes, table: bool, ended: bool = False) -> bool | 
 
 
 def _has_key(text: str, names: Collection[str], place: int, listed: bool) -> bool | None:
-    """Whether the first object of a JSON text so many brackets deep has one of these keys."""
+    """True if the first object of a JSON text, so many brackets deep, has one of these keys."""
     depth = 0
     last = key = ""
     for token in _TOKEN.findall(text):
@@ -114,7 +114,7 @@ def _has_key(text: str, names: Collection[str], place: int, listed: bool) -> boo
 
 
 def _is_conll(lines: list[str], table: bool, ended: bool) -> bool | None:
-    """Whether lines, of which all are complete, have a word each in as many columns."""
+    """True if complete lines all have as many columns, with a word in each."""
     said = [line for line in lines if not line.startswith(COMMENT)]
     lines = said if any(map(str.strip, said)) else lines
     if not lines:

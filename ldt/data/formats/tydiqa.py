@@ -82,7 +82,7 @@ def gold(source: Names, encoding: str | None = None) -> Iterator[Example]:
 def offsets(
     fields: Mapping[str, Any], passage: int | None, span: tuple[int, int] | None
 ) -> dict[str, Any]:
-    """What `ldt.metrics.tydiqa.published` needs beside an answer: bytes, and the language.
+    """Bytes and language of an answer, for `ldt.metrics.tydiqa.published`.
 
     Args:
         fields: of an example of `read`.

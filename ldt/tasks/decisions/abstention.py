@@ -113,7 +113,7 @@ def risk_coverage(confidence: np.ndarray, right: np.ndarray) -> tuple[np.ndarray
 
 
 def conformal_quantile(nonconformity: np.ndarray, coverage: float) -> float:
-    """What a new document's right answer does not exceed with at least this probability.
+    """Bound that a new document's right answer does not exceed with at least this probability.
 
     Split conformal prediction (Angelopoulos and Bates 2021, section 1,
     https://arxiv.org/abs/2107.07511). With 1 - p as the nonconformity of a class, those of up to

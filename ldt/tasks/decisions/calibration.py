@@ -57,7 +57,7 @@ class Temperature:
         return softmax(np.asarray(logits, np.float64) / self.temperature)
 
     def facts(self) -> dict[str, Any]:
-        """As JSON; the arguments of the class."""
+        """Arguments of the class as JSON."""
         return asdict(self)
 
 
@@ -77,7 +77,7 @@ class _ByLabel:
 
     @staticmethod
     def features(logits: np.ndarray) -> np.ndarray:
-        """What the regression is on, [features, ...], of logits [...]."""
+        """Regressors [features, ...] of logits [...]."""
         raise NotImplementedError
 
     @classmethod
@@ -113,7 +113,7 @@ class _ByLabel:
         return 0.5 * (1 + np.tanh(found / 2))
 
     def facts(self) -> dict[str, Any]:
-        """As JSON; the arguments of the class."""
+        """Arguments of the class as JSON."""
         return {"weights": self.weights}
 
 

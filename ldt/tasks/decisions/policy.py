@@ -1,4 +1,4 @@
-"""What a model decides by: its probabilities, thresholds, and when to give no answer.
+"""Calibration, thresholds and abstention of a model.
 
 A `Policy` is fitted to the logits of held-out documents after their chunks were merged. What is
 told about it is measured on documents that it was fitted without (`Decided`).
@@ -33,7 +33,7 @@ METHODS = {False: ("none", "temperature"), True: ("none", "platt", "beta")}
 
 @dataclass(frozen=True)
 class Rules:
-    """What is to be fitted.
+    """Rules of what is to be fitted.
 
     Args:
         several: whether a document can have several labels.
@@ -61,7 +61,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Policy:
-    """What is decided by.
+    """Calibration, thresholds and abstention in force.
 
     Args:
         several: whether a document can have several labels.
@@ -122,7 +122,7 @@ class Policy:
         return 1 - scores <= self.quantiles[least]
 
     def facts(self, names: Sequence[str]) -> dict[str, Any]:
-        """As JSON, for `from_facts`; of labels with these names."""
+        """Facts as JSON, for `from_facts`; of labels with these names."""
         facts: dict[str, Any] = {}
         if self.calibrator is not None:
             facts["calibration"] = {"method": self.calibrator.name} | self.calibrator.facts()

@@ -18,7 +18,7 @@ TARGET = re.compile(r"f(\d+(?:\.\d+)?)|(precision|recall)\s*>=\s*(0?\.\d+|1(?:\.
 
 @dataclass(frozen=True)
 class Target:
-    """What a threshold is to be best for.
+    """Objective of a threshold.
 
     Args:
         beta: of F-beta, where recall weighs beta times as much as precision; None of a bound.
@@ -49,7 +49,7 @@ class Target:
         return cls(float(beta))
 
     def value(self, true: np.ndarray, given: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """How good so many are, the higher the better.
+        """Value of the objective at these counts, the higher the better.
 
         Args:
             true: [...] labels given that are right.
