@@ -13,7 +13,7 @@ from typing import Any
 from ldt.errors import ModelError, UserError
 from ldt.io import files
 from ldt.metrics.baseline import is_better
-from ldt.recipe.recipe import RECIPE
+from ldt.recipe.recipe import COMMANDS, RECIPE
 from ldt.recipe.run import LOG, RESULTS, RUN, Run, evaluated, is_metric, number
 from ldt.tasks import TASKS
 
@@ -168,10 +168,9 @@ def _resuming(run: Run, task: str | None) -> str:
     """The command that goes on with a run."""
     known = TASKS.get(task or "")
     kind = known.kind if known else "examples"
-    command = "finetune" if kind == "examples" else "pretrain"
     # A phase of a staged training is gone on with by the recipe of all of them.
     recipe = "RECIPE" if kind == "characters" else run.folder / RECIPE
-    return f"ldt {command} {recipe} --resume goes on"
+    return f"ldt {COMMANDS[kind]} {recipe} --resume goes on"
 
 
 def _goodness(run: Summary) -> float:

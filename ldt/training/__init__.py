@@ -52,15 +52,29 @@ class TrainingResult:
     cost: Cost | None = None
 
 
-def train(
-    recipe: Recipe,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    dry_run: bool = False,
-    keep_checkpoints: bool = False,
-    console: Console | None = None,
-) -> TrainingResult:
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Options of a training beside its recipe.
+
+    Args:
+        resume: go on from the newest valid checkpoint of the same run (`ldt.recipe.run.identity`);
+            on the CPU the result is that of an uninterrupted run, bit by bit. A run killed before
+            its first checkpoint begins again; a finished one stays as it is.
+        overwrite: replace the run that the folder holds.
+        dry_run: stop before the first step, with everything checked, a few steps measured and
+            nothing written.
+        keep_checkpoints: keep those of the finished run, as ``training.save_only_model`` does too.
+        console: shows a live progress bar if it is a terminal; None shows none.
+    """
+
+    resume: bool = False
+    overwrite: bool = False
+    dry_run: bool = False
+    keep_checkpoints: bool = False
+    console: Console | None = None
+
+
+def train(recipe: Recipe, **options: Any) -> TrainingResult:
     """Train a model as a recipe says and leave a self-describing run folder.
 
     The folder has the best weights (the last ones without an evaluation set), config, tokenizer,
@@ -69,15 +83,7 @@ def train(
 
     Args:
         recipe: what is trained, and on which data.
-        resume: go on from the newest valid checkpoint of the same run
-            (`ldt.recipe.run.identity`); on the CPU the result is that of an uninterrupted
-            run, bit by bit. A run killed before its first checkpoint begins again; a finished one
-            stays as it is.
-        overwrite: replace the run that the folder holds.
-        dry_run: stop before the first step, with everything checked, a few steps measured and
-            nothing written.
-        keep_checkpoints: keep those of the finished run, as ``training.save_only_model`` does too.
-        console: shows a live progress bar if it is a terminal; None shows none.
+        options: by the names of `TrainingOptions`.
 
     Returns:
         The result, of a staged training that of the last phase.
@@ -86,26 +92,11 @@ def train(
         UserError: or a subclass, with its exit code.
         Interrupted: SIGINT or SIGTERM, after a checkpoint was saved.
     """
-    *_, last = train_in_phases(
-        recipe,
-        resume=resume,
-        overwrite=overwrite,
-        dry_run=dry_run,
-        keep_checkpoints=keep_checkpoints,
-        console=console,
-    )
+    *_, last = train_in_phases(recipe, **options)
     return last
 
 
-def train_in_phases(
-    recipe: Recipe,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    dry_run: bool = False,
-    keep_checkpoints: bool = False,
-    console: Console | None = None,
-) -> Iterator[TrainingResult]:
+def train_in_phases(recipe: Recipe, **options: Any) -> Iterator[TrainingResult]:
     """Yield the result of each phase of a staged training as it ends, of others the only one.
 
     Arguments and errors are those of `train`.
@@ -115,11 +106,4 @@ def train_in_phases(
 
     module, _, name = JOBS[recipe.task.kind].partition(":")
     jobs = getattr(import_module(module), name).phases(recipe)
-    yield from train_jobs(
-        jobs,
-        resume=resume,
-        overwrite=overwrite,
-        dry_run=dry_run,
-        keep_checkpoints=keep_checkpoints,
-        console=console,
-    )
+    yield from train_jobs(jobs, TrainingOptions(**options))

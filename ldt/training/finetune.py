@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from ldt.data.features import Features
 from ldt.data.options import DataSection
 from ldt.data.tokenization import add_tokens
 from ldt.errors import plain
+from ldt.io import files
 from ldt.io.sources import Names, digest, each, named
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.config import layer_windows
@@ -86,7 +88,7 @@ class Finetuning(Job[LabelledInputs]):
         if large and not inputs.dry and self.every == 1:
             place = kept.place(self.recipe, inputs.hashes, seed)
         adapter = inputs.training.get("lora")
-        with kept.turn(place):
+        with files.Lock(place, wait=True) if place else nullcontext():
             sets = kept.opened(place) or self._read(seed, place)
             # A checkpoint of an adapter has no base; the Trainer reads it.
             folder = find_folder((None if adapter else checkpoint) or self.recipe.model.path)

@@ -15,8 +15,7 @@ import os
 import pickle
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ log = logging.getLogger("ldt")
 
 LARGE = 8 << 20  # bytes of the files, from which on sets are kept, and several processes encode
 WHOLE = "sets.pickle"
-_CODE = ("data", "metrics", "tasks", "training")  # packages by which inputs come about
+_CODE = ("data", "io", "metrics", "tasks", "training")  # packages by which inputs come about
 _BESIDE_WEIGHTS = (".json", ".txt", ".model")  # files of a model's folder that tell its tokenizer
 
 
@@ -131,20 +130,6 @@ def _listing(folder: Path) -> str:
             facts = os.stat(os.path.join(path, name))
             found.update(f"{path}/{name}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
     return found.hexdigest()
-
-
-@contextmanager
-def turn(folder: Path | None) -> Iterator[None]:
-    """Let one process after the other make the sets of a folder; without one all make their own.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
-    if folder is None:
-        yield
-        return
-    with files.Lock(folder, wait=True):
-        yield
 
 
 def opened(folder: Path | None) -> Labelled | None:

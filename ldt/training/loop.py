@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 
 from accelerate import PartialState  # type: ignore[import-untyped]  # has no hints
 from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]  # has no hints
-from rich.console import Console
 
 from ldt import __version__
 from ldt.attention import matmul
@@ -27,7 +26,7 @@ from ldt.model.pooling import gates
 from ldt.recipe.recipe import Recipe
 from ldt.recipe.run import CARD, LOG, PATTERN, RESULTS, FolderLost, Run, identity
 from ldt.tasks.decisions import in_words
-from ldt.training import TrainingResult, checkpoints, lora, pattern, processes
+from ldt.training import TrainingOptions, TrainingResult, checkpoints, lora, pattern, processes
 from ldt.training.arguments import is_automatic, precision, settings
 from ldt.training.cost import Cost, estimate, fitting
 from ldt.training.evaluation import Measured, MetricsByStep, no_better_than
@@ -41,48 +40,31 @@ from ldt.training.trainer import Trainer
 log = logging.getLogger("ldt")
 
 
-def train_jobs(
-    jobs: Sequence[Job],
-    *,
-    resume: bool,
-    overwrite: bool,
-    dry_run: bool,
-    keep_checkpoints: bool,
-    console: Console | None,
-) -> Iterator[TrainingResult]:
+def train_jobs(jobs: Sequence[Job], options: TrainingOptions) -> Iterator[TrainingResult]:
     """Train the phases of a recipe one after the other; yield the result of each.
 
     Args:
-        jobs: one a phase.
-        resume, overwrite, dry_run, keep_checkpoints, console: as `ldt.training.train` has them; a
-            dry run looks at the first phase.
+        jobs: one a phase; a dry run looks at the first.
 
     Raises:
         UserError: or a subclass, with its exit code.
         Interrupted: SIGINT or SIGTERM, after a checkpoint was saved.
     """
-    if resume and overwrite:
+    if options.resume and options.overwrite:
         raise UserError("--resume and --overwrite exclude each other")
     runs = [Run.of(job.recipe) for job in jobs]
-    if overwrite and not dry_run and processes.is_first():
+    if options.overwrite and not options.dry_run and processes.is_first():
         for run in reversed(runs[1:]):  # a later phase must not seem finished
             run.clear()
     for number, (job, run) in enumerate(zip(jobs, runs, strict=True)):
-        if number and not dry_run and processes.count() > 1:
+        if number and not options.dry_run and processes.count() > 1:
             PartialState().wait_for_everyone()  # this phase reads what one process wrote
         if len(jobs) > 1:
             log.info("phase %d of %d: %s", number + 1, len(jobs), job.title)
-        if dry_run and number:
+        if options.dry_run and number:
             continue
         begun = number == 0 or run.record() is not None
-        yield train(
-            job,
-            resume=resume and begun,
-            overwrite=overwrite,
-            dry_run=dry_run,
-            keep_checkpoints=keep_checkpoints,
-            console=console,
-        )
+        yield train(job, replace(options, resume=options.resume and begun))
 
 
 def cost_of(job: Job) -> Cost | None:
@@ -98,32 +80,24 @@ def cost_of(job: Job) -> Cost | None:
         return estimate(job, prepared, make_trainer(job, prepared, training, Run(scratch), None))
 
 
-def train(
-    job: Job,
-    *,
-    resume: bool,
-    overwrite: bool,
-    dry_run: bool,
-    keep_checkpoints: bool,
-    console: Console | None,
-) -> TrainingResult:
+def train(job: Job, options: TrainingOptions) -> TrainingResult:
     """Train one job into its run folder; see `ldt.training.train`."""
     training, run = settings(job.recipe), Run.of(job.recipe)
     with ExitStack() as stack:
         scratch = None
-        if dry_run:
+        if options.dry_run:
             scratch = Path(stack.enter_context(TemporaryDirectory(prefix="ldt-")))
 
         # The data belong to the identity of a run, by which its folder is refused or taken up.
         inputs = job.open(training, scratch)
         wanted = identity(job.recipe, training, inputs.hashes, processes.count())
-        if dry_run:
+        if options.dry_run:
             run.check_writable()
-        elif _enter(stack, run, wanted, resume, overwrite):
+        elif _enter(stack, run, wanted, options):
             log.info("%s: this run is finished, there is nothing left to do", run)
             return TrainingResult(run.results()["metrics"], [], run.folder)
         checkpoint = None
-        if resume and not dry_run:
+        if options.resume and not options.dry_run:
             checkpoint = checkpoints.newest_valid(run)
             # The products of the first session, or the last digits of the result differ.
             record = run.record()
@@ -133,12 +107,13 @@ def train(
         prepared = job.prepare(inputs, checkpoint)
         if processes.is_first():
             _require_space(run, prepared.model, training)
-        trainer = make_trainer(job, prepared, training, Run(scratch) if scratch else run, console)
+        place = Run(scratch) if scratch else run
+        trainer = make_trainer(job, prepared, training, place, options.console)
         if processes.is_first():
             _announce(job, prepared, trainer, run, training)
-        estimates = dry_run or (is_automatic(job.recipe) and checkpoint is None)
+        estimates = options.dry_run or (is_automatic(job.recipe) and checkpoint is None)
         cost = _measure(job, prepared, trainer) if estimates else None
-        if dry_run:
+        if options.dry_run:
             log.info("dry run: nothing is trained and nothing written")
             return TrainingResult({}, [], run.folder, cost=cost)
 
@@ -150,8 +125,8 @@ def train(
         facts = {"versions": versions, "arithmetic": arithmetic, "metric": metric}
         begun = wanted, replace(job.recipe, training=training), facts
         if processes.is_first():
-            run.begin(*begun, resume=resume)
-            _say_where_it_begins(run, checkpoint, resume)
+            run.begin(*begun, resume=options.resume)
+            _say_where_it_begins(run, checkpoint, options.resume)
         outcome: dict[str, Any] = {}
         try:
             _run(trainer, run, checkpoint)
@@ -162,7 +137,7 @@ def train(
             _rescue(job, prepared, trainer, run, outcome, begun, str(lost))
         if not processes.is_first():
             return TrainingResult(measured.metrics, measured.table, run.folder)
-        if not (keep_checkpoints or training.get("save_only_model")):
+        if not (options.keep_checkpoints or training.get("save_only_model")):
             checkpoints.remove_all(run)
         return _closed(job, prepared, trainer, run, measured, outcome)
 
@@ -186,7 +161,7 @@ def _closed(
 # -- the folder
 
 
-def _enter(stack: ExitStack, run: Run, wanted: dict, resume: bool, overwrite: bool) -> bool:
+def _enter(stack: ExitStack, run: Run, wanted: dict, options: TrainingOptions) -> bool:
     """Lock the run folder until ``stack`` ends; True if the run in it is finished.
 
     Raises:
@@ -196,8 +171,8 @@ def _enter(stack: ExitStack, run: Run, wanted: dict, resume: bool, overwrite: bo
     if processes.is_first():
         stack.enter_context(run.locked())
         files.remove_leftovers(run.folder)
-        finished = run.check_use(wanted, resume=resume, overwrite=overwrite)
-    elif resume:
+        finished = run.check_use(wanted, resume=options.resume, overwrite=options.overwrite)
+    elif options.resume:
         finished = (run.record() or {}).get("finished", False)
     return finished and (run.folder / RESULTS).is_file()
 

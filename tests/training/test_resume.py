@@ -17,6 +17,7 @@ from ldt.training.arguments import settings
 def test_a_finished_run_resumes_to_its_results_also_by_its_own_recipe(recipe, capsys):
     metrics = train(recipe())
     before = (Path("runs/r/model.safetensors")).stat().st_mtime_ns
+    assert not [*Run("runs/r").checkpoints(), *Path("runs/r").glob("*.tmp-*")]
     assert train(recipe(), resume=True) == metrics
     own = recipes.load("runs/r/recipe.yaml", command="finetune")
     assert settings(own) == own.training  # all defaults are in it
