@@ -3,8 +3,9 @@
     python benchmarks/aot.py                     # all GPUs of `devices.KNOWN`, about half an hour
     python benchmarks/aot.py --gpu A100 --gpu T4
 
-Registers and bytes spilled are of a thread, bytes of shared memory of a program; of several forms
-of a kernel that share a tile the largest. half is bfloat16, float16 on a T4. No time is measured:
+Registers and bytes spilled are of a thread, bytes of shared memory of a program, instructions of
+its code; of several forms of a kernel that share a tile the largest, and the fewest programs that a
+multiprocessor holds at a time. half is bfloat16, float16 on a T4. No time is measured:
 which tiles are fast only a GPU can tell. Writes results/aot.json, each GPU as soon as it is there;
 the others stay as they are. Exit code 1 where a kernel does not keep to its GPU.
 """
@@ -21,13 +22,14 @@ import triton
 from rich.console import Console
 from rich.table import Table
 
-from ldt.attention.triton.devices import KNOWN, lacking
+from ldt.attention.triton.devices import BFLOAT16, KIB, KNOWN, lacking
 
 ROOT = Path(__file__).parents[1]
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 HEADS = (32, 64, 96, 128)
 REGISTERS = 255  # of a thread
-LARGEST = ("registers", "spilled", "shared")
+LARGEST = ("registers", "spilled", "shared", "instructions")
+THREADS = {(7, 5): 1024, (8, 0): 2048, (9, 0): 2048, (10, 0): 2048}  # of a multiprocessor
 
 
 def of_gpu(name):
@@ -41,6 +43,7 @@ def of_gpu(name):
         about |= {key: found[key] for key in ("tile", "warps", "stages", "precision")}
         row = rows.setdefault(json.dumps(about), about | dict.fromkeys(LARGEST, 0))
         row |= {key: max(row[key], found[key]) for key in LARGEST}
+        row["programs"] = min(row.get("programs", 32), programs(name, found))
     auto = {
         f"{dtype}, heads of {dim}": "blocked: " + why if why else "triton"
         for dtype, torch_dtype in DTYPES.items()
@@ -48,6 +51,18 @@ def of_gpu(name):
         for why in [lacking(torch_dtype, dim, KNOWN[name])]
     }
     return {"auto": auto, "kernels": sorted(rows.values(), key=json.dumps)}
+
+
+def programs(name, row):
+    """Programs of a kernel that a multiprocessor holds at a time."""
+    limits, threads = KNOWN[name], row["warps"] * 32
+    reserved = KIB if limits.capability >= BFLOAT16 else 0  # of a program, for the system
+    registers = -(-row["registers"] // 8) * 8 * threads
+    return min(
+        limits.registers // registers,
+        (limits.shared + reserved) // (row["shared"] + reserved),
+        THREADS.get(limits.capability, 1536) // threads,
+    )
 
 
 def over(name, row):

@@ -15,7 +15,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
-from descriptors import check
+from descriptors import LINE, check
 
 UNSHOWN = "precision", "wgmma", "fused", "descriptors"
 OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg")
@@ -32,9 +32,10 @@ def compile_launches(wanted, tiles=(), read=False):
 
     Each has: device, call (the first one with that kernel), kernel, tile (rows x columns, None
     where it has none), warps, stages, registers (of a thread), spilled (bytes of a thread), shared
-    (bytes of a program), precision (of products of float32, None where it is not asked for), wgmma
-    (whether Hopper's matrix units are used), fused (whether the launch itself asks for products and
-    sums in one instruction), descriptors (of `descriptors.check`; None where none are read).
+    (bytes of a program), instructions (of its code, without those that only fill it up), precision
+    (of products of float32, None where it is not asked for), wgmma (whether Hopper's matrix units
+    are used), fused (whether the launch itself asks for products and sums in one instruction),
+    descriptors (of `descriptors.check`; None where none are read).
     """
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     helpers = Path(__file__).parent
@@ -108,7 +109,7 @@ def compiled(kernel, signature, constants, attributes, options, capability, read
     )
     cubin, by_warpgroups = result.asm["cubin"], "wgmma" in result.asm["ptx"]
     shared, warps = result.metadata.shared, result.metadata.num_warps
-    usage, read = _usage(cubin), read and by_warpgroups
+    usage, read, sass = _usage(cubin), read and by_warpgroups, _dumped(cubin, "-sass")
     sizes = {kernel.arg_names[place]: value for (place,), value in constants.items()}
     return {
         "kernel": f"{kernel.__module__.rsplit('.', 1)[-1]}.{kernel.__name__}",
@@ -118,10 +119,11 @@ def compiled(kernel, signature, constants, attributes, options, capability, read
         "registers": usage["REG"],
         "spilled": usage["STACK"] + usage["LOCAL"],
         "shared": shared,
+        "instructions": sum(name != "NOP" for _, _, name, _ in LINE.findall(sass)),
         "precision": sizes.get("PRECISION"),
         "wgmma": by_warpgroups,
         "fused": options.get("enable_fp_fusion", False),
-        "descriptors": check(_dumped(cubin, "-sass"), shared, warps) if read else None,
+        "descriptors": check(sass, shared, warps) if read else None,
     }
 
 
