@@ -10,12 +10,12 @@ import torch
 import triton
 import triton.language as tl
 
-from ldt.attention.triton.blocks import own_block, own_rows, own_tiles, place_tile, seen_by
+from ldt.attention.triton.blocks import meet, own_block, own_rows, own_tiles, seen_by, seen_only
 from ldt.attention.triton.dropout import KEY, QUERY, kept, least, token_codes
 from ldt.attention.triton.forward import LOG2E, sizes, tables
 from ldt.attention.triton.launch import launched
 from ldt.attention.triton.splits import FEW, combine, splits
-from ldt.attention.triton.tiles import cast, dot, load_rows, rows, store_rows
+from ldt.attention.triton.tiles import cast, dot, load_columns, load_rows, rows, store_rows
 
 
 def backward(dout, q, k, v, out, lse, pattern, dropout=0.0, seed=None):
@@ -32,22 +32,23 @@ def backward(dout, q, k, v, out, lse, pattern, dropout=0.0, seed=None):
         dq, dkv = found[:, 0], found[:, 1:].transpose(0, 1)
     else:
         dq, dkv = q.new_empty(q.shape), k.new_empty(2, *k.shape)
-    delta = torch.empty_like(lse)
-    given = rows(dout), rows(q), rows(k), rows(v), lse, delta, pattern, dropout, seed
-    of_queries(dq, rows(out), *given)
-    of_keys(dkv, *given)
+    stats = lse.new_empty(*lse.shape, 2)
+    tensors, choice = (rows(dout), rows(q), rows(k), rows(v)), (pattern, dropout, seed)
+    of_queries(dq, rows(out), *tensors, lse, stats, *choice)
+    of_keys(dkv, *tensors, stats, *choice)
     return dq, *dkv
 
 
-def of_queries(dq, out, dout, q, k, v, lse, delta, pattern, dropout, seed):
-    """Gradients of q, in ``dq``; ``delta`` [heads, queries] float32 gets the sums of dout * out."""
+def of_queries(dq, out, dout, q, k, v, lse, stats, pattern, dropout, seed):
+    """Gradients of q, in ``dq``; ``stats`` [heads, queries, 2] float32 gets ``lse`` and the sums of
+    dout * out, which `of_keys` reads in one load."""
     count, heads, dim = q.shape
     tile = pattern.tile("dq", q, dropout)
     blocks = pattern.programs(count, tile.rows)
     parts = splits(blocks * heads, pattern.longest)
     sums = dq if parts == 1 else q.new_empty(parts, *q.shape, dtype=torch.float32)
     _bwd_dq[blocks, heads, parts](
-        q, k, v, dout, out, sums, lse, delta, *tables(pattern), seed, count, len(k),
+        q, k, v, dout, out, sums, lse, stats, *tables(pattern), seed, count, len(k),
         *_numbers(dim, dropout), *(x.stride(0) for x in (q, k, v, dout, out)), sums.stride(-3),
         **sizes(pattern, q, tile), **tile.launch,
     )  # fmt: skip
@@ -55,7 +56,7 @@ def of_queries(dq, out, dout, q, k, v, lse, delta, pattern, dropout, seed):
         combine(sums[None], dq[None])
 
 
-def of_keys(dkv, dout, q, k, v, lse, delta, pattern, dropout, seed):
+def of_keys(dkv, dout, q, k, v, stats, pattern, dropout, seed):
     """Gradients of k and v, in ``dkv`` [2, keys, heads, dim]."""
     count, heads, dim = k.shape
     tile, found = pattern.tile("dkv", q, dropout), pattern.gathered
@@ -68,7 +69,7 @@ def of_keys(dkv, dout, q, k, v, lse, delta, pattern, dropout, seed):
         sums = k.new_empty(2, parts, gathered, heads, dim, dtype=torch.float32)
     blocks = extra * parts + pattern.programs(count, tile.rows)
     _bwd_dkv[blocks, heads](
-        q, k, v, dout, dkv, sums, lse, delta, *tables(pattern), seed, len(q), count, gathered,
+        q, k, v, dout, dkv, sums, stats, *tables(pattern), seed, len(q), count, gathered,
         extra, parts, *_numbers(dim, dropout), *(x.stride(0) for x in (q, k, v, dout)),
         *dkv.stride()[:2], **constants, **tile.launch,
     )  # fmt: skip
@@ -85,7 +86,7 @@ def _numbers(dim, dropout):
 def _slopes(p, a, b, delta, keep, gain, PRECISION: tl.constexpr):
     """Gradients of a tile's scores: [rows, columns] of the rows' dout and the columns' values, or
     of the rows' values and the columns' dout."""
-    dp = dot(a, tl.trans(b), None, PRECISION)
+    dp = dot(a, b, None, PRECISION)
     if keep is not None:
         dp = tl.where(keep, dp * gain, 0.0)
     return p * (dp - delta)
@@ -94,35 +95,27 @@ def _slopes(p, a, b, delta, keep, gain, PRECISION: tl.constexpr):
 @triton.jit
 def _add_to_dq(
     dq, q, dout, lse, delta, low, high, query_codes, k_ptr, v_ptr, place_ptr, hidden_ptr,
-    token_ptr, keys, seed, head, k_token, v_token, residue, dilation, begin, end, start, stop, left,
-    skipped, scale, threshold, gain, MASKED: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    next_hidden_ptr, token_ptr, keys, seed, head, k_token, v_token, residue, dilation, begin, end,
+    left, right, tiles, scale, threshold, gain, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Adds tiles ``start`` to ``stop - 1`` of keys to the gradients of rows."""
+    """Adds tiles of keys to the gradients of rows; see `seen_only`."""
     STAGES: tl.constexpr = None if place_ptr is None else 1
-    for i in tl.range(start, stop, num_stages=STAGES):
-        column = place_tile(i, left, skipped, begin, BLOCK_N)
-        there = column < end if MASKED else None
-        if place_ptr is None:
-            key = residue + column * dilation
-        else:
-            key = tl.load(place_ptr + column, mask=there, other=0)
-        k = load_rows(k_ptr, key, k_token, there, DIM, BLOCK_D)
-        v = load_rows(v_ptr, key, v_token, there, DIM, BLOCK_D)
-        scores = dot(q, tl.trans(k), None, PRECISION)
-        if MASKED:
-            seen = (column[None, :] >= low[:, None]) & (column[None, :] < high[:, None])
-            if hidden_ptr is not None:
-                hidden = tl.load(hidden_ptr + key, mask=there, other=1)
-                seen = seen & (hidden == 0)[None, :]
-            scores = tl.where(seen, scores, float("-inf"))
+    for i in tl.range(0, tiles, num_stages=STAGES):
+        column, key = meet(i, begin, end, place_ptr, residue, dilation, BLOCK_N)
+        k = load_columns(k_ptr, key, k_token, DIM, BLOCK_D)
+        v = load_columns(v_ptr, key, v_token, DIM, BLOCK_D)
+        scores = seen_only(
+            dot(q, k, None, PRECISION), i, left, right, column, low, high, key, begin, hidden_ptr,
+            next_hidden_ptr, residue, dilation,
+        )  # fmt: skip
         keep = None
         if query_codes is not None:
-            codes = token_codes(token_ptr, keys, key, there, seed, head, KEY)
+            codes = token_codes(token_ptr, keys, key, None, seed, head, KEY)
             keep = kept(query_codes[:, None], codes[None, :], threshold)
         p = tl.exp2(scores * scale - lse[:, None])
         ds = _slopes(p, dout, v, delta[:, None], keep, gain, PRECISION)
-        dq = dot(cast(ds, q.dtype), k, dq, PRECISION)
+        dq = dot(cast(ds, q.dtype), tl.trans(k), dq, PRECISION)
     return dq
 
 
@@ -136,7 +129,7 @@ def _bwd_dq(
     out_ptr,  # [queries, heads, DIM], stride given
     dq_ptr,  # [splits, queries, heads, DIM], stride given
     lse_ptr,  # [heads, queries], infinite where the output is zero: no gradient
-    delta_ptr,  # [heads, queries], filled here: sums of dout * out
+    stats_ptr,  # [heads, queries, 2], filled here: lse, and sums of dout * out
     query_ptr,  # [.., queries]; this and the next four as of `_forward`
     key_ptr,
     hidden_ptr,
@@ -175,8 +168,10 @@ def _bwd_dq(
     out = load_rows(out_ptr + head * DIM, query, out_token, inside, DIM, BLOCK_D)
     delta = tl.sum(dout.to(tl.float32) * out.to(tl.float32), 1)
     at = head * queries + query
-    tl.store(delta_ptr + at, delta, mask=inside & (tl.program_id(2) == 0))
     lse = tl.load(lse_ptr + at)
+    ours = inside & (tl.program_id(2) == 0)
+    tl.store(stats_ptr + 2 * at, lse, mask=ours)
+    tl.store(stats_ptr + 2 * at + 1, delta, mask=ours)
     alive = tl.min(lse, 0) < float("inf")  # else the program has nothing to sum
     q = load_rows(q_ptr + head * DIM, query, q_token, inside, DIM, BLOCK_D)
     behind = 2 * CLASSES * queries.to(tl.int64)  # the rows of bounds
@@ -197,10 +192,9 @@ def _bwd_dq(
         low, high, begin, end = seen_by(begin_ptr, begin_ptr + queries, query, first, last, alive)
         tiles = tl.cdiv(end - begin, BLOCK_G)
         dq = _add_to_dq(
-            dq, q, dout, lse, delta, low, high, query_codes, k_ptr, v_ptr, gathered_ptr, None,
-            token_ptr, keys, seed, tl.program_id(1), k_token, v_token, 0, 1,
-            begin, end, 0, tiles, tiles, 0, scale, threshold, gain, True, DIM, BLOCK_D, BLOCK_G,
-            PRECISION,
+            dq, q, dout, lse, delta, low, high, query_codes, k_ptr, v_ptr, gathered_ptr, None, None,
+            token_ptr, keys, seed, tl.program_id(1), k_token, v_token, 0, 1, begin, end, tiles,
+            tiles, tiles, scale, threshold, gain, DIM, BLOCK_D, BLOCK_G, PRECISION,
         )  # fmt: skip
 
     begin_ptr = query_ptr + table
@@ -210,14 +204,9 @@ def _bwd_dq(
     )  # fmt: skip
     dq = _add_to_dq(
         dq, q, dout, lse, delta, low, high, query_codes, k_ptr, v_ptr, None, hidden_ptr,
-        token_ptr, keys, seed, tl.program_id(1), k_token, v_token, residue, dilation, begin, end, 0,
-        tiles - right + left, left, right - left, scale, threshold, gain, True, DIM, BLOCK_D,
-        BLOCK_N, PRECISION,
-    )  # fmt: skip
-    dq = _add_to_dq(
-        dq, q, dout, lse, delta, low, high, query_codes, k_ptr, v_ptr, None, None, token_ptr, keys,
-        seed, tl.program_id(1), k_token, v_token, residue, dilation, begin, end, left, right, right,
-        0, scale, threshold, gain, False, DIM, BLOCK_D, BLOCK_N, PRECISION,
+        next_hidden_ptr, token_ptr, keys, seed, tl.program_id(1), k_token, v_token, residue,
+        dilation, begin, end, left, right, tiles, scale, threshold, gain, DIM, BLOCK_D, BLOCK_N,
+        PRECISION,
     )  # fmt: skip
     place = tl.program_id(2).to(tl.int64) * queries + query
     store_rows(dq_ptr + head * DIM, dq * factor, place, dq_token, inside, DIM, BLOCK_D)
@@ -225,43 +214,38 @@ def _bwd_dq(
 
 @triton.jit
 def _add_to_dkv(
-    dk, dv, k, v, low, high, key_codes, q_ptr, dout_ptr, lse_ptr, delta_ptr, token_ptr, queries,
-    seed, head, q_token, dout_token, residue, dilation, begin, end, start, stop, left, skipped,
-    scale, threshold, gain, MASKED: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    dk, dv, k, v, low, high, key_codes, q_ptr, dout_ptr, stats_ptr, token_ptr, queries,
+    seed, head, q_token, dout_token, residue, dilation, begin, end, left, right, tiles,
+    scale, threshold, gain, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Adds tiles ``start`` to ``stop - 1`` of queries to the gradients of keys and values."""
-    for i in tl.range(start, stop):
-        column = place_tile(i, left, skipped, begin, BLOCK_N)
-        there = None
-        if MASKED:
-            there = column < end
-            seen = (column[None, :] >= low[:, None]) & (column[None, :] < high[:, None])
-            column = tl.minimum(column, end - 1)  # in bounds; what is beyond is not seen
-        query = residue + column * dilation
-        q = load_rows(q_ptr, query, q_token, there, DIM, BLOCK_D)
-        dout = load_rows(dout_ptr, query, dout_token, there, DIM, BLOCK_D)
-        scores = dot(k, tl.trans(q), None, PRECISION)
-        if MASKED:
-            scores = tl.where(seen, scores, float("-inf"))
-        p = tl.exp2(scores * scale - tl.load(lse_ptr + query)[None, :])
+    """Adds tiles of queries to the gradients of keys and values."""
+    for i in tl.range(0, tiles):
+        column, query = meet(i, begin, end, None, residue, dilation, BLOCK_N)
+        q = load_columns(q_ptr, query, q_token, DIM, BLOCK_D)
+        dout = load_columns(dout_ptr, query, dout_token, DIM, BLOCK_D)
+        scores = seen_only(
+            dot(k, q, None, PRECISION), i, left, right, column, low, high, query, begin, None, None,
+            residue, dilation,
+        )  # fmt: skip
+        lse, delta = tl.split(tl.load(stats_ptr + query[:, None] * 2 + tl.arange(0, 2)[None, :]))
+        p = tl.exp2(scores * scale - lse[None, :])
         keep = None
         left_over = p
         if key_codes is not None:
             codes = token_codes(token_ptr, queries, query, None, seed, head, QUERY)
             keep = kept(codes[None, :], key_codes[:, None], threshold)
             left_over = tl.where(keep, p, 0.0)
-        dv = dot(cast(left_over, k.dtype), dout, dv, PRECISION)
-        delta = tl.load(delta_ptr + query)[None, :]
-        ds = _slopes(p, v, dout, delta, keep, gain, PRECISION)
-        dk = dot(cast(ds, k.dtype), q, dk, PRECISION)
+        dv = dot(cast(left_over, k.dtype), tl.trans(dout), dv, PRECISION)
+        ds = _slopes(p, v, dout, delta[None, :], keep, gain, PRECISION)
+        dk = dot(cast(ds, k.dtype), tl.trans(q), dk, PRECISION)
     return dk, dv
 
 
 @triton.jit
 def _dkv(
     k_ptr, v_ptr, key, inside, low, high, begin, end, left, right, tiles, key_ptr, keys, q_ptr,
-    dout_ptr, lse_ptr, delta_ptr, query_ptr, queries, seed_ptr, head, q_token, k_token, v_token,
+    dout_ptr, stats_ptr, query_ptr, queries, seed_ptr, head, q_token, k_token, v_token,
     dout_token, residue, dilation, factor, scale, threshold, gain, DIM: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -275,14 +259,9 @@ def _dkv(
     dk = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     dv = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     dk, dv = _add_to_dkv(
-        dk, dv, k, v, low, high, codes, q_ptr, dout_ptr, lse_ptr, delta_ptr, query_ptr, queries,
-        seed, head, q_token, dout_token, residue, dilation, begin, end, 0, tiles - right + left,
-        left, right - left, scale, threshold, gain, True, DIM, BLOCK_D, BLOCK_N, PRECISION,
-    )  # fmt: skip
-    dk, dv = _add_to_dkv(
-        dk, dv, k, v, low, high, codes, q_ptr, dout_ptr, lse_ptr, delta_ptr, query_ptr, queries,
-        seed, head, q_token, dout_token, residue, dilation, begin, end, left, right, right, 0,
-        scale, threshold, gain, False, DIM, BLOCK_D, BLOCK_N, PRECISION,
+        dk, dv, k, v, low, high, codes, q_ptr, dout_ptr, stats_ptr, query_ptr, queries,
+        seed, head, q_token, dout_token, residue, dilation, begin, end, left, right, tiles, scale,
+        threshold, gain, DIM, BLOCK_D, BLOCK_N, PRECISION,
     )  # fmt: skip
     return dk * factor, dv * gain
 
@@ -296,8 +275,7 @@ def _bwd_dkv(
     dout_ptr,  # [queries, heads, DIM], stride given
     dkv_ptr,  # [2, keys, heads, DIM], strides given
     sums_ptr,  # [2, parts, gathered, heads, DIM] float32, or None
-    lse_ptr,  # [heads, queries], infinite where the output is zero: no gradient
-    delta_ptr,  # [heads, queries], sums of dout * out
+    stats_ptr,  # [heads, queries, 2], as `_bwd_dq` left them
     query_ptr,  # [.., queries]; this and the next four as of `_forward`
     key_ptr,
     hidden_ptr,
@@ -334,8 +312,7 @@ def _bwd_dkv(
     v_ptr += head * DIM
     q_ptr += head * DIM
     dout_ptr += head * DIM
-    lse_ptr += head * queries
-    delta_ptr += head * queries
+    stats_ptr += head * queries * 2
     program = tl.program_id(0)
     begin_ptr = key_ptr
     key_ptr += 2 * CLASSES * keys.to(tl.int64)
@@ -351,7 +328,7 @@ def _bwd_dkv(
             )  # fmt: skip
             dk, dv = _dkv(
                 k_ptr, v_ptr, place, inside & (place < keys), low, high, begin, end, left, right,
-                tiles, key_ptr, keys, q_ptr, dout_ptr, lse_ptr, delta_ptr, query_ptr, queries,
+                tiles, key_ptr, keys, q_ptr, dout_ptr, stats_ptr, query_ptr, queries,
                 seed_ptr, tl.program_id(1), q_token, k_token, v_token, dout_token, 0, 1, factor,
                 scale, threshold, gain, DIM, BLOCK_D, BLOCK_G, BLOCK_N, PRECISION,
             )  # fmt: skip
@@ -378,7 +355,7 @@ def _bwd_dkv(
     )  # fmt: skip
     dk, dv = _dkv(
         k_ptr, v_ptr, key, inside, low, high, begin, end, left, right, tiles, key_ptr, keys, q_ptr,
-        dout_ptr, lse_ptr, delta_ptr, query_ptr, queries, seed_ptr, tl.program_id(1), q_token,
+        dout_ptr, stats_ptr, query_ptr, queries, seed_ptr, tl.program_id(1), q_token,
         k_token, v_token, dout_token, residue, dilation, factor, scale, threshold, gain, DIM,
         BLOCK_D, BLOCK_M, BLOCK_N, PRECISION,
     )  # fmt: skip

@@ -76,7 +76,28 @@ def inner_tiles(
 
 
 @triton.jit
-def place_tile(i, left, skipped, begin, BLOCK: tl.constexpr):
-    """[BLOCK] rows of the i-th tile of an interval, without ``skipped`` tiles behind ``left``."""
-    tile = i + tl.where(i < left, 0, skipped)
-    return begin + tile * BLOCK + tl.arange(0, BLOCK)
+def meet(i, begin, end, place_ptr, residue, dilation, BLOCK: tl.constexpr):
+    """(column, place): the [BLOCK] rows of the i-th tile of begin to end - 1, and where they lie,
+    the last one again where there are no more. ``place_ptr`` tells of gathered rows."""
+    column = begin + i * BLOCK + tl.arange(0, BLOCK)
+    place = tl.minimum(column, end - 1)
+    place = residue + place * dilation if place_ptr is None else tl.load(place_ptr + place)
+    return column, place
+
+
+@triton.jit
+def seen_only(
+    scores, i, left, right, column, low, high, place, begin, hidden_ptr, next_hidden_ptr,
+    residue, dilation,
+):  # fmt: skip
+    """Scores [rows, columns] of the i-th tile, -inf where a row does not see a column. Nothing is
+    done to tiles from left to right - 1, and bytes of ``hidden_ptr`` are read where the next hidden
+    row lies in the tile."""
+    if (i < left) | (i >= right):
+        if hidden_ptr is not None:
+            first = residue + (begin + i * column.shape[0]) * dilation
+            if tl.load(next_hidden_ptr + first) < first + column.shape[0] * dilation:
+                column = tl.where(tl.load(hidden_ptr + place) == 0, column, -1)
+        seen = (column[None, :] >= low[:, None]) & (column[None, :] < high[:, None])
+        scores = tl.where(seen, scores, float("-inf"))
+    return scores

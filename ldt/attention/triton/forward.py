@@ -9,12 +9,12 @@ import torch
 import triton
 import triton.language as tl
 
-from ldt.attention.triton.blocks import own_block, own_rows, own_tiles, place_tile, seen_by
+from ldt.attention.triton.blocks import meet, own_block, own_rows, own_tiles, seen_by, seen_only
 from ldt.attention.triton.devices import precision
 from ldt.attention.triton.dropout import KEY, QUERY, kept, least, token_codes
 from ldt.attention.triton.launch import launched
 from ldt.attention.triton.splits import FEW, combine, splits
-from ldt.attention.triton.tiles import cast, dot, load_rows, padded, rows, store_rows
+from ldt.attention.triton.tiles import cast, dot, load_columns, load_rows, padded, rows, store_rows
 
 LOG2E = math.log2(math.e)
 
@@ -73,35 +73,27 @@ def sizes(pattern, q, tile):
 
 @triton.jit
 def _attend(
-    m_i, l_i, acc, q, low, high, query_codes, k_ptr, v_ptr, place_ptr, hidden_ptr, token_ptr,
-    keys, seed, head, k_token, v_token, residue, dilation, begin, end, start, stop, left, skipped,
-    scale, threshold, MASKED: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    m_i, l_i, acc, q, low, high, query_codes, k_ptr, v_ptr, place_ptr, hidden_ptr,
+    next_hidden_ptr, token_ptr, keys, seed, head, k_token, v_token, residue, dilation, begin, end,
+    left, right, tiles, scale, threshold, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Adds tiles ``start`` to ``stop - 1`` of keys to the largest score, sum and output of rows."""
+    """Adds tiles of keys to the largest score, sum and output of rows; see `seen_only`."""
     STAGES: tl.constexpr = None if place_ptr is None else 1
-    for i in tl.range(start, stop, num_stages=STAGES):
-        column = place_tile(i, left, skipped, begin, BLOCK_N)
-        there = column < end if MASKED else None
-        if place_ptr is None:
-            key = residue + column * dilation
-        else:
-            key = tl.load(place_ptr + column, mask=there, other=0)
-        k = load_rows(k_ptr, key, k_token, there, DIM, BLOCK_D)
-        v = load_rows(v_ptr, key, v_token, there, DIM, BLOCK_D)
-        scores = dot(q, tl.trans(k), None, PRECISION)
-        if MASKED:
-            seen = (column[None, :] >= low[:, None]) & (column[None, :] < high[:, None])
-            if hidden_ptr is not None:
-                hidden = tl.load(hidden_ptr + key, mask=there, other=1)
-                seen = seen & (hidden == 0)[None, :]
-            scores = tl.where(seen, scores, float("-inf"))
+    for i in tl.range(0, tiles, num_stages=STAGES):
+        column, key = meet(i, begin, end, place_ptr, residue, dilation, BLOCK_N)
+        k = load_columns(k_ptr, key, k_token, DIM, BLOCK_D)
+        v = load_rows(v_ptr, key, v_token, None, DIM, BLOCK_D)
+        scores = seen_only(
+            dot(q, k, None, PRECISION), i, left, right, column, low, high, key, begin, hidden_ptr,
+            next_hidden_ptr, residue, dilation,
+        )  # fmt: skip
         new = tl.maximum(m_i, tl.max(scores, 1) * scale)
         p = tl.exp2(scores * scale - new[:, None])
         alpha = tl.exp2(m_i - new)
         l_i = l_i * alpha + tl.sum(p, 1)
         if query_codes is not None:
-            codes = token_codes(token_ptr, keys, key, there, seed, head, KEY)
+            codes = token_codes(token_ptr, keys, key, None, seed, head, KEY)
             p = tl.where(kept(query_codes[:, None], codes[None, :], threshold), p, 0.0)
         acc = dot(cast(p, q.dtype), v, acc * alpha[:, None], PRECISION)
         m_i = new
@@ -172,9 +164,9 @@ def _forward(
         low, high, begin, end = seen_by(begin_ptr, begin_ptr + queries, query, first, last, alive)
         tiles = tl.cdiv(end - begin, BLOCK_G)
         m_i, l_i, acc = _attend(
-            m_i, l_i, acc, q, low, high, query_codes, k_ptr, v_ptr, gathered_ptr, None, token_ptr,
-            keys, seed, tl.program_id(1), k_token, v_token, 0, 1, begin, end, 0, tiles, tiles, 0,
-            scale, threshold, True, DIM, BLOCK_D, BLOCK_G, PRECISION,
+            m_i, l_i, acc, q, low, high, query_codes, k_ptr, v_ptr, gathered_ptr, None, None,
+            token_ptr, keys, seed, tl.program_id(1), k_token, v_token, 0, 1, begin, end, tiles,
+            tiles, tiles, scale, threshold, DIM, BLOCK_D, BLOCK_G, PRECISION,
         )  # fmt: skip
 
     begin_ptr = query_ptr + table
@@ -183,15 +175,9 @@ def _forward(
         next_hidden_ptr, keys, residue, dilation, tl.program_id(2), tl.num_programs(2), BLOCK_N,
     )  # fmt: skip
     m_i, l_i, acc = _attend(
-        m_i, l_i, acc, q, low, high, query_codes, k_ptr, v_ptr, None, hidden_ptr, token_ptr,
-        keys, seed, tl.program_id(1), k_token, v_token, residue, dilation, begin, end, 0,
-        tiles - right + left, left, right - left, scale, threshold, True, DIM, BLOCK_D, BLOCK_N,
-        PRECISION,
-    )  # fmt: skip
-    m_i, l_i, acc = _attend(
-        m_i, l_i, acc, q, low, high, query_codes, k_ptr, v_ptr, None, None, token_ptr, keys, seed,
-        tl.program_id(1), k_token, v_token, residue, dilation, begin, end, left, right, right, 0,
-        scale, threshold, False, DIM, BLOCK_D, BLOCK_N, PRECISION,
+        m_i, l_i, acc, q, low, high, query_codes, k_ptr, v_ptr, None, hidden_ptr, next_hidden_ptr,
+        token_ptr, keys, seed, tl.program_id(1), k_token, v_token, residue, dilation, begin, end,
+        left, right, tiles, scale, threshold, DIM, BLOCK_D, BLOCK_N, PRECISION,
     )  # fmt: skip
 
     full = l_i > 0

@@ -120,11 +120,11 @@ FAULTS = {
         "tiles = tl.cdiv(end - begin, BLOCK)",
         "tiles = (end - begin) // BLOCK",
     ),
-    "tiles behind the inner ones are those of the left edge again": (
+    "tiles behind the inner ones are not masked": (
         windows,
         "blocks",
-        "tl.where(i < left, 0, skipped)",
-        "0",
+        "if (i < left) | (i >= right):",
+        "if i < left:",
     ),
     "hidden keys between the edges are not noticed": (
         windows,
@@ -132,12 +132,18 @@ FAULTS = {
         "inner_end = tl.minimum(inner_end, tl.cdiv(hidden - residue, dilation))",
         "pass",
     ),
-    "hidden keys are seen": (windows, "forward", "seen = seen & (hidden == 0)[None, :]", "pass"),
+    "hidden keys in a tile are not noticed": (
+        windows,
+        "blocks",
+        "< first + column.shape[0] * dilation",
+        "< first",
+    ),
+    "hidden keys are seen": (windows, "forward", "v_ptr, None, hidden_ptr", "v_ptr, None, None"),
     "hidden keys are seen by gradients": (
         windows,
         "backward",
-        "seen = seen & (hidden == 0)[None, :]",
-        "pass",
+        "v_ptr, None, hidden_ptr",
+        "v_ptr, None, None",
     ),
     "hidden keys get gradients": (
         windows,
@@ -173,14 +179,14 @@ FAULTS = {
     "the last global key is not seen": (
         windows,
         "forward",
-        "begin, end, 0, tiles, tiles, 0",
-        "begin, end - 1, 0, tiles, tiles, 0",
+        "0, 1, begin, end, tiles",
+        "0, 1, begin, end - 1, tiles",
     ),
     "the last global key is not seen by gradients": (
         windows,
         "backward",
-        "begin, end, 0, tiles, tiles, 0",
-        "begin, end - 1, 0, tiles, tiles, 0",
+        "0, 1, begin, end, tiles",
+        "0, 1, begin, end - 1, tiles",
     ),
     "global keys of other documents are seen": (
         windows,
@@ -224,9 +230,9 @@ FAULTS = {
     "the gradient through the sum is missing": (windows, "backward", "p * (dp - delta)", "p * dp"),
     "keys of another residue are met": (
         causal,
-        "forward",
-        "key = residue + column * dilation",
-        "key = column * dilation",
+        "blocks",
+        "place = residue + place * dilation",
+        "place = place * dilation",
     ),
     "all heads have the windows of one dilation": (
         causal,
