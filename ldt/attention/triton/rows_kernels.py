@@ -12,7 +12,7 @@ for each chunk. Scores live in base 2.
 import triton
 import triton.language as tl
 
-from ldt.attention.triton.dropout import KEY, QUERY, document_code, in_head, kept, token_codes
+from ldt.attention.triton.dropout import KEY, QUERY, head_code, kept, token_codes
 from ldt.attention.triton.launch import launched
 from ldt.attention.triton.tiles import cast, dot, load_rows, store_rows
 
@@ -52,35 +52,31 @@ def _seen(keep_ptr, key, end):
 
 
 @triton.jit
-def _kept(
-    seed_ptr, token_ptr, place_ptr, row, in_rows, key, in_keys, total, least, PER: tl.constexpr
-):
+def _kept(seed_ptr, hash_ptr, place_ptr, row, in_rows, key, in_keys, least, PER: tl.constexpr):
     """[rows, keys], which probabilities dropout leaves."""
-    seed, head = tl.load(seed_ptr), row % PER
+    head = row % PER
     token = tl.load(place_ptr + row // PER, mask=in_rows, other=0)
-    queries = token_codes(token_ptr, total, token, in_rows, seed, head, QUERY)
-    document = tl.load(token_ptr + key, mask=in_keys)
-    place = tl.load(token_ptr + total + key, mask=in_keys)
-    code = document_code(document, seed, KEY)
-    keys = in_head(code[None, :], place[None, :], head[:, None])
+    queries = tl.load(hash_ptr + token, mask=in_rows)
+    queries = token_codes(queries, head_code(seed_ptr, head, QUERY))
+    keys = tl.load(hash_ptr + key, mask=in_keys)[None, :]
+    keys = token_codes(keys, head_code(seed_ptr, head, KEY)[:, None])
     return kept(queries[:, None], keys, least)
 
 
 @launched
-@triton.jit(do_not_specialize=["total", "least"])
+@triton.jit(do_not_specialize=["least"])
 def attend(
     q_ptr,  # [rows, WIDTH], scaled
     low_ptr,  # [rows, WIDTH], to be added to q; None: nothing
     x_ptr,  # [total, WIDTH], stride given: keys and values
     keep_ptr,  # [total] uint8, 0 at padding; None: no padding
     seed_ptr,  # [] int64 of dropout; None: no dropout
-    token_ptr,  # [2, total] int32, see `token_codes`
+    hash_ptr,  # [total] int32, see `token_codes`
     place_ptr,  # [globals] int32, tokens of the rows
     item_ptr,  # [items, 4] int32, see Plan
     part_ptr,  # [items, BLOCK_M, WIDTH] float32, sums of values before division
     stats_ptr,  # [3, items, BLOCK_M] float32: largest score, sum, sum of what dropout leaves
     x_token,
-    total,
     least,
     WIDTH: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -121,9 +117,7 @@ def attend(
         alpha = tl.exp2(m_i - shift)
         l_i = l_i * alpha + tl.sum(p, 1)
         if seed_ptr is not None:
-            keep = _kept(
-                seed_ptr, token_ptr, place_ptr, row, in_rows, key, in_keys, total, least, PER
-            )
+            keep = _kept(seed_ptr, hash_ptr, place_ptr, row, in_rows, key, in_keys, least, PER)
             p = tl.where(keep, p, 0.0)
             kept_sum = kept_sum * alpha + tl.sum(p, 1)
         p = cast(p, x_ptr.dtype.element_ty)
@@ -234,14 +228,14 @@ def _scores(
 
 @triton.jit
 def _gradients(
-    scores, dp, seen, lse, delta, gain, seed_ptr, token_ptr, place_ptr, weight_grad_ptr,
-    row, in_rows, key, in_keys, total, least, PER: tl.constexpr,
+    scores, dp, seen, lse, delta, gain, seed_ptr, hash_ptr, place_ptr, weight_grad_ptr,
+    row, in_rows, key, in_keys, least, PER: tl.constexpr,
 ):  # fmt: skip
     """Probabilities after dropout and gradients of scores, both [rows, keys]."""
     p = tl.where(seen[None, :], tl.exp2(scores * LOG2E - lse[:, None]), 0.0)
     given = p
     if seed_ptr is not None:
-        keep = _kept(seed_ptr, token_ptr, place_ptr, row, in_rows, key, in_keys, total, least, PER)
+        keep = _kept(seed_ptr, hash_ptr, place_ptr, row, in_rows, key, in_keys, least, PER)
         of_weight = tl.load(weight_grad_ptr + row, mask=in_rows, other=0.0)
         dp = tl.where(keep, (dp + of_weight[:, None]) * gain, 0.0)
         given = tl.where(keep, p * gain, 0.0)
@@ -249,7 +243,7 @@ def _gradients(
 
 
 @launched
-@triton.jit(do_not_specialize=["total", "least"])
+@triton.jit(do_not_specialize=["least"])
 def bwd_dq(
     q_ptr,  # [rows, WIDTH]
     low_ptr,  # [rows, WIDTH], to be added to q; None: nothing
@@ -260,12 +254,11 @@ def bwd_dq(
     weight_grad_ptr,  # [rows] float32, of the sums of probabilities; None: no dropout
     keep_ptr,  # [total] uint8, 0 at padding; None: no padding
     seed_ptr,  # [] int64 of dropout; None: no dropout
-    token_ptr,  # [2, total] int32, see `token_codes`
+    hash_ptr,  # [total] int32, see `token_codes`
     place_ptr,  # [globals] int32, tokens of the rows
     item_ptr,  # [items, 4] int32, see Plan
     part_ptr,  # [items, BLOCK_M, WIDTH] float32, gradients of q
     x_token,
-    total,
     gain,
     least,
     WIDTH: tl.constexpr,
@@ -293,8 +286,8 @@ def bwd_dq(
             q_ptr, low_ptr, dout_ptr, x_ptr, row, in_rows, key, x_token, in_keys, WIDTH, CHUNK
         )
         _, ds = _gradients(
-            scores, dp, _seen(keep_ptr, key, end), lse, delta, gain, seed_ptr, token_ptr,
-            place_ptr, weight_grad_ptr, row, in_rows, key, in_keys, total, least, PER,
+            scores, dp, _seen(keep_ptr, key, end), lse, delta, gain, seed_ptr, hash_ptr,
+            place_ptr, weight_grad_ptr, row, in_rows, key, in_keys, least, PER,
         )  # fmt: skip
         ds = cast(ds, x_ptr.dtype.element_ty)
         sums = ()
@@ -307,7 +300,7 @@ def bwd_dq(
 
 
 @launched
-@triton.jit(do_not_specialize=["total", "least"])
+@triton.jit(do_not_specialize=["least"])
 def bwd_dx(
     q_ptr,  # this and the next ten as `bwd_dq` takes them
     low_ptr,
@@ -318,12 +311,11 @@ def bwd_dx(
     weight_grad_ptr,
     keep_ptr,
     seed_ptr,
-    token_ptr,
+    hash_ptr,
     place_ptr,
     block_ptr,  # [blocks, 4] int32, see Plan
     dx_ptr,  # [total, WIDTH], as keys and as values
     x_token,
-    total,
     gain,
     least,
     WIDTH: tl.constexpr,
@@ -353,8 +345,8 @@ def bwd_dx(
             q_ptr, low_ptr, dout_ptr, x_ptr, row, in_rows, key, x_token, in_keys, WIDTH, CHUNK
         )
         p, ds = _gradients(
-            scores, dp, seen, lse, delta, gain, seed_ptr, token_ptr, place_ptr,
-            weight_grad_ptr, row, in_rows, key, in_keys, total, least, PER,
+            scores, dp, seen, lse, delta, gain, seed_ptr, hash_ptr, place_ptr,
+            weight_grad_ptr, row, in_rows, key, in_keys, least, PER,
         )  # fmt: skip
         p = tl.trans(cast(p, x_ptr.dtype.element_ty))
         ds = tl.trans(cast(ds, x_ptr.dtype.element_ty))

@@ -23,6 +23,7 @@ SPILLED = {
         *("_forward half 96", "_forward fp32 64", "_forward fp32 96", "_forward fp32 128"),
         *("_bwd_dq half 96", "_bwd_dq half 128", "_bwd_dq fp32 64", "_bwd_dkv fp32 32"),
     },
+    "A100": {"bwd_dq half 768"},
     "B200": {
         *("_forward half 64", "_forward half 96", "_forward half 128"),
         *("_bwd_dq half 96", "_bwd_dkv half 64", "_bwd_dkv half 128"),
