@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from ldt.data.collate import Collator
 from ldt.data.corpus import Reader, sources
+from ldt.data.features import Collator
 from ldt.data.lm_inputs import Frame
 from ldt.data.masking import Masker
 from ldt.data.options import CorpusSection

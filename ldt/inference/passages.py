@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ldt.data.collate import by_input
-from ldt.data.features import Feature
+from ldt.data.features import Feature, by_input
 from ldt.data.sentences import Unit
 from ldt.errors import ModelError, UserError, listed, out_of_memory, plural
 from ldt.inference.group import batches

@@ -12,7 +12,7 @@ import torch
 from rich.table import Table
 
 from ldt.data.characters import Alphabet, Overlapping, part_texts, read_text
-from ldt.data.collate import Collator
+from ldt.data.features import Collator
 from ldt.errors import DataError, ModelError, UserError
 from ldt.inference.masked_text import MaskedText, score, scorer, texts
 from ldt.inference.predictor import find_device

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ldt.data.collate import Collator, by_input
-from ldt.data.features import Feature
+from ldt.data.features import Collator, Feature, by_input
 from ldt.errors import ModelError, RecipeError, ResourceError, UserError, out_of_memory, plural
 from ldt.io.records import Example
 from ldt.recipe.recipe import Recipe

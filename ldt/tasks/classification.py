@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from ldt.data import formats
-from ldt.data.chunking import Segment, cut_off, ends, fit, join
-from ldt.data.features import Feature
+from ldt.data.features import Feature, Segment, cut_off, ends, fit, join
 from ldt.data.labels import (
     MULTI,
     REGRESSION,

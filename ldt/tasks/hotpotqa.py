@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
-from ldt.data.chunking import Segment, ends, join
-from ldt.data.features import Feature
+from ldt.data.features import Feature, Segment, ends, join
 from ldt.data.options import Length
 from ldt.data.tokenization import marker_ids, tokenize
 from ldt.errors import DataError

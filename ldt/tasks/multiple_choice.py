@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from ldt.data.chunking import Segment, ends, fit, join
-from ldt.data.features import Feature
+from ldt.data.features import Feature, Segment, ends, fit, join
 from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import tokenize, tokenize_with_offsets
 from ldt.errors import DataError, RecipeError

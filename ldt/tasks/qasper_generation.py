@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from ldt.data.chunking import Segment, cut_off, ends, join
-from ldt.data.features import Feature
+from ldt.data.features import Feature, Segment, cut_off, ends, join
 from ldt.data.formats.qasper import UNANSWERABLE, Reference
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError

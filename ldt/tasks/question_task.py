@@ -12,8 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
-from ldt.data.chunking import Segment, ends, fit, join
-from ldt.data.features import Feature
+from ldt.data.features import Feature, Segment, ends, fit, join
 from ldt.data.options import Length
 from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import tokenize, tokenize_inside

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from ldt.data.chunking import Segment, cut_off, ends, join
-from ldt.data.features import Feature
+from ldt.data.features import Feature, Segment, cut_off, ends, join
 from ldt.data.tokenization import tokenize
 from ldt.errors import DataError, plural
 from ldt.io.records import Example, flat, kind, text, texts

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from ldt.data import sentences as splitter
-from ldt.data.chunking import Segment, ends, fit, join
-from ldt.data.features import Feature
+from ldt.data.features import Feature, Segment, ends, fit, join
 from ldt.data.options import Names
 from ldt.data.tokenization import tokenize_with_offsets
 from ldt.errors import DataError

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from ldt.data.chunking import Segment, ends, fit, join
-from ldt.data.features import Feature
+from ldt.data.features import Feature, Segment, ends, fit, join
 from ldt.data.options import Count
 from ldt.data.sentences import UNITS, Unit
 from ldt.data.tokenization import marker_ids, tokenize, tokenize_with_offsets

@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import PrivateAttr
 
-from ldt.data.chunking import ends
-from ldt.data.features import Feature
+from ldt.data.features import Feature, ends
 from ldt.data.options import Count, Length
 from ldt.data.tokenization import special_id, tokenize
 from ldt.errors import RecipeError

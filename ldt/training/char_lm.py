@@ -14,7 +14,7 @@ from typing import Any
 from transformers import set_seed
 
 from ldt.data.characters import Alphabet, Overlapping, Stretches, part_texts
-from ldt.data.collate import Collator
+from ldt.data.features import Collator
 from ldt.data.options import LONGEST
 from ldt.errors import ModelError, RecipeError, plain
 from ldt.io import files

@@ -14,8 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ldt.data.collate import Collator
-from ldt.data.features import Items
+from ldt.data.features import Collator, Items
 from ldt.data.labels import MULTI, SINGLE
 from ldt.errors import UserError, listed
 from ldt.io.files import remove, remove_leftovers, write_whole

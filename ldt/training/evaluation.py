@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from transformers import EvalPrediction, TrainerCallback
 
-from ldt.data.collate import NO_POSITION, by_input
-from ldt.data.features import Features
+from ldt.data.features import NO_POSITION, Features, by_input
 from ldt.errors import RecipeError, TrainingDiverged
 from ldt.io.records import Example
 from ldt.metrics.baseline import Baseline, no_better

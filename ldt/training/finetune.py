@@ -10,8 +10,7 @@ from typing import Any
 
 from transformers import set_seed
 
-from ldt.data.collate import Collator
-from ldt.data.features import Features
+from ldt.data.features import Collator, Features
 from ldt.data.options import DataSection
 from ldt.data.tokenization import add_tokens
 from ldt.errors import plain

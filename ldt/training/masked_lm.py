@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
-from ldt.data.collate import Collator
 from ldt.data.corpus import Source, sources, split
+from ldt.data.features import Collator
 from ldt.data.lm_inputs import PACKINGS, Frame, Items, Stream
 from ldt.data.options import CorpusSection
 from ldt.data.token_store import TokenStore, build

@@ -10,8 +10,7 @@ from itertools import accumulate
 import torch
 from accelerate.utils import DistributedType  # type: ignore[import-untyped]  # has no hints
 
-from ldt.data.collate import NO_POSITION
-from ldt.data.features import TOKEN_TYPES
+from ldt.data.features import NO_POSITION, TOKEN_TYPES
 from ldt.errors import ResourceError, out_of_memory
 from ldt.training.whole_steps import WholeSteps
 

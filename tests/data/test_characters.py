@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ldt.data import characters
 from ldt.data.characters import Alphabet, Overlapping, Stretches, part_texts
-from ldt.data.collate import Collator
+from ldt.data.features import Collator
 from ldt.data.options import CharacterSection
 from ldt.errors import DataError, ModelError, UserError
 from ldt.model import LdtForCausalLM

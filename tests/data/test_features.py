@@ -7,8 +7,7 @@ import pytest
 import torch
 from features_of import feature
 
-from ldt.data.collate import Collator
-from ldt.data.features import Features, Items, Reshuffled
+from ldt.data.features import Collator, Features, Items, Reshuffled
 from ldt.io.records import Example
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ldt.data import lm_inputs as module
-from ldt.data.collate import Collator
 from ldt.data.corpus import sources
+from ldt.data.features import Collator
 from ldt.data.lm_inputs import PACKINGS, Frame, Stream
 from ldt.data.masking import Masker
 from ldt.data.options import CorpusSection

@@ -8,7 +8,7 @@ from longformers import SEP, ldt_model
 from rich.console import Console
 from transformers import TrainerCallback, TrainingArguments
 
-from ldt.data.collate import Collator
+from ldt.data.features import Collator
 from ldt.model import (
     LdtCausalConfig,
     LdtForCausalLM,

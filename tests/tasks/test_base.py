@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ldt.data import tokenization
-from ldt.data.chunking import Segment, fit, join
+from ldt.data.features import Segment, fit, join
 from ldt.data.tokenization import add_tokens, special_id, tokenize
 from ldt.errors import DataError, ModelError, RecipeError
 from ldt.io.records import Example, read

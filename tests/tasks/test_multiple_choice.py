@@ -7,7 +7,7 @@ import torch
 from training_runs import train
 from transformers import AutoTokenizer, PretrainedConfig
 
-from ldt.data.collate import Collator
+from ldt.data.features import Collator
 from ldt.errors import DataError, RecipeError, UserError
 from ldt.inference.predict import predict
 from ldt.io.records import Example

@@ -9,7 +9,7 @@ from training_runs import train
 from transformers import AutoTokenizer, PretrainedConfig
 
 from ldt import metrics as evaluate
-from ldt.data.collate import Collator
+from ldt.data.features import Collator
 from ldt.data.formats import read
 from ldt.data.tokenization import add_tokens
 from ldt.errors import DataError, ModelError

@@ -9,7 +9,7 @@ import pytest
 import torch
 from training_runs import assert_same_run, rows, train, weights
 
-from ldt.data.collate import Collator
+from ldt.data.features import Collator
 from ldt.errors import DataError, Interrupted, ModelError, RecipeError
 from ldt.inference.masked_text import scorer
 from ldt.inference.run_model import read_recipe

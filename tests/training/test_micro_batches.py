@@ -17,7 +17,7 @@ from small_steps import (
 )
 from training_runs import rows, train, weights
 
-from ldt.data.collate import Collator
+from ldt.data.features import Collator
 from ldt.errors import EXIT_RESOURCES, ResourceError
 from ldt.training.flow import NamingDocuments
 from ldt.training.micro_batches import micro_batches

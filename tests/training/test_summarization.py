@@ -14,8 +14,7 @@ from safetensors.torch import load_file
 from training_runs import assert_same_run, rows, train
 from transformers import AutoTokenizer, GenerationConfig, LEDForConditionalGeneration
 
-from ldt.data.collate import Collator
-from ldt.data.features import Features
+from ldt.data.features import Collator, Features
 from ldt.data.formats import read
 from ldt.errors import ModelError, RecipeError, UserError
 from ldt.inference.predict import predict

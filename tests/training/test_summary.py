@@ -9,7 +9,7 @@ from features_of import feature
 from rich.console import Console
 from transformers import AutoTokenizer, PretrainedConfig
 
-from ldt.data.collate import Collator
+from ldt.data.features import Collator
 from ldt.errors import DataError
 from ldt.io.record_store import Examples
 from ldt.io.records import Example, read

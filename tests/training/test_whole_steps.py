@@ -18,7 +18,7 @@ from small_steps import INPUTS, OF_ROWS, TASKS, assert_same, gradients, made_of,
 from transformers.trainer_pt_utils import LabelSmoother
 
 from ldt import tasks
-from ldt.data.collate import Collator
+from ldt.data.features import Collator
 from ldt.training.processes import leave_group
 
 RESUMES = Version(transformers.__version__) >= Version("5.18")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ldt.data.chunking import cut_off
+from ldt.data.features import cut_off
 from ldt.data.tokenization import tokenize, tokenize_inside
 from ldt.errors import DataError
 from ldt.io.records import Example, field, kind

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ldt.data.chunking import apart
+from ldt.data.features import apart
 from ldt.tasks.text.marked import mark
 
 WORDS = "aa bb cc dd ee"
