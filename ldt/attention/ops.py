@@ -113,77 +113,40 @@ def _tensor(number):
     return torch.full((), number, dtype=torch.long)
 
 
-def _run_band(q, k, v, *rest):
-    from ldt import attention
+def _runs(name, count, *options):
+    """A function of an operator's arguments that calls the function ``name`` of `ldt.attention`.
 
-    *layout, window, dilation, causal, dropout, seed, backend = rest
-    return attention.sliding_window_attention(
-        q,
-        k,
-        v,
-        _layout(len(q), *layout),
-        window=window,
-        dilation=tuple(dilation),
-        causal=causal,
-        dropout=dropout,
-        seed=0 if seed is None else seed,
-        backend=backend,
-    )
+    Args:
+        count: how many of the arguments are tensors with gradients; the layout comes behind them.
+        options: names of those behind the layout, but for `_REST`.
+    """
+    names = *options, "dropout", "seed", "backend"
+
+    def run(*arguments):
+        from ldt import attention
+
+        tensors, layout = arguments[:count], _layout(len(arguments[0]), *arguments[count:][:5])
+        given = dict(zip(names, arguments[count + 5 :], strict=True))
+        given["seed"] = 0 if given["seed"] is None else given["seed"]
+        return getattr(attention, name)(*tensors, layout, **given)
+
+    return run
 
 
 def _run_rows(out, x, wq, bq, wk, bk, wv, bv, *rest):
-    from ldt import attention
-
-    *layout, dropout, seed, backend = rest
     # Graphs run without the autocast that they were traced under.
     with torch.autocast(x.device.type, x.dtype, enabled=x.dtype != wq.dtype):
-        return attention.fill_global_rows(
-            out,
-            x,
-            (wq, bq),
-            (wk, bk),
-            (wv, bv),
-            _layout(len(x), *layout),
-            dropout=dropout,
-            seed=0 if seed is None else seed,
-            backend=backend,
-        )
-
-
-def _run_projected(out, q, k, v, *rest):
-    from ldt import attention
-
-    *layout, dropout, seed, backend = rest
-    return attention.fill_projected_rows(
-        out,
-        q,
-        k,
-        v,
-        _layout(len(q), *layout),
-        dropout=dropout,
-        seed=0 if seed is None else seed,
-        backend=backend,
-    )
+        return _rows(out, x, (wq, bq), (wk, bk), (wv, bv), *rest)
 
 
 def _run_pooled(q, k, v, weight, *rest):
-    from ldt.attention.pooled import pooled_attention
+    return _pooled(q, k, v, weight if len(weight) else None, *rest)
 
-    *layout, pooling, size, stride, window, dropout, seed, backend = rest
-    return pooled_attention(
-        q,
-        k,
-        v,
-        weight if len(weight) else None,
-        _layout(len(q), *layout),
-        pooling=pooling,
-        size=size,
-        stride=stride,
-        window=window,
-        dropout=dropout,
-        seed=0 if seed is None else seed,
-        backend=backend,
-    )
+
+_run_band = _runs("sliding_window_attention", 3, "window", "dilation", "causal")
+_rows = _runs("fill_global_rows", 5)
+_run_projected = _runs("fill_projected_rows", 4)
+_pooled = _runs("pooled_attention", 4, "pooling", "size", "stride", "window")
 
 
 def _register(name, schema, run, count):

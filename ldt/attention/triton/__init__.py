@@ -1,59 +1,24 @@
 """Attention by the Triton kernels, on CUDA.
 
-Triton is imported on first use, so the package works where it is not installed.
+Each function is `reference`'s of its name, or `pooled.reference`'s, forward and backward in fused
+kernels; it raises a ValueError for tensors that no kernel takes, with the backend that does. Triton
+is imported on first use, so the package works where it is not installed.
 """
 
-
-def sliding_window_attention(q, k, v, layout, **arguments):
-    """`reference.sliding_window_attention`, forward and backward in fused kernels.
-
-    Raises:
-        ValueError: tensors that no kernel takes, and the backend that does.
-    """
-    from ldt.attention.triton import attention
-
-    return attention.sliding_window_attention(q, k, v, layout, **arguments)
+from importlib import import_module
 
 
-def global_attention(q, x, key, value, layout, **arguments):
-    """`reference.global_attention`, forward and backward in fused kernels.
+def _later(module, name):
+    """A function of a module of this package that is imported when it is called."""
 
-    Raises:
-        ValueError: tensors that no kernel takes, and the backend that does.
-    """
-    from ldt.attention.triton import rows
+    def call(*arguments, **options):
+        return getattr(import_module(f"{__name__}.{module}"), name)(*arguments, **options)
 
-    return rows.global_attention(q, x, key, value, layout, **arguments)
+    return call
 
 
-def projected_global_attention(q, k, v, layout, **arguments):
-    """`reference.projected_global_attention`, forward and backward in fused kernels.
-
-    Raises:
-        ValueError: tensors that no kernel takes, and the backend that does.
-    """
-    from ldt.attention.triton import attention
-
-    return attention.projected_global_attention(q, k, v, layout, **arguments)
-
-
-def pool(pooling, k, v, weight, cells):
-    """`pooled.reference.pool`, keys and values in one pass, forward and backward.
-
-    Raises:
-        ValueError: tensors that no kernel takes, and the backend that does.
-    """
-    from ldt.attention.triton import pooling as kernels
-
-    return kernels.pool(pooling, k, v, weight, cells)
-
-
-def cell_attention(q, k, v, cells, **arguments):
-    """`pooled.reference.cell_attention`, forward and backward in fused kernels.
-
-    Raises:
-        ValueError: tensors that no kernel takes, and the backend that does.
-    """
-    from ldt.attention.triton import attention
-
-    return attention.cell_attention(q, k, v, cells, **arguments)
+sliding_window_attention = _later("attention", "sliding_window_attention")
+projected_global_attention = _later("attention", "projected_global_attention")
+cell_attention = _later("attention", "cell_attention")
+global_attention = _later("rows", "global_attention")
+pool = _later("pooling", "pool")
