@@ -24,7 +24,7 @@ from typing import Any
 
 from ldt import __version__, system
 from ldt.bench import findings
-from ldt.bench.findings import Finding
+from ldt.bench.findings import MachineFinding
 from ldt.errors import first_line, plural
 
 PACKAGES = (
@@ -64,11 +64,11 @@ class Size(int):
 
 
 @dataclass(frozen=True)
-class Report:
+class MachineReport:
     """A report on a machine: facts by part and name, and what is slow here."""
 
     parts: dict[str, dict[str, Any]]
-    slow: list[Finding]
+    slow: list[MachineFinding]
 
     def lines(self) -> Iterator[str]:
         """The report in words."""
@@ -88,14 +88,14 @@ class Report:
         return json.dumps({"ldt": __version__, **self.parts, "slow": slow}, indent=2)
 
 
-def examine() -> Report:
+def examine() -> MachineReport:
     """Look at the machine, ask the hub for an answer, measure; some 5 seconds without the imports.
 
     A part that fails says why, and the others go on.
     """
     looks = (versions, processor, threads, memory, gpu, attention, hub, speed)
     parts = {look.__name__: _facts(look) for look in looks}
-    return Report(parts, list(findings.slow(parts)))
+    return MachineReport(parts, list(findings.slow(parts)))
 
 
 def versions() -> dict[str, Any]:

@@ -31,7 +31,7 @@ PRELOADED = ["ldt.bench.measure", "ldt.model", "transformers.models.roberta.mode
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """Time and memory of one encoder at one length.
 
     Attributes:
@@ -49,7 +49,9 @@ class Row:
     error: str | None = None
 
 
-def compare(lengths: Sequence[int], training: bool, device: str) -> Iterator[tuple[Row, ...]]:
+def compare(
+    lengths: Sequence[int], training: bool, device: str
+) -> Iterator[tuple[Measurement, ...]]:
     """Yield a row for each encoder, length by length.
 
     Args:
@@ -62,9 +64,9 @@ def compare(lengths: Sequence[int], training: bool, device: str) -> Iterator[tup
         rows = []
         for name in ENCODERS:
             try:
-                rows.append(Row(name, tokens, *fresh(_measure, name, tokens, *options)))
+                rows.append(Measurement(name, tokens, *fresh(_measure, name, tokens, *options)))
             except RuntimeError as error:
-                rows.append(Row(name, tokens, error=str(error)))
+                rows.append(Measurement(name, tokens, error=str(error)))
         yield tuple(rows)
 
 

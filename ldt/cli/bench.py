@@ -60,7 +60,7 @@ def bench(
     names = [*measure.ENCODERS.values()]
     heads = [f"{name}, {unit}" for unit in ("ms", "MiB") for name in names]
     say(f"{'tokens':>9}" + "".join(f"{head:>14}" for head in heads), console=console)
-    rows: list[measure.Row] = []
+    rows: list[measure.Measurement] = []
     for pair in measure.compare(length or (), training, kind):
         cells = [_milliseconds(row.seconds) for row in pair] + [_mebibytes(row.mib) for row in pair]
         say(f"{pair[0].tokens:>9,}" + "".join(f"{cell:>14}" for cell in cells), console=console)

@@ -13,7 +13,7 @@ from ldt.cli.options import Overrides, Recipe
 
 if TYPE_CHECKING:
     from ldt.data.findings import Finding
-    from ldt.training.check import Report
+    from ldt.training.check import CheckReport
 
 WIDTH = 80
 
@@ -50,7 +50,7 @@ def check(
     return report.exit_code
 
 
-def show(report: "Report") -> None:
+def show(report: "CheckReport") -> None:
     """Print findings by level, then lengths and cost, in lines that a pipe can show."""
     for level, findings in groupby(report.findings, lambda finding: finding.level):
         for finding in findings:
@@ -89,7 +89,7 @@ def _show_finding(level: str, finding: "Finding") -> None:
         _say(line)
 
 
-def _show_lengths(heading: str, table: dict[str, Any], report: "Report") -> None:
+def _show_lengths(heading: str, table: dict[str, Any], report: "CheckReport") -> None:
     unit = report.unit
     _say(
         f"{heading}: {table['median']:,} {unit} in the median, {table['p95']:,} at the 95th "

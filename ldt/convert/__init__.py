@@ -12,7 +12,7 @@ from ldt.convert.encoder import EncoderSource
 from ldt.convert.kinds import SEQ2SEQ, source_config
 from ldt.convert.lengthen import POSITION_TABLES, long_config, long_weights
 from ldt.convert.proof import prove
-from ldt.convert.report import Proved, Report, shown_path
+from ldt.convert.report import ConversionReport, Proved, shown_path
 from ldt.convert.seq2seq import Seq2SeqSource
 from ldt.convert.source import find_source
 from ldt.errors import ModelError, ResourceError, UserError
@@ -221,7 +221,7 @@ def _attention(origin, architecture, window, second_level):
 
 
 def _report(source, target, origin, config, weights, positions, checks):
-    return Report(
+    return ConversionReport(
         source=str(source),
         target=target,
         kind=origin.kind,

@@ -17,7 +17,7 @@ TOLERANCE = 1e-4  # of the largest value; float32 sums in another order stay bel
 
 
 @dataclass
-class Check:
+class OutputCheck:
     """Outputs of the source and of the converted model on the same random tokens.
 
     Attributes:
@@ -46,7 +46,7 @@ class Check:
 
 @quiet()
 @torch.no_grad()
-def prove(source, model, max_length, window, tiled=True) -> list[Check]:
+def prove(source, model, max_length, window, tiled=True) -> list[OutputCheck]:
     """Compare a converted model with its source on random tokens.
 
     Args:
@@ -75,7 +75,7 @@ def prove(source, model, max_length, window, tiled=True) -> list[Check]:
 
 
 def compared(name, tokens, expected, converted, folder):
-    """`Check` of two lists of tensors.
+    """`OutputCheck` of two lists of tensors.
 
     Raises:
         ModelError: the source's outputs are not finite.
@@ -84,7 +84,7 @@ def compared(name, tokens, expected, converted, folder):
     if not all(x.isfinite().all() for x in expected):
         raise ModelError(f"{folder}: its outputs are not finite, there is nothing to prove")
     gaps = [(x - y).abs().max() for x, y in zip(converted, expected, strict=True)]
-    return Check(name, tokens, torch.stack(gaps).max().item(), TOLERANCE * scale)
+    return OutputCheck(name, tokens, torch.stack(gaps).max().item(), TOLERANCE * scale)
 
 
 def padded(length):
@@ -118,7 +118,7 @@ def _positions(source, model, length, offset, tiled):
 
 
 def _compare(name, source, model, length, everywhere):
-    """`Check` of rows of ``length`` tokens and fewer."""
+    """`OutputCheck` of rows of ``length`` tokens and fewer."""
     generator = torch.Generator().manual_seed(0)
     real = padded(length)
     shape = tuple(real.shape)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ldt.convert.proof import Check
+from ldt.convert.proof import OutputCheck
 
 if TYPE_CHECKING:
     from ldt.inference.masked_text import Score
@@ -27,7 +27,7 @@ class Proved(ABC):
 
     source: str
     target: Path
-    checks: list[Check]
+    checks: list[OutputCheck]
     scores: list[tuple[str, Score]]
 
     @property
@@ -61,7 +61,7 @@ class Proved(ABC):
 
 
 @dataclass
-class Report(Proved):
+class ConversionReport(Proved):
     """Result of a conversion to a Longformer, Poolingformer or LED.
 
     Attributes:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from ldt.convert.proof import Check, compared, padded, random_ids
+from ldt.convert.proof import OutputCheck, compared, padded, random_ids
 from ldt.convert.report import Proved, sizes
 from ldt.convert.source import PROVED_LENGTH
 from ldt.errors import ModelError, UserError
@@ -126,7 +126,7 @@ def _names(folder):
 
 @quiet()
 @torch.no_grad()
-def prove(source, model) -> list[Check]:
+def prove(source, model) -> list[OutputCheck]:
     """Compare a converted model with its source on random tokens, as transformers computes it where
     it does.
 
@@ -186,7 +186,7 @@ def _of_transformers(source):
 
 
 def _compare(name, source, theirs, model, length, offset, everywhere):
-    """`Check` of rows of ``length`` tokens and fewer, at positions from ``offset`` on."""
+    """`OutputCheck` of rows of ``length`` tokens and fewer, at positions from ``offset`` on."""
     generator = torch.Generator().manual_seed(0)
     real = padded(length)
     ids = random_ids(source, real.shape, generator)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from transformers import GenerationConfig, LEDConfig
 
 from ldt.convert.kinds import KINDS, SEQ2SEQ_FIELDS
-from ldt.convert.proof import Check, compared, random_ids
+from ldt.convert.proof import OutputCheck, compared, random_ids
 from ldt.convert.source import Source, float_weights, seeing_all, source_model
 from ldt.data.tokenization import vocabulary_size
 from ldt.errors import ModelError
@@ -147,7 +147,7 @@ class Seq2SeqSource(Source):
         ]
 
     def _decoder(self, model, length):
-        """`Check` of the decoder's states at all of its positions."""
+        """`OutputCheck` of the decoder's states at all of its positions."""
         generator = torch.Generator().manual_seed(0)
         rows = self.config.max_decoder_position_embeddings
         inputs = self._documents(1, length, generator)
@@ -159,7 +159,7 @@ class Seq2SeqSource(Source):
         return compared("decoder", rows, expected, converted, self.folder)
 
     def _tokens(self, model, length, name, beams):
-        """`Check` of generated tokens. Rounding decides between continuations that are equally
+        """`OutputCheck` of generated tokens. Rounding decides between continuations equally
         likely, which a wrong model is no reason for: one of three tries must be equal."""
         most = min(_WRITTEN, self.config.max_decoder_position_embeddings - 1)
         settings = GenerationConfig(
@@ -180,7 +180,7 @@ class Seq2SeqSource(Source):
             different = (expected != converted).sum().item()
             if not different:
                 break
-        return Check(name, written, different, 0)
+        return OutputCheck(name, written, different, 0)
 
     def _documents(self, rows, length, generator):
         """Random inputs of the encoder, the first token global."""

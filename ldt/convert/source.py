@@ -140,7 +140,7 @@ class Source(ABC):
         """
 
     def further_checks(self, model, length):
-        """`ldt.convert.proof.Check` of what only this family has.
+        """`ldt.convert.proof.OutputCheck` of what only this family has.
 
         Args:
             model: the converted one.

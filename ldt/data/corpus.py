@@ -21,7 +21,7 @@ TEXTS = ("txt", "text", "md")  # what is read of a folder, besides tables
 _KEPT = 5  # messages of what was left out
 
 
-class Source(NamedTuple):
+class CorpusSource(NamedTuple):
     """A file or a set of the hub; ``format`` is ``text`` or that of a table, None
     is detected by content."""
 
@@ -43,7 +43,7 @@ class Source(NamedTuple):
         return hashlib.sha256(found.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-def sources(names: str | list[str], format: str | None = None) -> list[Source]:
+def sources(names: str | list[str], format: str | None = None) -> list[CorpusSource]:
     """The files that ``data.train`` or ``data.eval`` stands for, each once, in order of name.
 
     Args:
@@ -56,7 +56,7 @@ def sources(names: str | list[str], format: str | None = None) -> list[Source]:
     found = []
     for name in [names] if isinstance(names, str) else names:
         if name.startswith("hf:"):
-            found.append(Source(name, None))
+            found.append(CorpusSource(name, None))
             continue
         if os.path.isdir(name):
             files = [str(path) for path in sorted(Path(name).rglob("*")) if _is_text(path, format)]
@@ -67,7 +67,7 @@ def sources(names: str | list[str], format: str | None = None) -> list[Source]:
                 )
         else:
             files = matches(name)  # reading says what is wrong with it
-        found += [Source(file, format or _format(file)) for file in files]
+        found += [CorpusSource(file, format or _format(file)) for file in files]
     for source in found:
         if not source.name.startswith("hf:") and not os.path.isfile(source.name):
             with streams.opened(source.name):  # raises
@@ -100,7 +100,7 @@ class Reader:
         data: how; its `on_error` says whether the first fault is raised.
     """
 
-    source: Source
+    source: CorpusSource
     data: CorpusSection
     rejected: int = 0
     empty: int = 0

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ldt.data.corpus import Reader, Source
+from ldt.data.corpus import CorpusSource, Reader
 from ldt.data.features import Feature
 from ldt.data.masking import Masker
 from ldt.data.options import CorpusSection
@@ -68,7 +68,7 @@ def masked(row: np.ndarray, masker: Masker, generator, see_all: bool, number: in
     }
 
 
-class Items(Sequence[list[Feature]]):
+class LmItems(Sequence[list[Feature]]):
     """Items of batches, each a list of rows. Masks depend on seed, epoch and number.
 
     Args:
@@ -127,7 +127,7 @@ class Items(Sequence[list[Feature]]):
         ]
 
 
-class FullSentences(Items):
+class FullSentences(LmItems):
     """Windows over the documents laid end to end, a separator behind each.
 
     Every window is full but the last, which has what is left. Liu et al. 2019 (arXiv:1907.11692),
@@ -178,7 +178,7 @@ def _filled(rows: Iterable[tuple[Row, int]], most: int) -> Iterator[list[Row]]:
         yield item
 
 
-class WholeDocuments(Items):
+class WholeDocuments(LmItems):
     """Rows that hold one document, or a part of a longer one; an item has as many rows in a row as
     go into ``max_length`` tokens together. Rows do not see each other."""
 
@@ -204,7 +204,7 @@ class WholeDocuments(Items):
         ]
 
 
-PACKINGS: dict[str, type[Items]] = {"full_sentences": FullSentences, "document": WholeDocuments}
+PACKINGS: dict[str, type[LmItems]] = {"full_sentences": FullSentences, "document": WholeDocuments}
 
 
 class Stream(IterableDataset):
@@ -227,7 +227,7 @@ class Stream(IterableDataset):
 
     def __init__(
         self,
-        found: Sequence[Source],
+        found: Sequence[CorpusSource],
         data: CorpusSection,
         tokenizer,
         masker: Masker,

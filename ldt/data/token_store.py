@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ldt.data.corpus import Reader, Source, fingerprint
+from ldt.data.corpus import CorpusSource, Reader, fingerprint
 from ldt.data.options import CorpusSection
 from ldt.data.tokenization import token_parts, vocabulary_size
 from ldt.errors import DataError, ResourceError, first_line
@@ -53,7 +53,7 @@ def token_type(vocabulary: int) -> np.dtype:
 
 
 def build(
-    found: Sequence[Source], data: CorpusSection, tokenizer, most: int | None = None
+    found: Sequence[CorpusSource], data: CorpusSection, tokenizer, most: int | None = None
 ) -> TokenStore:
     """Tokenize what is not tokenized yet, and open all of it.
 
@@ -174,7 +174,7 @@ def _check_content(place: Path, dtype: np.dtype, vocabulary: int, sums: Any) -> 
                 raise ValueError(f"{name} has changed since it was written")
 
 
-def _tokenize(source: Source, data: CorpusSection, tokenizer, folder: Path, most) -> None:
+def _tokenize(source: CorpusSource, data: CorpusSection, tokenizer, folder: Path, most) -> None:
     """Make the shards of a source that are missing or damaged."""
     shards, fault = _sound(folder, vocabulary_size(tokenizer))
     if _complete(shards, fault):  # another process was here first

@@ -10,8 +10,8 @@ from typing import Any
 from ldt.errors import ModelError, ResourceError, UserError
 from ldt.export import folder as beside
 from ldt.export import graph
-from ldt.export.int8 import Comparison, documents_of, quantise
-from ldt.export.proof import Check, batch, prove
+from ldt.export.int8 import Int8Comparison, documents_of, quantise
+from ldt.export.proof import ExportCheck, batch, prove
 from ldt.inference.run_model import read_recipe
 from ldt.inference.runtimes import FORMATS, Exported
 from ldt.inference.sessions import session
@@ -24,7 +24,7 @@ from ldt.recipe.run import Run
 
 
 @dataclass
-class Report:
+class ExportReport:
     """Result of an export; `lines` make it text.
 
     Attributes:
@@ -42,13 +42,13 @@ class Report:
     source: str
     target: Path
     parameters: int
-    interface: graph.Interface
+    interface: graph.GraphInterface
     format: Exported
     opset: int | None
     size: int
     seconds: float
-    checks: list[Check]
-    comparison: Comparison | None = None
+    checks: list[ExportCheck]
+    comparison: Int8Comparison | None = None
 
     def lines(self) -> list[str]:
         """The report as text, the proof and the next command last."""
@@ -81,7 +81,7 @@ def export(
     check: Names | None = None,
     int8_bound: float = 0.01,
     overwrite: bool = False,
-) -> Report:
+) -> ExportReport:
     """Write a run's model as a file that runs without ldt, after a proof that it computes the same.
 
     Everything is in a temporary folder beside the target until the proof holds, for which the file
@@ -115,7 +115,7 @@ def export(
     model = load(folder, recipe.task.head(), mapped=True)
     if why := refused(model):
         raise ModelError(f"{folder}: not exported: {why} has no form in {format}")
-    interface = graph.Interface.of(recipe.task, model.config)
+    interface = graph.GraphInterface.of(recipe.task, model.config)
     place = Path(os.path.abspath(target))
     _check_space(target, place, model)
     with writing(target), new_folder(place) as made:
@@ -128,7 +128,7 @@ def export(
             comparison = quantise(made, recipe, *documents, int8_bound)
             beside.append(made, f"In int8: {comparison}.")
         size = sum((made / file).stat().st_size for file in written.files)
-    return Report(
+    return ExportReport(
         source=str(folder),
         target=target,
         parameters=sum(p.numel() for p in model.parameters()),
@@ -146,10 +146,10 @@ def _written(
     folder: Path,
     recipe: Recipe,
     model: Any,
-    interface: graph.Interface,
+    interface: graph.GraphInterface,
     format: Exported,
     opset: int,
-) -> list[Check]:
+) -> list[ExportCheck]:
     """Write the graph of a model; the proof runs what was written, so that it covers saving and
     reading too."""
     sample = batch(model.config, interface, *_traced(recipe, model.config), "right")
@@ -213,7 +213,7 @@ def _traced(recipe: Recipe, config: Any) -> tuple[int, int]:
     return 3, min(40, _longest(recipe, config))
 
 
-def _check_proof(folder: Path, target: Path, checks: list[Check]) -> None:
+def _check_proof(folder: Path, target: Path, checks: list[ExportCheck]) -> None:
     """Refuse a file that does not compute what its model does."""
     if all(check.ok for check in checks):
         return

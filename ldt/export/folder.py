@@ -14,8 +14,8 @@ from tokenizers.processors import TemplateProcessing
 
 from ldt import __version__
 from ldt.data.tokenization import special_id
-from ldt.export.graph import Interface
-from ldt.export.proof import Check
+from ldt.export.graph import GraphInterface
+from ldt.export.proof import ExportCheck
 from ldt.inference.runtimes import Exported
 from ldt.model.config import layer_windows
 from ldt.recipe.recipe import RECIPE, Recipe
@@ -37,9 +37,9 @@ def write(
     recipe: Recipe,
     config: Any,
     tokenizer: Any,
-    interface: Interface,
+    interface: GraphInterface,
     format: Exported,
-    checks: Sequence[Check],
+    checks: Sequence[ExportCheck],
 ) -> None:
     """Write the files beside the graph.
 
@@ -106,9 +106,9 @@ def _readme(
     recipe: Recipe,
     config: Any,
     tokenizer: Any,
-    interface: Interface,
+    interface: GraphInterface,
     format: Exported,
-    checks: Sequence[Check],
+    checks: Sequence[ExportCheck],
     longest: int,
 ) -> str:
     task = recipe.task

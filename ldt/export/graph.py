@@ -28,7 +28,7 @@ _PAIRS = ("squad", "triviaqa")  # tasks whose inputs may have two types of token
 
 
 @dataclass(frozen=True)
-class Interface:
+class GraphInterface:
     """Inputs and outputs of a graph for a task and a model.
 
     Args:
@@ -42,7 +42,7 @@ class Interface:
     outputs: tuple[str, ...]
 
     @classmethod
-    def of(cls, task: Task, config: Any) -> "Interface":
+    def of(cls, task: Task, config: Any) -> "GraphInterface":
         """The interface of a task's model."""
         asked = set(task.global_attention)
         if not asked or not config.global_tokens_count:
@@ -61,14 +61,14 @@ class Interface:
         return cls(found, tuple(inputs), task.outputs)
 
 
-def graph(model: Any, interface: Interface) -> PaddedModel:
+def graph(model: Any, interface: GraphInterface) -> PaddedModel:
     """The module whose operators are exported."""
     return PaddedModel(model, interface.globals_).eval().requires_grad_(False)
 
 
 def write(
     module: PaddedModel,
-    interface: Interface,
+    interface: GraphInterface,
     sample: dict[str, Any],
     file: Path,
     format: str = "onnx",
@@ -99,13 +99,13 @@ def write(
         WRITERS[format](program, interface, file, opset)
 
 
-def _write_onnx(program: Any, interface: Interface, file: Path, opset: int) -> None:
+def _write_onnx(program: Any, interface: GraphInterface, file: Path, opset: int) -> None:
     import onnx
 
     onnx.save_model(_onnx(program, interface, opset), file)
 
 
-def _write_openvino(program: Any, interface: Interface, file: Path, opset: int) -> None:
+def _write_openvino(program: Any, interface: GraphInterface, file: Path, opset: int) -> None:
     """Write it by way of ONNX."""
     import openvino
 
@@ -113,18 +113,18 @@ def _write_openvino(program: Any, interface: Interface, file: Path, opset: int) 
     openvino.save_model(openvino.Core().read_model(made), file, compress_to_fp16=False)
 
 
-def _write_torch(program: Any, interface: Interface, file: Path, opset: int) -> None:
+def _write_torch(program: Any, interface: GraphInterface, file: Path, opset: int) -> None:
     torch.export.save(program, file)
 
 
-WRITERS: dict[str, Callable[[Any, Interface, Path, int], None]] = {
+WRITERS: dict[str, Callable[[Any, GraphInterface, Path, int], None]] = {
     "onnx": _write_onnx,
     "openvino": _write_openvino,
     "torch": _write_torch,
 }
 
 
-def _onnx(program: Any, interface: Interface, opset: int) -> Any:
+def _onnx(program: Any, interface: GraphInterface, opset: int) -> Any:
     """The ONNX model of an exported program."""
     size = sum(p.numel() * p.element_size() for p in program.state_dict.values())
     if size > LARGEST:

@@ -24,7 +24,7 @@ BATCH_TOKENS = 4096
 
 
 @dataclass
-class Comparison:
+class Int8Comparison:
     """Answers of the file in int8 and in fp32 for the same documents.
 
     Attributes:
@@ -76,7 +76,7 @@ def documents_of(recipe: Recipe, source: Names | None) -> tuple[str, list[Any]]:
 
 
 def quantise(folder: Path, recipe: Recipe, source: str, examples: Sequence[Any], bound: float):
-    """Replace the graph of a folder by one with weights in int8; return the `Comparison`.
+    """Replace the graph of a folder by one with weights in int8; return the `Int8Comparison`.
 
     Products of activations, embeddings and norms stay in float32.
 
@@ -123,7 +123,7 @@ def quantise(folder: Path, recipe: Recipe, source: str, examples: Sequence[Any],
         )
     drift = max((_drift(*pair) for pair in equal), default=0.0)
     share = file.stat().st_size / size
-    return Comparison(source, len(pairs), changed, drift, share, seconds / max(faster, 1e-9))
+    return Int8Comparison(source, len(pairs), changed, drift, share, seconds / max(faster, 1e-9))
 
 
 def _projections(file: Path) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ldt.errors import ModelError
-from ldt.export.graph import Interface
+from ldt.export.graph import GraphInterface
 from ldt.inference.sessions import Session
 from ldt.model.config import layer_windows
 from ldt.model.loading import quiet
@@ -20,7 +20,7 @@ CANDIDATES = 3  # of a ranking
 
 
 @dataclass
-class Check:
+class ExportCheck:
     """Outputs of the model and of the file for the same inputs.
 
     Attributes:
@@ -58,7 +58,9 @@ class Check:
 
 @quiet()
 @torch.no_grad()
-def prove(model: Any, interface: Interface, session: Session, longest: int) -> list[Check]:
+def prove(
+    model: Any, interface: GraphInterface, session: Session, longest: int
+) -> list[ExportCheck]:
     """Compare a model and its file, which `ldt export` has written.
 
     Args:
@@ -94,11 +96,11 @@ def prove(model: Any, interface: Interface, session: Session, longest: int) -> l
         values += [output[output > torch.finfo(output.dtype).min] for output in expected]
     # Of all cases: of one document there may be a single number, which has no spread.
     highest, lowest = (get(torch.cat(values)).item() for get in (torch.max, torch.min))
-    return [Check(*case, highest - lowest) for case in found]
+    return [ExportCheck(*case, highest - lowest) for case in found]
 
 
 def batch(
-    config: Any, interface: Interface, rows: int, tokens: int, padding: str = "none"
+    config: Any, interface: GraphInterface, rows: int, tokens: int, padding: str = "none"
 ) -> dict[str, torch.Tensor]:
     """Random inputs [rows, tokens] by name, and always their ``global_attention_mask``.
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ldt.data.formats import lexglue as layout
-from ldt.data.formats.lexglue import TASKS, Task
+from ldt.data.formats.lexglue import TASKS, LexGlueTask
 from ldt.data.options import DEFAULTS, DataSection
 from ldt.errors import DataError, UserError, listed, plural
 from ldt.io import records
@@ -27,7 +27,7 @@ from ldt.metrics.classification import f1_of_draws
 from ldt.metrics.result import Item, Result, count_words, defined
 
 _ECTHR = TASKS["ecthr_a"]._replace(name="ecthr", raw="labels")  # A or B, which score alike
-_UNFAIR_TOS = Task("unfair_tos", tuple(map(str, range(8))), "labels", none=True)
+_UNFAIR_TOS = LexGlueTask("unfair_tos", tuple(map(str, range(8))), "labels", none=True)
 SCOTUS_OUTPUTS = 14  # of the published scripts, for 13 classes
 BY_COLUMNS = {
     8: _UNFAIR_TOS,
@@ -56,7 +56,7 @@ def with_none(classes: np.ndarray) -> np.ndarray:
 
 
 def f1(
-    gold: np.ndarray, predicted: np.ndarray, weights: np.ndarray, task: Task
+    gold: np.ndarray, predicted: np.ndarray, weights: np.ndarray, task: LexGlueTask
 ) -> dict[str, np.ndarray]:
     """Return micro-f1 and macro-f1 [draws], from 0 to 100, of documents drawn so often each.
 
@@ -118,14 +118,14 @@ def published_logits(answers: Iterable[dict]) -> str:
     )
 
 
-def part_of(classes: Iterable[str]) -> Task | None:
+def part_of(classes: Iterable[str]) -> LexGlueTask | None:
     """The part of the benchmark that has these classes, None where none has; ECtHR A stands for
     B."""
     names = set(classes)
     return next((task for task in TASKS.values() if names == set(task.classes)), None)
 
 
-def _part(answer: dict) -> Task:
+def _part(answer: dict) -> LexGlueTask:
     """The part of the benchmark whose classes an answer has."""
     names, part = set(answer["scores"]), part_of(answer["scores"])
     if part is None:
@@ -222,7 +222,7 @@ def baselines(
     return baseline.of_files(partial(evaluate, task=task), gold, rows)
 
 
-def _task(predictions: JsonFile, name: str | None) -> Task:
+def _task(predictions: JsonFile, name: str | None) -> LexGlueTask:
     """The part of the benchmark that predictions are of."""
     is_table = isinstance(predictions.value, np.ndarray)
     if name is None and not is_table:
@@ -243,11 +243,11 @@ def _task(predictions: JsonFile, name: str | None) -> Task:
     return BY_COLUMNS[columns] if name is None else TASKS[name]
 
 
-def _outputs(task: Task) -> int:
+def _outputs(task: LexGlueTask) -> int:
     return SCOTUS_OUTPUTS if task.name == "scotus" else len(task.classes)
 
 
-def _gold_labels(task: Task, line: Example) -> list[int]:
+def _gold_labels(task: LexGlueTask, line: Example) -> list[int]:
     found = task.labels(line.fields, line.where)
     if found is None:
         other = "; --task says which of them to read" if task is _ECTHR else ""
@@ -256,7 +256,9 @@ def _gold_labels(task: Task, line: Example) -> list[int]:
     return found
 
 
-def _predicted_labels(task: Task, gold: JsonFile, predictions: JsonFile) -> Iterator[list[int]]:
+def _predicted_labels(
+    task: LexGlueTask, gold: JsonFile, predictions: JsonFile
+) -> Iterator[list[int]]:
     """The classes of the documents in the order of the gold file."""
     by_id = {str(line.id): line for line in predictions.value}
     for document in gold.value:

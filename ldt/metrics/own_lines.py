@@ -18,7 +18,7 @@ from ldt.io.strict_json import JsonFile
 from ldt.metrics import cuad, prediction_files
 
 
-class Kind(NamedTuple):
+class LineKind(NamedTuple):
     """Keys that the lines for a layout have.
 
     Args:
@@ -32,36 +32,36 @@ class Kind(NamedTuple):
     first: tuple[str, ...] = ("id",)
 
 
-def _passages(format: str) -> Kind:
-    return Kind(
+def _passages(format: str) -> LineKind:
+    return LineKind(
         ("passage_score", "span_score", "yes_no", "offsets"),
         f"answers of passage_qa have it for documents that ldt predict --format {format} reads",
     )
 
 
-_SPANS = Kind(("answer",), "answers of squad and triviaqa have one")
+_SPANS = LineKind(("answer",), "answers of squad and triviaqa have one")
 KINDS = {
     "squad": _SPANS,
     "squad2": _SPANS,
-    "triviaqa": Kind(("answer", "score"), "answers of triviaqa have one"),
-    "wikihop": Kind(("answer",), "answers of wikihop have one"),
-    "hotpotqa": Kind(("answer", "supporting_facts"), "answers of hotpotqa have some"),
-    "conll": Kind(
+    "triviaqa": LineKind(("answer", "score"), "answers of triviaqa have one"),
+    "wikihop": LineKind(("answer",), "answers of wikihop have one"),
+    "hotpotqa": LineKind(("answer", "supporting_facts"), "answers of hotpotqa have some"),
+    "conll": LineKind(
         ("tags",),
         "answers for given words have some; --format token_classification scores those for text",
     ),
     "nq": _passages("nq"),
     "tydiqa": _passages("tydiqa"),
-    "cuad": Kind(
+    "cuad": LineKind(
         ("n_best", "null"), f"answers of squad have it: ldt predict --n-best {cuad.N_BEST}"
     ),
-    "contractnli": Kind(
+    "contractnli": LineKind(
         ("document", "key", "scores", "span_probs"),
         "answers of evidence_classification have it for documents that ldt predict --format "
         "contractnli reads",
     ),
-    "qasper": Kind(("answer", "evidence"), "answers of qasper have one"),
-    "lexglue": Kind(
+    "qasper": LineKind(("answer", "evidence"), "answers of qasper have one"),
+    "lexglue": LineKind(
         ("label", "scores"), "answers of classification have both", ("scores", "windows")
     ),
 }  # ldt's lines of summaries are read as they are
@@ -129,7 +129,7 @@ def _converted(lines: Iterator[dict[str, Any]], module: ModuleType, name: str) -
 class _Lines:
     """Lines that are read one by one; ``where`` is the last one."""
 
-    def __init__(self, files: list[str], kind: Kind):
+    def __init__(self, files: list[str], kind: LineKind):
         self.files, self.kind = files, kind
         self.where = named(files)
         self.most = 0  # spans of a question

@@ -49,7 +49,7 @@ def names(text: str) -> list[str]:
     return found
 
 
-class Source:
+class SourceText:
     """A document that summaries are compared with."""
 
     def __init__(self, text: str):
@@ -91,7 +91,7 @@ def figures(means: dict[str, Any]) -> dict[str, Any]:
     defined (NaN) where nothing can be found, as of summaries without a number.
 
     Args:
-        means: of the counts of `Source.counts`, times 100; or arrays of them.
+        means: of the counts of `SourceText.counts`, times 100; or arrays of them.
     """
     figures = {
         f"{what}_in_source": _share(means[f"{what}:found"], means[what])

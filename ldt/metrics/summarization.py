@@ -27,7 +27,7 @@ from ldt.io.text_files import JSON
 from ldt.metrics import baseline
 from ldt.metrics.baseline import Baselines
 from ldt.metrics.result import Item, Result, compare, count_words, mean, some
-from ldt.metrics.source_overlap import Source, figures
+from ldt.metrics.source_overlap import SourceText, figures
 
 ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 BREAK = "<n>"  # a line break inside of a line of text, as Pegasus writes it
@@ -44,7 +44,7 @@ def score(example: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, fl
         example: ``text``, a document or a list of several, and ``summary``, the reference.
         answer: ``summary``.
     """
-    source = Source(_joined(example["text"]))
+    source = SourceText(_joined(example["text"]))
     return _scores(source, example["summary"], answer["summary"], stemmer=True)
 
 
@@ -166,7 +166,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile, *, no_stemmer: bool = False)
         id, target = str(example.id), layout.summary(example).strip()
         document = _joined(layout.text(example))
         summary = summaries.get(id, "").strip()
-        source = Source(document)
+        source = SourceText(document)
         scores = _scores(source, target, summary, stemmer=not no_stemmer)
         items.append(Item(id, document, scores, count_words(document)))
         references.append(source.counts(target))
@@ -205,7 +205,7 @@ def beginning(text: str | list[str], words: int) -> str:
     return joined[: ends[-1]] if ends else ""
 
 
-def _scores(source: Source, target: str, summary: str, stemmer: bool) -> dict[str, float]:
+def _scores(source: SourceText, target: str, summary: str, stemmer: bool) -> dict[str, float]:
     return {
         **rouge(target, summary, stemmer=stemmer),
         **source.counts(summary),

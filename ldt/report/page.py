@@ -16,7 +16,7 @@ from ldt.metrics.result import LEVEL
 from ldt.report import charts
 from ldt.report.escaping import cut, visible
 from ldt.report.model import Chart, Document, Figure, Lines, Matrix, Report
-from ldt.report.texts import Packed, packed
+from ldt.report.texts import PackedTexts, packed
 
 LIMIT = 4_800_000  # bytes of a page: texts fill what the rest leaves
 LEAST = 100_000  # bytes for texts, whatever the rest takes
@@ -260,7 +260,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def _about_texts(documents: Sequence[Document], content: Packed) -> str:
+def _about_texts(documents: Sequence[Document], content: PackedTexts) -> str:
     """A sentence on what is not in the page."""
     there = sum(document.text is not None for document in documents)
     whole = content.whole - (len(documents) - there)

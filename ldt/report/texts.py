@@ -45,7 +45,7 @@ EXTENTS = (  # the first one that fits for all documents is taken
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedTexts:
     """Documents as a page has them.
 
     Args:
@@ -59,7 +59,7 @@ class Packed:
     extent: Extent
 
 
-def packed(documents: Sequence[Document], budget: int) -> Packed:
+def packed(documents: Sequence[Document], budget: int) -> PackedTexts:
     """Text of the documents as far as it fits: first around their marks, then whole texts.
 
     Args:
@@ -84,7 +84,7 @@ def packed(documents: Sequence[Document], budget: int) -> Packed:
                 left -= len(text) - len(texts[i])
                 texts[i] = text
                 whole += 1
-    return Packed(texts, whole, extent)
+    return PackedTexts(texts, whole, extent)
 
 
 def _within(documents: Iterable[Document], extent: Extent, budget: int) -> list[str] | None:

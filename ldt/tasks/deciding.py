@@ -17,7 +17,7 @@ from ldt.metrics.classification import indicators
 from ldt.tasks.base import Decision, Task
 from ldt.tasks.decisions.policy import COVERAGES, METHODS, Decided, Policy, Rules, decide
 from ldt.tasks.decisions.report import report, summary
-from ldt.tasks.decisions.thresholds import DEFAULT, TARGET, Outcome, Target
+from ldt.tasks.decisions.thresholds import DEFAULT, TARGET, Objective, Outcome
 
 if TYPE_CHECKING:
     from ldt.data.options import DataSection
@@ -43,7 +43,7 @@ ClassName = Annotated[
 
 
 def _check_target(text: str) -> str:
-    Target.parse(text)
+    Objective.parse(text)
     return text
 
 
@@ -264,7 +264,7 @@ class Deciding(Abstaining):
         tunes = self.threshold == "auto"
         fixed = None if tunes else self.fixed_thresholds(names, several)
         positive = names.index(self.positive) if tunes and self.positive is not None else None
-        target = Target.parse(self.threshold_target)
+        target = Objective.parse(self.threshold_target)
         rules = Rules(several, fixed, target, self.calibration, self.asked_abstention, positive)
         scores = np.array([[answer["scores"][name] for name in names] for answer in answers])
         logits, right = logits_of(scores, several), indicators(golds, names)
@@ -353,7 +353,7 @@ def names_of(config) -> list[str]:
 
 
 def _columns(
-    name: str, thresholds: Mapping[str, float], made: Mapping[str, Any], target: Target
+    name: str, thresholds: Mapping[str, float], made: Mapping[str, Any], target: Objective
 ) -> dict[str, Any]:
     """The threshold of a class, what it is worth, and whether the target is reached."""
     found: dict[str, Any] = {"threshold": thresholds.get(name, "")}

@@ -24,8 +24,8 @@ from ldt.io.sources import named
 from ldt.recipe.recipe import Recipe
 from ldt.training.label_faults import tell_evaluation, tell_labels
 from ldt.training.survey import (
+    DocumentSurvey,
     Length,
-    Survey,
     compare_copies,
     conclude,
     length_table,
@@ -51,7 +51,7 @@ _FEW = 5  # findings that a training tells before it begins
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """Findings of `check`.
 
     Args:
@@ -154,7 +154,7 @@ class Ruler:
         return 0 if unknown is None else list(ids).count(unknown)
 
 
-def check(recipe: Recipe, *, cost: bool = False) -> Report:
+def check(recipe: Recipe, *, cost: bool = False) -> CheckReport:
     """Look at all data of a recipe, and train nothing.
 
     Args:
@@ -183,7 +183,7 @@ def check(recipe: Recipe, *, cost: bool = False) -> Report:
         ]
     stops = _ENDS & {f.kind for f in findings}
     asked = cost and not ruler.why and not stops
-    return Report(
+    return CheckReport(
         noun=getattr(recipe.task, "noun", "documents"),
         documents={name: len(survey) for name, survey in surveys.items()},
         findings=worst_first(findings),
@@ -195,7 +195,7 @@ def check(recipe: Recipe, *, cost: bool = False) -> Report:
     )
 
 
-def _cost(recipe: Recipe, surveys: dict[str, Survey]) -> list[str]:
+def _cost(recipe: Recipe, surveys: dict[str, DocumentSurvey]) -> list[str]:
     """Forecast of the training's cost; of many documents some are encoded for that."""
     from ldt.training.loop import cost_of
 
@@ -237,7 +237,7 @@ def first_look(recipe: Recipe, examples: Mapping[str, Iterable[Example]]) -> lis
     What else is wrong with classes is told where the task learns them.
     """
     task, data = recipe.task, recipe.data
-    surveys = {name: Survey(name) for name in examples}
+    surveys = {name: DocumentSurvey(name) for name in examples}
     for name, survey in surveys.items():
         for example in examples[name]:
             document, asked = task.parts(example, data)
@@ -289,13 +289,13 @@ def summary(finding: Finding) -> str:
     return f"{finding.set}: {amount}{finding.what}{detail}" + (f" ({places})" if places else "")
 
 
-def _labelled(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Survey]:
+def _labelled(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, DocumentSurvey]:
     """Look at labelled documents, as the task learns from them what they say about the model."""
     task, data = recipe.task, recipe.data
     if ruler.tokenizer is not None:
         add_tokens(ruler.tokenizer, task.new_tokens)
     measure = partial(ruler.example, task, data)
-    train = Survey("train", measure)
+    train = DocumentSurvey("train", measure)
     changes: dict[str, Any] = {}
     seen = watched(train, read(data.train, data, on_error=train.reject), task, data, sketches)
     error = _stopped(lambda: changes.update(task.learn(seen, data)))
@@ -310,7 +310,7 @@ def _labelled(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Sur
     if data.eval and same_files(data.train, data.eval):
         train.tally.add("same_files", [named(data.eval)])
     elif data.eval:
-        evaluation = surveys["eval"] = Survey("eval", measure)
+        evaluation = surveys["eval"] = DocumentSurvey("eval", measure)
         seen = watched(
             evaluation, read(data.eval, data, on_error=evaluation.reject), task, data, sketches
         )
@@ -339,7 +339,7 @@ def _stopped(step: Callable[[], Any]) -> UserError | None:
     return None
 
 
-def _corpus(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Survey]:
+def _corpus(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, DocumentSurvey]:
     """Look at the documents of a corpus."""
     data = recipe.data.model_copy(update={"on_error": "skip"})
     surveys = {}
@@ -347,7 +347,7 @@ def _corpus(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Surve
     for name in ("train", "eval"):
         if getattr(data, name) is None or (same and name == "eval"):
             continue
-        survey = surveys[name] = Survey(name, ruler.text, short=False)
+        survey = surveys[name] = DocumentSurvey(name, ruler.text, short=False)
         for source in sources(getattr(data, name), data.format):
             reader = Reader(source, data)
             for text in until_damage(reader, survey):
@@ -368,13 +368,13 @@ def _corpus(recipe: Recipe, ruler: Ruler, sketches: Sketches) -> dict[str, Surve
 _SURVEYS = {"examples": _labelled, "corpus": _corpus}  # by the kind of the task
 
 
-def _size(survey: Survey) -> int:
+def _size(survey: DocumentSurvey) -> int:
     """Documents that were looked at, those that cannot be used among them."""
     counts = survey.tally.counts
     return len(survey) + counts.get("unreadable", 0) + counts.get("unusable", 0)
 
 
-def _remarks(surveys: dict[str, Survey], ruler: Ruler) -> list[str]:
+def _remarks(surveys: dict[str, DocumentSurvey], ruler: Ruler) -> list[str]:
     lines = []
     if ruler.why:
         lines.append(f"lengths are in words: {ruler.why}")

@@ -41,7 +41,7 @@ SAYING = (CARD, RESULTS, CONFIG)
 
 
 @dataclass(frozen=True)
-class Decided:
+class NewDecision:
     """The outcome of `decide_anew`.
 
     Args:
@@ -66,7 +66,7 @@ def refuse(nothing: str) -> bool:
 
 def decide_anew(
     run: Path, recipe: Recipe, agreed: Callable[[str], bool] = refuse, **changes: Any
-) -> Decided:
+) -> NewDecision:
     """Choose thresholds, calibration and abstention of a trained model; keep them in its config.
 
     The model answers as it does when its training evaluates it, so the same documents and settings
@@ -111,7 +111,7 @@ def decide_anew(
     figures = {"metrics": measured.metrics, "metric": prepared.metric, "baseline": baseline}
     warnings = no_better_than(task, figures)
     words = in_words(decisions)
-    return Decided(measured.metrics, measured.table, prepared.baselines, words, warnings)
+    return NewDecision(measured.metrics, measured.table, prepared.baselines, words, warnings)
 
 
 def take_back(run: Path) -> str:

@@ -36,7 +36,7 @@ from ldt.training.job import (
     longest_input,
     source_of,
 )
-from ldt.training.kept import Labelled
+from ldt.training.kept import LabelledSets
 from ldt.training.labelled import Golds, Ids, documents, encode_sets, items
 from ldt.training.sampling import sampler
 from ldt.training.summary import (
@@ -143,15 +143,15 @@ class Finetuning(Job[LabelledInputs]):
             finish=partial(settle, self.recipe, model.config),
         )
 
-    def _read(self, seed: int, place: Path | None) -> Labelled:
+    def _read(self, seed: int, place: Path | None) -> LabelledSets:
         """The documents, and what the task learns from them: its labels, for the config."""
         train, evaluation = documents(self.recipe, seed, self.every, place)
         changes = self.recipe.task.learn(train, self.recipe.data) | config_changes(self.recipe)
-        return Labelled({"train": train, "eval": evaluation}, changes)
+        return LabelledSets({"train": train, "eval": evaluation}, changes)
 
     def _encode(
         self,
-        sets: Labelled,
+        sets: LabelledSets,
         golds: list[Any],
         tokenizer,
         *,
@@ -184,7 +184,9 @@ class Finetuning(Job[LabelledInputs]):
         sets.remarks = [*task.remarks(train, left_out), *encoded.thinned]
         sets.doubts = [*encoded.doubts, *first_look(self.recipe, sets.examples)]
 
-    def _facts(self, sets: Labelled, hashes: dict[str, str | None]) -> dict[str, dict[str, Any]]:
+    def _facts(
+        self, sets: LabelledSets, hashes: dict[str, str | None]
+    ) -> dict[str, dict[str, Any]]:
         """Source, hash, lengths and labels of each set, for metrics.json."""
         return {
             name: {"source": source_of(self.recipe, name), "sha256": hashes[name]}
@@ -193,7 +195,7 @@ class Finetuning(Job[LabelledInputs]):
             for name, report in sets.lengths.items()
         }
 
-    def _notices(self, sets: Labelled, tokenizer, config, seed: int) -> list[Notice]:
+    def _notices(self, sets: LabelledSets, tokenizer, config, seed: int) -> list[Notice]:
         """First lines of a training: the kind of the labels, the split, the lengths and labels of
         the documents, and the first document as the model reads it."""
         data, sizes = self.recipe.data, {name: len(part) for name, part in sets.examples.items()}

@@ -16,7 +16,7 @@ import torch
 from tokenizers import ByteLevelBPETokenizer
 from transformers import RobertaTokenizer
 
-from ldt.data.corpus import Reader, Source, drawn, fingerprint
+from ldt.data.corpus import CorpusSource, Reader, drawn, fingerprint
 from ldt.data.tokenization import vocabulary_size
 from ldt.errors import ModelError, RecipeError, ResourceError, did_you_mean, first_line
 from ldt.io import files
@@ -41,7 +41,7 @@ _ELSEWHERE = {
 }
 
 
-def new_tokenizer(recipe: Recipe, sources: Sequence[Source], seed: int):
+def new_tokenizer(recipe: Recipe, sources: Sequence[CorpusSource], seed: int):
     """The tokenizer of a model from scratch.
 
     A byte-level BPE is trained on the documents that are trained on, the first 2^30 characters of
@@ -78,7 +78,7 @@ def new_tokenizer(recipe: Recipe, sources: Sequence[Source], seed: int):
     return _from_folder(folder)
 
 
-def _train(sources: Sequence[Source], recipe: Recipe, seed: int, folder: Path) -> None:
+def _train(sources: Sequence[CorpusSource], recipe: Recipe, seed: int, folder: Path) -> None:
     """Train a byte-level BPE and write its folder atomically.
 
     Raises:
@@ -107,7 +107,7 @@ def _train(sources: Sequence[Source], recipe: Recipe, seed: int, folder: Path) -
         ) from error
 
 
-def _texts(sources: Sequence[Source], recipe: Recipe, seed: int) -> Iterator[str]:
+def _texts(sources: Sequence[CorpusSource], recipe: Recipe, seed: int) -> Iterator[str]:
     """Yield the documents to learn from: none of the evaluation."""
     fraction, seen = recipe.data.eval_fraction, 0
     for source in sources:

@@ -43,7 +43,7 @@ _BESIDE_WEIGHTS = (".json", ".txt", ".model")  # files of a model's folder that 
 
 
 @dataclass
-class Labelled:
+class LabelledSets:
     """Labelled sets, train and eval, and what they say.
 
     Args:
@@ -132,7 +132,7 @@ def _listing(folder: Path) -> str:
     return found.hexdigest()
 
 
-def opened(folder: Path | None) -> Labelled | None:
+def opened(folder: Path | None) -> LabelledSets | None:
     """The sets of a folder; None where it has none, or they are damaged, which is logged.
 
     Documents that a killed run has read are removed, their inputs are not.
@@ -156,7 +156,7 @@ def opened(folder: Path | None) -> Labelled | None:
     return None
 
 
-def _opened(folder: Path) -> Labelled:
+def _opened(folder: Path) -> LabelledSets:
     content = (folder / WHOLE).read_bytes()
     if zlib.crc32(content[4:]) != int.from_bytes(content[:4], "little"):
         raise ValueError(f"{WHOLE} has changed since it was written")
@@ -170,7 +170,7 @@ def _opened(folder: Path) -> Labelled:
     }
     features = {name: Features.opened(folder / f"{name}-inputs") for name in examples}
     features["train"] = features["train"].only(kept)
-    return Labelled(
+    return LabelledSets(
         examples=examples,
         features=features,
         lengths={name: LengthReport(**facts) for name, facts in told.pop("lengths").items()},
@@ -180,7 +180,7 @@ def _opened(folder: Path) -> Labelled:
     )
 
 
-def keep(folder: Path | None, sets: Labelled) -> None:
+def keep(folder: Path | None, sets: LabelledSets) -> None:
     """Keep what there is to say of sets whose documents and inputs a folder has already.
 
     Raises:

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from ldt.data import labels
 from ldt.data.yes_no import are_flags
 from ldt.errors import listed, plural
-from ldt.training.survey import Survey
+from ldt.training.survey import DocumentSurvey
 
 DOCUMENTS_A_CLASS = 2  # of an evaluation set, below which its figures say little
 ONE_SIDED = 0.8  # share of the documents from which on a class is named as the answer to beat
 
 
-def tell_labels(train: Survey, evaluation: Survey | None) -> None:
+def tell_labels(train: DocumentSurvey, evaluation: DocumentSurvey | None) -> None:
     """Count what is wrong with the classes of one set or two."""
     classes = train.classes
     counts, documents = classes.counts, classes.documents
@@ -53,7 +53,9 @@ def tell_labels(train: Survey, evaluation: Survey | None) -> None:
         tell_evaluation(train, len(evaluation), theirs.counts)
 
 
-def tell_evaluation(train: Survey, documents: int, seen: Iterable[str] | None = None) -> None:
+def tell_evaluation(
+    train: DocumentSurvey, documents: int, seen: Iterable[str] | None = None
+) -> None:
     """Count the classes that an evaluation set lacks, and tell where it is too small for them.
 
     Args:

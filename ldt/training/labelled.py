@@ -24,7 +24,7 @@ from ldt.io.sources import Names, named
 from ldt.recipe.recipe import Recipe
 from ldt.tasks.base import Task, training_set
 from ldt.training.encoding import encoded
-from ldt.training.kept import Labelled
+from ldt.training.kept import LabelledSets
 
 
 class Encoded(NamedTuple):
@@ -318,7 +318,7 @@ def _beyond(features: Features, task: Task, data: DataSection) -> list[str]:
 
 
 def items(
-    sets: Labelled,
+    sets: LabelledSets,
     task: Task,
     tokenizer,
     *,

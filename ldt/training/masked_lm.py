@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
-from ldt.data.corpus import Source, sources, split
+from ldt.data.corpus import CorpusSource, sources, split
 from ldt.data.features import Collator
-from ldt.data.lm_inputs import PACKINGS, Frame, Items, Stream
+from ldt.data.lm_inputs import PACKINGS, Frame, LmItems, Stream
 from ldt.data.options import CorpusSection
 from ldt.data.token_store import TokenStore, build
 from ldt.errors import DataError, RecipeError
@@ -58,7 +58,7 @@ class CorpusInputs(Inputs):
     """
 
     data: CorpusSection
-    sources: dict[str, list[Source]]
+    sources: dict[str, list[CorpusSource]]
     tokenizer: PreTrainedTokenizerBase
     config: LdtConfig
     stores: dict[str, TokenStore]
@@ -163,7 +163,7 @@ class Pretraining(Job[CorpusInputs]):
 
     def _items(
         self, inputs: CorpusInputs, seed: int
-    ) -> tuple[dict[str, Items | Stream], dict[str, dict[str, Any]]]:
+    ) -> tuple[dict[str, LmItems | Stream], dict[str, dict[str, Any]]]:
         """Items that batches are made of, and facts on the text, by set.
 
         Raises:
@@ -183,7 +183,7 @@ class Pretraining(Job[CorpusInputs]):
             documents["train"], documents["eval"] = split(
                 train.fingerprints, data.eval_fraction, seed, str(data.train)
             )
-        items: dict[str, Items | Stream] = {}
+        items: dict[str, LmItems | Stream] = {}
         facts: dict[str, dict[str, Any]] = {}
         for name, store in stores.items():
             part = PACKINGS[data.packing](
@@ -263,12 +263,12 @@ class Pretraining(Job[CorpusInputs]):
         return f"ldt finetune RECIPE model.path={run}"
 
 
-def _measure(items: Items) -> BySum:
+def _measure(items: LmItems) -> BySum:
     """The metrics of an evaluation on these items."""
     return BySum(partial(masked_lm_metrics, tokens=items.tokens, size=items.size))
 
 
-def _facts(store: TokenStore, items: Items) -> dict[str, Any]:
+def _facts(store: TokenStore, items: LmItems) -> dict[str, Any]:
     """Numbers and hash of a set, for metrics.json."""
     return {
         "documents": len(items.documents),

@@ -77,7 +77,7 @@ class Classes:
                 places.append(where)
 
 
-class Survey:
+class DocumentSurvey:
     """Findings in a set of documents.
 
     Args:
@@ -149,7 +149,7 @@ class Survey:
 
 
 def watched(
-    survey: Survey, examples: Iterable[Example], task: Task, data, sketches: Sketches
+    survey: DocumentSurvey, examples: Iterable[Example], task: Task, data, sketches: Sketches
 ) -> Iterator[Example]:
     """Look at each labelled example, and pass on those that the task can use."""
     for example in until_damage(examples, survey):
@@ -179,7 +179,7 @@ def watched(
             yield example
 
 
-def until_damage(items: Iterable[Any], survey: Survey) -> Iterator[Any]:
+def until_damage(items: Iterable[Any], survey: DocumentSurvey) -> Iterator[Any]:
     """Pass items on; damage that ends the reading of their file is taken note of."""
     try:
         for number, item in enumerate(items, 1):
@@ -198,7 +198,7 @@ def _faults(task: Task, example: Example, data) -> list:
         return []
 
 
-def conclude(train: Survey, evaluation: Survey | None, sketches: Sketches) -> None:
+def conclude(train: DocumentSurvey, evaluation: DocumentSurvey | None, sketches: Sketches) -> None:
     """Compare the documents of the sets, and tell what only the whole set shows."""
     surveys = [survey for survey in (train, evaluation) if survey is not None]
     for survey in surveys:
@@ -210,7 +210,7 @@ def conclude(train: Survey, evaluation: Survey | None, sketches: Sketches) -> No
     _tell_near(surveys, sketches)
 
 
-def compare_copies(train: Survey, evaluation: Survey | None) -> None:
+def compare_copies(train: DocumentSurvey, evaluation: DocumentSurvey | None) -> None:
     """Tell duplicates within each set and copies across both, by hash alone."""
     for survey in (train, evaluation):
         if survey is not None:
@@ -249,17 +249,17 @@ def _same(one: str, other: str) -> bool:
     )
 
 
-def _tell(survey: Survey, kind: str, numbers: np.ndarray, like: str = "") -> None:
+def _tell(survey: DocumentSurvey, kind: str, numbers: np.ndarray, like: str = "") -> None:
     """Count documents by number; ``like`` is the place that the first one resembles."""
     places = [survey.places[number] for number in numbers[:PLACES]]
     survey.tally.add(kind, places, f"the first is like {like}" if like else "", len(numbers))
 
 
-def _has_text(survey: Survey) -> np.ndarray:
+def _has_text(survey: DocumentSurvey) -> np.ndarray:
     return np.array(survey.documents) != np.uint64(fingerprint(""))
 
 
-def _tell_twice(survey: Survey) -> None:
+def _tell_twice(survey: DocumentSurvey) -> None:
     """Ids and inputs that stand there before."""
     ids, inputs, answers = (np.array(a) for a in (survey.ids, survey.inputs, survey.answers))
     if len(repeated := np.flatnonzero(_first(ids) != np.arange(len(ids)))):
@@ -281,7 +281,7 @@ def _first(values: np.ndarray) -> np.ndarray:
     return first[which]
 
 
-def _tell_near(surveys: list[Survey], sketches: Sketches) -> None:
+def _tell_near(surveys: list[DocumentSurvey], sketches: Sketches) -> None:
     """Documents that are nearly the same as one before, in their set or in the training set."""
     documents = np.concatenate([np.array(survey.documents, np.uint64) for survey in surveys])
     border = len(surveys[0])
@@ -300,7 +300,7 @@ def _tell_near(surveys: list[Survey], sketches: Sketches) -> None:
             _tell(survey, kind, numbers - begin, places[one[marked][first[0]]])
 
 
-def _tell_giants(survey: Survey) -> None:
+def _tell_giants(survey: DocumentSurvey) -> None:
     sizes = np.array(survey.sizes)
     if not len(sizes):
         return
@@ -312,7 +312,7 @@ def _tell_giants(survey: Survey) -> None:
         survey.tally.add("giant", places, detail, len(giants))
 
 
-def _tell_languages(survey: Survey) -> None:
+def _tell_languages(survey: DocumentSurvey) -> None:
     """Documents in other languages than the commonest."""
     (most, _), *others = survey.language_counts.most_common() or [("", 0)]
     if others:
@@ -322,14 +322,14 @@ def _tell_languages(survey: Survey) -> None:
         survey.tally.add("mixed_languages", places, f"{named}; most are {most}", count)
 
 
-def _tell_unknown(survey: Survey) -> None:
+def _tell_unknown(survey: DocumentSurvey) -> None:
     many = [n for n, each in survey.lengths.items() if each.unknown > 0.05 * each.length]
     if many:
         places = [survey.places[number] for number in many[:PLACES]]
         survey.tally.add("unknown_tokens", places, "", len(many))
 
 
-def _tell_cut(survey: Survey) -> None:
+def _tell_cut(survey: DocumentSurvey) -> None:
     cut = [number for number, each in survey.lengths.items() if each.read < each.length]
     if cut:
         tokens = sum(each.length for each in survey.lengths.values())
@@ -339,7 +339,7 @@ def _tell_cut(survey: Survey) -> None:
         survey.tally.add("cut", places, detail, len(cut))
 
 
-def length_table(survey: Survey) -> dict[str, Any]:
+def length_table(survey: DocumentSurvey) -> dict[str, Any]:
     """Lengths of the documents, and what longer and shorter inputs would read of them."""
     lengths = np.array([each.length for each in survey.lengths.values()], np.int64)
     if not len(lengths):

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ldt.data.corpus import Reader, Source, drawn, fingerprint, sources, split
+from ldt.data.corpus import CorpusSource, Reader, drawn, fingerprint, sources, split
 from ldt.data.options import CorpusSection
 from ldt.errors import DataError, UserError
 
@@ -24,7 +24,7 @@ def here(tmp_path, monkeypatch):
 
 
 def read(name, format="text", **how):
-    reader = Reader(Source(name, format), CorpusSection(**how))
+    reader = Reader(CorpusSource(name, format), CorpusSection(**how))
     return list(reader), reader
 
 

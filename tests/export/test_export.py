@@ -326,7 +326,7 @@ def test_missing_packages_and_wrong_options_are_said(tmp_path, monkeypatch):
 def test_the_graph_finds_global_tokens_or_asks_for_them(task, asked, types, globals_, inputs):
     made = of_keys({"name": task, "global_attention": asked}, [], "test").task
     config = ldt.model.LdtConfig(type_vocab_size=types)
-    found = graph.Interface.of(made, config)
+    found = graph.GraphInterface.of(made, config)
     assert found.globals_ == globals_
     assert found.inputs == ("input_ids", "attention_mask", *inputs)
 

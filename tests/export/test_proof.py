@@ -6,7 +6,7 @@ from exported import make_run
 
 import ldt
 from ldt.export import graph
-from ldt.export.proof import Check, batch, prove
+from ldt.export.proof import ExportCheck, batch, prove
 from ldt.inference.sessions import OnnxSession
 from ldt.model import LdtForQuestionAnswering
 
@@ -14,15 +14,15 @@ OUTPUTS = ("start_logits", "end_logits")
 
 
 def test_a_difference_that_is_no_number_or_has_no_spread_passes_no_proof():
-    assert Check("case", 1, 1, 0.5e-4, 1.0).ok
+    assert ExportCheck("case", 1, 1, 0.5e-4, 1.0).ok
     for difference, spread in ((2e-4, 1.0), (float("nan"), 1.0), (1e-9, 0.0)):
-        assert not Check("case", 1, 1, difference, spread).ok
+        assert not ExportCheck("case", 1, 1, difference, spread).ok
 
 
 def test_each_output_is_compared(tokenizer_folder, tmp_path):
     run = make_run(tokenizer_folder, tmp_path / "run", "squad")
     model = LdtForQuestionAnswering.from_pretrained(run).eval()
-    interface = graph.Interface("question", ("input_ids", "attention_mask"), OUTPUTS)
+    interface = graph.GraphInterface("question", ("input_ids", "attention_mask"), OUTPUTS)
 
     def written(inputs):
         found = model(**inputs)
@@ -36,7 +36,7 @@ def test_each_output_is_compared(tokenizer_folder, tmp_path):
 @pytest.mark.parametrize("padding", ["none", "right", "left", "inside"])
 def test_inputs_of_the_proof_have_padding_and_global_tokens_where_they_say(padding):
     config = ldt.model.LdtConfig(vocab_size=40)
-    inputs = batch(config, graph.Interface("question", (), ()), 4, 20, padding)
+    inputs = batch(config, graph.GraphInterface("question", (), ()), 4, 20, padding)
     real = inputs["attention_mask"]
     assert (real.sum() == 80) == (padding == "none")
     assert real.any(1).all()
@@ -46,7 +46,7 @@ def test_inputs_of_the_proof_have_padding_and_global_tokens_where_they_say(paddi
     for ids, mask, far in zip(*(inputs[name] for name in inputs), strict=True):
         place = ((ids == config.sep_token_id) & (mask == 1)).nonzero()[0].item()
         assert far.tolist() == [int(i < place and mask[i] == 1) for i in range(20)]
-    first = batch(config, graph.Interface("first", (), ()), 4, 20, padding)
+    first = batch(config, graph.GraphInterface("first", (), ()), 4, 20, padding)
     assert torch.equal(first["global_attention_mask"].sum(1), torch.ones(4).long())
 
 

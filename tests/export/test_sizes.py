@@ -24,7 +24,7 @@ from ldt.model import (
 for package in ("onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="pip install 'ldt-toolkit[export]' has what exports")
 
-from ldt.export.graph import Interface, graph, write  # noqa: E402
+from ldt.export.graph import GraphInterface, graph, write  # noqa: E402
 from ldt.export.proof import TOLERANCE, batch  # noqa: E402
 from ldt.inference.sessions import OnnxSession  # noqa: E402
 
@@ -106,7 +106,7 @@ def test_a_graph_equals_its_model_at_all_sizes(
     asked = ["input_ids", "attention_mask"]
     asked += ["global_attention_mask"] * (globals_ == "given")
     asked += ["positions"] * (head is LdtForCandidateRanking)
-    interface = Interface(globals_, tuple(asked), outputs)
+    interface = GraphInterface(globals_, tuple(asked), outputs)
     sample = batch(model.config, interface, 3, 40, "right")
     file = tmp_path / "model.onnx"
     write(graph(model, interface), interface, {name: sample[name] for name in asked}, file)
@@ -152,7 +152,7 @@ def test_memory_grows_with_the_length_and_no_faster(tmp_path):
     size = {"hidden_size": 192, "intermediate_size": 384, "num_attention_heads": 3}
     size |= {"num_hidden_layers": 2, "vocab_size": 300, "max_position_embeddings": 16400}
     model = LdtForSequenceClassification(LdtConfig(attention_window=512, **size)).eval()
-    interface = Interface("first", ("input_ids", "attention_mask"), LOGITS)
+    interface = GraphInterface("first", ("input_ids", "attention_mask"), LOGITS)
     sample = batch(model.config, interface, 3, 40, "right")
     sample = {name: sample[name] for name in interface.inputs}
     write(graph(model, interface), interface, sample, tmp_path / "model.onnx")

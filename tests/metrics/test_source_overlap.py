@@ -3,14 +3,14 @@ import math
 import pytest
 
 from ldt.metrics import source_overlap
-from ldt.metrics.source_overlap import Source, figures, names, numbers, words
+from ldt.metrics.source_overlap import SourceText, figures, names, numbers, words
 
 TEXT = "IN PARIS, on 3 May 2019, the court heard 1,200 witnesses. Ms Smith spoke of grain."
 
 
 def of(text, *summaries):
     """The figures of summaries of one text together."""
-    counts = [Source(text).counts(summary) for summary in summaries]
+    counts = [SourceText(text).counts(summary) for summary in summaries]
     total = {name: 100 * sum(each[name] for each in counts) / len(counts) for name in counts[0]}
     return figures(total)
 
@@ -73,8 +73,8 @@ def test_what_a_summary_says_again_is_repeated():
     [("", 0), ("b", 1), ("xa b", 1), ("a b c", 3), ("c b c d x b", 3), ("d a b c d", 4)],
 )
 def test_the_longest_run_is_of_whole_words(summary, longest):
-    assert Source("a b c d").longest_run(summary.split()) == longest
-    assert Source("ab cd").longest_run(["b", "c"]) == 0
+    assert SourceText("a b c d").longest_run(summary.split()) == longest
+    assert SourceText("ab cd").longest_run(["b", "c"]) == 0
 
 
 def test_an_empty_summary_has_no_shares():

@@ -30,7 +30,7 @@ _CONCEPTS = tuple(
 )  # of EuroVoc
 
 
-class Task(NamedTuple):
+class LexGlueTask(NamedTuple):
     """A part of the benchmark.
 
     ``classes`` are in the official order. ``raw`` is the field of the published labels; ``several``
@@ -101,10 +101,12 @@ class Task(NamedTuple):
 TASKS = {
     task.name: task
     for task in (
-        Task("ecthr_a", _ARTICLES, "violated_articles", none=True),
-        Task("ecthr_b", _ARTICLES, "allegedly_violated_articles", none=True),
-        Task("scotus", tuple(map(str, range(1, 14))), "issueArea", several=False, parted=True),
-        Task("eurlex", _CONCEPTS, "labels"),
+        LexGlueTask("ecthr_a", _ARTICLES, "violated_articles", none=True),
+        LexGlueTask("ecthr_b", _ARTICLES, "allegedly_violated_articles", none=True),
+        LexGlueTask(
+            "scotus", tuple(map(str, range(1, 14))), "issueArea", several=False, parted=True
+        ),
+        LexGlueTask("eurlex", _CONCEPTS, "labels"),
     )
 }
 

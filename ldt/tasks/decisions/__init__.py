@@ -19,8 +19,8 @@ from ldt.tasks.decisions.report import (
     summary,
 )
 from ldt.tasks.decisions.thresholds import (
+    Objective,
     Outcome,
-    Target,
     best_threshold,
     label_thresholds,
     outcome,
@@ -36,7 +36,7 @@ __all__ = [
     "Platt",
     "Policy",
     "Rules",
-    "Target",
+    "Objective",
     "Temperature",
     "abstain_for_coverage",
     "abstain_for_risk",

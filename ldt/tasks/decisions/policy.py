@@ -23,7 +23,7 @@ from ldt.tasks.decisions.abstention import (
 )
 from ldt.tasks.decisions.calibration import CALIBRATORS, Beta, Platt, Temperature
 from ldt.tasks.decisions.folds import folds
-from ldt.tasks.decisions.thresholds import DEFAULT, Target, label_thresholds
+from ldt.tasks.decisions.thresholds import DEFAULT, Objective, label_thresholds
 
 # Coverages of label sets that a model has quantiles for.
 COVERAGES = tuple(percent / 100 for percent in range(50, 100))
@@ -47,7 +47,7 @@ class Rules:
 
     several: bool
     thresholds: np.ndarray | None = None
-    target: Target = field(default_factory=Target)
+    target: Objective = field(default_factory=Objective)
     calibration: str = "none"
     abstain: tuple[str, float] | None = None
     positive: int | None = None

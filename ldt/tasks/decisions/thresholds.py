@@ -17,7 +17,7 @@ TARGET = re.compile(r"f(\d+(?:\.\d+)?)|(precision|recall)\s*>=\s*(0?\.\d+|1(?:\.
 
 
 @dataclass(frozen=True)
-class Target:
+class Objective:
     """Objective of a threshold.
 
     Args:
@@ -32,7 +32,7 @@ class Target:
     least: float = 0.0
 
     @classmethod
-    def parse(cls, text: str) -> Target:
+    def parse(cls, text: str) -> Objective:
         """The target of ``f1``, ``f2``, ``f0.5``, ``precision>=0.9`` or ``recall>=0.9``.
 
         Raises:
@@ -95,7 +95,7 @@ class Outcome(NamedTuple):
         return f"{self.right:,} of {self.total:,}, {end or f'at least {self.at_least:.1%}'}"
 
 
-def outcome(given: np.ndarray, right: np.ndarray, target: Target) -> Outcome:
+def outcome(given: np.ndarray, right: np.ndarray, target: Objective) -> Outcome:
     """The verdict on a target by the answers for documents that the threshold was chosen without.
 
     Args:
@@ -123,7 +123,7 @@ class Best(NamedTuple):
     positives: np.ndarray
 
 
-def best_threshold(scores: np.ndarray, right: np.ndarray, target: Target) -> Best:
+def best_threshold(scores: np.ndarray, right: np.ndarray, target: Objective) -> Best:
     """The threshold of each label that is best on these documents.
 
     It lies in the middle between two scores, below the lowest one half-way to 0. Of several that
@@ -161,7 +161,7 @@ def best_threshold(scores: np.ndarray, right: np.ndarray, target: Target) -> Bes
 
 
 def label_thresholds(
-    scores: np.ndarray, right: np.ndarray, target: Target, strength: float = STRENGTH
+    scores: np.ndarray, right: np.ndarray, target: Objective, strength: float = STRENGTH
 ) -> np.ndarray:
     """Thresholds [labels] that hold for new documents, too: few positives choose little.
 

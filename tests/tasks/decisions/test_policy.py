@@ -7,10 +7,10 @@ from ldt.metrics.calibration import negative_log_likelihood
 from ldt.metrics.numbers import softmax
 from ldt.tasks.decisions import (
     COVERAGES,
+    Objective,
     Platt,
     Policy,
     Rules,
-    Target,
     decide,
     in_words,
     label_thresholds,
@@ -74,7 +74,7 @@ def test_thresholds_of_new_documents_are_those_of_all():
     logits, right = made(60)
     policy = decide(logits, right, Rules(True)).policy
     alike = Platt.fit(logits, right)
-    wanted = label_thresholds(alike.apply(logits), right, Target.parse("f1"))
+    wanted = label_thresholds(alike.apply(logits), right, Objective.parse("f1"))
     assert alike.apply(_logit(policy.thresholds)[None])[0] == pytest.approx(wanted)
     calibrated = decide(logits, right, Rules(True, calibration="platt")).policy
     assert calibrated.thresholds == pytest.approx(wanted)

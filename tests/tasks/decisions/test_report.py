@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ldt.metrics.calibration import expected_calibration_error, figures
-from ldt.tasks.decisions import Rules, Target, decide, in_words, report, summary
+from ldt.tasks.decisions import Objective, Rules, decide, in_words, report, summary
 
 NAMES = ["a", "b"]
 
@@ -87,6 +87,6 @@ def test_a_threshold_that_gives_nothing_is_told():
     logits = np.stack([np.zeros(40), np.linspace(-9, -5, 40)], 1)
     right = np.zeros((40, 2), bool)
     right[:, 0], right[-1] = True, [False, True]
-    found = decide(logits, right, Rules(False, positive=1, target=Target.parse("f1")))
+    found = decide(logits, right, Rules(False, positive=1, target=Objective.parse("f1")))
     made = report(found, logits, right, NAMES, [9] * 40)
     assert made["nothing"] == "no document would get the class"

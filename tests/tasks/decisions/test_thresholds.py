@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ldt.tasks.decisions import Target, best_threshold, folds, label_thresholds
+from ldt.tasks.decisions import Objective, best_threshold, folds, label_thresholds
 
 
 def draw(seed, documents=60, labels=4, share=0.3, ties=False):
@@ -39,7 +39,7 @@ TARGETS = ["f1", "f2", "f0.5", "precision>=0.9", "recall>=0.9", "precision>=1", 
 def test_no_other_threshold_is_better(text, ties):
     for seed in range(5):
         scores, right = draw(seed, ties=ties)
-        found = best_threshold(scores, right, Target.parse(text))
+        found = best_threshold(scores, right, Objective.parse(text))
         for label in range(scores.shape[1]):
             column, there = scores[:, label], right[:, label]
             every = [*np.unique(column), *(np.unique(column) + 1e-9), 0.0]
@@ -52,41 +52,41 @@ def test_no_other_threshold_is_better(text, ties):
 
 def test_a_threshold_lies_half_way_between_two_scores():
     scores = np.array([[0.9], [0.8], [0.4], [0.1]])
-    found = best_threshold(scores, np.array([[1], [1], [0], [0]], bool), Target())
+    found = best_threshold(scores, np.array([[1], [1], [0], [0]], bool), Objective())
     assert found.thresholds[0] == pytest.approx(0.6)
-    found = best_threshold(scores, np.ones((4, 1), bool), Target())
+    found = best_threshold(scores, np.ones((4, 1), bool), Objective())
     assert found.thresholds[0] == pytest.approx(0.05)  # below the lowest half-way to 0
 
 
 def test_of_equally_good_ones_it_is_the_highest():
     scores = np.array([[0.9], [0.8], [0.7]])
-    found = best_threshold(scores, np.array([[1], [0], [1]], bool), Target.parse("precision>=1"))
+    found = best_threshold(scores, np.array([[1], [0], [1]], bool), Objective.parse("precision>=1"))
     assert found.thresholds[0] == pytest.approx(0.85)
 
 
 def test_nothing_is_chosen_without_positives():
     scores, right = draw(0)
     right[:, 1] = False
-    assert np.isnan(best_threshold(scores, right, Target()).thresholds).tolist() == [
+    assert np.isnan(best_threshold(scores, right, Objective()).thresholds).tolist() == [
         *(False, True, False, False)
     ]
-    assert label_thresholds(scores, right, Target())[1] == 0.5
-    assert label_thresholds(scores, np.zeros_like(right), Target()).tolist() == [0.5] * 4
-    assert label_thresholds(scores[:0], right[:0], Target()).tolist() == [0.5] * 4
+    assert label_thresholds(scores, right, Objective())[1] == 0.5
+    assert label_thresholds(scores, np.zeros_like(right), Objective()).tolist() == [0.5] * 4
+    assert label_thresholds(scores[:0], right[:0], Objective()).tolist() == [0.5] * 4
 
 
 def test_positives_decide_how_far_a_threshold_is_drawn_to_the_common_one():
     scores, right = draw(1, documents=400)
-    own = best_threshold(scores, right, Target()).thresholds
-    common = best_threshold(scores.reshape(-1, 1), right.reshape(-1, 1), Target()).thresholds[0]
-    assert np.allclose(label_thresholds(scores, right, Target(), strength=0), own)
-    assert np.allclose(label_thresholds(scores, right, Target(), strength=1e12), common)
+    own = best_threshold(scores, right, Objective()).thresholds
+    common = best_threshold(scores.reshape(-1, 1), right.reshape(-1, 1), Objective()).thresholds[0]
+    assert np.allclose(label_thresholds(scores, right, Objective(), strength=0), own)
+    assert np.allclose(label_thresholds(scores, right, Objective(), strength=1e12), common)
     weight = right.sum(0) / (right.sum(0) + 5)
 
     def logit(p):
         return np.log(p / (1 - p))
 
-    drawn = label_thresholds(scores, right, Target())
+    drawn = label_thresholds(scores, right, Objective())
     assert np.allclose(logit(drawn), weight * logit(own) + (1 - weight) * logit(common))
 
 
@@ -101,8 +101,8 @@ def test_few_positives_choose_worse_thresholds_alone_than_together():
             given = fresh >= thresholds
             return np.mean(2 * (given & there).sum(0) / (given.sum(0) + there.sum(0)))
 
-        alone.append(macro(np.nan_to_num(label_thresholds(scores, right, Target(), 0), nan=0.5)))
-        drawn.append(macro(label_thresholds(scores, right, Target())))
+        alone.append(macro(np.nan_to_num(label_thresholds(scores, right, Objective(), 0), nan=0.5)))
+        drawn.append(macro(label_thresholds(scores, right, Objective())))
         plain.append(macro(0.5))
     assert np.mean(drawn) > np.mean(alone) + 0.01
     assert np.mean(drawn) > np.mean(plain) + 0.02
@@ -117,12 +117,12 @@ def test_figures_of_cross_fitting_are_those_of_fresh_documents():
         def micro(given, there):
             return 2 * (given & there).sum() / (given.sum() + there.sum())
 
-        chosen = label_thresholds(scores, right, Target())
+        chosen = label_thresholds(scores, right, Objective())
         promised.append(micro(scores >= chosen, right))
         true.append(micro(fresh >= chosen, there))
         given = np.zeros_like(right)
         for others, own in folds(len(scores), seed=seed):
-            given[own] = scores[own] >= label_thresholds(scores[others], right[others], Target())
+            given[own] = scores[own] >= label_thresholds(scores[others], right[others], Objective())
         honest.append(micro(given, right))
     assert np.mean(promised) > np.mean(true) + 0.02  # chosen and measured on the same ones
     assert np.mean(honest) == pytest.approx(np.mean(true), abs=0.015)
@@ -130,12 +130,12 @@ def test_figures_of_cross_fitting_are_those_of_fresh_documents():
 
 def test_ten_thousand_labels_are_as_many_columns():
     scores, right = draw(0, documents=100, labels=10_000, share=0.02)
-    found = label_thresholds(scores, right, Target())
-    some = label_thresholds(scores, right, Target(), strength=0)[:3]
+    found = label_thresholds(scores, right, Objective())
+    some = label_thresholds(scores, right, Objective(), strength=0)[:3]
     assert np.allclose(
         some[right[:, :3].any(0)],
         [
-            best_threshold(scores[:, n : n + 1], right[:, n : n + 1], Target()).thresholds[0]
+            best_threshold(scores[:, n : n + 1], right[:, n : n + 1], Objective()).thresholds[0]
             for n in range(3)
             if right[:, n].any()
         ],
@@ -149,13 +149,13 @@ def test_ten_thousand_labels_are_as_many_columns():
 )
 def test_what_is_no_target_is_an_error(text):
     with pytest.raises(ValueError, match="expected"):
-        Target.parse(text)
+        Objective.parse(text)
 
 
 @pytest.mark.parametrize("bad", [np.nan, -0.1, 1.5])
 def test_scores_are_probabilities(bad):
     with pytest.raises(ValueError, match="from 0 to 1"):
-        best_threshold(np.array([[bad]]), np.ones((1, 1), bool), Target())
+        best_threshold(np.array([[bad]]), np.ones((1, 1), bool), Objective())
 
 
 def test_folds_hold_each_document_once_and_groups_together():
