@@ -180,8 +180,8 @@ def shown(value: Any) -> str:
 def listed(names: Iterable[Any], most: int = 12, show: Callable[[Any], str] = repr) -> str:
     """``'a', 'b' and 3 more``: the first ``most`` of the names; ``none`` where there are none."""
     names = list(names)
-    rest = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(map(show, names[:most])) + rest or "none"
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(map(show, names[:most])) + more or "none"
 
 
 def counted(counts: Counter[str], most: int = 20) -> str:

@@ -350,8 +350,8 @@ def _groups(controller: str) -> Iterator[Path]:
         if not controllers or controller in controllers.split(","):
             groups["cgroup" if controllers else "cgroup2"] = PurePosixPath(path)
     for line in _lines(ROOT / "proc/self/mountinfo"):
-        mount, _, about = line.partition(" - ")
-        kind, _, options = about.split(" ", 2)
+        mount, _, facts = line.partition(" - ")
+        kind, _, options = facts.split(" ", 2)
         if kind not in groups or (kind == "cgroup" and controller not in options.split(",")):
             continue
         top, point = (_unescaped(word) for word in mount.split(" ")[3:5])

@@ -100,13 +100,13 @@ def examine() -> MachineReport:
 
 def versions() -> dict[str, Any]:
     """Versions of Python and of what ldt builds on."""
-    found: dict[str, Any] = {"python": platform.python_version()}
+    facts: dict[str, Any] = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            facts[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            facts[name] = "not installed"
+    return facts
 
 
 def processor() -> dict[str, Any]:
@@ -133,7 +133,7 @@ def threads() -> dict[str, Any]:
     quota, (number, why) = system.cpu_quota(), system.threads()
     if number is not None:
         torch.set_num_threads(number)
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "processors": os.cpu_count(),
         "usable": len(system.processors()),
         "quota": None if quota is None else round(quota, 2),
@@ -141,7 +141,7 @@ def threads() -> dict[str, Any]:
         "limited by": why or None,
         "busy": round(system.load(), 1),
     }
-    return found | {name: os.environ[name] for name in SWITCHES if name in os.environ}
+    return facts | {name: os.environ[name] for name in SWITCHES if name in os.environ}
 
 
 def memory() -> dict[str, Any]:
@@ -149,7 +149,7 @@ def memory() -> dict[str, Any]:
     import psutil
 
     there = psutil.virtual_memory()
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "total": Size(there.total),
         "available": Size(there.available),
         "control group": _size(system.memory_limit()),
@@ -158,28 +158,28 @@ def memory() -> dict[str, Any]:
     }
     with suppress(OSError):
         chosen = re.search(r"\[(\w+)\]", HUGE_PAGES.read_text())
-        found["huge pages"] = chosen and chosen[1]
-    return found
+        facts["huge pages"] = chosen and chosen[1]
+    return facts
 
 
 def gpu() -> dict[str, Any]:
     """GPUs that torch sees, the driver, and the assembler of the kernels."""
     import torch
 
-    found: dict[str, Any] = {"torch built for": f"CUDA {torch.version.cuda}"}
+    facts: dict[str, Any] = {"torch built for": f"CUDA {torch.version.cuda}"}
     if torch.version.cuda is None:
-        found = {"torch built for": "ROCm" if torch.version.hip else "CPU"}
+        facts = {"torch built for": "ROCm" if torch.version.hip else "CPU"}
     with suppress(OSError):
         version = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", DRIVER.read_text())
-        found["driver"] = version and version[1]
+        facts["driver"] = version and version[1]
     if assembled := assembler():
-        found["assembler"] = assembled
+        facts["assembler"] = assembled
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for number in range(count):
-        about = torch.cuda.get_device_properties(number)
-        capability = f"sm_{about.major}{about.minor}"
-        found[f"gpu {number}"] = f"{about.name}, {Size(about.total_memory)}, {capability}"
-    return found | ({} if count else {"gpu": None})
+        properties = torch.cuda.get_device_properties(number)
+        capability = f"sm_{properties.major}{properties.minor}"
+        facts[f"gpu {number}"] = f"{properties.name}, {Size(properties.total_memory)}, {capability}"
+    return facts | ({} if count else {"gpu": None})
 
 
 def assembler() -> str | None:
@@ -205,15 +205,15 @@ def attention() -> dict[str, Any]:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtypes = (torch.float32, torch.bfloat16)
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for dtype in dtypes:
         name, why = choose(device, dtype)
-        found[f"{device}, {str(dtype).removeprefix('torch.')}"] = f"{name}: {why}"
+        facts[f"{device}, {str(dtype).removeprefix('torch.')}"] = f"{name}: {why}"
     default = "MKL" if torch.backends.mkl.is_available() else "torch's own library"
     words = {"linear": "linear layers", "bmm": "batched products"}
     for kind, onednn in matmul.choices().items():
-        found[words[kind]] = "oneDNN" if onednn else default
-    return found
+        facts[words[kind]] = "oneDNN" if onednn else default
+    return facts
 
 
 def hub() -> dict[str, Any]:
@@ -234,7 +234,7 @@ def hub() -> dict[str, Any]:
 
 def reachable(address: str) -> str:
     """``yes, in 0.2 s``, or ``no`` and why, of a server that is asked for at most `PATIENCE`."""
-    said = [f"no: nothing in {PATIENCE:g} s"]
+    result = [f"no: nothing in {PATIENCE:g} s"]
 
     def ask():
         begin = time.perf_counter()
@@ -245,15 +245,15 @@ def reachable(address: str) -> str:
             error.close()  # an answer, too
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
-            said.append(f"no: {getattr(reason, 'strerror', None) or reason}")
+            result.append(f"no: {getattr(reason, 'strerror', None) or reason}")
             return
-        said.append(f"yes, in {time.perf_counter() - begin:.1f} s")
+        result.append(f"yes, in {time.perf_counter() - begin:.1f} s")
 
     # In a thread, as the look-up of a name has no timeout of its own.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(PATIENCE + 0.5)
-    return said[-1]
+    return result[-1]
 
 
 def speed() -> dict[str, Any]:
@@ -265,20 +265,20 @@ def speed() -> dict[str, Any]:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     names = ("fp32", "bf16") if device == "cuda" or has_bfloat16() else ("fp32",)
-    found = {}
+    facts = {}
     for name in names:
         dtype = torch.float32 if name == "fp32" else torch.bfloat16
         matrix = torch.ones(SIDE, SIDE, device=device, dtype=dtype)
         seconds = min(measure.times(partial(torch.matmul, matrix, matrix), MEASURED, device))
-        found[f"{name} products"] = f"{2 * SIDE**3 / seconds / 1e12:.2f} TFLOP/s"
+        facts[f"{name} products"] = f"{2 * SIDE**3 / seconds / 1e12:.2f} TFLOP/s"
     run = measure.load("ldt", TOKENS, device, heads=6, vocabulary=1000)
     run()
     seconds = min(measure.times(run, MEASURED, device))
-    found["encoder"] = (
+    facts["encoder"] = (
         f"{TOKENS / seconds:,.0f} tokens a second (2 layers of width 384, a document of "
         f"{TOKENS:,} tokens, fp32, forward)"
     )
-    return found
+    return facts
 
 
 def _facts(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -32,9 +32,9 @@ def slow(parts: dict[str, dict[str, Any]]) -> Iterator[MachineFinding]:
 def _of_processor(facts: dict[str, Any]) -> Iterator[MachineFinding]:
     has = facts["instructions"]
     if facts["architecture"].lower() in ("x86_64", "amd64") and "AVX-512" not in has:
-        found = "AVX2 alone" if "AVX2" in has else "not even AVX2"
+        instructions = "AVX2 alone" if "AVX2" in has else "not even AVX2"
         yield MachineFinding(
-            f"the processor has {found}, no AVX-512: products run at half the width or less",
+            f"the processor has {instructions}, no AVX-512: products run at half the width or less",
             "another machine, or a smaller model",
         )
     if not facts["bf16 instructions"]:
@@ -77,8 +77,8 @@ def _of_memory(facts: dict[str, Any]) -> Iterator[MachineFinding]:
             f"{facts['available']} of memory available", "free some before training"
         )
     if granted is not None and granted < facts["total"]:
-        found = f"the control group allows {granted} of {facts['total']} of memory"
-        yield MachineFinding(found, "a container with a larger limit")
+        limit = f"the control group allows {granted} of {facts['total']} of memory"
+        yield MachineFinding(limit, "a container with a larger limit")
     if allowed is not None:
         yield MachineFinding(f"ulimit -v allows {allowed} of memory", "ulimit -v unlimited")
     if facts.get("huge pages") == "never":

@@ -129,9 +129,9 @@ def load(
         inputs["global_attention_mask"] = (torch.arange(tokens, device=device) == 0).long()[None]
 
     def run(length: int = tokens) -> None:
-        given = {name: x[:, :length] for name, x in inputs.items()}
+        cut = {name: x[:, :length] for name, x in inputs.items()}
         with torch.inference_mode(not training):
-            out = model(**given).last_hidden_state
+            out = model(**cut).last_hidden_state
         if training:
             out.float().square().mean().backward()
             model.zero_grad()
@@ -142,10 +142,10 @@ def load(
 def times(run: Callable[[], Any], seconds: float, device: str = "cpu") -> list[float]:
     """Seconds of each call, repeated until so many ``seconds`` are over, at least once."""
     end = time.perf_counter() + seconds
-    found = [seconds_of(run, device)]
+    durations = [seconds_of(run, device)]
     while time.perf_counter() < end:
-        found.append(seconds_of(run, device))
-    return found
+        durations.append(seconds_of(run, device))
+    return durations
 
 
 def seconds_of(run: Callable[[], Any], device: str = "cpu") -> float:

@@ -315,8 +315,10 @@ def _write(folder, config, weights, tokenizer, generation):
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.save_pretrained(folder)
     file = folder / "tokenizer_config.json"
-    kept = {k: v for k, v in json.loads(file.read_text("utf-8")).items() if k not in _NOT_TOKENIZER}
-    text = json.dumps(kept, indent=2, sort_keys=True, ensure_ascii=False)
+    facts = {
+        k: v for k, v in json.loads(file.read_text("utf-8")).items() if k not in _NOT_TOKENIZER
+    }
+    text = json.dumps(facts, indent=2, sort_keys=True, ensure_ascii=False)
     file.write_text(text + "\n", encoding="utf-8")
 
 

@@ -116,27 +116,27 @@ class EncoderSource(Source):
 
 def _mlm_head(kind, config, weights):
     """The head under Longformer's names, or {}; and a note on it for the report."""
-    own, parts = "lm_head.", {part: part for part in _HEAD_PARTS}
+    prefix, parts = "lm_head.", {part: part for part in _HEAD_PARTS}
     if kind == "bert":
-        own, parts = _BERT_HEAD, _HEAD_PARTS
-    if not any(name.startswith(own) for name in weights):
+        prefix, parts = _BERT_HEAD, _HEAD_PARTS
+    if not any(name.startswith(prefix) for name in weights):
         return {}, "none in the source"
-    missing = [own + part for part in parts.values() if own + part not in weights]
+    missing = [prefix + part for part in parts.values() if prefix + part not in weights]
     if missing:
         return {}, f"left out, {missing[0]} is missing"
     if kind == "bert" and config.hidden_act != "gelu":
         return {}, f"left out, its activation is {config.hidden_act} and not gelu"
-    decoder = weights.get(own + "decoder.weight")
+    decoder = weights.get(prefix + "decoder.weight")
     words = weights.get(WORDS)
     untied = decoder is None and not config.tie_word_embeddings
     if decoder is not None:
         untied = words is None or not torch.equal(decoder, words)
     if untied:
         return {}, "left out, its decoder is not tied to the word embeddings"
-    bias = weights.get(own + "decoder.bias")
-    if bias is not None and not torch.equal(bias, weights[own + "bias"]):
+    bias = weights.get(prefix + "decoder.bias")
+    if bias is not None and not torch.equal(bias, weights[prefix + "bias"]):
         return {}, "left out, it has two different biases"
-    return {f"lm_head.{part}": weights[own + theirs] for part, theirs in parts.items()}, "kept"
+    return {f"lm_head.{part}": weights[prefix + theirs] for part, theirs in parts.items()}, "kept"
 
 
 def _part(name):

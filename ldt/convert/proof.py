@@ -38,10 +38,10 @@ class OutputCheck:
         return self.difference <= self.tolerance
 
     def __str__(self):
-        said = f"{self.difference:.1e}, tolerance {self.tolerance:.1e}"
+        result = f"{self.difference:.1e}, tolerance {self.tolerance:.1e}"
         if not self.tolerance:
-            said = f"{self.difference} different" if self.difference else "equal"
-        return f"{said}, up to {self.tokens} tokens{'' if self.ok else '  TOO LARGE'}"
+            result = f"{self.difference} different" if self.difference else "equal"
+        return f"{result}, up to {self.tokens} tokens{'' if self.ok else '  TOO LARGE'}"
 
 
 @quiet()
@@ -105,15 +105,15 @@ def _positions(source, model, length, offset, tiled):
     their position tables; in the source its own, unless the converted model has others."""
     theirs, ours = (x.base_model.get_parameter(source.positions) for x in (source.model, model))
     rows = ours[source.leading + offset :][:length].clone()
-    own = theirs[source.first + torch.arange(offset, offset + length) % source.length]
+    repeated = theirs[source.first + torch.arange(offset, offset + length) % source.length]
     places = theirs[source.first :][:length], ours[source.leading :][:length]
-    kept = [place.clone() for place in places]
-    places[0].copy_(own if tiled else rows)
+    originals = [place.clone() for place in places]
+    places[0].copy_(repeated if tiled else rows)
     places[1].copy_(rows)
     try:
         yield
     finally:
-        for place, before in zip(places, kept, strict=True):
+        for place, before in zip(places, originals, strict=True):
             place.copy_(before)
 
 

@@ -126,9 +126,9 @@ class ConversionReport(Proved):
             return "interpolated"
         if self.positions == "random":
             return f"the first {self.source_length} copied, the rest random"
-        copies, rest = divmod(self.max_length, self.source_length)
+        copies, remainder = divmod(self.max_length, self.source_length)
         tiled = "copied once" if copies == 1 else f"copied {copies} times"
-        return f"{tiled}, and the first {rest} once more" if rest else tiled
+        return f"{tiled}, and the first {remainder} once more" if remainder else tiled
 
 
 def sizes(windows):

@@ -97,7 +97,7 @@ def read(folder, kind, source, max_length, window, rope_theta, rope_scaling):
     model = load(folder, LdtForMaskedLM if head else LdtModernBertModel)
     if head and model.new_weights:
         raise ModelError(f"{folder}: weights are missing: {', '.join(model.new_weights)}")
-    angles = {kind: dict(found) for kind, found in config.rope_parameters.items()}
+    angles = {kind: dict(values) for kind, values in config.rope_parameters.items()}
     if rope_theta is not None:
         angles[_FULL]["rope_theta"] = rope_theta
     if rope_scaling is not None:
@@ -235,8 +235,8 @@ class RotaryReport(Proved):
             window = f"{config.full_attention_window:,} tokens, both sides together"
         local = sizes([config.local_attention // 2 * 2])
         angles = dict(config.rope_parameters[_FULL])
-        theta, how = angles["rope_theta"], angles["rope_type"]
-        scaled = "" if how == "default" else f", {how} scaling by {angles['factor']:g}"
+        theta, rope_type = angles["rope_theta"], angles["rope_type"]
+        scaled = "" if rope_type == "default" else f", {rope_type} scaling by {angles['factor']:g}"
         return {
             "model": f"{self.kind.removeprefix('ldt_')}, {config.num_hidden_layers} layers of "
             f"width {config.hidden_size}, {self.parameters:,} parameters",

@@ -203,15 +203,15 @@ class Seq2SeqSource(Source):
 
 def _tie(folder, config, weights):
     """Have the one table of words under its own name alone."""
-    given = [name for name in (_WORDS, *_TIED) if name in weights]
-    if not config.tie_word_embeddings and _TIED[-1] not in given:
+    stored = [name for name in (_WORDS, *_TIED) if name in weights]
+    if not config.tie_word_embeddings and _TIED[-1] not in stored:
         raise ModelError(f"{folder}: weights are missing: {_TIED[-1]}")
-    for name in given[1:]:
-        if not torch.equal(weights[name], weights[given[0]]):
+    for name in stored[1:]:
+        if not torch.equal(weights[name], weights[stored[0]]):
             raise ModelError(
-                f"{folder}: {name} differs from {given[0]}, and a LED has one table of words"
+                f"{folder}: {name} differs from {stored[0]}, and a LED has one table of words"
             )
-    tables = [weights.pop(name) for name in given]
+    tables = [weights.pop(name) for name in stored]
     if tables:
         weights[_WORDS] = tables[0]
 

@@ -43,12 +43,12 @@ class Alphabet:
         """
         if vocabulary == "bytes":
             return cls(None)
-        found = set()
+        seen = set()
         for points in _code_points(raw, name):
-            found.update(np.unique(points).tolist())
-        if not found:
+            seen.update(np.unique(points).tolist())
+        if not seen:
             raise DataError(f"{name}: empty, there is no text in it")
-        return cls("".join(map(chr, sorted(found))))
+        return cls("".join(map(chr, sorted(seen))))
 
     @classmethod
     def of_tokenizer(cls, tokenizer, name: str | Path) -> Alphabet:
@@ -88,11 +88,11 @@ class Alphabet:
         ids = np.full(0x110000, -1, np.int32)
         ids[points] = np.arange(len(points))
         parts = []
-        for found in _code_points(raw, name):
-            part = ids[found]
+        for codes in _code_points(raw, name):
+            part = ids[codes]
             unknown = np.flatnonzero(part < 0)
             if len(unknown):
-                letter = chr(int(found[unknown[0]]))
+                letter = chr(int(codes[unknown[0]]))
                 raise DataError(
                     f"{name}: the character {letter!r} (U+{ord(letter):04X}) is none of the "
                     f"{len(self)} of the training text; task.vocabulary=bytes knows all text"
@@ -117,16 +117,16 @@ class Alphabet:
             for place, byte in enumerate(others):
                 letters[byte] = chr(256 + place)
             model = models.BPE({letter: byte for byte, letter in enumerate(letters)}, [])
-            made = Tokenizer(model)
-            made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-            made.decoder = decoders.ByteLevel()
+            inner = Tokenizer(model)
+            inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+            inner.decoder = decoders.ByteLevel()
         else:
             vocabulary = {letter: number for number, letter in enumerate(self.letters)}
-            made = Tokenizer(models.WordLevel(vocabulary, unk_token=""))
-            made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-            made.decoder = decoders.Fuse()
+            inner = Tokenizer(models.WordLevel(vocabulary, unk_token=""))
+            inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+            inner.decoder = decoders.Fuse()
         return PreTrainedTokenizerFast(
-            tokenizer_object=made, clean_up_tokenization_spaces=False, model_max_length=1 << 30
+            tokenizer_object=inner, clean_up_tokenization_spaces=False, model_max_length=1 << 30
         )
 
 
@@ -177,10 +177,10 @@ def part_texts(data: CharacterSection, alphabet: Alphabet | str):
             end = len(ids) - round(fraction * total)
             ids, parts[part] = ids[:end], ids[end:]
     parts["train"] = ids
-    for part, found in parts.items():
-        if len(found) < 2:
+    for part, texts in parts.items():
+        if len(texts) < 2:
             raise DataError(
-                f"{getattr(data, part) or data.train}: {len(found)} {alphabet.unit}s to {part} on, "
+                f"{getattr(data, part) or data.train}: {len(texts)} {alphabet.unit}s to {part} on, "
                 "2 are needed"
             )
     return alphabet, dict(reversed(parts.items()))

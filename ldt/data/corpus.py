@@ -36,11 +36,11 @@ class CorpusSource(NamedTuple):
     def key(self) -> str:
         """Tells whether the source is the one that it was: by path, size and time of change."""
         if self.name.startswith("hf:"):
-            found = self.name
+            identity = self.name
         else:
             there = os.stat(self.name)
-            found = f"{os.path.abspath(self.name)}\0{there.st_size}\0{there.st_mtime_ns}"
-        return hashlib.sha256(found.encode(errors="surrogateescape")).hexdigest()[:16]
+            identity = f"{os.path.abspath(self.name)}\0{there.st_size}\0{there.st_mtime_ns}"
+        return hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def sources(names: str | list[str], format: str | None = None) -> list[CorpusSource]:
@@ -53,10 +53,10 @@ def sources(names: str | list[str], format: str | None = None) -> list[CorpusSou
     Raises:
         UserError: a name that stands for no file.
     """
-    found = []
+    listed = []
     for name in [names] if isinstance(names, str) else names:
         if name.startswith("hf:"):
-            found.append(CorpusSource(name, None))
+            listed.append(CorpusSource(name, None))
             continue
         if os.path.isdir(name):
             files = [str(path) for path in sorted(Path(name).rglob("*")) if _is_text(path, format)]
@@ -67,12 +67,12 @@ def sources(names: str | list[str], format: str | None = None) -> list[CorpusSou
                 )
         else:
             files = matches(name)  # reading says what is wrong with it
-        found += [CorpusSource(file, format or _format(file)) for file in files]
-    for source in found:
+        listed += [CorpusSource(file, format or _format(file)) for file in files]
+    for source in listed:
         if not source.name.startswith("hf:") and not os.path.isfile(source.name):
             with streams.opened(source.name):  # raises
                 pass
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(listed))
 
 
 def _is_text(path: Path, format: str | None) -> bool:

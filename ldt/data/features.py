@@ -225,13 +225,13 @@ def documents_there(at: Path) -> int:
     The last one of them may lack some, and is removed.
     """
     try:
-        found = Features.opened(at)
+        features = Features.opened(at)
     except (OSError, ValueError):
         return 0
-    if not len(found):
+    if not len(features):
         return 0
-    last = int(found.documents[-1])
-    remove_after(at, Features.columns, int(np.searchsorted(found.documents, last)))
+    last = int(features.documents[-1])
+    remove_after(at, Features.columns, int(np.searchsorted(features.documents, last)))
     return last
 
 

@@ -71,7 +71,7 @@ class LabelReader:
         shared = os.path.commonprefix(self.path).rpartition(".")
         start = len(shared[0] + shared[1])
         rests = [name[start:] for name in self.path]
-        whole = any(not rest or rest[0].isspace() for rest in rests)  # "U.S. law" is no path
+        whole = any(not tail or tail[0].isspace() for tail in rests)  # "U.S. law" is no path
         return dict(zip(self.path, self.path if whole else rests, strict=True))
 
     @cached_property
@@ -368,12 +368,12 @@ def _check_texts(values: Values, known: Sequence[str]) -> None:
             "comma, which is to be a point; data.label_separator=',' reads several classes, "
             "data.label_separator=none one"
         )
-    found = _separator(counts)
-    if found is None:
+    separator = _separator(counts)
+    if separator is None:
         return
-    parts = {part for text in counts for part in _parts(text, found)}
-    text = next(text for text in places if len(_parts(text, found)) > 1)
-    shell = "'\"\\n\"'" if found == "\n" else f"{found!r}"
+    parts = {part for text in counts for part in _parts(text, separator)}
+    text = next(text for text in places if len(_parts(text, separator)) > 1)
+    shell = "'\"\\n\"'" if separator == "\n" else f"{separator!r}"
     raise AmbiguousLabels(
         f"{places[text]}: labels such as {shown(text)} look like several classes in a cell; "
         f"data.label_separator={shell} reads {len(parts):,} classes, data.label_separator=none "

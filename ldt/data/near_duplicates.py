@@ -79,14 +79,14 @@ class Sketches:
         self._flush()
         has = np.concatenate([*self._has, np.zeros(0, bool)])
         numbers = np.flatnonzero(has if chosen is None else has & chosen)
-        found = np.zeros(0, np.int64)
+        pairs_met = np.zeros(0, np.int64)
         for band in range(BANDS):
-            found = np.union1d(found, _meetings(self._keys(band)[numbers]))
-            if len(found) > MOST_PAIRS:
+            pairs_met = np.union1d(pairs_met, _meetings(self._keys(band)[numbers]))
+            if len(pairs_met) > MOST_PAIRS:
                 log.warning("near duplicates: too many documents are alike, not all are compared")
                 break
-        first, second = np.divmod(found, max(len(numbers), 1))
-        equal = np.zeros(len(found), np.int16)
+        first, second = np.divmod(pairs_met, max(len(numbers), 1))
+        equal = np.zeros(len(pairs_met), np.int16)
         for band in range(BANDS):
             keys = self._keys(band)[numbers].view(np.uint16).reshape(-1, ROWS)
             equal += (keys[first] == keys[second]).sum(1, dtype=np.int16)
@@ -149,9 +149,9 @@ def _shingles(texts: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     hashed = np.zeros(len(words) - SHINGLE + 1, np.uint64)
     for place in range(SHINGLE):
         hashed += words[place : place + len(hashed)] * _FACTORS[place]
-    kept = (document[: len(hashed)] == document[SHINGLE - 1 :]) & has[document[: len(hashed)]]
+    whole = (document[: len(hashed)] == document[SHINGLE - 1 :]) & has[document[: len(hashed)]]
     each = counts[has] - SHINGLE + 1
-    return (_mixed(hashed)[kept] >> np.uint64(32)).astype(np.uint32), np.cumsum(each) - each, has
+    return (_mixed(hashed)[whole] >> np.uint64(32)).astype(np.uint32), np.cumsum(each) - each, has
 
 
 def _least(shingles: np.ndarray, borders: np.ndarray) -> np.ndarray:

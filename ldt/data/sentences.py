@@ -94,11 +94,11 @@ def sentences(text: str) -> list[Span]:
     The full stops of Chinese, Japanese, Hindi, Burmese, Khmer and Amharic need no space behind
     them. Longer ones than `LONGEST` are cut at a line end or a space.
     """
-    found: list[Span] = []
+    spans: list[Span] = []
     for start, end in _between(text, 0, len(text), _BLANK_LINE):
         for first, last in _between(text, start, end, _ITEM):
-            found += _of_paragraph(text, first, last)
-    return found
+            spans += _of_paragraph(text, first, last)
+    return spans
 
 
 def paragraphs(text: str) -> list[Span]:
@@ -108,12 +108,12 @@ def paragraphs(text: str) -> list[Span]:
     numbers of clauses begin a new one, so the items of a list are paragraphs of their own. One that
     is longer than `LONGEST` is cut between its `sentences`.
     """
-    found: list[Span] = []
+    spans: list[Span] = []
     for start, end in _between(text, 0, len(text), _BLANK_LINE):
         for first, last in _between(text, start, end, _ITEM):
             for a, b in _between(text, first, last, _CLAUSE):
-                found += together(_of_paragraph(text, a, b))
-    return found
+                spans += together(_of_paragraph(text, a, b))
+    return spans
 
 
 def together(spans: Iterable[Span]) -> Iterator[Span]:

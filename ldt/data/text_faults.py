@@ -50,9 +50,9 @@ def faults(text: str) -> Iterator[tuple[str, str]]:
     if not any(map(str.isalnum, text)):
         yield "empty", "no letter or digit"
     for kind, pattern in (("control_characters", _CONTROLS), ("wrong_encoding", _MOJIBAKE)):
-        if (kind == "control_characters" or not text.isascii()) and (found := pattern.search(text)):
-            around = text[max(found.start() - 10, 0) : found.end() + 10]
-            yield kind, f"at character {found.start():,}: {ascii(around)}"
+        if (kind == "control_characters" or not text.isascii()) and (match := pattern.search(text)):
+            around = text[max(match.start() - 10, 0) : match.end() + 10]
+            yield kind, f"at character {match.start():,}: {ascii(around)}"
 
 
 def language(text: str) -> str | None:
@@ -66,8 +66,8 @@ def language(text: str) -> str | None:
     words = beginning.lower().split(maxsplit=_LANGUAGE_WORDS)[:_LANGUAGE_WORDS]
     if len(words) < _LEAST_WORDS:
         return None
-    found = [(name, word) for word in words for name in _WORDS.get(word, ())]
-    counts = Counter(name for name, _ in found)
+    hits = [(name, word) for word in words for name in _WORDS.get(word, ())]
+    counts = Counter(name for name, _ in hits)
     (best, count), (_, second) = (*counts.most_common(2), ("", 0), ("", 0))[:2]
-    different = len({word for name, word in found if name == best})
+    different = len({word for name, word in hits if name == best})
     return best if count >= max(0.08 * len(words), 2 * second) and different >= 3 else None

@@ -157,16 +157,16 @@ def _checked(place: Path, vocabulary: int) -> dict:
 def _check_content(place: Path, dtype: np.dtype, vocabulary: int, sums: Any) -> None:
     """Raise ValueError where the files of a shard do not have their checksums, if there are any,
     or an id is none of the vocabulary."""
-    found, highest = 0, 0
+    crc, highest = 0, 0
     with (place / "tokens.bin").open("rb") as file:
         while part := file.read(_PIECE):
-            found = zlib.crc32(part, found)
+            crc = zlib.crc32(part, crc)
             highest = max(highest, int(np.frombuffer(part, dtype).max()))
     if highest >= vocabulary:
         raise ValueError(f"tokens.bin has the id {highest:,}, the vocabulary {vocabulary:,}")
     if sums is not None:
         there = {
-            "tokens.bin": found,
+            "tokens.bin": crc,
             "documents.npy": zlib.crc32((place / "documents.npy").read_bytes()),
         }
         for name, value in there.items():
@@ -228,9 +228,9 @@ def _write_shard(target: Path, documents, dtype, reader: Reader) -> bool:
         np.save(folder / "documents.npy", np.array(rows, DOCUMENT))
         listed = zlib.crc32((folder / "documents.npy").read_bytes())
         sums = {"tokens.bin": checksum, "documents.npy": listed}
-        kept = {"rejected": reader.rejected, "empty": reader.empty, "messages": reader.messages}
+        facts = {"rejected": reader.rejected, "empty": reader.empty, "messages": reader.messages}
         row = {"documents": len(rows), "tokens": total, "type": dtype.str, "last": last}
-        row |= kept | {"crc32": sums}
+        row |= facts | {"crc32": sums}
         (folder / "shard.json").write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
     return last
 
@@ -241,14 +241,14 @@ def _encoded(texts: Iterable[str], tokenizer, workers: int) -> Generator[Encoded
     The tokenizer works outside of Python's lock. No more than a block of text for each thread, and
     as much again, is in memory.
     """
-    own = threading.local()
+    per_thread = threading.local()
 
     def encode(block: list[str]) -> list[Encoded]:
-        if not hasattr(own, "tokenizer"):
-            own.tokenizer = copy.deepcopy(tokenizer)  # it keeps settings while it works
+        if not hasattr(per_thread, "tokenizer"):
+            per_thread.tokenizer = copy.deepcopy(tokenizer)  # it keeps settings while it works
         return [
             (
-                token_arrays(own.tokenizer, text),
+                token_arrays(per_thread.tokenizer, text),
                 len(text.encode(errors="surrogatepass")),
                 fingerprint(text),
             )

@@ -63,9 +63,9 @@ def tokenize_with_offsets(tokenizer, text: str) -> tuple[list[int], np.ndarray]:
     ids, places, start = [], [], 0
     added = _added(tokenizer, len(tokenizer))
     for piece in _pieces(text, added.pattern):
-        found = _encoded(tokenizer, piece, True)
-        ids += found["input_ids"]
-        places += [(start + a, start + b) for a, b in found["offset_mapping"]]
+        encoded = _encoded(tokenizer, piece, True)
+        ids += encoded["input_ids"]
+        places += [(start + a, start + b) for a, b in encoded["offset_mapping"]]
         start += len(piece)
     words = [trimmed(text, *place) for place in places]
     return _without_special(tokenizer, ids, added), np.array(words, np.int32).reshape(-1, 2)
@@ -93,9 +93,9 @@ def special_id(tokenizer, role: str) -> int:
         ModelError: the tokenizer has none.
     """
     for name in {"cls": ("cls", "bos"), "sep": ("sep", "eos")}.get(role, (role,)):
-        found = getattr(tokenizer, f"{name}_token_id")
-        if found is not None:
-            return found
+        token_id = getattr(tokenizer, f"{name}_token_id")
+        if token_id is not None:
+            return token_id
     raise ModelError(f"the tokenizer {tokenizer.name_or_path!r} has no {role} token")
 
 
@@ -191,8 +191,8 @@ def _added(tokenizer, size: int) -> _Added:
 def _encoded(tokenizer, piece: str, offsets: bool) -> Any:
     reader = _added(tokenizer, len(tokenizer)).reader
     if reader is not None:
-        made = reader.encode(piece, add_special_tokens=False)
-        return {"input_ids": made.ids, "offset_mapping": made.offsets}
+        encoding = reader.encode(piece, add_special_tokens=False)
+        return {"input_ids": encoding.ids, "offset_mapping": encoding.offsets}
     return tokenizer(
         piece,
         add_special_tokens=False,
@@ -227,11 +227,11 @@ def _cut(text: str, start: int, added: re.Pattern | None) -> int:
     neither inside nor behind an added token."""
     limit = min(start + LONGEST_WORD, len(text))
     taken = added.finditer(text, start, limit) if added else ()
-    inside = {place for found in taken for place in range(found.start() + 1, found.end())}
+    inside = {place for match in taken for place in range(match.start() + 1, match.end())}
 
     def cuts(first: int, last: int) -> Iterator[list[int]]:
         for space in _CUTS:
-            places = (found.start() for found in space.finditer(text, first, last))
+            places = (match.start() for match in space.finditer(text, first, last))
             yield [place for place in places if place not in inside]
 
     for places in cuts(start + 1, start + PIECE):

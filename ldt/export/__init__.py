@@ -118,16 +118,16 @@ def export(
     interface = graph.GraphInterface.of(recipe.task, model.config)
     place = Path(os.path.abspath(target))
     _check_space(target, place, model)
-    with writing(target), new_folder(place) as made:
-        checks = _written(made, recipe, model, interface, written, opset)
+    with writing(target), new_folder(place) as partial:
+        checks = _written(partial, recipe, model, interface, written, opset)
         _check_proof(folder, target, checks)
         tokenizer = load_tokenizer(folder, model.config)
-        beside.write(made, folder, recipe, model.config, tokenizer, interface, written, checks)
+        beside.write(partial, folder, recipe, model.config, tokenizer, interface, written, checks)
         comparison = None
         if documents:
-            comparison = quantise(made, recipe, *documents, int8_bound)
-            beside.append(made, f"In int8: {comparison}.")
-        size = sum((made / file).stat().st_size for file in written.files)
+            comparison = quantise(partial, recipe, *documents, int8_bound)
+            beside.append(partial, f"In int8: {comparison}.")
+        size = sum((partial / file).stat().st_size for file in written.files)
     return ExportReport(
         source=str(folder),
         target=target,
@@ -163,10 +163,10 @@ def _check_options(format: str, precision: str, opset: int | None) -> Exported:
     """The format that is asked for, which can be written."""
     if format not in FORMATS:
         raise UserError(f"--format must be one of {', '.join(FORMATS)}, got {format}")
-    found = FORMATS[format]
+    exported = FORMATS[format]
     if precision not in ("fp32", "int8"):
         raise UserError(f"--precision must be fp32 or int8, got {precision}")
-    if precision not in found.precisions:
+    if precision not in exported.precisions:
         raise UserError(f"--precision {precision} is for --format onnx; {format} has fp32 alone")
     if opset is not None and format != "onnx":
         raise UserError(f"--opset is for --format onnx; {format} has operators of its own")
@@ -175,13 +175,13 @@ def _check_options(format: str, precision: str, opset: int | None) -> Exported:
         raise UserError(f"--opset must be {first} to {last}, got {opset}")
     from importlib.util import find_spec
 
-    missing = [name for name in (*found.writes, found.package) if find_spec(name) is None]
+    missing = [name for name in (*exported.writes, exported.package) if find_spec(name) is None]
     if missing:
         raise UserError(
-            f"{' and '.join(missing)} cannot be imported; pip install {found.install} has what "
+            f"{' and '.join(missing)} cannot be imported; pip install {exported.install} has what "
             "exports"
         )
-    return found
+    return exported
 
 
 def _check_task(folder: Path, recipe: Recipe) -> None:

@@ -86,19 +86,19 @@ def lay_out(file: Path, tokenizer: Any, longest: int) -> None:
         tokenizer: that it was saved from.
         longest: tokens of an input.
     """
-    made = Tokenizer.from_file(str(file))
+    copy = Tokenizer.from_file(str(file))
     ids = {role: special_id(tokenizer, role) for role in ("cls", "sep")}
     first, last = (tokenizer.convert_ids_to_tokens(id) for id in ids.values())
     pairs = tokenizer("a", "b", return_token_type_ids=True)["token_type_ids"]
     kind = max(pairs)
-    made.post_processor = TemplateProcessing(
+    copy.post_processor = TemplateProcessing(
         single=f"{first} $A {last}",
         pair=f"{first} $A {last} $B:{kind} {last}:{kind}",
         special_tokens=list(zip((first, last), ids.values(), strict=True)),
     )
-    made.enable_truncation(longest)
-    made.enable_padding(pad_id=tokenizer.pad_token_id, pad_token=tokenizer.pad_token)
-    made.save(str(file))
+    copy.enable_truncation(longest)
+    copy.enable_padding(pad_id=tokenizer.pad_token_id, pad_token=tokenizer.pad_token)
+    copy.save(str(file))
 
 
 def _readme(
@@ -149,7 +149,7 @@ def _readme(
 def _windows(config: Any, longest: int) -> str:
     """The windows of the layers, in words."""
     windows = sorted(set(layer_windows(config)))
-    said = ", ".join(str(window) for window in windows if window < 2 * longest)
-    said = f"windows of {said} tokens" if said else ""
+    sizes = ", ".join(str(window) for window in windows if window < 2 * longest)
+    sizes = f"windows of {sizes} tokens" if sizes else ""
     full = "full layers, whose memory grows with the square of the length"
-    return " and ".join(filter(None, (said, windows[-1] >= 2 * longest and full)))
+    return " and ".join(filter(None, (sizes, windows[-1] >= 2 * longest and full)))

@@ -46,19 +46,19 @@ class GraphInterface:
         """The interface of a task's model."""
         asked = set(task.global_attention)
         if not asked or not config.global_tokens_count:
-            found = "none"
+            globals_ = "none"
         elif asked == {"cls"}:
-            found = "first"
+            globals_ = "first"
         elif asked == _FRONT.get(task.name):
-            found = "question"
+            globals_ = "question"
         else:
-            found = "given"
+            globals_ = "given"
         types = getattr(config, "type_vocab_size", 1)
         inputs = ["input_ids", "attention_mask"]
-        inputs += ["global_attention_mask"] * (found == "given")
+        inputs += ["global_attention_mask"] * (globals_ == "given")
         inputs += ["token_type_ids"] * (types > 1 and task.name in _PAIRS)
         inputs += ["positions"] * (task.name == "wikihop")
-        return cls(found, tuple(inputs), task.outputs)
+        return cls(globals_, tuple(inputs), task.outputs)
 
 
 def graph(model: Any, interface: GraphInterface) -> PaddedModel:
@@ -109,8 +109,8 @@ def _write_openvino(program: Any, interface: GraphInterface, file: Path, opset: 
     """Write it by way of ONNX."""
     import openvino
 
-    made = _onnx(program, interface, opset).SerializeToString()
-    openvino.save_model(openvino.Core().read_model(made), file, compress_to_fp16=False)
+    onnx = _onnx(program, interface, opset).SerializeToString()
+    openvino.save_model(openvino.Core().read_model(onnx), file, compress_to_fp16=False)
 
 
 def _write_torch(program: Any, interface: GraphInterface, file: Path, opset: int) -> None:
@@ -133,7 +133,7 @@ def _onnx(program: Any, interface: GraphInterface, opset: int) -> Any:
         )
     import onnx
 
-    made = torch.onnx.export(
+    exported = torch.onnx.export(
         program,
         (),
         dynamo=True,
@@ -143,8 +143,8 @@ def _onnx(program: Any, interface: GraphInterface, opset: int) -> Any:
         external_data=False,
         verbose=False,
     )
-    assert made is not None
-    model = made.model_proto
+    assert exported is not None
+    model = exported.model_proto
     _name_sizes(model)
     onnx.checker.check_model(model)
     return model

@@ -69,10 +69,10 @@ def documents_of(recipe: Recipe, source: Names | None) -> tuple[str, list[Any]]:
     files = each(named)
     format = layout_of_training(files, recipe.data.format)
     changed = options.changed(recipe, None, format, None)
-    found = list(islice(read(files, changed.data, document=recipe.task.document), DOCUMENTS))
-    if not found:
+    documents = list(islice(read(files, changed.data, document=recipe.task.document), DOCUMENTS))
+    if not documents:
         raise UserError(f"{files[0]}: no documents to compare int8 on")
-    return ", ".join(files), found
+    return ", ".join(files), documents
 
 
 def quantise(folder: Path, recipe: Recipe, source: str, examples: Sequence[Any], bound: float):

@@ -52,8 +52,8 @@ class ExportCheck:
 
     def __str__(self) -> str:
         size = f"{self.rows} x {self.tokens} tokens"
-        said = f"{self.relative:.1e} of {self.spread:.3g}, tolerance {self.tolerance:.0e}"
-        return f"{said}, {size}{'' if self.ok else '  TOO LARGE'}"
+        result = f"{self.relative:.1e} of {self.spread:.3g}, tolerance {self.tolerance:.0e}"
+        return f"{result}, {size}{'' if self.ok else '  TOO LARGE'}"
 
 
 @quiet()
@@ -81,7 +81,7 @@ def prove(
         ("padding inside", 5, middle, "inside"),
         ("longest", 1, min(longest, LONGEST), "none"),
     ]
-    found, values = [], []
+    differences, values = [], []
     for name, rows, tokens, padding in cases:
         inputs = batch(model.config, interface, rows, tokens, padding)
         outputs = model(**inputs)
@@ -92,11 +92,11 @@ def prove(
         given = [torch.from_numpy(written[each]) for each in interface.outputs]
         # At padding as well, where both have the same number.
         gaps = [(one - other).abs().max() for one, other in zip(expected, given, strict=True)]
-        found.append((name, rows, tokens, torch.stack(gaps).max().item()))
+        differences.append((name, rows, tokens, torch.stack(gaps).max().item()))
         values += [output[output > torch.finfo(output.dtype).min] for output in expected]
     # Of all cases: of one document there may be a single number, which has no spread.
     highest, lowest = (get(torch.cat(values)).item() for get in (torch.max, torch.min))
-    return [ExportCheck(*case, highest - lowest) for case in found]
+    return [ExportCheck(*case, highest - lowest) for case in differences]
 
 
 def batch(

@@ -388,8 +388,8 @@ def holder(folder: Path) -> dict[str, Any] | None:
 
 def _identity(folder: Path) -> tuple[int, int]:
     """Device and number of a folder, by which another one of the same name is told from it."""
-    found = folder.stat()
-    return found.st_dev, found.st_ino
+    stat = folder.stat()
+    return stat.st_dev, stat.st_ino
 
 
 def check_target(target: Path) -> None:

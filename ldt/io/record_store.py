@@ -80,9 +80,9 @@ class RecordStore(Sequence[ItemT], Generic[ItemT]):
                         for text in texts.values()
                     }
                     apart = {key: known[text] for key, text in texts.items()}
-                    rest = fields | dict.fromkeys(apart)  # keys keep their order
+                    shared = fields | dict.fromkeys(apart)  # keys keep their order
                     try:
-                        row = pickle.dumps((rest, apart, more), 5)
+                        row = pickle.dumps((shared, apart, more), 5)
                     except RecursionError:
                         where = getattr(item, "where", self.noun)
                         raise DataError(f"{where}: nested too deep") from None
@@ -107,13 +107,13 @@ class RecordStore(Sequence[ItemT], Generic[ItemT]):
             OSError: there is none.
             ValueError: it is not what it was.
         """
-        found = cls.__new__(cls)
-        found._index = _read_index(at, _PLACE + cls.columns)
-        found._file = _File(at)
-        if os.fstat(found._file.handle).st_size < _end(found._index):
+        store = cls.__new__(cls)
+        store._index = _read_index(at, _PLACE + cls.columns)
+        store._file = _File(at)
+        if os.fstat(store._file.handle).st_size < _end(store._index):
             raise ValueError(f"{_rows(at)}: cut off")
-        found._texts = {}
-        return found
+        store._texts = {}
+        return store
 
     @abstractmethod
     def pack(self, item: ItemT) -> tuple[dict[str, Any], Any]:
@@ -258,20 +258,20 @@ class _File:
     def read(self, start: int, end: int, crc: int) -> bytes:
         """The bytes from ``start`` to ``end``, wherever other readers of the file are."""
         try:
-            found = os.pread(self.handle, end - start, start)
+            data = os.pread(self.handle, end - start, start)
         except OSError as error:
             raise refusal(error, str(self.at or tempfile.gettempdir())) from None
-        if zlib.crc32(found) != crc:
+        if zlib.crc32(data) != crc:
             raise self._changed()
-        return found
+        return data
 
     def values(self, start: int, end: int, crc: int) -> Any:
         """The `RecordStore` that was written there."""
-        found = self.read(start, end, crc)
+        data = self.read(start, end, crc)
         if self.at is None:
-            return pickle.loads(found)
+            return pickle.loads(data)
         try:
-            return values(found)
+            return values(data)
         except Exception as error:  # of whatever somebody else has put there
             raise self._changed() from error
 

@@ -121,18 +121,18 @@ def identified(example: Example, path: str | None) -> str | int:
         DataError: there is no such field, or it holds neither text nor a whole number.
     """
     named, path = bool(path), "id" if path is None else path
-    there, found = _find(example.fields, path)
+    there, value = _find(example.fields, path)
     if named and not there:
         try:
-            found = field(example, path)
+            value = field(example, path)
         except DataError as error:
             raise DataError(f"{error}; it names the ids (data.id, --id)") from None
-    if found is None or found == "":
+    if value is None or value == "":
         return example.id
-    if isinstance(found, bool) or not isinstance(found, str | int):
-        what = f"field {path!r} is {kind(found)}, expected text or a whole number"
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        what = f"field {path!r} is {kind(value)}, expected text or a whole number"
         raise DataError(f"{example.where}: {what}")
-    return found
+    return value
 
 
 def lines(
@@ -156,8 +156,8 @@ def field(example: Example, path: str) -> Any:
     Raises:
         DataError: there is none; the message names the nearest, or all there are.
     """
-    found, value = _find(example.fields, path)
-    if found:
+    present, value = _find(example.fields, path)
+    if present:
         return value
     if JOIN in path:
         parts = [text(example, part, blank=True) for part in path.split(JOIN)]
@@ -389,10 +389,10 @@ class _Reader:
         delimiter = tables.DELIMITERS[format]
         if format == "csv":
             delimiter, lines = tables.detect_delimiter(lines, self.name)
-        found = tables.delimited_rows(
+        parsed = tables.delimited_rows(
             lines, delimiter, name=self.name, limit=self.limit, encoding=self.encoding
         )
-        for number, row in enumerate(found, 1):
+        for number, row in enumerate(parsed, 1):
             where = f"{self.name}:{row.line}"
             if row.fault:
                 self.reject(where, row.fault, row.raw)
@@ -433,8 +433,8 @@ def _find(node: Any, path: str) -> tuple[bool, Any]:
     if path in node:
         return True, node[path]
     for point in (at for at, letter in enumerate(path) if letter == "."):
-        found, value = _find(node.get(path[:point]), path[point + 1 :])
-        if found:
+        present, value = _find(node.get(path[:point]), path[point + 1 :])
+        if present:
             return True, value
     return False, None
 

@@ -53,9 +53,9 @@ def _stored(pattern: str) -> list[str]:
         UserError: the store cannot be reached.
     """
     system, path = _system(pattern)
-    found = _tried(pattern, lambda: system.glob(path, detail=True))
+    entries = _tried(pattern, lambda: system.glob(path, detail=True))
     return sorted(
-        system.unstrip_protocol(file) for file, about in found.items() if about["type"] == "file"
+        system.unstrip_protocol(file) for file, facts in entries.items() if facts["type"] == "file"
     )
 
 
@@ -129,12 +129,12 @@ def matches(name: str) -> list[str]:
     if name == "-" or is_hub_set(name) or os.path.exists(name) or not glob.has_magic(name):
         return [name]
     if is_remote(name):
-        found = _stored(name)
+        paths = _stored(name)
     else:
-        found = sorted(file for file in glob.glob(name, recursive=True) if os.path.isfile(file))
-    if not found:
+        paths = sorted(file for file in glob.glob(name, recursive=True) if os.path.isfile(file))
+    if not paths:
         raise UserError(f"{name}: no file has such a name")
-    return found
+    return paths
 
 
 def _noted(file: Path, key: str) -> list[str]:
@@ -165,10 +165,10 @@ def only(names: Names, what: str) -> str:
     Raises:
         UserError: there are several.
     """
-    found = each(names)
-    if len(found) > 1:
-        raise UserError(f"{what} are one file, got {len(found):,}: {named(found)}")
-    return found[0]
+    paths = each(names)
+    if len(paths) > 1:
+        raise UserError(f"{what} are one file, got {len(paths):,}: {named(paths)}")
+    return paths[0]
 
 
 def named(names: Names) -> str:
@@ -186,8 +186,8 @@ def digest(names: Names) -> str | None:
     paths = [Path(name) for name in each(names)]
     if not all(path.is_file() for path in paths):
         return None
-    found = [files.digest(path) for path in paths]
-    return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()
+    sums = [files.digest(path) for path in paths]
+    return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
 
 
 class _Reading(io.RawIOBase):

@@ -24,8 +24,8 @@ def _zstd(stream: io.BufferedIOBase) -> io.BufferedIOBase:
     """The decompressed bytes of a stream, by pyarrow, which reads Parquet as well."""
     import pyarrow
 
-    found = pyarrow.CompressedInputStream(pyarrow.PythonFile(stream, "r"), "zstd")
-    return io.BufferedReader(found, 1 << 16)
+    decompressed = pyarrow.CompressedInputStream(pyarrow.PythonFile(stream, "r"), "zstd")
+    return io.BufferedReader(decompressed, 1 << 16)
 
 
 def tell(source: str, what: str) -> None:

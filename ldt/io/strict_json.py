@@ -69,15 +69,15 @@ class Decoder:
         return value, end
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        value = dict(pairs)
+        if len(value) < len(pairs):
             seen: set[str] = set()
             for key, _ in pairs:
                 if key in seen:
                     self.problems.append(f"key {key!r} stands twice in one object")
                     break
                 seen.add(key)
-        return found
+        return value
 
     def _constant(self, name: str) -> None:
         self.problems.append(f"{name} is no JSON number; null or text would do")
@@ -183,10 +183,10 @@ def _value(name: str, data: bytes, encoding: str | None) -> Any:
     except JsonError as error:
         cut = "; the file breaks off there" if error.at_end else ""
         raise DataError(f"{name}: {error}{cut}") from None
-    rest = text[end:].lstrip(" \t\r\n")
-    if rest:
-        line = text.count("\n", 0, len(text) - len(rest)) + 1
-        lines = "; JSON Lines will not do here, one value is expected" if rest[0] in "{[" else ""
+    tail = text[end:].lstrip(" \t\r\n")
+    if tail:
+        line = text.count("\n", 0, len(text) - len(tail)) + 1
+        lines = "; JSON Lines will not do here, one value is expected" if tail[0] in "{[" else ""
         raise DataError(f"{name}: more text after the JSON value, at line {line}{lines}")
     if decoder.problems:
         raise DataError(f"{name}: {decoder.problems[0]}")

@@ -172,10 +172,10 @@ def named(rows: Iterable[dict], features: Mapping[str, Any], name: str) -> Itera
     """
     trees = {column: tree for column, feature in features.items() if (tree := _tree(feature))}
     if trees:
-        told = listed(
+        names = listed(
             (f"{column} ({listed(_first(trees[column]), 4, str)})" for column in trees), show=str
         )
-        tell(name, f"{name}: numbers of classes are read by the names in the file: {told}")
+        tell(name, f"{name}: numbers of classes are read by the names in the file: {names}")
     for row in rows:
         yield row | {key: _put(row[key], tree) for key, tree in trees.items() if key in row}
 

@@ -81,8 +81,8 @@ def read(
     if source == "-":
         files = {"stdin": source}
     elif os.path.isdir(source):
-        found, others = _files(source)
-        files = {path.relative_to(source).as_posix(): str(path) for path in found}
+        paths, others = _files(source)
+        files = {path.relative_to(source).as_posix(): str(path) for path in paths}
     else:
         files = {os.path.basename(source): source}
     for name, path in files.items():
@@ -152,20 +152,20 @@ def _named(
 
 def _files(folder: str) -> tuple[list[Path], str]:
     """The text files of a folder and of those in it, and the number of others by suffix."""
-    found, others = [], Counter[str]()
+    paths, others = [], Counter[str]()
     for path in sorted(Path(folder).rglob("*")):
         if path.name.startswith(".") or not path.is_file():
             continue
         if records.suffix(path.name) in SUFFIXES:
-            found.append(path)
+            paths.append(path)
         else:
             others[path.suffix or "without a suffix"] += 1
     seen = listed((f"{n:,} {suffix}" for suffix, n in others.most_common()), most=5, show=str)
-    if not found:
+    if not paths:
         there = f"; it has {seen}" if others else ""
         hint = "; pdftotext makes text of a PDF" if ".pdf" in others else ""
         raise UserError(f"{folder}: no .txt file in this folder{there}{hint}")
-    return found, seen if others else ""
+    return paths, seen if others else ""
 
 
 def _text(path: str, encoding: str | None, max_bytes: int) -> str:
@@ -265,7 +265,7 @@ class Utf16:
     """
 
     def __init__(self, text: str):
-        self._pairs = [found.start() for found in _PAIR.finditer(text)]
+        self._pairs = [match.start() for match in _PAIR.finditer(text)]
         self._units = [place + number for number, place in enumerate(self._pairs)]
         self.size = len(text) + len(self._pairs)
 

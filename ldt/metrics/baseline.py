@@ -27,13 +27,13 @@ def best(
         figures: metrics of each answer, which its key says in words.
         lower_is_better: the metrics of which the lowest figure is the best.
     """
-    found: Baselines = {}
+    highest: Baselines = {}
     for answer, metrics in figures.items():
         for name, value in metrics.items():
-            before = found.get(name)
+            before = highest.get(name)
             if before is None or is_better(name, value, before.value, lower_is_better):
-                found[name] = Baseline(answer, value)
-    return found
+                highest[name] = Baseline(answer, value)
+    return highest
 
 
 def of_files(evaluate: Callable, gold: JsonFile, predictions: Mapping[str, Any]) -> Baselines:

@@ -17,10 +17,10 @@ def several(names: Any) -> list[Any]:
 def indicators(labels: Sequence[str | list[str]], names: Sequence[str]) -> np.ndarray:
     """Indicator matrix of labels, [documents, labels] bool."""
     places = {name: place for place, name in enumerate(names)}
-    found = np.zeros((len(labels), len(names)), bool)
-    for row, label in zip(found, labels, strict=True):
+    matrix = np.zeros((len(labels), len(names)), bool)
+    for row, label in zip(matrix, labels, strict=True):
         row[[places[name] for name in several(label)]] = True
-    return found
+    return matrix
 
 
 def class_table(gold: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray]:
@@ -51,8 +51,8 @@ def class_rows(
     gold document, f1 of one without either.
     """
     table = class_table(gold, predicted)
-    found, there = (np.any(side, axis=0) for side in (predicted, gold))
-    known = {"precision": found, "recall": there, "f1": found | there}
+    predicted_any, there = (np.any(side, axis=0) for side in (predicted, gold))
+    known = {"precision": predicted_any, "recall": there, "f1": predicted_any | there}
     return [
         {"class": name}
         | {
@@ -76,8 +76,8 @@ def class_metrics(gold: np.ndarray, predicted: np.ndarray, *, several: bool) -> 
             document has in ``gold`` or ``predicted``, as it has it for single labels.
     """
     one = np.ones((1, len(gold)))
-    found = class_figures(gold, predicted, one, several=several, answered=one[0] > 0)
-    return {name: float(value[0]) for name, value in found.items()}
+    figures = class_figures(gold, predicted, one, several=several, answered=one[0] > 0)
+    return {name: float(value[0]) for name, value in figures.items()}
 
 
 def class_figures(
@@ -155,8 +155,8 @@ def number_metrics(gold: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
 
     A correlation is 0 where one side is constant.
     """
-    found = number_figures(gold, predicted, np.ones((1, len(gold))))
-    return {name: float(value[0]) for name, value in found.items()}
+    figures = number_figures(gold, predicted, np.ones((1, len(gold))))
+    return {name: float(value[0]) for name, value in figures.items()}
 
 
 def number_figures(

@@ -98,10 +98,10 @@ def score(example: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, fl
         The numbers by "type:gold", "type:found" and "type:right", those of all types by ":gold" and
         so on; `ratios` makes precision, recall and F1 of sums or means of them.
     """
-    gold, found = example["entities"], answer["entities"]
+    gold, predicted = example["entities"], answer["entities"]
     counts: dict[str, float] = {}
-    for label in ("", *sorted({entity[-1] for entity in gold | found})):
-        sides = [{e for e in side if label in ("", e[-1])} for side in (gold, found)]
+    for label in ("", *sorted({entity[-1] for entity in gold | predicted})):
+        sides = [{e for e in side if label in ("", e[-1])} for side in (gold, predicted)]
         numbers = (*map(len, sides), len(sides[0] & sides[1]))
         counts |= {f"{label}:{name}": n for name, n in zip(COUNTS, numbers, strict=True)}
     return counts

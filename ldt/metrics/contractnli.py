@@ -163,7 +163,7 @@ def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
     labels: dict[str, list[str]] = {}
     for example in examples:
         labels.setdefault(example.fields["key"], []).append(example.fields["label"])
-    usual = {key: baseline.commonest([label] for label in found) for key, found in labels.items()}
+    usual = {key: baseline.commonest([label] for label in names) for key, names in labels.items()}
     value = published(
         {
             **{name: example.fields[name] for name in ("document", "key")},
@@ -189,8 +189,8 @@ def score(
         for gold, answer in zip(golds, answers, strict=True)
     ]
     by_key = _scorers(pairs, _binary(pairs), [pair.key for pair in pairs])
-    found = defined(partial(_means, by_key), np.ones((1, len(pairs))))
-    return {name: found[name] for name in SHOWN if name in found}
+    means = defined(partial(_means, by_key), np.ones((1, len(pairs))))
+    return {name: means[name] for name in SHOWN if name in means}
 
 
 def evidence_map(
@@ -238,7 +238,7 @@ def _binary(pairs: Sequence[Pair]) -> list[bool]:
     labels: dict[str, set[int]] = {}
     for pair in pairs:
         labels.setdefault(pair.key, set()).add(pair.gold)
-    both = {key for key, found in labels.items() if len(found - {NOT_MENTIONED}) == 2}
+    both = {key for key, names in labels.items() if len(names - {NOT_MENTIONED}) == 2}
     return [pair.gold != NOT_MENTIONED and pair.key in both for pair in pairs]
 
 
@@ -270,9 +270,12 @@ def _other_groups(
         ),
         **{str(key): scorer.figures for key, scorer in by_key.items()},
     }
-    found = {name: defined(figures, np.ones((1, len(pairs)))) for name, figures in groups.items()}
+    by_group = {
+        name: defined(figures, np.ones((1, len(pairs)))) for name, figures in groups.items()
+    }
     return {
-        name: {key: values[key] for key in SHOWN if key in values} for name, values in found.items()
+        name: {key: values[key] for key in SHOWN if key in values}
+        for name, values in by_group.items()
     }
 
 

@@ -60,7 +60,7 @@ def count(
         predictions: text to probability, without "".
     """
     substring = "Parties" in id
-    found = np.zeros(len(THRESHOLDS), int)
+    hits = np.zeros(len(THRESHOLDS), int)
     wrong = np.zeros(len(THRESHOLDS), int)
     right = {
         text: [matches(answer, text, substring=substring) for answer in answers]
@@ -68,11 +68,11 @@ def count(
     }
     for place in range(len(answers)):
         sure = [predictions[text] for text in predictions if right[text][place]]
-        found += max(sure, default=-1) > THRESHOLDS
+        hits += max(sure, default=-1) > THRESHOLDS
     for text, probability in predictions.items():
         if not any(right[text]):
             wrong += probability > THRESHOLDS
-    return found, wrong
+    return hits, wrong
 
 
 def curve_figures(found: Any, wrong: Any, clauses: Any) -> dict[str, np.ndarray]:
@@ -115,10 +115,10 @@ def published(answers: Iterable[dict]) -> dict[str, list[dict]]:
         spans = [*answer["n_best"], answer["null"] | {"answer": ""}]
         for span in sorted(spans, key=_logit, reverse=True):
             by_text.setdefault(span["answer"], span)
-        kept = list(by_text.values())[:N_BEST]
-        if by_text[""] not in kept:
-            kept[-1] = by_text[""]
-        shares = softmax(np.array([_logit(span) for span in kept], np.float64)).tolist()
+        best = list(by_text.values())[:N_BEST]
+        if by_text[""] not in best:
+            best[-1] = by_text[""]
+        shares = softmax(np.array([_logit(span) for span in best], np.float64)).tolist()
         whole[str(answer["id"])] = [
             {
                 "text": span["answer"],
@@ -126,7 +126,7 @@ def published(answers: Iterable[dict]) -> dict[str, list[dict]]:
                 "start_logit": span["start_logit"],
                 "end_logit": span["end_logit"],
             }
-            for span, share in zip(kept, shares, strict=True)
+            for span, share in zip(best, shares, strict=True)
         ]
     return whole
 
@@ -162,12 +162,12 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
         clauses.append(len(right))
         fields = question.fields
         items.append(Item(id, fields["paragraph"], {}, _length(fields["context"])))
-    found, wrong = np.array(counts, np.float64).transpose(1, 0, 2)  # [questions, 101] each
+    hits, wrong = np.array(counts, np.float64).transpose(1, 0, 2)  # [questions, 101] each
     of_each = np.array(clauses, np.float64)
 
     def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
         weights = weights.astype(np.float64)
-        return curve_figures(weights @ found, weights @ wrong, weights @ of_each)
+        return curve_figures(weights @ hits, weights @ wrong, weights @ of_each)
 
     metrics = defined(figures, np.ones((1, len(items))))
     result = Result("cuad", items, metrics, "contracts", [], [], figures=figures)

@@ -14,8 +14,8 @@ def precision_recall(scores: np.ndarray, right: np.ndarray) -> tuple[np.ndarray,
         scores: [documents].
         right: [documents] bool, whether they have the label; some do.
     """
-    true, given = (counts[0] for counts in _counts(scores, right, np.ones((1, len(scores)))))
-    return true / given, true / max(true[-1], 1)
+    true, positive = (counts[0] for counts in _counts(scores, right, np.ones((1, len(scores)))))
+    return true / positive, true / max(true[-1], 1)
 
 
 def average_precision(scores: np.ndarray, right: np.ndarray) -> float:
@@ -40,11 +40,11 @@ def ranking_of_draws(
     if not len(scores):
         nothing = np.full(len(weights), np.nan)
         return {"average_precision": nothing, "roc_auc": nothing}
-    true, given = _counts(scores, right, weights)
-    wrong, positive = given - true, true[:, -1:]
+    true, positives = _counts(scores, right, weights)
+    wrong, positive = positives - true, true[:, -1:]
     with np.errstate(invalid="ignore", divide="ignore"):
         recall, fall_out = true / positive, wrong / wrong[:, -1:]
-        precision = np.where(given > 0, true / given, 0)
+        precision = np.where(positives > 0, true / positives, 0)
     heights = recall + np.pad(recall, ((0, 0), (1, 0)))[:, :-1]  # twice that of each trapezium
     return {
         "average_precision": 100 * (np.diff(recall, prepend=0) * precision).sum(1),

@@ -22,16 +22,16 @@ def doubts(probabilities: np.ndarray, gold: np.ndarray) -> np.ndarray:
         gold: [documents] int, the class that each is labelled with.
     """
     rows = np.arange(len(gold))
-    own = probabilities[rows, gold]
+    of_gold = probabilities[rows, gold]
     # Nothing is confidently of a class that no document is labelled with.
     needed = np.full(probabilities.shape[1], np.inf)
     for label in np.unique(gold):
-        needed[label] = own[gold == label].mean()
+        needed[label] = of_gold[gold == label].mean()
     confident = np.where(probabilities >= needed - _ROUNDING, probabilities, -np.inf)
     is_gold = np.arange(len(needed)) == gold[:, None]
     others = np.where(is_gold, -np.inf, probabilities).max(1, initial=-np.inf)
     denied = np.where(is_gold, -np.inf, confident).max(1, initial=-np.inf) > confident[rows, gold]
-    return np.where(denied & (others > own), (1 + others - own) / 2, np.nan)
+    return np.where(denied & (others > of_gold), (1 + others - of_gold) / 2, np.nan)
 
 
 def doubts_of_each(probabilities: np.ndarray, gold: np.ndarray) -> np.ndarray:
@@ -42,7 +42,7 @@ def doubts_of_each(probabilities: np.ndarray, gold: np.ndarray) -> np.ndarray:
         probabilities: [documents, classes].
         gold: [documents, classes] bool.
     """
-    found = np.full(probabilities.shape, np.nan)
+    of_each = np.full(probabilities.shape, np.nan)
     for place, (column, there) in enumerate(zip(probabilities.T, gold.T, strict=True)):
-        found[:, place] = doubts(np.column_stack([1 - column, column]), there.astype(int))
-    return found
+        of_each[:, place] = doubts(np.column_stack([1 - column, column]), there.astype(int))
+    return of_each

@@ -69,8 +69,8 @@ def f1(
     """
     if task.none:
         gold, predicted = with_none(gold), with_none(predicted)
-    found = f1_of_draws(gold, predicted, weights, several=task.several)
-    return {"micro-f1": found["micro_f1"], "macro-f1": found["macro_f1"]}
+    figures = f1_of_draws(gold, predicted, weights, several=task.several)
+    return {"micro-f1": figures["micro_f1"], "macro-f1": figures["macro_f1"]}
 
 
 def table(answers: Iterable[dict]) -> str:
@@ -189,12 +189,12 @@ def evaluate(gold: JsonFile, predictions: JsonFile, *, task: str | None = None) 
             f"{plural(len(right), 'document')}, each of which needs one"
         )
     if logits:
-        found = decided(predictions.value, several=part.several)
+        predicted = decided(predictions.value, several=part.several)
     else:
-        found = _indicators(_predicted_labels(part, gold, predictions), size)
+        predicted = _indicators(_predicted_labels(part, gold, predictions), size)
 
     def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
-        return f1(right, found, weights, part)
+        return f1(right, predicted, weights, part)
 
     items = [Item(str(line.id), line.id, {}, _words(line.fields)) for line in gold.value]
     metrics = defined(figures, np.ones((1, len(items))))
@@ -248,12 +248,12 @@ def _outputs(task: LexGlueTask) -> int:
 
 
 def _gold_labels(task: LexGlueTask, line: Example) -> list[int]:
-    found = task.labels(line.fields, line.where)
-    if found is None:
+    labels = task.labels(line.fields, line.where)
+    if labels is None:
         other = "; --task says which of them to read" if task is _ECTHR else ""
         key = "labels" if task.several else "label"
         raise DataError(f"{line.where}: no field {key!r}, which gold of {task.name} has{other}")
-    return found
+    return labels
 
 
 def _predicted_labels(

@@ -42,8 +42,8 @@ def class_figures(weights: np.ndarray, gold: np.ndarray, predicted: np.ndarray) 
     for label, name in ((ENTAILMENT, "entailment"), (CONTRADICTION, "contradiction")):
         is_gold, is_predicted = gold == label, predicted == label
         true, there = weights @ (is_gold & is_predicted), weights @ is_gold
-        found = weights @ is_predicted
-        figures |= _precision_recall_f1(true, there, found, f"_{name}")
+        predicted_count = weights @ is_predicted
+        figures |= _precision_recall_f1(true, there, predicted_count, f"_{name}")
     for name in ("precision", "recall", "f1"):
         one, other = figures[f"{name}_entailment"], figures[f"{name}_contradiction"]
         defined = ~(np.isnan(one) | np.isnan(other))
@@ -94,9 +94,9 @@ class SpanTable:
         weights = weights.astype(np.float64)
         there, spans = weights @ self.there, weights @ self.spans
         reached, right = weights @ self.all, weights @ self.right  # [resamples, thresholds]
-        own = weights[:, self.owner]  # how often the span counts that the threshold is of
+        span_weights = weights[:, self.owner]  # how often the span counts that the threshold is of
         precision = _ratio(right, reached)
-        figures = {"map": _ratio((own * np.nan_to_num(precision)).sum(1), there) / 100}
+        figures = {"map": _ratio((span_weights * np.nan_to_num(precision)).sum(1), there) / 100}
         recall = right / np.maximum(there, 1)[:, None]
         for name, wanted in RECALLS.items():
             figures[name] = np.full(len(weights), np.nan)
@@ -105,7 +105,7 @@ class SpanTable:
                 figures[name][some] = precision[some, first]
         wrong = spans - there
         above = (reached - right + weights @ self.wrong_above) / 2  # equal ones half
-        figures["roc_auc"] = _ratio((own * (wrong[:, None] - above)).sum(1), there * wrong)
+        figures["roc_auc"] = _ratio((span_weights * (wrong[:, None] - above)).sum(1), there * wrong)
         true, found = weights @ self.true, weights @ self.found
         figures |= _precision_recall_f1(true, there, found)
         figures["precision"] = np.where(spans > 0, figures["precision"], np.nan)

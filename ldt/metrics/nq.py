@@ -107,13 +107,13 @@ def _published(answer: dict) -> dict[str, Any]:
 
 def read_gold(source: Names, format: str, data: DataSection = DEFAULTS) -> JsonFile:
     """The questions of all files, of each no more than it is scored by."""
-    found = []
+    questions = []
     for example in layout.gold(source, data.encoding):
         fields = example.fields
         annotations = tuple(a if any(a) else _NULL for a in fields["annotations"])
-        kept = (str(example.id), fields["unit"], fields["words"], fields["first"], annotations)
-        found.append(Question(*kept))
-    return JsonFile(passage_qa.name_of(source), found)
+        values = (str(example.id), fields["unit"], fields["words"], fields["first"], annotations)
+        questions.append(Question(*values))
+    return JsonFile(passage_qa.name_of(source), questions)
 
 
 _NULL: Annotation = (None, [], None)  # one for all that are so
@@ -149,7 +149,7 @@ def of_answers(answers: Iterable[dict], name: str) -> JsonFile:
 
 
 def _by_id(items: Iterable[Any], name: str) -> JsonFile:
-    found: dict[str, Prediction] = {}
+    by_id: dict[str, Prediction] = {}
     for number, item in enumerate(items, 1):
         where = f"{name}: prediction {number:,}"
         id = item.get("example_id") if isinstance(item, dict) else None
@@ -158,10 +158,10 @@ def _by_id(items: Iterable[Any], name: str) -> JsonFile:
                 f"{where}: example_id is {shown(id)}, expected a whole number; a number with a "
                 "point has lost digits"
             )
-        if str(id) in found:
+        if str(id) in by_id:
             raise DataError(f"{where}: the id {shown(id)} stands twice; each question once")
-        found[str(id)] = _prediction(item, f"{name}: {id}")
-    return JsonFile(name, found)
+        by_id[str(id)] = _prediction(item, f"{name}: {id}")
+    return JsonFile(name, by_id)
 
 
 def _prediction(item: dict, where: str) -> Prediction:
@@ -209,11 +209,11 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
     items = [Item(question.id, question.unit, {}, question.words) for question in questions]
 
     def best(counts: np.ndarray) -> dict[str, np.ndarray]:
-        found: dict[str, np.ndarray] = {}
+        figures: dict[str, np.ndarray] = {}
         for name, curve in curves.items():
-            found |= curve.best(counts, f"{name}-")
-            found |= curve.whole(counts, f"{name}-answer-")
-        return found
+            figures |= curve.best(counts, f"{name}-")
+            figures |= curve.whole(counts, f"{name}-answer-")
+        return figures
 
     def figures(counts: np.ndarray) -> dict[str, np.ndarray]:
         return {name: v for name, v in best(counts).items() if not name.endswith("-threshold")}

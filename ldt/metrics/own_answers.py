@@ -68,13 +68,13 @@ def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) ->
         each = _calibrated(scores, right, scored, several)
 
     def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
-        found = classification.class_figures(
+        values = classification.class_figures(
             right, predicted, weights, several=several, answered=answered
         )
         if scores is not None:
-            found |= _macro(scores, right, weights * ranked)
-        found |= _means_of(each, weights, scored)
-        return _answered(found, weights, answered, known)
+            values |= _macro(scores, right, weights * ranked)
+        values |= _means_of(each, weights, scored)
+        return _answered(values, weights, answered, known)
 
     metrics = defined(figures, np.ones((1, len(judged))))
     rows = classification.class_rows(right, predicted, names)
@@ -89,9 +89,9 @@ def classes(judged: Sequence[Judged], names: Sequence[str], *, several: bool) ->
             if columns[1].any()
         }
         if each:
-            told = calibration.answers_of(_plain(scores[scored]), right[scored], several)
-            metrics["ece"] = calibration.expected_calibration_error(*told)
-            curves["reliability"] = _reliability(*told)
+            calibrated = calibration.answers_of(_plain(scores[scored]), right[scored], several)
+            metrics["ece"] = calibration.expected_calibration_error(*calibrated)
+            curves["reliability"] = _reliability(*calibrated)
     result = _result("classification", judged, metrics, figures=figures)
     result.curves = curves
     result.shown = (next(iter(metrics)), "macro_f1")
@@ -110,14 +110,14 @@ def numbers(judged: Sequence[Judged]) -> Result:
     """Score numbers: `number_metrics` of the documents that have one, and their share."""
     gold = np.array([each.gold for each in judged], float)
     labels = [each.answer and each.answer["label"] for each in judged]
-    found = np.array([np.nan if label is None else label for label in labels], float)
-    there = ~np.isnan(found)
+    predicted = np.array([np.nan if label is None else label for label in labels], float)
+    there = ~np.isnan(predicted)
 
     def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
         if not there.any():
             return {"coverage": np.zeros(len(weights))}
         with np.errstate(invalid="ignore", divide="ignore"):
-            shares = classification.number_figures(gold[there], found[there], weights[:, there])
+            shares = classification.number_figures(gold[there], predicted[there], weights[:, there])
         drawn = weights[:, there].any(1)
         shares = {name: np.where(drawn, values, np.nan) for name, values in shares.items()}
         if there.all():
@@ -127,9 +127,9 @@ def numbers(judged: Sequence[Judged]) -> Result:
     metrics = defined(figures, np.ones((1, len(judged))))
     result = _result("regression", judged, metrics, figures=figures)
     result.scale = "in the unit of the labels, correlations from -1 to 1"
-    errors = np.where(there, np.abs(gold - found), 0)
+    errors = np.where(there, np.abs(gold - predicted), 0)
     result.tables["worst"] = [
-        _row(judged[n], float(gold[n]), float(found[n]), error=float(errors[n]))
+        _row(judged[n], float(gold[n]), float(predicted[n]), error=float(errors[n]))
         for n in _largest(errors, errors > 0)
     ]
     return result
@@ -146,19 +146,19 @@ def choices(judged: Sequence[Judged]) -> Result:
     if scores is not None and _probabilities(scores[scored], several=False):
         truth = _choice_truth(judged, scores)
         each = _calibrated(scores, truth, scored, several=False)
-        told = calibration.answers_of(scores[scored], truth[scored], several=False)
+        calibrated = calibration.answers_of(scores[scored], truth[scored], several=False)
 
     def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
-        found = {"accuracy": 100 * (weights @ right) / weights.sum(1)}
-        found |= _means_of(each, weights, scored)
-        return _answered(found, weights, answered, known)
+        values = {"accuracy": 100 * (weights @ right) / weights.sum(1)}
+        values |= _means_of(each, weights, scored)
+        return _answered(values, weights, answered, known)
 
     metrics = defined(figures, np.ones((1, len(judged))))
     result = _result("multiple_choice", judged, metrics, figures=figures)
     result.noun = "question"
     if each:
-        metrics["ece"] = calibration.expected_calibration_error(*told)
-        result.curves["reliability"] = _reliability(*told)
+        metrics["ece"] = calibration.expected_calibration_error(*calibrated)
+        result.curves["reliability"] = _reliability(*calibrated)
     loss = np.zeros(len(judged))
     loss[scored] = each.get("nll", loss)[scored]
     wrong = answered & ~right
@@ -173,15 +173,15 @@ def entities(judged: Sequence[Judged]) -> Result:
 
     Where they have scores, their calibration is told.
     """
-    found = [list(each.answer["entities"]) if each.answer else [] for each in judged]
+    answers = [list(each.answer["entities"]) if each.answer else [] for each in judged]
     items = []
-    for each, mine in zip(judged, found, strict=True):
+    for each, mine in zip(judged, answers, strict=True):
         counts = conll.score({"entities": {*each.gold}}, {"entities": {*mine}})
         items.append(Item(each.id, each.unit, counts, each.words))
     result = conll.result_of("token_classification", items)
     pairs: Counter[tuple[str, str]] = Counter()
     wrong = np.zeros(len(judged))
-    for number, (each, mine) in enumerate(zip(judged, found, strict=True)):
+    for number, (each, mine) in enumerate(zip(judged, answers, strict=True)):
         pairs.update(_pairs(set(each.gold), set(mine)))
         wrong[number] = len(set(each.gold) ^ set(mine))
     result.tables = {"confusion": _ordered(pairs, "entities")}
@@ -189,16 +189,18 @@ def entities(judged: Sequence[Judged]) -> Result:
         {"where": judged[n].where, "id": judged[n].id, "missed": _listed(missed)}
         | {"not_there": _listed(false)}
         for n in _largest(wrong, wrong > 0)
-        for missed, false in [({*judged[n].gold} - {*found[n]}, {*found[n]} - {*judged[n].gold})]
+        for missed, false in [
+            ({*judged[n].gold} - {*answers[n]}, {*answers[n]} - {*judged[n].gold})
+        ]
     ]
-    told = [
+    scored = [
         (score, entity in set(each.gold))
         for each in judged
         if each.answer and each.answer["scores"]
         for entity, score in zip(each.answer["entities"], each.answer["scores"], strict=True)
     ]
-    if told and all(0 <= score <= 1 for score, _ in told):
-        sure, hits = (np.array(column) for column in zip(*told, strict=True))
+    if scored and all(0 <= score <= 1 for score, _ in scored):
+        sure, hits = (np.array(column) for column in zip(*scored, strict=True))
         result.metrics["ece"] = calibration.expected_calibration_error(sure, hits)
         result.curves["reliability"] = _reliability(sure, hits)
     return _told(result, judged)
@@ -287,13 +289,13 @@ def _macro(scores: np.ndarray, right: np.ndarray, weights: np.ndarray) -> dict[s
     """The mean over the classes of which each figure is defined; where a draw lacks such a class,
     with its figure of all documents `drawn`, so that the mean keeps its terms."""
     rankings = _rankings(scores, right, np.concatenate([classification.drawn(weights), weights]))
-    found = {}
+    figures = {}
     for name in ("average_precision", "roc_auc"):
         values = np.array([ranking[name] for ranking in rankings])
         values = values[~np.isnan(values[:, 0])]
         values = np.where(np.isnan(values), values[:, :1], values)[:, 1:]
-        found[f"macro_{name}"] = values.mean(0) if len(values) else np.full(len(weights), np.nan)
-    return found
+        figures[f"macro_{name}"] = values.mean(0) if len(values) else np.full(len(weights), np.nan)
+    return figures
 
 
 def _answered(found: Mapping[str, np.ndarray], weights, answered, known) -> dict[str, np.ndarray]:

@@ -89,7 +89,7 @@ def read(source: Names, format: str, module: ModuleType) -> JsonFile | None:
         only(files, f"answers of {format}")
     lines, name = _Lines(files, kind), name_of(source)
     try:
-        found = _converted(iter(lines), module, name)
+        converted = _converted(iter(lines), module, name)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         what = f"no key {error}" if isinstance(error, KeyError) else f"{error}"
         raise DataError(
@@ -100,7 +100,7 @@ def read(source: Names, format: str, module: ModuleType) -> JsonFile | None:
             f"{lines.where}: {lines.most:,} spans of a question at most; the layout has "
             f"{cuad.N_BEST}: ldt predict --n-best {cuad.N_BEST}"
         )
-    return found
+    return converted
 
 
 def _is_table(file: str, first: tuple[str, ...]) -> bool:

@@ -52,8 +52,8 @@ def scored(gold: Gold, answer: tydiqa.Prediction) -> tuple[Scored, Scored]:
     """
     annotations = gold.annotations * (NEEDED if len(gold.annotations) == 1 else 1)
     if gold.language is not None:
-        found = [(passage, list(spans), yes_no) for passage, spans, yes_no in annotations]
-        return tydiqa.score_passage(found, answer), tydiqa.score_minimal(found, answer)
+        listed = [(passage, list(spans), yes_no) for passage, spans, yes_no in annotations]
+        return tydiqa.score_passage(listed, answer), tydiqa.score_minimal(listed, answer)
     pages = [
         (_span(passage), [Span(*NO_BYTES, *span) for span in spans], yes_no)
         for passage, spans, yes_no in annotations
@@ -133,12 +133,12 @@ def measure(
 
 def _best(pairs: Sequence[tuple[Scored, Scored]]) -> dict[str, float]:
     """The figures of both parts at their best thresholds."""
-    once, found = np.ones((1, len(pairs)), int), {}
+    once, figures = np.ones((1, len(pairs)), int), {}
     for part, each in zip(PARTS, zip(*pairs, strict=True), strict=True):
         values = Curve(each).best(once, "")
         for name in ("f1", "precision", "recall"):
-            found[f"{part}_{name}"] = float(values[f"best-threshold-{name}"][0])
-    return found
+            figures[f"{part}_{name}"] = float(values[f"best-threshold-{name}"][0])
+    return figures
 
 
 def _threshold(answers: Sequence[Scored]) -> float:

@@ -65,7 +65,7 @@ def _places(source: str, key: str) -> dict[str, list[Passage]]:
     Raises:
         DataError: a line without them, or an id that comes twice.
     """
-    found: dict[str, list[Passage]] = {}
+    by_id: dict[str, list[Passage]] = {}
     for example in prediction_files.answers(source):
         listed = records.field(example, key)
         if not isinstance(listed, list) or not all(map(_is_span, listed)):
@@ -73,10 +73,10 @@ def _places(source: str, key: str) -> dict[str, list[Passage]]:
                 f"{example.where}: field {key!r} is {shown(listed)}, expected a list of "
                 "{start, end}, whole numbers"
             )
-        if str(example.id) in found:
+        if str(example.id) in by_id:
             raise DataError(f"{example.where}: id {example.id!r} came before")
-        found[str(example.id)] = listed
-    return found
+        by_id[str(example.id)] = listed
+    return by_id
 
 
 def _is_span(value: Any) -> bool:

@@ -142,11 +142,11 @@ def evaluate(gold: JsonFile, predictions: JsonFile, *, text_evidence_only: bool 
 
     def figures(weights: np.ndarray) -> dict[str, np.ndarray]:
         weights = weights.astype(np.float64)
-        found = dict(zip(SHOWN, (100 * weights @ values / weights.sum(1)[:, None]).T, strict=True))
+        shown = dict(zip(SHOWN, (100 * weights @ values / weights.sum(1)[:, None]).T, strict=True))
         counts = weights @ of_type  # a mean over no question is 0
         means = 100 * (weights @ (of_type * values[:, :1])) / np.maximum(counts, 1)
         by_type = dict(zip(TYPES, means.T, strict=True))
-        return found | {f"{BY_TYPE} {name}": value for name, value in by_type.items()}
+        return shown | {f"{BY_TYPE} {name}": value for name, value in by_type.items()}
 
     whole = defined(figures, np.ones((1, len(items))))
     metrics: dict[str, float | int] = {name: whole[name] for name in SHOWN}
@@ -171,8 +171,8 @@ def baselines(gold: JsonFile, evaluate: Callable) -> Baselines:
 
 
 def _without_floats(reference: Reference) -> Reference:
-    kept = [text for text in reference.evidence if FLOAT not in text]
-    return reference._replace(evidence=kept)
+    texts = [text for text in reference.evidence if FLOAT not in text]
+    return reference._replace(evidence=texts)
 
 
 def _predictions(file: JsonFile) -> dict[str, dict[str, Any]]:

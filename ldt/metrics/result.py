@@ -88,10 +88,10 @@ class Result:
     @cached_property
     def intervals(self) -> dict[str, tuple[float, float]]:
         """Bootstrap intervals of the metrics, those of the ``parts`` with their prefix."""
-        found = intervals(self.items, self.derive, self.figures)
+        bounds = intervals(self.items, self.derive, self.figures)
         for prefix, items in self.parts.items():
-            found |= {prefix + name: pair for name, pair in intervals(items).items()}
-        return found
+            bounds |= {prefix + name: pair for name, pair in intervals(items).items()}
+        return bounds
 
 
 @dataclass(slots=True)
@@ -145,13 +145,13 @@ def intervals(
         if figures
         else mean([item.scores for item in items], derive)
     )
-    found = {}
+    bounds = {}
     for name, values in known.items():
         if len(values):
             low, high = np.quantile(values, edges).tolist()
             at = whole.get(name, low)
-            found[name] = _exact(name, min(low, at), max(high, at), len(places))
-    return found
+            bounds[name] = _exact(name, min(low, at), max(high, at), len(places))
+    return bounds
 
 
 def _exact(name: str, low: float, high: float, units: int) -> tuple[float, float]:

@@ -41,12 +41,12 @@ def ngrams(words: Sequence[str], n: int) -> Iterator[tuple[str, ...]]:
 def names(text: str) -> list[str]:
     """Words with a capital letter, in lower case, but those that begin a sentence or a line, and
     single letters."""
-    found = []
+    capitalised = []
     for line in text.splitlines():
         for start, end in sentences(line):
             behind = _WORD.findall(line[start:end])[1:]
-            found += [word.lower() for word in behind if word[0].isupper() and len(word) > 1]
-    return found
+            capitalised += [word.lower() for word in behind if word[0].isupper() and len(word) > 1]
+    return capitalised
 
 
 class SourceText:
@@ -60,18 +60,18 @@ class SourceText:
 
     def counts(self, summary: str) -> dict[str, float]:
         """Count what the figures of a summary are made of; `figures` makes them of the means."""
-        own = words(summary)
-        counts: dict[str, float] = {"copied": self.longest_run(own)}
+        summary_words = words(summary)
+        counts: dict[str, float] = {"copied": self.longest_run(summary_words)}
         for what, listed, known in (
             ("numbers", numbers(summary), self.numbers),
             ("names", names(summary), self.vocabulary),
         ):
             counts |= {what: len(listed), f"{what}:found": sum(item in known for item in listed)}
         for n in NOVEL:
-            grams = list(ngrams(own, n))
+            grams = list(ngrams(summary_words, n))
             unknown = set(grams).difference(ngrams(self.words, n))
             counts |= {f"{n}grams": len(grams), f"{n}grams:new": sum(g in unknown for g in grams)}
-        counts[f"{REPEATED}grams:again"] = _repetitions(ngrams(own, REPEATED))
+        counts[f"{REPEATED}grams:again"] = _repetitions(ngrams(summary_words, REPEATED))
         return counts
 
     def longest_run(self, summary: Sequence[str]) -> int:

@@ -90,10 +90,10 @@ def metrics(means: dict[str, Any]) -> dict[str, Any]:
     ROUGE and shares in percent, ``longest_copied_run``, ``summary_words`` and ``reference_words``
     in words.
     """
-    found = {name: means[name] for name in ROUGE} | figures(means)
-    found |= {name: means[name] / 100 for name in ("summary_words", "reference_words")}
-    found["empty"] = means["empty"]
-    return {name: value for name, value in found.items() if not np.all(np.isnan(value))}
+    values = {name: means[name] for name in ROUGE} | figures(means)
+    values |= {name: means[name] / 100 for name in ("summary_words", "reference_words")}
+    values["empty"] = means["empty"]
+    return {name: value for name, value in values.items() if not np.all(np.isnan(value))}
 
 
 def read_gold(source: Names, format: str, data: DataSection = DEFAULTS) -> JsonFile:
@@ -104,16 +104,16 @@ def read_gold(source: Names, format: str, data: DataSection = DEFAULTS) -> JsonF
         DataError: it is damaged, has another layout, or no record.
     """
     file = only(source, f"the documents of {format}")
-    found, name = list(layout.named(records.read(file, encoding=data.encoding))), name_of(file)
-    if not found:
+    examples, name = list(layout.named(records.read(file, encoding=data.encoding))), name_of(file)
+    if not examples:
         raise DataError(f"{name}: no documents in it")
-    if "summary" in found[0].fields and "text" not in found[0].fields:
+    if "summary" in examples[0].fields and "text" not in examples[0].fields:
         raise DataError(
             f"{name}: looks like predictions, not like a gold file: no field with the text; are "
             "--gold and --pred swapped?"
         )
-    once((str(example.id) for example in found), name)
-    return JsonFile(name, found)
+    once((str(example.id) for example in examples), name)
+    return JsonFile(name, examples)
 
 
 def read_predictions(source: Names) -> JsonFile:
@@ -132,11 +132,11 @@ def read_predictions(source: Names) -> JsonFile:
     if not is_json and records.suffix(file) not in _TABLES:
         lines = records.lines(file, max_line_bytes=_LINE)
         return JsonFile(name, [_line(line, name) for line in lines])
-    found = list(records.read(file))
-    once((str(line.id) for line in found), name)
+    examples = list(records.read(file))
+    once((str(line.id) for line in examples), name)
     return JsonFile(
         name,
-        {str(each.id): _breaks(take(each.fields, "summary", str, each.where)) for each in found},
+        {str(each.id): _breaks(take(each.fields, "summary", str, each.where)) for each in examples},
     )
 
 

@@ -42,9 +42,11 @@ class Curve:
         # A null answer adds to neither precision nor recall, so its threshold is never better.
         places = np.flatnonzero(answered)
         self._order = places[np.argsort(-scores[places], kind="stable")]
-        found = scores[self._order]
-        self._ends = np.flatnonzero(np.append(found[1:] != found[:-1], [True] * bool(len(found))))
-        self.thresholds = found[self._ends]  # falling, equal scores are one
+        falling = scores[self._order]
+        self._ends = np.flatnonzero(
+            np.append(falling[1:] != falling[:-1], [True] * bool(len(falling)))
+        )
+        self.thresholds = falling[self._ends]  # falling, equal scores are one
 
     def points(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Precision and recall, each [resamples, thresholds].
@@ -73,9 +75,9 @@ class Curve:
         precision, recall = self.points(counts)
         f1 = harmonic(precision, recall)
         place = f1.argmax(1)  # the first of equal ones, which is the highest threshold
-        found = [_at(each, place) for each in (f1, precision, recall)]
-        values = [100 * each for each in found]
-        values.append(np.where(found[0] > 0, self.thresholds[place], 0.0))
+        figures = [_at(each, place) for each in (f1, precision, recall)]
+        values = [100 * each for each in figures]
+        values.append(np.where(figures[0] > 0, self.thresholds[place], 0.0))
         for target in TARGETS:
             reached = np.where(precision >= target, recall, 0)
             place = reached.argmax(1)
@@ -88,8 +90,8 @@ class Curve:
         right = counts @ self._right
         precision = divide(right, counts @ self._answered)
         recall = divide(right, counts @ self._gold)
-        found = {"f1": harmonic(precision, recall), "precision": precision, "recall": recall}
-        return {f"{prefix}{name}": 100 * value for name, value in found.items()}
+        figures = {"f1": harmonic(precision, recall), "precision": precision, "recall": recall}
+        return {f"{prefix}{name}": 100 * value for name, value in figures.items()}
 
 
 def divide(over: np.ndarray, under: np.ndarray) -> np.ndarray:

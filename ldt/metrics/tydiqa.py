@@ -113,14 +113,14 @@ def published(answers: Iterable[dict]) -> Iterator[dict[str, Any]]:
 
 def read_gold(source: Names, format: str, data: DataSection = DEFAULTS) -> JsonFile:
     """The questions of all files, of each no more than it is scored by."""
-    found = []
+    questions = []
     for example in layout.gold(source, data.encoding):
         fields = example.fields
         words = count_words(fields["context"])
         annotations = tuple(_NULL if a == _NULL else a for a in fields["annotations"])
-        kept = (str(example.id), fields["language"], fields["unit"], words, annotations)
-        found.append(Question(*kept))
-    return JsonFile(passage_qa.name_of(source), found)
+        values = (str(example.id), fields["language"], fields["unit"], words, annotations)
+        questions.append(Question(*values))
+    return JsonFile(passage_qa.name_of(source), questions)
 
 
 _NULL: Annotation = (None, [], None)  # one for all that are so
@@ -135,17 +135,17 @@ def read_predictions(source: Names) -> JsonFile:
             reads wrong: a line without minimal_answer or a score, yes or no beside a span, half a
             span, one of no bytes.
     """
-    found: dict[Key, Prediction] = {}
+    by_key: dict[Key, Prediction] = {}
     for file in each(source):
         keys = "passage_answer_index", "minimal_answer"
         for example in passage_qa.lines(file, *keys, swapped=passage_qa.SWAPPED):
             key = layout.language(example.fields, example.where), str(example.id)
-            if key in found:
+            if key in by_key:
                 raise DataError(f"{example.where}: the id {shown(key[1])} stands twice; each once")
-            found[key] = _prediction(example.fields, example.where)
-    if not found:
+            by_key[key] = _prediction(example.fields, example.where)
+    if not by_key:
         raise DataError(f"{passage_qa.name_of(source)}: no predictions in it")
-    return JsonFile(passage_qa.name_of(source), found)
+    return JsonFile(passage_qa.name_of(source), by_key)
 
 
 def _prediction(item: dict, where: str) -> Prediction:
@@ -188,18 +188,18 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
     items = [Item(question.id, question.unit, {}, question.words) for question in questions]
 
     def figures(counts: np.ndarray) -> dict[str, np.ndarray]:
-        found = {name: part.figures(counts) for name, part in parts.items()}
-        rest = {
+        by_part = {name: part.figures(counts) for name, part in parts.items()}
+        others = {
             f"{language} {name}": value
-            for language, values in found.items()
+            for language, values in by_part.items()
             for name, value in values.items()
             if not name.endswith("-threshold")
         }
-        return _averages(parts, found, counts) | rest
+        return _averages(parts, by_part, counts) | others
 
     once = np.ones((1, len(items)), int)
-    found = {name: part.figures(once) for name, part in parts.items()}
-    averages = _averages(parts, found, once)
+    by_part = {name: part.figures(once) for name, part in parts.items()}
+    averages = _averages(parts, by_part, once)
     metrics: dict[str, float | int] = {name: float(value[0]) for name, value in averages.items()}
     metrics |= {"total": len(items)}
     ids = [[id for _, id in part] for part in (missing, extra)]
@@ -207,7 +207,7 @@ def evaluate(gold: JsonFile, predictions: JsonFile) -> Result:
     result.figures, result.shown = figures, SHOWN
     result.subsets = {
         language: {name: float(value[0]) for name, value in values.items()}
-        for language, values in found.items()
+        for language, values in by_part.items()
     }
     result.notes = dict.fromkeys(SHOWN, f"each language: {NOTE}")
     result.no_place = "the annotations of a question stand in several places"
@@ -233,8 +233,8 @@ class _Part:
 
     def counted(self, counts: np.ndarray) -> np.ndarray:
         """True where a question of the language counts, or gold has none at all: [resamples]."""
-        own = counts[:, self._numbers].sum(1)
-        return (own > 0) | (len(self._numbers) == 0)
+        selected = counts[:, self._numbers].sum(1)
+        return (selected > 0) | (len(self._numbers) == 0)
 
     def figures(self, counts: np.ndarray) -> dict[str, np.ndarray]:
         """Those of the language; see `Curve.best`."""

@@ -103,9 +103,9 @@ def read(
         _read(file, data, document, on_error, max_line_bytes, several=len(files) > 1)
         for file in files
     ]
-    found = itertools.chain.from_iterable(parts)
+    examples = itertools.chain.from_iterable(parts)
     renamed = getattr(data, "fields", {})
-    return found if document is not None or not renamed else _having(found, renamed, source)
+    return examples if document is not None or not renamed else _having(examples, renamed, source)
 
 
 def unread(format: str | None) -> dict[str, str]:
@@ -172,7 +172,7 @@ def _read(
         return _STREAMED[data.format].read(source, data)
     if data.format in _WHOLE:
         return _read_whole(_WHOLE[data.format], source, data)
-    found = records.read(
+    examples = records.read(
         source,
         id_field=data.id,
         placed=several,
@@ -182,8 +182,8 @@ def _read(
         max_line_bytes=max_line_bytes,
     )
     if field := getattr(data, "text_files", None):
-        found = text_files.filled(
-            found,
+        examples = text_files.filled(
+            examples,
             field,
             getattr(data, "evidence", None),
             encoding=encoding,
@@ -191,8 +191,8 @@ def _read(
             max_bytes=max_line_bytes,
         )
     if data.format == DOCCANO:
-        return doccano.named(found, data, exported=document is None)
-    return summarization.named(found) if data.format == SUMMARIES else found
+        return doccano.named(examples, data, exported=document is None)
+    return summarization.named(examples) if data.format == SUMMARIES else examples
 
 
 def _placed(examples: Iterator[Example]) -> Iterator[Example]:

@@ -49,7 +49,7 @@ def labelled(documents: Sequence[Annotated]) -> Iterator[Example]:
 def _spans(document: Annotated) -> dict[str, Any]:
     fields = document.example.fields
     text, spans = fields["text"], sorted(document.spans)
-    found: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "entities": [
             {"start": start, "end": end, "label": label, "text": text[start:end]}
             for start, end, label in spans
@@ -57,5 +57,5 @@ def _spans(document: Annotated) -> dict[str, Any]:
     }
     if "question" in fields:
         answers = [{"text": text[start:end], "answer_start": start} for start, end, _ in spans]
-        found |= {"context": text, "answers": answers}
-    return found
+        columns |= {"context": text, "answers": answers}
+    return columns

@@ -44,7 +44,7 @@ def read(file: JsonFile, data) -> Iterator[Example]:
             f"{file.name}: {shown(file.value)}, expected a list of tasks with data and "
             "annotations; Label Studio's export named JSON is that, JSON-MIN is not"
         )
-    found: list[Annotated] = []
+    annotated: list[Annotated] = []
     crowded = of_spans = 0
     for number, task in enumerate(file.value, 1):
         name = task.get("id", number) if isinstance(task, dict) else number
@@ -59,14 +59,14 @@ def read(file: JsonFile, data) -> Iterator[Example]:
             chosen = max(reversed(annotations), key=_rank)
             documents, spans = _parted(chosen["result"], where)
             of_spans += len(spans)
-            found.append(_annotated(task, documents, where, data))
-    if not found:
+            annotated.append(_annotated(task, documents, where, data))
+    if not annotated:
         raise DataError(
             f"{file.name}: {plural(len(file.value), 'task')} without an annotation; label some, "
             "and export them as JSON"
         )
-    if len(found) < len(file.value):
-        left_out = plural(len(file.value) - len(found), "task")
+    if len(annotated) < len(file.value):
+        left_out = plural(len(file.value) - len(annotated), "task")
         log.warning("%s: %s without an annotation, left out", file.name, left_out)
     if crowded:
         counts = "the ground truth counts, else the newest"
@@ -75,7 +75,7 @@ def read(file: JsonFile, data) -> Iterator[Example]:
         what = "they are about the span, and no classes of the document"
         choices = plural(of_spans, "choice")
         log.warning("%s: %s of single spans (perRegion), left out: %s", file.name, choices, what)
-    yield from labelled(found)
+    yield from labelled(annotated)
 
 
 def _rank(annotation: dict[str, Any]) -> tuple[bool, str]:
@@ -89,15 +89,15 @@ def _parted(results: list[Any], where: str) -> tuple[list[Any], list[Any]]:
 
     Such a choice has the place of its span, or the id of it alone.
     """
-    kept: list[Any] = []
+    others: list[Any] = []
     of_spans: list[Any] = []
     regions = {each.get("id") for each in results if take(each, "type", str, where) != "choices"}
     for each in results:
         value = each.get("value")
         placed = isinstance(value, dict) and "start" in value
         of_span = each["type"] == "choices" and (placed or each.get("id", "") in regions)
-        (of_spans if of_span else kept).append(each)
-    return kept, of_spans
+        (of_spans if of_span else others).append(each)
+    return others, of_spans
 
 
 def _annotated(task: dict[str, Any], results: list[Any], where: str, data) -> Annotated:
@@ -134,8 +134,8 @@ def _text(fields: dict[str, Any], data, where: str) -> str:
         return records.text(Example(fields, "", where), data.text)
     if "text" in fields:
         return take(fields, "text", str, where)
-    own = data.id or "id"
-    names = [name for name, value in fields.items() if isinstance(value, str) and name != own]
+    id_field = data.id or "id"
+    names = [name for name, value in fields.items() if isinstance(value, str) and name != id_field]
     if len(names) != 1:
         raise DataError(
             f"{where}: no field 'text'; data.text names the one with the text, of {listed(fields)}"
@@ -150,19 +150,19 @@ def _place(value: dict[str, Any], text: str, units: Utf16, where: str) -> tuple[
         DataError: it is not, or reaches beyond the text.
     """
     start, end = take(value, "start", int, where), take(value, "end", int, where)
-    said = value.get("text")
+    quoted = value.get("text")
     places = [(start, end)]
-    if said is not None:
+    if quoted is not None:
         places.append((units.character(start), units.character(end)))
     for a, b in places:
         if a is None or b is None or not 0 <= a < b <= len(text):
             continue
-        if said is None or _BLANK.sub("", text[a:b]) == _BLANK.sub("", str(said)):
+        if quoted is None or _BLANK.sub("", text[a:b]) == _BLANK.sub("", str(quoted)):
             return a, b
     here = f"{where}: a span from {start:,} to {end:,}"
     if not 0 <= start < end <= len(text):
         raise DataError(f"{here}: no words there; the text has {len(text):,} characters")
     raise DataError(
-        f"{here} is {text[start:end][:40]!r}, not {str(said)[:40]!r}; was the text changed after "
+        f"{here} is {text[start:end][:40]!r}, not {str(quoted)[:40]!r}; was the text changed after "
         "it was labelled?"
     )

@@ -61,13 +61,13 @@ class LexGlueTask(NamedTuple):
         """
         read = records.read(source, format="jsonl", encoding=data.encoding)
         for number, line in enumerate(read):
-            found = self.labels(line.fields, line.where)
+            labels = self.labels(line.fields, line.where)
             document = text(line.fields, line.where)
             if self.parted and isinstance(document, str):
                 document = re.split(r"\n{2,}", document)
             fields: dict[str, Any] = {"text": document}
-            if found is not None:
-                names = [self.classes[place] for place in found]
+            if labels is not None:
+                names = [self.classes[place] for place in labels]
                 fields["label"] = names if self.several else names[0]
             yield Example(fields, line_id(line, number), line.where)
 
@@ -86,10 +86,10 @@ class LexGlueTask(NamedTuple):
             expected = "a list of classes" if self.several else "one class"
             raise DataError(f"{where}: {key!r} is {shown(fields[key])}; {self.name} has {expected}")
         if all(isinstance(value, str) for value in values):
-            found = [self.classes.index(value) for value in values if value in self.classes]
-            if not self.several and not found:
+            places = [self.classes.index(value) for value in values if value in self.classes]
+            if not self.several and not places:
                 raise DataError(f"{where}: {key!r} is {values[0]!r}, none of the classes")
-            return sorted(set(found))
+            return sorted(set(places))
         return numbers(values, len(self.classes), where)
 
     def key(self, fields: dict[str, Any]) -> str | None:
@@ -150,9 +150,9 @@ def lines(source: str, encoding: str | None = None) -> list[Example]:
         UserError: there is no such file.
         DataError: a line that is no JSON object, an id twice.
     """
-    found = [
+    files = [
         Example(line.fields, line_id(line, number), line.where)
         for number, line in enumerate(records.read(source, format="jsonl", encoding=encoding))
     ]
-    once((str(line.id) for line in found), "stdin" if source == "-" else source)
-    return found
+    once((str(line.id) for line in files), "stdin" if source == "-" else source)
+    return files

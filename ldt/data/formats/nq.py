@@ -63,7 +63,7 @@ def read(source: str, data) -> Iterator[Example]:
     ):
         fields, where = example.fields, example.where
         page = _page(fields, where)
-        found: dict[str, Any] = {
+        columns: dict[str, Any] = {
             "question": take(fields, "question_text", str, where),
             "context": page.context,
             "tokens": page.columns(where),
@@ -78,9 +78,9 @@ def read(source: str, data) -> Iterator[Example]:
             ],
         }
         if isinstance(fields.get("document_title"), str):
-            found["title"] = fields["document_title"]
+            columns["title"] = fields["document_title"]
         if "annotations" in fields:
-            found["annotations"] = [
+            columns["annotations"] = [
                 {
                     "passage": passage,
                     "spans": [list(page.characters(span)) for span in short],
@@ -89,7 +89,7 @@ def read(source: str, data) -> Iterator[Example]:
                 }
                 for passage, _, short, yes_no in _annotations(fields, page, where)
             ]
-        yield Example(found, example.id, where)
+        yield Example(columns, example.id, where)
 
 
 def gold(source: Names, encoding: str | None = None) -> Iterator[Example]:
@@ -107,7 +107,7 @@ def gold(source: Names, encoding: str | None = None) -> Iterator[Example]:
         page = _page(fields, where)
         spans = [span for _, span in _candidates(fields, page, where)]
         first = (span for span in spans if page.type_of(span) == "paragraph")
-        found = {
+        columns = {
             "unit": passage_qa.unit(example),
             "words": page.is_word.count(True),
             "first": next(first, None),
@@ -116,7 +116,7 @@ def gold(source: Names, encoding: str | None = None) -> Iterator[Example]:
                 for _, long, short, yes_no in _annotations(fields, page, where)
             ],
         }
-        yield Example(found, example.id, where)
+        yield Example(columns, example.id, where)
 
 
 def offsets(
@@ -187,7 +187,7 @@ class _Page:
         """Numbers and places of the words; see ``tokens`` of `read`."""
         ends = self._ends
         numbers = [number for number, word in enumerate(self.is_word) if word]
-        found = {
+        columns_by_name = {
             "number": numbers,
             "start": [0, *(end + 1 for end in ends[:-1])] if ends else [],
             "end": ends,
@@ -197,9 +197,9 @@ class _Page:
                 _bytes(self.places[number], self.html, f"{where}: token {number:,}")
                 for number in numbers
             ]
-            found["start_byte"] = [start for start, _ in pairs]
-            found["end_byte"] = [end for _, end in pairs]
-        return found
+            columns_by_name["start_byte"] = [start for start, _ in pairs]
+            columns_by_name["end_byte"] = [end for _, end in pairs]
+        return columns_by_name
 
     def characters(self, span: Span) -> tuple[int, int]:
         """Start and end of a span in the context, without the blanks around its words."""
@@ -209,8 +209,8 @@ class _Page:
 
     def type_of(self, span: Span) -> str:
         """The type of a candidate, by its first token."""
-        found = _TAG.fullmatch(self.tokens[span.start_token])
-        return _TYPES.get(found[1].lower(), "other") if found else "other"
+        match = _TAG.fullmatch(self.tokens[span.start_token])
+        return _TYPES.get(match[1].lower(), "other") if match else "other"
 
     def span(self, item: Any, where: str) -> Span:
         """The span that an object names; `NOTHING` where all is -1."""
@@ -242,11 +242,11 @@ def _page(fields: dict, where: str) -> _Page:
 
 
 def _bytes(item: Any, html: Utf8, where: str) -> tuple[int, int]:
-    found = passage_qa.pair(item, "start_byte", "end_byte", html.size, where)
-    for name, byte in zip(("start_byte", "end_byte"), found, strict=True):
+    places = passage_qa.pair(item, "start_byte", "end_byte", html.size, where)
+    for name, byte in zip(("start_byte", "end_byte"), places, strict=True):
         if byte >= 0 and not html.parts(byte):
             raise DataError(f"{where}: {name} {byte:,} is inside of a character of the UTF-8")
-    return found
+    return places
 
 
 def _candidates(fields: dict, page: _Page, where: str) -> Iterator[tuple[dict, Span]]:

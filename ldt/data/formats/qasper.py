@@ -61,11 +61,11 @@ def read(file: JsonFile, data) -> Iterator[Example]:
             if "answers" in question:
                 more["answers"] = []
                 for each in references(question, here):
-                    found = [place[text] for text in each.evidence if text in place]
+                    numbers = [place[text] for text in each.evidence if text in place]
                     strange += sum(
                         text not in place and FLOAT not in text for text in each.evidence
                     )
-                    answer = each._asdict() | {"spans": list(each.spans), "paragraphs": found}
+                    answer = each._asdict() | {"spans": list(each.spans), "paragraphs": numbers}
                     more["answers"].append(answer)
             yield Example(fields | more, id, here)
     if strange:
@@ -84,10 +84,10 @@ def gold(file: JsonFile) -> Iterator[Example]:
         whole = "\n".join([*_front(paper, where).values(), *paragraphs])
         for question, id, here in _questions(paper, where):
             ids.append(id)
-            found = references(question, here)
-            if not found:
+            annotators = references(question, here)
+            if not annotators:
                 raise DataError(f"{here}: no answers; a question needs one at least")
-            yield Example({"references": found, "paper": number, "text": whole}, id, here)
+            yield Example({"references": annotators, "paper": number, "text": whole}, id, here)
     once(ids, file.name)
 
 
@@ -158,8 +158,8 @@ def _questions(paper: dict[str, Any], where: str) -> Iterator[tuple[dict[str, An
 
 def _front(paper: dict[str, Any], where: str) -> dict[str, str]:
     """Title and abstract, each "" where it is missing or null."""
-    found = {key: paper.get(key) or "" for key in ("title", "abstract")}
-    return {key: take(found, key, str, where) for key in found}
+    front = {key: paper.get(key) or "" for key in ("title", "abstract")}
+    return {key: take(front, key, str, where) for key in front}
 
 
 def _paragraphs(paper: dict[str, Any], where: str) -> tuple[list[str | None], list[str]]:

@@ -115,8 +115,8 @@ def _has_key(text: str, names: Collection[str], place: int, listed: bool) -> boo
 
 def _is_conll(lines: list[str], table: bool, ended: bool) -> bool | None:
     """True if complete lines all have as many columns, with a word in each."""
-    said = [line for line in lines if not line.startswith(COMMENT)]
-    lines = said if any(map(str.strip, said)) else lines
+    content = [line for line in lines if not line.startswith(COMMENT)]
+    lines = content if any(map(str.strip, content)) else lines
     if not lines:
         return None
     if lines[0].split()[:1] == [BORDER]:

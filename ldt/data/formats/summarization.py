@@ -35,13 +35,13 @@ def named(examples: Iterable[Example]) -> Iterator[Example]:
         fields = {name: value for name, value in example.fields.items() if value is not None}
         documents = [name for name in PAIRS if name in fields]
         whole = [name for name in documents if PAIRS[name] in fields]
-        found: dict[str, Any] = {}
+        renamed: dict[str, Any] = {}
         for name in (whole or documents)[:1]:
-            found["text"] = _parted(fields[name]) if name == "document" else fields[name]
+            renamed["text"] = _parted(fields[name]) if name == "document" else fields[name]
         targets = [PAIRS[name] for name in whole] or [name for name in TARGETS if name in fields]
         for name in targets[:1]:
-            found["summary"] = fields[name]
-        yield replace(example, fields=example.fields | found)
+            renamed["summary"] = fields[name]
+        yield replace(example, fields=example.fields | renamed)
 
 
 def text(example: Example) -> str | list[str]:

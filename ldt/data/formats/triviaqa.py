@@ -107,8 +107,8 @@ def gold(file: JsonFile, domain: str) -> Iterator[Example]:
             continue
         for page in pages:
             if page.verified or not only_verified(file):
-                about = {"pages": [page], "verified": verified and page.verified}
-                yield Example(fields | about, f"{id}--{page.filename}", where)
+                facts = {"pages": [page], "verified": verified and page.verified}
+                yield Example(fields | facts, f"{id}--{page.filename}", where)
 
 
 def only_verified(file: JsonFile) -> bool:

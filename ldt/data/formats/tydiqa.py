@@ -43,20 +43,20 @@ def read(source: str, data) -> Iterator[Example]:
         def span(pair: tuple[int, int], utf8: Utf8 = utf8) -> list[int]:
             return [utf8.character(pair[0]), utf8.character(pair[1])]
 
-        found: dict[str, Any] = {
+        columns: dict[str, Any] = {
             "question": take(fields, "question_text", str, where),
             "context": text,
             "language": language(fields, where),
             "candidates": [dict(zip(("start", "end"), span(c), strict=True)) for c in candidates],
         }
         if isinstance(fields.get("document_title"), str):
-            found["title"] = fields["document_title"]
+            columns["title"] = fields["document_title"]
         if "annotations" in fields:
-            found["annotations"] = [
+            columns["annotations"] = [
                 {"passage": passage, "spans": [span(s) for s in spans], "yes_no": yes_no}
                 for passage, spans, yes_no in _annotations(fields, utf8, len(candidates), where)
             ]
-        yield Example(found, example.id, where)
+        yield Example(columns, example.id, where)
 
 
 def gold(source: Names, encoding: str | None = None) -> Iterator[Example]:
@@ -70,13 +70,13 @@ def gold(source: Names, encoding: str | None = None) -> Iterator[Example]:
     for example in passage_qa.gold_lines(source, *_KEYS, encoding=encoding):
         fields, where = example.fields, example.where
         text, utf8, candidates = _document(fields, where)
-        found = {
+        columns = {
             "language": language(fields, where),
             "unit": passage_qa.unit(example),
             "context": text,
             "annotations": list(_annotations(fields, utf8, len(candidates), where)),
         }
-        yield Example(found, example.id, where)
+        yield Example(columns, example.id, where)
 
 
 def offsets(
