@@ -23,7 +23,11 @@ SPILLED = {
         *("_forward half 96", "_forward fp32 64", "_forward fp32 96", "_forward fp32 128"),
         *("_bwd_dq half 96", "_bwd_dq half 128", "_bwd_dq fp32 64", "_bwd_dkv fp32 32"),
     },
-    "A100": {"_forward half 128", "_bwd_dq half 128", "bwd_dq half 768"},
+    "A100": {
+        *("_forward half 96", "_forward half 128", "_bwd_dq half 96", "_bwd_dq half 128"),
+        *("_bwd_dkv half 32", "bwd_dq half 768", "bwd_dx fp32 768"),
+    },
+    "H100, H200": {"_forward half 128", "bwd_dx fp32 768"},
     "A10, RTX 30": {"bwd_dx half 768"},
     "L4, RTX 40": {"bwd_dx half 768"},
     "B200": {
