@@ -73,17 +73,17 @@ def over(name, row):
     return bool(row["spilled"]) or row["shared"] > limits.shared or not fits
 
 
-def show(made, console):
+def show(gpus, console):
     """Print the largest figures of each GPU, and every kernel that does not keep to it."""
     table = Table("GPU", "kernels", *LARGEST, "over a limit", "auto takes blocked for")
-    for name, found in made["gpus"].items():
+    for name, found in gpus.items():
         rows = found["kernels"]
         most = (f"{max(row[key] for row in rows):,}" for key in LARGEST)
         left = [key for key, what in found["auto"].items() if what != "triton" and "256" not in key]
         beyond = sum(over(name, row) for row in rows)
         table.add_row(name, f"{len(rows):,}", *most, str(beyond), ", ".join(left))
     console.print(table)
-    for name, found in made["gpus"].items():
+    for name, found in gpus.items():
         for row in found["kernels"]:
             if over(name, row):
                 console.print(name, row)
@@ -102,7 +102,7 @@ def main(argv=None):
         for name, found in zip(names, pool.map(of_gpu, names), strict=True):
             made["gpus"][name] = found
             args.json.write_text(json.dumps(made, indent=1) + "\n", "utf-8")
-    show(made, console)
+    show({name: made["gpus"][name] for name in names}, console)
     sys.exit(any(over(n, row) for n in names for row in made["gpus"][n]["kernels"]))
 
 

@@ -28,13 +28,21 @@ SPILLED = {
         *("_bwd_dkv half 32", "bwd_dq half 768", "bwd_dx fp32 768"),
     },
     "H100, H200": {"_forward half 128", "bwd_dx fp32 768"},
-    "A10, RTX 30": {"bwd_dx half 768"},
-    "L4, RTX 40": {"bwd_dx half 768"},
+    **dict.fromkeys(
+        ("A10, RTX 30", "L4, RTX 40"),
+        {
+            *("_forward half 96", "_forward half 128", "_bwd_dq half 96", "_bwd_dq half 128"),
+            *("_bwd_dkv half 32", "bwd_dx half 768"),
+        },
+    ),
     "B200": {
         *("_forward half 64", "_forward half 96", "_forward half 128"),
-        *("_bwd_dq half 96", "_bwd_dkv half 64", "_bwd_dkv half 128"),
+        *("_bwd_dq half 64", "_bwd_dq half 96", "_bwd_dkv half 64", "_bwd_dkv half 128"),
     },
-    "RTX 50": {"_bwd_dq half 32", "bwd_dx half 768"},
+    "RTX 50": {
+        *("_forward half 96", "_forward half 128", "_bwd_dq half 32", "_bwd_dq half 96"),
+        *("_bwd_dq half 128", "bwd_dx half 768", "weights half 768"),
+    },
 }
 # A part of `launches.calls` for each GPU: of each operator, where something is near its limit.
 COVER = {
