@@ -135,10 +135,9 @@ class _Attention(torch.autograd.Function):
         if ctx.eps is not None:
             low = again(low, *norm, ctx.eps, call.products)
         dout, out = call.split(dout.contiguous()), call.split(out)
-        dqkv, delta = torch.empty_like(qkv), torch.empty_like(lse)
-        given = dout, *qkv.unbind(1), lse, delta, call.pattern(), call.dropout, seed
-        backward.of_queries(dqkv[:, 0], out, *given)
-        backward.of_keys(dqkv[:, 1:].transpose(0, 1), *given)
+        dqkv, how = torch.empty_like(qkv), (call.pattern(), call.dropout, seed)
+        into = dqkv[:, 0], dqkv[:, 1:].transpose(0, 1)
+        backward.fill(*into, dout, *qkv.unbind(1), out, lse, *how)
         dqkv, dx, found = dqkv.view(len(low), -1), None, [None] * 6
         work = call.work(low)
         if work is not None:

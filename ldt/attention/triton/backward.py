@@ -32,11 +32,16 @@ def backward(dout, q, k, v, out, lse, pattern, dropout=0.0, seed=None):
         dq, dkv = found[:, 0], found[:, 1:].transpose(0, 1)
     else:
         dq, dkv = q.new_empty(q.shape), k.new_empty(2, *k.shape)
-    stats = lse.new_empty(*lse.shape, 2)
-    tensors, choice = (rows(dout), rows(q), rows(k), rows(v)), (pattern, dropout, seed)
-    of_queries(dq, rows(out), *tensors, lse, stats, *choice)
-    of_keys(dkv, *tensors, stats, *choice)
+    fill(dq, dkv, rows(dout), rows(q), rows(k), rows(v), rows(out), lse, pattern, dropout, seed)
     return dq, *dkv
+
+
+def fill(dq, dkv, dout, q, k, v, out, lse, pattern, dropout, seed):
+    """`backward` into tensors that are there: dq, and dkv [2, keys, heads, dim]; the numbers of a
+    token are contiguous in all of them."""
+    stats, rest = lse.new_empty(*lse.shape, 2), (pattern, dropout, seed)
+    of_queries(dq, out, dout, q, k, v, lse, stats, *rest)
+    of_keys(dkv, dout, q, k, v, stats, *rest)
 
 
 def of_queries(dq, out, dout, q, k, v, lse, stats, pattern, dropout, seed):

@@ -235,7 +235,7 @@ def find(kernel, dtype, dim, dropout, limits):
 def fits(tile, kernel, size, dims, limits):
     """True if a GPU of these `Limits` may have room for a `Tile`, and none of its products is one
     of float32 by warpgroup units: what no program does without, sums and scores in registers (a
-    B200 has tensor memory for them) and two blocks of loads in shared memory, is there.
+    B200 has tensor memory for them) and a block of loads for each stage, is there.
 
     Args:
         kernel: "forward", "dq" or "dkv".
@@ -253,7 +253,7 @@ def fits(tile, kernel, size, dims, limits):
         and tile.stages >= 1
         and threads <= THREADS
         and held <= min(registers * threads, limits.registers)
-        and 2 * max(tile.stages - 1, 1) * tile.columns * dims * size <= limits.shared
+        and max(tile.stages, 2) * tile.columns * dims * size <= limits.shared
         and (size < 4 or tile.rows < rows or limits.capability < capability)
     )
 

@@ -106,7 +106,7 @@ def test_what_the_compiler_needs_is_no_less_than_what_is_asked_for():
 
 
 def test_dkv_has_two_sums_and_its_loads_two_blocks():
-    limits = replace(HOPPER, shared=2 * 2 * 64 * 64 * 2, registers=64 * (2 * 64 + 64))
+    limits = replace(HOPPER, shared=3 * 64 * 64 * 2, registers=64 * (2 * 64 + 64))
     one = Tile(64, 64, 8, 3)
     assert fits(one, "dkv", 2, 64, limits)
     assert not fits(one, "dkv", 2, 64, replace(limits, registers=limits.registers - 1))
