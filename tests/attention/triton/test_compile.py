@@ -10,7 +10,6 @@ pytest.importorskip("triton")
 
 from ldt.attention.triton.devices import KNOWN
 from ldt.bench.doctor import assembler
-from ldt.bench.findings import WRONG_ASSEMBLER
 
 pytestmark = pytest.mark.slow
 
@@ -201,16 +200,3 @@ def test_code_that_cannot_be_followed_is_no_proof():
 def faulty(rows):
     """Of the rows of `compile_launches`, those with a descriptor that is not proved."""
     return [row for row in rows if row["descriptors"]["unknown"] or row["descriptors"]["outside"]]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("dims", [32, 64])
-def test_a_wrong_assembler_is_found_where_float32_goes_to_warpgroup_units(dims):
-    if f" {WRONG_ASSEMBLER} " not in assembler():
-        pytest.skip(f"{assembler()} makes right code, {WRONG_ASSEMBLER} does not")
-    wanted, tile = f"band fp32 {dims}, globals, gaps", ["forward", 4, 64, (64, 32, 8, 2)]
-    rows = compile_launches({"H100, H200": [wanted]}, [tile], read=True)
-    (row,) = (row for row in rows if row["wgmma"])
-    print(f"\n{assembler()}, {wanted}: {row['descriptors']}")
-    assert row["kernel"] == "forward._forward"
-    assert faulty([row]) == [row]
