@@ -7,7 +7,7 @@ import sys
 
 from ldt import system
 from ldt.errors import UserError, plural
-from ldt.inference.workers import Seat
+from ldt.inference.executor import Seat
 
 CORES = 4  # of a worker on the CPU, where their number is chosen here
 

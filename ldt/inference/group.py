@@ -157,7 +157,7 @@ def answer_of(
 
 
 class Hands(Protocol):
-    """What answers groups: `Here`, or the processes of `ldt.inference.workers.Workers`.
+    """What answers groups: `Here`, or the processes of `ldt.inference.executor.Workers`.
 
     Groups come back in the order in which they were given, each once.
 

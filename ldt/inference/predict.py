@@ -28,6 +28,7 @@ from ldt.inference.ahead import ahead, never
 from ldt.inference.answer_file import AnswerFile, AnswerStream, Rejects
 from ldt.inference.answer_table import layout_of, published_layout
 from ldt.inference.ending import Ending
+from ldt.inference.executor import THREADS, Seat, Workers
 from ldt.inference.group import Encoder, Predictor
 from ldt.inference.inputs import (
     check_paths,
@@ -42,7 +43,6 @@ from ldt.inference.run_model import RunModel, read_recipe
 from ldt.inference.runtimes import RUNTIMES, Runtime
 from ldt.inference.shards import Shard
 from ldt.inference.stream import Beside, Counts, Documents, answer_all
-from ldt.inference.workers import THREADS, Seat, Workers
 from ldt.io.progress import progress_line
 from ldt.io.records import Example
 from ldt.io.sources import Names, each, is_hub_set
@@ -127,7 +127,7 @@ def predict(
             goes on with ".2-of-7"; `ldt.inference.merge` makes ``output`` of all seven.
         runtime: what runs the model; one of `RUNTIMES` that of a folder of `ldt export`, on the
             CPU.
-        workers: places of processes that answer in place of this one, `ldt.inference.workers`; all
+        workers: places of processes that answer in place of this one, `ldt.inference.executor`; all
             on the CPU with the same number of threads, or on GPUs.
 
     Returns:

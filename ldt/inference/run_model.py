@@ -8,10 +8,10 @@ from typing import Any
 
 from ldt.errors import ModelError
 from ldt.inference import EXPORTED, PREDICTORS
+from ldt.inference.executor import Settings
 from ldt.inference.group import Answering, Encoder, Predictor
 from ldt.inference.passages import Explaining, Wanted
 from ldt.inference.runtimes import FORMATS, RUNTIMES, Runtime
-from ldt.inference.worker import Settings
 from ldt.recipe import recipe as recipes
 from ldt.recipe.recipe import RECIPE, Recipe
 from ldt.recipe.run import recipe_file
@@ -68,7 +68,7 @@ def _check_weights(folder: Path, runtime: Runtime, recipe: Path) -> None:
 
 @dataclass(frozen=True)
 class RunModel:
-    """What a run's model is made of: a `ldt.inference.worker.Maker`.
+    """What a run's model is made of: a `ldt.inference.executor.Maker`.
 
     Args:
         folder: folder of the model.

@@ -1,16 +1,14 @@
 """Processes with the model of a server, each the hand of a thread of its scheduler."""
 
 import logging
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ldt.inference.executor import LostError, Seat, Settings, Workers
 from ldt.inference.group import Answer, Document, Feature, Outputs
 from ldt.inference.run_model import RunModel
-from ldt.inference.worker import Settings
-from ldt.inference.workers import LostError, Seat, Workers, start_all
 from ldt.io.records import Example
 from ldt.serve.model import Loaded, Variant, cached
 from ldt.serve.scheduler import Here
@@ -18,58 +16,36 @@ from ldt.serve.scheduler import Here
 log = logging.getLogger("ldt")
 
 
-class Crew:
-    """Processes that have the model of a run, and a context that ends them.
+@contextmanager
+def crew(
+    run: RunModel, seats: Sequence[Seat], precision: str
+) -> Iterator[tuple[str, list["_Desk"]]]:
+    """Processes that have the model of a run, until the context is left.
 
     One that dies is replaced, and what it was asked is asked once more.
 
     Args:
-        run: whose model it is.
-        seats: the place of each process.
+        precision: "auto" is that of the device.
 
-    Attributes:
-        hands: of `ldt.serve.scheduler.Scheduler`, one for each process.
+    Yields:
+        The precision, and for each process a hand of `ldt.serve.scheduler.Scheduler`.
+
+    Raises:
+        UserError: the model or a device cannot be used.
+        ResourceError: two processes have died in the same place.
     """
-
-    def __init__(self, run: RunModel, seats: Sequence[Seat]):
-        self._stack, self._workers = ExitStack(), list[Workers]()
-        for seat in seats:
-            memory = self._workers[0].memory if self._workers else None
-            workers = Workers([Maker(replace(run, device=seat.device))], [seat], memory=memory)
-            self._workers.append(self._stack.enter_context(workers))
-        self.hands = [_Desk(workers) for workers in self._workers]
-
-    def __enter__(self) -> "Crew":
-        start_all(self._workers)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def load(self, precision: str) -> str:
-        """Load the models, and wait for all of them; their precision.
-
-        Args:
-            precision: "auto" is that of the device.
-
-        Raises:
-            UserError: the model or a device cannot be used.
-            ResourceError: two processes have died in the same place.
-        """
-        settings = self._workers[0].settings()
+    makers = [ServedMaker(replace(run, device=seat.device)) for seat in seats]
+    with Workers(makers, seats) as workers:
+        workers.start()
+        settings = workers.settings() | {"memory": workers.memory}
         if precision != "auto":
-            settings = settings | {"precision": precision}
-        with ThreadPoolExecutor(len(self._workers)) as pool:
-            loading = [
-                pool.submit(each.load, settings | {"memory": each.memory}) for each in self._workers
-            ]
-            for each in loading:
-                each.result()
-        return settings["precision"]
+            settings["precision"] = precision
+        workers.load(settings)
+        yield settings["precision"], [_Desk(workers)] * len(seats)
 
 
 class _Desk:
-    """A process as a `ldt.serve.scheduler.Hand`: it runs the model and makes the answers."""
+    """The next free process as a `ldt.serve.scheduler.Hand`: it runs the model and answers."""
 
     aside = False
 
@@ -94,8 +70,8 @@ class _Desk:
 
 
 @dataclass(frozen=True)
-class Maker:
-    """What makes the model of a process: a `ldt.inference.worker.Maker`."""
+class ServedMaker:
+    """What makes the model of a process: a `ldt.inference.executor.Maker`."""
 
     run: RunModel
 

@@ -23,8 +23,8 @@ from ldt.serve.scheduler import Hand, Here
 from ldt.tasks.base import AnyTask
 
 if TYPE_CHECKING:
+    from ldt.inference.executor import Seat
     from ldt.inference.passages import By
-    from ldt.inference.workers import Seat
 
 LEAST, MOST = 2048, 16384  # tokens of a batch where nobody says how many
 WORK = 1 << 30  # tokens x layers x width², which take a core some tenths of a second
@@ -87,7 +87,7 @@ class Served:
     ):
         from ldt.inference.passages import Wanted
         from ldt.inference.run_model import RunModel, read_recipe
-        from ldt.serve.crew import Crew
+        from ldt.serve.crew import crew
 
         place = Run.find(folder)
         found = place.folder
@@ -115,10 +115,8 @@ class Served:
         self.batch_tokens = batch_tokens or automatic_batch(self.device, self.predictor.config)
         with ExitStack() as stack:
             if seats:
-                crew = stack.enter_context(
-                    Crew(replace(run, batch_tokens=self.batch_tokens), seats)
-                )
-                self.precision, self.hands = crew.load(precision), crew.hands
+                run = replace(run, batch_tokens=self.batch_tokens)
+                self.precision, self.hands = stack.enter_context(crew(run, seats, precision))
                 self.variant = cached(Reading, self)
             else:
                 self.hands, self.variant = [Here(self.predictor)], cached(Variant, self)

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from ldt.errors import ModelError, ResourceError, UserError
-from ldt.inference.workers import LostError
+from ldt.inference.executor import LostError
 from ldt.serve.scheduler import ClosedError, FullError
 
 LONGEST = 300  # characters of a message, which may quote what was sent

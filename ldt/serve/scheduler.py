@@ -18,8 +18,8 @@ from heapq import heappop, heappush
 from typing import Any, Protocol
 
 from ldt.errors import ResourceError, UserError
+from ldt.inference.executor import LostError
 from ldt.inference.group import Answer, Document, Feature, Outputs, Predictor, answer_of
-from ldt.inference.workers import LostError
 from ldt.io.records import Example
 
 log = logging.getLogger("ldt")

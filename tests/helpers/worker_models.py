@@ -57,13 +57,13 @@ class Lengths:
             if hasattr(os, "sched_getaffinity")
             else [],
             "heard": [n for n in ends if signal.getsignal(n) != signal.SIG_IGN],
-            "torch": "torch" in sys.modules,
             "handlers": len(logging.getLogger("ldt").handlers),
-            "files": [os.readlink(f"/proc/self/fd/{n}") for n in open_files()],
+            "files": {n: os.readlink(f"/proc/self/fd/{n}") for n in open_files()},
         }
 
     def load(self, settings):
         print("a library prints")
+        logging.getLogger("ldt").warning("each warns")
         return Answering(self, 8, Other(self.folder))
 
     def encode(self, example):
@@ -99,6 +99,13 @@ class Other(Lengths):
         return super().decode(outputs, example, features) if example.id % 10 else {"label": ""}
 
 
+class ForeignError(Exception):
+    """An error that is no more what it was after it was sent."""
+
+    def __init__(self, one, other):
+        super().__init__(f"{one} {other}")
+
+
 def open_files():
     """Numbers of the files that this process has open."""
     return sorted(
@@ -121,15 +128,17 @@ def act(what, folder, name):
         os.kill(os.getpid(), signal.SIGSTOP)
     elif what == "fail":
         raise ZeroDivisionError(f"document {name}")
-    elif what == "sleep":
-        time.sleep(60)
+    elif what in ("sleep", "nap"):
+        time.sleep(60 if what == "sleep" else 3)
     elif what == "await":  # until document 20 is answered, by another process
         deadline = time.monotonic() + 60
         while not Path(folder, "act-20").exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
     elif what == "count":
-        sum(range(10**10))  # which lets no other thread run for minutes
+        sum(range(10**8 if once else 10**10))  # which lets no other thread run, for minutes
+    elif what == "foreign":
+        raise ForeignError("two", "words")
     elif what == "odd":
         return lambda: None  # which is no answer that can be sent
     return None

@@ -1,5 +1,6 @@
 """Groups answered by several processes; most of them have a model that imports no torch."""
 
+import itertools
 import json
 import logging
 import os
@@ -18,16 +19,16 @@ from worker_models import Lengths, Other, documents
 
 from ldt.attention import matmul
 from ldt.errors import DataError, ResourceError, UserError
+from ldt.inference import executor as module
 from ldt.inference import run_model
-from ldt.inference import workers as module
 from ldt.inference.agreement import Agreement
 from ldt.inference.ahead import ahead
+from ldt.inference.executor import Seat, Workers
 from ldt.inference.group import Answering, Here
 from ldt.inference.passages import Wanted
 from ldt.inference.predict import predict
 from ldt.inference.run_model import RunModel, read_recipe
 from ldt.inference.stream import answer_all
-from ldt.inference.workers import Seat, Workers
 from ldt.io.records import Example
 
 TWO = [Seat("cpu", 1)] * 2
@@ -78,8 +79,8 @@ def can_fork(request, monkeypatch):
 def answered(tmp_path, sink, can_fork):
     """Answers records by two processes; returns what they count."""
 
-    def answer(records, *, seats=TWO, begin="", **options):
-        with Workers([Lengths(str(tmp_path), begin)] * len(seats), seats) as workers:
+    def answer(records, *, seats=TWO, begin="", endless=False, **options):
+        with Workers([Lengths(str(tmp_path), begin)] * len(seats), seats, endless) as workers:
             workers.start()
             workers.load(workers.settings())
             return answer_all(records, Lengths("."), sink, batch_tokens=8, hands=workers, **options)
@@ -101,17 +102,28 @@ def gone(pids):
     return not any(map(alive, pids))
 
 
+def nothing_left(group):
+    """True once all processes of a group have ended."""
+    deadline = time.monotonic() + 60
+    with suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(group, 0)
+            time.sleep(0.02)
+    return time.monotonic() < deadline
+
+
 def alive(pid):
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False
 
 
-def test_several_processes_give_the_groups_of_one_in_their_order(answered, sink, tmp_path):
+def test_several_processes_give_the_groups_of_one_in_their_order(answered, sink, log, tmp_path):
     counts = answered(documents(300, n1="await", n20="mark"))  # 20 is of the third group
     groups, expected = alone(documents(300))
     assert (sink.groups, told(counts)) == (groups, told(expected))
     assert len(begun(tmp_path)) == 2
+    assert log.messages.count("each warns") == 1
 
 
 def test_a_worker_has_its_threads_and_processors_and_heeds_no_signal_of_the_terminal(
@@ -122,18 +134,17 @@ def test_a_worker_has_its_threads_and_processors_and_heeds_no_signal_of_the_term
     with Workers([Lengths(str(tmp_path))], [Seat("cpu", 3, frozenset([first]))]) as workers:
         workers.start()
         found = workers.settings()
-    found.pop("torch")
+        memory = workers.memory
     files = found.pop("files")
     assert found == {"threads": ["3", "3"], "processors": [first], "heard": [], "handlers": 1}
-    assert [name.partition(":")[0] for name in files[:2]] == ["/dev/null", files[2]]
-    assert sorted(name.partition(":")[0] for name in files[3:]) == ["/memfd", "pipe", "pipe"]
+    assert (files[0], files[1], files[memory]) == ("/dev/null", files[2], "/memfd:ldt (deleted)")
 
 
 FORKED = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from worker_models import Torch
-from ldt.inference.workers import Seat, Workers
+from ldt.inference.executor import Seat, Workers
 before = "torch" in sys.modules
 with Workers([Torch(sys.argv[2])] * 2, [Seat("cpu", 3)] * 2) as workers:
     workers.start()
@@ -188,35 +199,20 @@ def test_a_worker_that_hangs_is_noticed(answered, sink, log, monkeypatch):
 
 @pytest.mark.slow
 def test_one_that_computes_may_take_any_time_and_one_that_stands_still_may_not(
-    tmp_path, monkeypatch
+    answered, log, monkeypatch
 ):
     monkeypatch.setattr(module, "PATIENCE", 1.5)
-    monkeypatch.setattr(module, "_TICK", 0.2)
-    workers = Workers([Lengths(str(tmp_path), "count")], TWO[:1], endless=True)
-    with workers:
-        workers.start()
-        (worker,) = workers._workers
-        process = psutil.Process(worker.process.pid)
-        for stopped in (False, True):
-            if stopped:
-                process.suspend()
-            deadline = time.monotonic() + 60
-            before = sum(process.cpu_times()[:2])
-            while not worker.hung and time.monotonic() < deadline:
-                workers._step()
-                if sum(process.cpu_times()[:2]) > before + 4:
-                    break
-            assert bool(worker.hung) == stopped
+    monkeypatch.setattr(module, "LONGEST", 0)
+    answered(documents(100, n10="count a while", n50="stop once"), endless=True)
+    (line,) = [line for line in log.messages if "worker" in line]
+    assert "49: a worker process did not get on for 2 s and was ended; another" in line
 
 
-def test_time_in_which_this_process_was_stopped_makes_no_worker_hang(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", 20)
-    with Workers([Lengths(str(tmp_path), "sleep")], TWO[:1]) as workers:
-        workers.start()
-        for hour in range(5):
-            monkeypatch.setattr(workers, "_looked", time.monotonic() - 3600 * (hour + 1))
-            workers._look()
-        assert not workers._workers[0].hung
+def test_time_in_which_this_process_was_stopped_makes_no_worker_hang(answered, log, monkeypatch):
+    hours, now = itertools.count(), time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: now() + 3600 * next(hours))
+    answered(documents(100, n50="nap"))
+    assert not [line for line in log.messages if "worker" in line]
 
 
 def test_workers_that_die_before_they_have_a_model_end_the_run(answered, sink):
@@ -232,7 +228,11 @@ def test_one_that_dies_before_it_has_a_model_is_replaced(answered, sink):
 
 @pytest.mark.parametrize(
     ("what", "kind", "words"),
-    [("fail", ZeroDivisionError, "document 50"), ("odd", AttributeError, "pickle")],
+    [
+        ("fail", ZeroDivisionError, "document 50"),
+        ("odd", AttributeError, "pickle"),
+        ("foreign", RuntimeError, "ForeignError: two words"),
+    ],
 )
 def test_an_error_in_a_worker_is_raised_here_after_the_answers_before_it(
     answered, sink, what, kind, words
@@ -307,26 +307,43 @@ PARENT = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from worker_models import Lengths, documents
+from ldt.inference import executor
 from ldt.inference.answer_file import AnswerStream
+from ldt.inference.executor import Seat, Workers
 from ldt.inference.stream import answer_all
-from ldt.inference.workers import Seat, Workers
-with Workers([Lengths(sys.argv[2])] * 2, [Seat("cpu", 1)] * 2) as workers:
-    workers.start()
-    workers.load(workers.settings())
-    records = documents(40, **{f"n{n}": sys.argv[3] for n in range(1, 41)})
-    sink = AnswerStream(sys.stdout.buffer)
-    answer_all(records, Lengths("."), sink, batch_tokens=8, hands=workers)
+if sys.argv[4:]:
+    executor.can_fork = bool
+workers = Workers([Lengths(sys.argv[2])] * 2, [Seat("cpu", 1)] * 2).__enter__()
+workers.start()
+workers.load(workers.settings())
+records = documents(40, n1=sys.argv[3], n20=sys.argv[3])
+sink = AnswerStream(sys.stdout.buffer)
+answer_all(records, Lengths("."), sink, batch_tokens=8, hands=workers)
 """
 
 
-@pytest.mark.parametrize("what", ["sleep", "count"])
+def test_a_script_ends_that_has_no_main_part_and_leaves_no_context(tmp_path):
+    """Its fresh workers do not run it again, nor import modules of the current folder."""
+    for name, text in ("socket", "raise SystemExit"), ("folder/script", PARENT):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.py").write_text(text)
+    command = [sys.executable, "folder/script.py", HELPERS, str(tmp_path), "die once"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **streams) as parent:
+        out, said = parent.communicate(timeout=120)
+    assert said.count(b"was ended by SIGKILL") == 2
+    assert [json.loads(line)["id"] for line in out.splitlines()] == list(range(1, 41))
+    assert nothing_left(parent.pid)
+
+
+@pytest.mark.parametrize("what", [["sleep"], ["count"], ["count", "fresh"]], ids=" ".join)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_no_worker_outlives_its_parent_whatever_it_is_doing(tmp_path, number, what):
-    command = [sys.executable, "-c", PARENT, HELPERS, str(tmp_path), what]
+def test_no_process_outlives_its_parent_whatever_it_is_doing(tmp_path, number, what):
     parent = subprocess.Popen(
-        command,
+        [sys.executable, "-c", PARENT, HELPERS, str(tmp_path), *what],
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
         # A job in the background ignores SIGINT, and so would all that it starts.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
@@ -334,15 +351,17 @@ def test_no_worker_outlives_its_parent_whatever_it_is_doing(tmp_path, number, wh
         deadline = time.monotonic() + 60
         while len(list(tmp_path.glob("act-*"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.02)
-        workers = begun(tmp_path)
-        assert [alive(pid) for pid in workers] == [True] * 2
-        for pid in (*workers, parent.pid):  # as a terminal sends it to all
-            os.kill(pid if number == signal.SIGINT else parent.pid, number)
+        assert [alive(pid) for pid in begun(tmp_path)] == [True] * 2
+        if number == signal.SIGINT:
+            os.killpg(parent.pid, number)  # as a terminal sends it to all
+        else:
+            parent.kill()
         _, said = parent.communicate(timeout=60)
     finally:
         parent.kill()
     assert "worker process" not in said
-    assert gone(workers)
+    assert said.count("Traceback") == (number == signal.SIGINT)  # of the script
+    assert nothing_left(parent.pid)
 
 
 # -- the models of runs

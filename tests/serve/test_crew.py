@@ -17,7 +17,7 @@ for name in ("starlette", "uvicorn"):
 from serve_processes import Process  # noqa: E402
 from serving import running  # noqa: E402
 
-from ldt.inference.workers import Seat  # noqa: E402
+from ldt.inference.executor import Seat  # noqa: E402
 from ldt.serve import crew  # noqa: E402
 from ldt.serve.model import Served  # noqa: E402
 
@@ -29,7 +29,7 @@ TEXTS = [LONG[: 11 * n] for n in range(1, 20)] + [LONG * 3, ""]
 def served(runs):
     """The server of a classifier in two processes, which die as `Fatal` has it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(crew, "Maker", Fatal)
+        patch.setattr(crew, "ServedMaker", Fatal)
         made = Served(str(runs("classification")), seats=TWO)
     with running(made) as here:
         yield here
@@ -38,12 +38,12 @@ def served(runs):
     assert not any(map(psutil.pid_exists, pids))
 
 
-def processes():
-    """Those with a model, children of this one."""
+def processes(parent=None):
+    """Numbers of the processes that have a model, children of this one or another."""
     found = []
-    for child in psutil.Process().children(recursive=True):
+    for child in psutil.Process(parent).children(recursive=True):
         try:
-            if child.status() != psutil.STATUS_ZOMBIE and "worker" in " ".join(child.cmdline()):
+            if child.status() != psutil.STATUS_ZOMBIE and "spawn_main" in " ".join(child.cmdline()):
                 found.append(child.pid)
         except psutil.Error:
             continue
@@ -150,7 +150,7 @@ def test_no_process_and_no_memory_stays_behind(number, runs):
     shared = set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
     with Process(runs("classification"), "--workers", 2) as here:
         children = psutil.Process(here.process.pid).children(recursive=True)
-        assert len(children) == 2
+        assert len(processes(here.process.pid)) == 2
         with here.asking("POST", "/answer", {"text": LONG * 10}) as found:
             time.sleep(0.3)
             here.process.send_signal(number)
