@@ -129,7 +129,7 @@ def act(what, folder, name):
     elif what == "fail":
         raise ZeroDivisionError(f"document {name}")
     elif what in ("sleep", "nap"):
-        time.sleep(60 if what == "sleep" else 3)
+        time.sleep(60 if what == "sleep" else 1.5)
     elif what == "await":  # until document 20 is answered, by another process
         deadline = time.monotonic() + 60
         while not Path(folder, "act-20").exists():

@@ -165,7 +165,7 @@ def test_what_is_imported_here_is_there_in_forked_ones_and_computes_with_their_t
 
 
 def test_a_group_whose_worker_dies_is_answered_by_a_fresh_one(answered, sink, log):
-    counts = answered(documents(300, n50="die once", n90="die once"))
+    counts = answered(documents(300, n49="nap", n50="die once", n90="die once"))
     groups, expected = alone(documents(300))
     assert (sink.groups, told(counts)) == (groups, told(expected))
     assert [line for line in log.messages if "SIGKILL" in line] == [
@@ -329,8 +329,11 @@ def test_a_script_ends_that_has_no_main_part_and_leaves_no_context(tmp_path):
         (tmp_path / f"{name}.py").write_text(text)
     command = [sys.executable, "folder/script.py", HELPERS, str(tmp_path), "die once"]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **streams) as parent:
+    parent = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **streams)
+    try:
         out, said = parent.communicate(timeout=120)
+    finally:
+        parent.kill()
     assert said.count(b"was ended by SIGKILL") == 2
     assert [json.loads(line)["id"] for line in out.splitlines()] == list(range(1, 41))
     assert nothing_left(parent.pid)
