@@ -9,9 +9,11 @@ not, and say what is right.
 import weakref
 from contextlib import nullcontext
 from functools import cache, wraps
+from operator import attrgetter, is_
 from typing import NamedTuple
 
 import torch
+from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.module import _has_any_global_hook
@@ -20,12 +22,14 @@ from transformers.activations import GELUActivation
 from ldt.attention import choose
 from ldt.attention.derivatives import second_derivative, transformed
 from ldt.attention.matmul import Linear
-from ldt.model.recompute import kept_by_others, recomputed, recomputes
+from ldt.model.recompute import kept_by_others, recomputed, recomputes, save, saved
 
 STREAMS = {torch.float32, torch.bfloat16, torch.float16}  # dtypes of a residual stream
 PARAMETERS = {nn.Parameter}  # classes of weights that are each one piece of memory
 LARGEST = 4096  # columns of a residual stream
 MADE, GATE = "_ldt_made", "_ldt_gate"  # attributes of an output and of a module
+HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
+DTYPE = attrgetter("dtype")
 LINEAR = Linear, nn.Linear
 # Parts of modules that are used without being called, with their classes; None: a class that says
 # itself, by ``uncalled``, that it may be. What sharding makes of it, a subclass, does not.
@@ -54,7 +58,7 @@ def feed_forward(layer, x):
     these modules must run."""
     products = products_dtype(layer.backend, x)
     gate = products and gate_of(layer, FEED_FORWARD, x)
-    end = gate and gate.end(products, True)
+    end = gate and gate.end(products, not layer.is_last)
     if end is None:
         return None
     return _run(_FeedForward, gate.norm, x, *gate.weights, end, product_input(x, products))
@@ -149,9 +153,16 @@ def _recomputed(out, total, norm):
     """Have modules that keep an output compute it again."""
     from ldt.attention.triton.norms import again
 
-    # Copies: sharded training takes a layer's weights away before the next one's backward pass.
-    weight, bias, eps = norm.weight.detach().clone(), norm.bias.detach().clone(), norm.eps
-    recomputed(out, lambda total: again(total, weight, bias, eps, total.dtype), total, of=norm)
+    weights, eps = (norm.weight, norm.bias), norm.eps
+    if dist.is_initialized():  # sharding takes weights away before the next layer's backward pass
+        weights = [weight.detach().clone() for weight in weights]
+    recomputed(
+        out,
+        lambda total, *weights: again(total, *weights, eps, total.dtype),
+        total,
+        *weights,
+        of=norm,
+    )
 
 
 def by_hand(backward):
@@ -185,14 +196,14 @@ class _Residual(torch.autograd.Function):
         out, total, seed = end.forward(y, stream, scale, shift, keep, notes)
         if keep:
             low = low if ctx.needs_input_grad[2] else None
-            ctx.save_for_backward(low, weight, scale, total, seed)
+            save(ctx, low, weight, scale, total, seed)
             ctx.end = end
         return out
 
     @staticmethod
     @by_hand
     def backward(ctx, dout):
-        x, weight, scale, total, seed = ctx.saved_tensors
+        x, weight, scale, total, seed = saved(ctx)
         needed = ctx.needs_input_grad
         dstream, dy, dscale, dshift, dbias = ctx.end.backward(dout, total, scale, seed)
         dx = dy @ weight if needed[0] else None
@@ -216,7 +227,7 @@ class _FeedForward(torch.autograd.Function):
             *sources, eps = (low, None, None, None) if made is None else made
             if not ctx.needs_input_grad[1]:
                 sources = None, None, None
-            ctx.save_for_backward(*sources, wide, first, second, scale, total, seed)
+            save(ctx, *sources, wide, first, second, scale, total, seed)
             ctx.end, ctx.eps = end, eps
         return out
 
@@ -225,7 +236,7 @@ class _FeedForward(torch.autograd.Function):
     def backward(ctx, dout):
         from ldt.attention.triton.norms import again, gelu_backward
 
-        *sources, wide, first, second, scale, total, seed = ctx.saved_tensors
+        *sources, wide, first, second, scale, total, seed = saved(ctx)
         needed, end = ctx.needs_input_grad, ctx.end
         dx, dy, dscale, dshift, dbias2 = end.backward(dout, total, scale, seed)
         dwide = dy @ second
@@ -307,19 +318,26 @@ class Gate:
 
     Args:
         root: the module.
-        parts: (modules of the whole, name, part, its class, its attributes) of each.
+        parts: (modules of the whole, name, part) of each.
         x: [n, width], a residual stream.
     """
 
     def __init__(self, root, parts, x):
         self.kind, self.modules = type(root), root._modules
-        self.parts, self.dtype, self.place = parts, x.dtype, x.get_device()
-        named = {name: module for _, name, module, *_ in parts}
+        self.dtype, self.place = x.dtype, x.get_device()
+        self.parts = [part for *_, part in parts]
+        self.kinds = list(map(type, self.parts))
+        named = {name: part for _, name, part in parts}
         self.norm, self.dropout = named.get("LayerNorm"), named.get("dropout")
         self.activation = named.get("activation")
-        owners = [own["_parameters"] for *_, own in parts if own["_parameters"]]
-        self.parameters = [(own, n, own.get(n)) for own in owners for n in ("weight", "bias")]
-        self.weights = [weight for *_, weight in self.parameters]
+        owners = [part._parameters for part in self.parts if part._parameters]
+        weights = [(own, name, own.get(name)) for own in owners for name in ("weight", "bias")]
+        self.weights = [weight for *_, weight in weights]
+        self.dtypes = [x.dtype] * len(weights)
+        self.hooks = [getattr(part, name) for part in self.parts for name in HOOKS]
+        forwards = [(vars(part), "forward", None) for part in self.parts]
+        # Dictionaries, keys and what stands there.
+        self.entries = list(zip(*parts, *weights, *forwards, strict=True))
 
     @classmethod
     def of(cls, root, wanted, x):
@@ -338,7 +356,7 @@ class Gate:
             kind = type(part)
             if not (kind in classes if classes else "uncalled" in vars(kind)):
                 return None
-            parts.append((modules, name, part, kind, vars(part)))
+            parts.append((modules, name, part))
         gate = cls(root, parts, x)
         return gate if gate._fits(x) and gate.holds(root, x) else None
 
@@ -353,30 +371,18 @@ class Gate:
 
     def holds(self, root, x):
         """True where the parts are what they were, and to call one runs its class's ``forward``."""
-        dtype, place = self.dtype, self.place
-        if x.dtype is not dtype or x.get_device() != place:
-            return False
-        if root._modules is not self.modules or type(root) is not self.kind:
-            return False
-        for modules, name, part, kind, own in self.parts:
-            if (
-                modules.get(name) is not part
-                or type(part) is not kind
-                or own["_forward_hooks"]
-                or own["_forward_pre_hooks"]
-                or own["_backward_hooks"]
-                or own["_backward_pre_hooks"]
-                or "forward" in own
-            ):
-                return False
-        for parameters, name, weight in self.parameters:
-            if (
-                parameters.get(name) is not weight
-                or weight.dtype is not dtype
-                or weight.get_device() != place
-            ):
-                return False
-        return True
+        owners, names, values = self.entries
+        return (
+            x.dtype is self.dtype
+            and x.get_device() == self.place
+            and root._modules is self.modules
+            and type(root) is self.kind
+            and not any(self.hooks)
+            and all(map(is_, map(dict.get, owners, names), values))
+            and all(map(is_, map(type, self.parts), self.kinds))
+            and all(map(is_, map(DTYPE, self.weights), self.dtypes))
+            and {self.place}.issuperset(map(torch.Tensor.get_device, self.weights))
+        )
 
     def end(self, products, copies):
         """The `End`, None where the activation or the dropout is not the functions'."""

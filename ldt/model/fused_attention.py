@@ -4,14 +4,18 @@ Query, key and value are one product with a copy of their weights below each oth
 global rows write to one tensor, and so do the gradients of query, key and value.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.nn import functional as F
 
-from ldt.attention import Layout
 from ldt.attention.layout import per_head
 from ldt.model.fused import LINEAR, by_hand, gate_of, product_input, products_dtype
+from ldt.model.recompute import save, saved
+
+if TYPE_CHECKING:  # triton may not be there
+    from ldt.attention.triton.pattern import Pattern
+    from ldt.attention.triton.rows import Work
 
 LOCAL = ("query", "key", "value")
 PROJECTIONS = dict.fromkeys((*LOCAL, *(f"{name}_global" for name in LOCAL)), LINEAR)
@@ -42,54 +46,43 @@ def attention(module, x, layout):
 
 
 class Call(NamedTuple):
-    """Settings of a layer's attention for a batch.
+    """What layers of one kind share in a batch.
 
     Args:
         heads: their number.
-        window, dilations, causal: of the sliding window.
-        dropout: probability.
         products: dtype of the products.
-        layout: of the packed tokens.
-        has_rows: whether some tokens attend to their whole document.
+        dropout: probability.
+        pattern: `Pattern` of the sliding windows.
+        work: `Work` on the tokens that attend to their whole document, None without any.
     """
 
     heads: int
-    window: int
-    dilations: tuple[int, ...]
-    causal: bool
-    dropout: float
     products: torch.dtype
-    layout: Layout
-    has_rows: bool
+    dropout: float
+    pattern: "Pattern"
+    work: "Work | None"
 
     @classmethod
     def of(cls, module, layout, x, products):
-        """The call of a module; None where it is not the kernels'."""
-        from ldt.attention.triton.rows import folds
+        """The call of a module, which the layout caches; None where it is not the kernels'."""
+        heads, (window, dilation, causal) = module.heads, module.pattern.values()
+        windows = window, per_head(dilation, heads), causal
+        settings = heads, products, module.dropout if module.training else 0.0
+        key = "fused", *windows, *settings, x.shape[1]
+        return layout.cached(key, lambda: cls._of(layout, x, windows, *settings))
 
-        width, heads, pattern = x.shape[1], module.heads, module.pattern
-        has_rows = layout.is_global is not None
-        shape = len(layout.global_index), heads, width // heads
-        if has_rows and (pattern["causal"] or not folds(shape, x, layout, products)):
-            return None
-        dilations = per_head(pattern["dilation"], heads)
-        dropout = module.dropout if module.training else 0.0
-        rest = dropout, products, layout, has_rows
-        return cls(heads, pattern["window"], dilations, pattern["causal"], *rest)
+    @classmethod
+    def _of(cls, layout, x, windows, heads, products, dropout):
+        from ldt.attention.triton import pattern, rows, tiles
 
-    def pattern(self):
-        """The windows' tables, which the layout caches."""
-        from ldt.attention.triton.pattern import windows
-
-        return windows(self.layout, self.window, self.dilations, self.causal)
-
-    def work(self, x):
-        """The `Work` on the global rows, which the layout caches; None without any."""
-        from ldt.attention.triton.rows import Work
-
-        if not self.has_rows:
-            return None
-        return Work.of(self.layout, x, self.heads, x.shape[1] // self.heads, self.dropout)
+        tiles.check(low := x.new_empty(0, heads, x.shape[1] // heads, dtype=products))
+        work, causal = None, windows[-1]
+        if layout.is_global is not None:
+            shape = len(layout.global_index), *low.shape[1:]
+            if causal or not rows.folds(shape, x, layout, products):
+                return None
+            work = rows.Work.of(layout, x.to(products), *shape[1:], dropout)
+        return cls(heads, products, dropout, pattern.windows(layout, *windows), work)
 
     def split(self, x):
         """[total, heads, dim] of [total, width]."""
@@ -103,21 +96,19 @@ class _Attention(torch.autograd.Function):
     def forward(ctx, x, *arguments):
         from ldt.attention.triton.forward import forward
         from ldt.attention.triton.rows import Weights
-        from ldt.attention.triton.tiles import check
 
         *weights, seed, call, (low, made) = arguments
         width = low.shape[1]
         weight, bias = joined(call.products, weights[:6])
         qkv = F.linear(low, weight, bias).view(len(low), 3, call.heads, -1)
-        check(qkv)
-        out, lse = forward(*qkv.unbind(1), call.pattern(), call.dropout, seed)
-        work, kept, of_rows = call.work(low), (), Weights(*weights[6:])
-        if work is not None:
-            kept = work.forward(low, None, of_rows, out, seed)
+        out, lse = forward(*qkv.unbind(1), call.pattern, call.dropout, seed)
+        kept = ()
+        if call.work is not None:
+            kept = call.work.forward(low, None, Weights(*weights[6:]), out, seed)
         out = out.view(len(low), width)
         if ctx is not None and any(ctx.needs_input_grad):
             *sources, eps = (low, None, None, None) if made is None else made
-            ctx.save_for_backward(*sources, weight, qkv, out, lse, seed, *weights[6:], *kept)
+            save(ctx, *sources, weight, qkv, out.detach(), lse, seed, *weights[6:], *kept)
             ctx.call, ctx.eps = call, eps
         return out
 
@@ -128,22 +119,22 @@ class _Attention(torch.autograd.Function):
         from ldt.attention.triton.norms import again
         from ldt.attention.triton.rows import Weights
 
-        saved = ctx.saved_tensors
-        low, *norm, weight, qkv, out, lse, seed = saved[:8]
-        of_rows, kept = Weights(*saved[8:14]), saved[14:]
+        low, *norm = (tensors := saved(ctx))[:3]
+        weight, qkv, out, lse, seed = tensors[3:8]
+        of_rows, kept = Weights(*tensors[8:14]), tensors[14:]
+        del tensors
         call, needed = ctx.call, ctx.needs_input_grad
         if ctx.eps is not None:
             low = again(low, *norm, ctx.eps, call.products)
         dout, out = call.split(dout.contiguous()), call.split(out)
-        dqkv, how = torch.empty_like(qkv), (call.pattern(), call.dropout, seed)
+        dqkv, settings = torch.empty_like(qkv), (call.pattern, call.dropout, seed)
         into = dqkv[:, 0], dqkv[:, 1:].transpose(0, 1)
-        backward.fill(*into, dout, *qkv.unbind(1), out, lse, *how)
+        backward.fill(*into, dout, *qkv.unbind(1), out, lse, *settings)
         dqkv, dx, found = dqkv.view(len(low), -1), None, [None] * 6
-        work = call.work(low)
-        if work is not None:
+        if call.work is not None:
             of_query, of_value = any(needed[7:9]), any(needed[11:13])
             wanted = of_query, of_query, *needed[9:11], of_value, of_value
-            dx, _, found = work.backward(dout, low, kept, of_rows, wanted, seed)
+            dx, _, found = call.work.backward(dout, low, kept, of_rows, wanted, seed)
         if needed[0]:
             dx = dqkv @ weight if dx is None else dx.addmm_(dqkv, weight)
         of_weights, of_biases = [None] * 3, [None] * 3
@@ -162,9 +153,8 @@ def joined(dtype, weights):
         weights: pairs of a weight [out, in] and a bias [out], all alike.
     """
     (out, width), count = weights[0].shape, len(weights) // 2
-    room = weights[0].new_empty(count * out * (width + 1), dtype=dtype)
-    weight = room[: count * out * width].view(count * out, width)
-    bias = room[count * out * width :]
+    weight = weights[0].new_empty(count * out, width, dtype=dtype)
+    bias = weights[0].new_empty(count * out, dtype=dtype)
     places = zip(weight.split(out), bias.split(out), strict=True)
     torch._foreach_copy_([place for pair in places for place in pair], weights)
     return weight, bias

@@ -266,6 +266,7 @@ class LdtLayer(GradientCheckpointingLayer):
         self.attention = Attention(config, index)
         self.intermediate = Intermediate(config)
         self.output = Residual(config, config.intermediate_size)
+        self.is_last = index + 1 == config.num_hidden_layers
         self.chunk = config.chunk_size_feed_forward
 
     def forward(self, x, layout, output_attentions=False, globals_only=False):

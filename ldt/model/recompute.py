@@ -24,6 +24,8 @@ comparisons = 0  # that LDT_CHECK_RECOMPUTE has made in this process, none of wh
 class _Saved:
     """A tensor that is kept. Autograd does not look for changes in place where there are hooks."""
 
+    __slots__ = "_version", "_x"
+
     def __init__(self, x):
         self._x, self._version = x, x._version
 
@@ -36,6 +38,34 @@ class _Saved:
                 f"expected version {self._version} instead"
             )
         return x
+
+
+def save(ctx, *tensors):
+    """``ctx.save_for_backward(*tensors)`` of a function of autograd that recomputes by itself.
+
+    Without a call of the hooks of `recomputing` for each tensor, unless the hooks are others'.
+
+    Args:
+        ctx: of the function.
+        tensors: or None. An output must be detached, or it would hold on to itself.
+    """
+    ctx.saved = None
+    if kept_by_others():
+        ctx.save_for_backward(*tensors)
+    else:
+        ctx.saved = [x if x is None else _Saved(x) for x in tensors]
+
+
+def saved(ctx):
+    """The tensors of `save`. The last backward pass of a graph frees them, as autograd does."""
+    packed = ctx.saved
+    if packed is None:
+        return ctx.saved_tensors
+    if not torch._C._autograd._get_current_graph_task_keep_graph():
+        ctx.saved = ()
+    if not packed:
+        raise RuntimeError("trying to backward through the graph a second time: retain_graph=True")
+    return [x if x is None else x() for x in packed]
 
 
 class _Again:

@@ -1,12 +1,16 @@
 """The function of `ldt.model.fused_attention` beside the modules that it stands for."""
 
+import copy
+import gc
 from contextlib import contextmanager, nullcontext
 from unittest.mock import patch
 
+import dropped
 import peft
 import pytest
 import torch
-from device import PLAIN
+from device import DEVICE, PLAIN
+from live_tensors import LiveTensors
 from longformers import (
     batch,
     checkpoint_layers,
@@ -17,13 +21,15 @@ from longformers import (
     training_pass,
 )
 from torch import nn
+from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
 
 pytest.importorskip("triton")
 
 from ldt.attention import Layout
-from ldt.model import fused_attention
+from ldt.model import fused, fused_attention
 from ldt.model.layers import SelfAttention
+from ldt.model.recompute import recomputing
 
 WIDTH = 16
 
@@ -230,6 +236,80 @@ def test_a_second_derivative_is_refused():
     x = inputs(layout)
     with pytest.raises(NotImplementedError, match="no second derivatives"):
         torch.autograd.grad(module(x, layout)[0].sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("name", ["none is global", "some, and holes"])
+@pytest.mark.parametrize("way", [nullcontext, autocast])
+def test_a_training_step_keeps_no_more_than_the_modules(way, name, dropout):
+    module, layout = made(dropout=dropout), pack(*LAYOUTS[name])
+    x = inputs(layout)
+
+    def kept():
+        with LiveTensors() as live, way(), recomputing(module):
+            out = module(x, layout)[0]
+        gc.collect()  # of the interpreter
+        saved = live.sizes([x, *module.parameters()])
+        out.sum().backward()
+        leaves = [x, *module.parameters(), out]
+        leaves += [leaf.grad for leaf in leaves[:-1] if leaf.grad is not None]
+        gc.collect()
+        left = live.sizes(leaves)  # tables of the layout
+        del leaves[len(list(module.parameters())) + 1], out
+        gc.collect()
+        return sum(saved), left, live.sizes(leaves)
+
+    kept()  # tables of the layout
+    ours, left, tables = kept()
+    assert left == tables  # a graph that is done with holds nothing
+    with by_modules():
+        kept()
+        theirs = kept()[0]
+    # Weights in one piece, which autocast's own copies are no smaller than.
+    joined = 3 * WIDTH * WIDTH * 4 if way is nullcontext else 0
+    assert ours <= theirs + joined
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kernels_device")
+def test_twenty_steps_end_at_the_weights_of_the_modules_from_whose_checkpoint_they_may_start(
+    monkeypatch,
+):
+    dropped.by_hash(monkeypatch)
+    inputs = {name: x[:2].to(DEVICE) for name, x in batch(14, "mixed", "some").items()}
+    inputs["labels"] = torch.tensor([0, 2]).to(DEVICE)
+    dropouts = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.1)
+    start = ldt_model("ForSequenceClassification", attention_backend="triton", **dropouts)
+    calls = []
+
+    def trained(*ways):
+        """Weights and the optimizer's state after ten steps in each of the ways, saved between."""
+        torch.manual_seed(1)
+        saved = None
+        for way in ways:
+            model = copy.deepcopy(start).to(DEVICE).train()
+            optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, eps=1e-3)
+            monkeypatch.setattr(fused, "PARAMETERS", {type(p) for p in model.parameters()})
+            if saved is not None:
+                model.load_state_dict(saved[0])
+                optimizer.load_state_dict(saved[1])
+            with way(), counted() as ran:
+                for _ in range(10):
+                    model(**inputs).loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+            calls.append(len(ran))
+            states = model.state_dict(), optimizer.state_dict()
+            saved = tree_map(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x, states)
+        return saved[0], saved[1]["state"]
+
+    expected = trained(by_modules, by_modules)
+    close = {"rtol": 1e-3, "atol": 1e-4}
+    torch.testing.assert_close(trained(nullcontext, nullcontext), expected, **close)
+    torch.testing.assert_close(trained(by_modules, nullcontext), expected, **close)
+    assert calls == [0, 0, 20, 20, 0, 20]
+    moved = [(x - start.state_dict()[name]).abs().max() for name, x in expected[0].items()]
+    assert max(moved) > 0.02
 
 
 def hooked(module):

@@ -15,7 +15,15 @@ from ldt.attention.triton.dropout import KEY, QUERY, head_code, kept, least, tok
 from ldt.attention.triton.forward import LOG2E, sizes, tables
 from ldt.attention.triton.launch import launched
 from ldt.attention.triton.splits import FEW, combine, splits
-from ldt.attention.triton.tiles import cast, dot, load_columns, load_rows, rows, store_rows
+from ldt.attention.triton.tiles import (
+    cast,
+    cdiv,
+    dot,
+    load_columns,
+    load_rows,
+    rows,
+    store_rows,
+)
 
 
 def backward(dout, q, k, v, out, lse, pattern, dropout=0.0, seed=None):
@@ -69,7 +77,7 @@ def of_keys(dkv, dout, q, k, v, stats, pattern, dropout, seed):
     extra, parts, sums, gathered = 0, 1, None, 0
     if found is not None:
         gathered, constants["BLOCK_G"] = found.table.shape[1], FEW if found.few else tile.rows
-        extra = triton.cdiv(gathered, constants["BLOCK_G"])
+        extra = cdiv(gathered, constants["BLOCK_G"])
         parts = splits(extra * heads, len(q))
         sums = k.new_empty(2, parts, gathered, heads, dim, dtype=torch.float32)
     blocks = extra * parts + pattern.programs(count, tile.rows)

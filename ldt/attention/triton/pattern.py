@@ -26,11 +26,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
-import triton
 
 from ldt.attention.dropout import token_hashes
 from ldt.attention.triton import devices
 from ldt.attention.triton.splits import FEW
+from ldt.attention.triton.tiles import cdiv
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Pattern:
 
     def programs(self, count, rows):
         """Number of programs of ``rows`` rows that the head with most of them needs."""
-        return max(d * triton.cdiv(triton.cdiv(count, d), rows) for d in set(self.dilations))
+        return max(d * cdiv(cdiv(count, d), rows) for d in set(self.dilations))
 
     def tile(self, kernel, q, dropout):
         """The `Tile` of a kernel of this pattern."""

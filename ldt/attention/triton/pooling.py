@@ -9,13 +9,12 @@ its own sum.
 from dataclasses import dataclass
 
 import torch
-import triton
 
 from ldt.attention.derivatives import first_order
 from ldt.attention.pooled import blocked
 from ldt.attention.triton.devices import OPTIONS, tile
 from ldt.attention.triton.pooling_kernels import collect, filters, scores, spread
-from ldt.attention.triton.tiles import check, padded, rows
+from ldt.attention.triton.tiles import cdiv, check, padded, rows
 
 # Poolings whose shares the kernels compute themselves, which saves memory; those of others, and
 # their sums, go the way of the backend `blocked`, which runs on any device.
@@ -141,7 +140,7 @@ def forward(k, v, weight, pooling, tables, keep=True):
     if keep and pooling == "max":
         winners = k.new_empty(2, *keys.shape, dtype=torch.int16)
     launch = shape(k)
-    collect[triton.cdiv(count, launch["BLOCK_M"]), heads](
+    collect[cdiv(count, launch["BLOCK_M"]), heads](
         k, v, weight, tables.start, tables.share, keys, values, shares, winners,
         count, *k.stride()[:2], *v.stride()[:2], POOLING=pooling, **tables.sizes, **launch,
     )  # fmt: skip
@@ -164,8 +163,8 @@ def backward(key_grad, value_grad, k, v, weight, shares, winners, pooling, table
     if weight is not None:
         k, v, weight = rows(k), rows(v), weight.contiguous()
         block = launch["BLOCK_M"]
-        part = triton.cdiv(triton.cdiv(count, PARTS), block) * block  # cells of a program
-        sums = weight.new_empty(triton.cdiv(count, part), *weight.shape, dtype=torch.float32)
+        part = cdiv(cdiv(count, PARTS), block) * block  # cells of a program
+        sums = weight.new_empty(cdiv(count, part), *weight.shape, dtype=torch.float32)
         given = k, v, up_k, up_v, tables.start, tables.share
         rest = count, part, *k.stride()[:2], *v.stride()[:2]
         if pooling == "ldconv":
@@ -175,10 +174,10 @@ def backward(key_grad, value_grad, k, v, weight, shares, winners, pooling, table
             filters[len(sums), heads, size](*given, sums, *rest, SIZE=size, **launch)
         weight_grad = sums.sum(0).to(weight.dtype)
     dk, dv = up_k.new_empty(2, total, heads, dim)
-    spread[triton.cdiv(total, launch["BLOCK_M"]), heads](
+    spread[cdiv(total, launch["BLOCK_M"]), heads](
         up_k, up_v, weight, tables.place, tables.row,
         tables.share if shares is None else shares, slopes, winners, dk, dv, total, count,
-        POOLING=pooling, STRIDE=tables.stride, CELLS=triton.cdiv(size, tables.stride),
+        POOLING=pooling, STRIDE=tables.stride, CELLS=cdiv(size, tables.stride),
         **tables.sizes, **launch,
     )  # fmt: skip
     return dk, dv, weight_grad

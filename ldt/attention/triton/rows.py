@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-import triton
 
 from ldt.attention.derivatives import first_order
 from ldt.attention.dropout import token_hashes
@@ -19,7 +18,7 @@ from ldt.attention.triton.devices import OPTIONS, find, limits, precision, tile
 from ldt.attention.triton.dropout import least, on_device
 from ldt.attention.triton.rows_kernels import attend, bwd_dq, bwd_dx, merge
 from ldt.attention.triton.rows_plan import plan
-from ldt.attention.triton.tiles import check, padded, rows
+from ldt.attention.triton.tiles import cdiv, check, padded, rows
 
 CHUNKS = {2: 128, 4: 32}  # bytes of a number -> columns at a time; fp32 has no matrix units
 CHUNK, ITEMS = 128, 16  # columns that `merge` writes, and parts that it reads at a time
@@ -142,7 +141,7 @@ class Work:
         self.rows, self.blocks = (one.launch for one in tiles)
         shape = {"rows": tiles[0].rows, "columns": tiles[1].columns, "per": heads}
         self.plan = layout.cached(("plan", *shape.values()), lambda: plan(layout, **shape))
-        self.parts = triton.cdiv(width, BLOCK)
+        self.parts = cdiv(width, BLOCK)
         self.lines = len(self.plan.items) * tiles[0].rows  # of partial sums
         chunk = min(CHUNKS[x.itemsize], padded(width))
         self.sizes = {"WIDTH": width, "CHUNK": chunk, "PER": heads}
@@ -217,7 +216,7 @@ class Work:
         if any(needed) or placed:
             of_x = (dq, x, *found[:2], weights.query, dx) if placed else (None,) * 6
             rest = self.count, self.total, self.factor, dout.stride(0), x.stride(0)
-            columns = triton.cdiv(x.shape[1], COLUMNS)
+            columns = cdiv(x.shape[1], COLUMNS)
             rows_products.weights[columns, self.heads, 4 if placed else 2](
                 self.place, q, dfolded, *found[2:4], dout, context, share, *found[4:], *of_x, *rest,
                 PLACED=placed, BLOCK=COLUMNS, **self.products,
@@ -232,7 +231,7 @@ class Work:
         query, bias = (None, None) if made is None else weights[:2]
         values = (None, None) if dout is None else weights[4:]
         stride = 0 if dout is None else dout.stride(0)
-        rows_products.fold[self.parts, self.heads, triton.cdiv(self.count, ROWS)](
+        rows_products.fold[self.parts, self.heads, cdiv(self.count, ROWS)](
             self.place, made, query, bias, q, weights.key, high, low, dout, *values,
             *(gradients or (None,) * 5), self.count, self.total, self.factor, x.stride(0), stride,
             PLACED=weights.query is not None, BLOCK=BLOCK, CHUNK=BLOCK, **self.products,
@@ -242,14 +241,14 @@ class Work:
     def merge(self, part, stats, out, lse, share, factor):
         """Sum up what items found."""
         size, chunk = self.merging["BLOCK_M"], self.merging["CHUNK"]
-        merge[len(self.plan.tiles) * size, triton.cdiv(out.shape[1], chunk)](
+        merge[len(self.plan.tiles) * size, cdiv(out.shape[1], chunk)](
             part, stats, self.plan.tiles, out, lse, share, len(self.plan.items), factor,
             **self.merging,
         )  # fmt: skip
 
     def unfold(self, rows, weight, bias, share, out, factor, placed):
         """Multiply wide rows by the transpose of their head's part of a weight."""
-        rows_products.unfold[self.heads, triton.cdiv(self.count, ROWS)](
+        rows_products.unfold[self.heads, cdiv(self.count, ROWS)](
             self.place, rows, weight, bias, share, out, self.count, self.total, factor,
             out.stride(0), PLACED=placed, CHUNK=BLOCK, **self.products,
         )  # fmt: skip

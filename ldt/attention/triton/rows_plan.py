@@ -8,6 +8,7 @@ import triton.language as tl
 
 from ldt.attention.triton.devices import OPTIONS
 from ldt.attention.triton.launch import launched
+from ldt.attention.triton.tiles import cdiv
 
 PROGRAMS = 512  # programs, at least, that a long document is split into: four a multiprocessor
 PIECE = 64  # tokens, at least, of a piece; a multiple of every tile's columns
@@ -44,7 +45,7 @@ def plan(layout, *, per, rows, columns):
     items = tiles + min(PROGRAMS, tiles * (layout.total_tokens // PIECE))
     sizes = items, tiles, layout.total_tokens // columns + count
     tables = layout.cu_seqlens.new_empty(sum(sizes), 4, dtype=torch.int32).split(sizes)
-    _fill[triton.cdiv(max(sizes), 32), 3](
+    _fill[cdiv(max(sizes), 32), 3](
         *(layout.cu_seqlens, layout.cu_globals, *tables, count, *sizes, PROGRAMS),
         **{"PER": per, "BLOCK_M": rows, "BLOCK_N": columns, "LENGTH": PIECE, "BLOCK": 32},
         **OPTIONS,

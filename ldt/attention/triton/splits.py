@@ -5,7 +5,7 @@ import triton.language as tl
 
 from ldt.attention.triton.devices import OPTIONS
 from ldt.attention.triton.launch import launched
-from ldt.attention.triton.tiles import load_rows, padded, store_rows
+from ldt.attention.triton.tiles import cdiv, load_rows, padded, store_rows
 
 FEW = 16  # rows at a time where a document has no more: the fewest that matrix units take
 PIECE = 128  # rows, at least, of a split
@@ -16,7 +16,7 @@ SPLITS = 256  # at most: each costs memory
 def splits(programs, longest):
     """Number of programs that share an interval of up to ``longest`` rows, where there are
     ``programs`` without; one if ``longest`` is 0."""
-    return max(1, min(triton.cdiv(longest, PIECE), triton.cdiv(PROGRAMS, max(programs, 1)), SPLITS))
+    return max(1, min(cdiv(longest, PIECE), cdiv(PROGRAMS, max(programs, 1)), SPLITS))
 
 
 def combine(parts, out, lse_parts=None, place=None):
@@ -34,7 +34,7 @@ def combine(parts, out, lse_parts=None, place=None):
     lse = None if lse_parts is None else lse_parts.new_empty(heads, rows)
     _combine[rows, heads, tensors](
         parts, lse_parts, out, lse, place, count, rows, out.shape[1], *out.stride()[:2],
-        DIM=dim, BLOCK_D=padded(dim), SPLITS=triton.next_power_of_2(count), num_warps=8, **OPTIONS,
+        DIM=dim, BLOCK_D=padded(dim), SPLITS=1 << (count - 1).bit_length(), num_warps=8, **OPTIONS,
     )  # fmt: skip
     return lse
 
