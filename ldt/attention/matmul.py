@@ -18,6 +18,8 @@ from ldt.attention.derivatives import transformed
 
 SPEEDUP = 1.3  # that oneDNN must reach: more than noise makes of equal speeds
 EXACT = 4.0  # largest error of oneDNN, in errors of the default library
+# Attributes of a module that hold its hooks.
+HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
 
 _switch = threading.Lock()
 _open: list[str] = []  # for each context that is open in any thread, what was set before
@@ -135,13 +137,8 @@ def divisible(module, x):
 
 def hooked(module):
     """True where calling a module runs more than the ``forward`` of its class."""
-    own = (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    )
-    return any(own) or _has_any_global_hook() or "forward" in module.__dict__
+    own = vars(module)
+    return any(own[name] for name in HOOKS) or _has_any_global_hook() or "forward" in own
 
 
 class _Linear(torch.autograd.Function):

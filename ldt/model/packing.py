@@ -3,10 +3,8 @@
 from dataclasses import dataclass, replace
 
 import torch
-from torch.nn import functional as F
 
 from ldt.attention import Layout
-from ldt.attention.layout import places
 from ldt.attention.ops import count_globals
 
 
@@ -38,9 +36,9 @@ class Packing:
         index = self.index if self.index is None else self.index.to(device)
         return replace(self, layout=self.layout.to(device), index=index)
 
-    def pack(self, x):
-        """[b, n, ...] -> [total, ...]."""
-        return _at(x.flatten(0, 1), self.index)
+    def pack(self, x, out=None):
+        """[b, n, ...] -> [total, ...], maybe written to ``out``."""
+        return _packed(x, self.index, out)
 
     def unpack(self, x, fill=0):
         """[total, ...] -> [b, n, ...], ``fill`` at all padding."""
@@ -158,18 +156,12 @@ def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
         ValueError: a mask of another shape, or (looked at on the CPU only) with another value.
     """
     b, n = shape
+    device = device if attention_mask is None else attention_mask.device
     cu_seqlens = torch.arange(0, b * n + 1, n, device=device)
     if attention_mask is None and global_attention_mask is None:
         return Packing(Layout(cu_seqlens, total_tokens=b * n, num_global=0), shape)
     keep = real_tokens(shape, attention_mask, device)
-    is_global = torch.zeros_like(keep)
-    if attention_mask is not None and attention_mask.dtype != torch.bool:
-        is_global = is_global | (attention_mask == 2)
-    if global_attention_mask is not None:
-        is_global = is_global | (
-            _checked("global_attention_mask", global_attention_mask, shape, keep) != 0
-        )
-    is_global = is_global & keep
+    is_global = _global_tokens(attention_mask, global_attention_mask, keep)
     if torch.compiler.is_compiling():
         # The number of tokens must not depend on the masks, so nothing is cut off.
         keep = None if attention_mask is None else keep.flatten()
@@ -179,32 +171,39 @@ def pack(shape, attention_mask=None, global_attention_mask=None, device=None):
 
     # A row is cut to the span from its first to its last real token. One without any keeps its
     # first position, since every document has a token.
-    some = keep.any(1)
-    first = keep.int().argmax(1)
-    last = torch.where(some, n - 1 - keep.flip(1).int().argmax(1), first)
-    leading = is_global.gather(1, first[:, None]).sum()
+    first = keep.view(torch.uint8).argmax(1)
+    last = (keep * torch.arange(n, device=keep.device)).amax(1)
+    leading = is_global.gather(1, first[:, None]).squeeze(1)
     # All numbers together, so that the host waits for the device once.
-    counts = torch.stack([keep.sum(), (last - first + 1).sum(), is_global.sum(), leading])
-    real, total, num_global, leading = counts.tolist()
-    index = None
+    rows = torch.stack([first, last, keep.sum(1), is_global.sum(1), leading]).tolist()
+    begin, end, real, num_global, leading = map(sum, rows)
+    total, index = end - begin + b, None
     if total < b * n:
-        position = torch.arange(n, device=keep.device)
-        inside = (position >= first[:, None]) & (position <= last[:, None])
-        index = places(inside.flatten(), total)
-        cu_seqlens = F.pad((last - first + 1).cumsum(0), (1, 0))
-    keep, is_global = (_at(mask.flatten(), index) for mask in (keep, is_global))
-    layout = Layout(
-        cu_seqlens,
-        keep if real < total else None,
-        is_global if num_global else None,
-        total_tokens=total,
-        num_global=num_global,
-    )
+        begin = cu_seqlens[:-1] + first  # of each document, in the flattened batch
+        lengths = last - first + 1
+        torch.cumsum(lengths, 0, out=cu_seqlens[1:])
+        skipped = (begin - cu_seqlens[:-1]).repeat_interleave(lengths, output_size=total)
+        index = torch.arange(total, device=keep.device) + skipped
+    keep = _packed(keep, index) if real < total else None
+    is_global = _packed(is_global, index) if num_global else None
+    layout = Layout(cu_seqlens, keep, is_global, total, num_global)
     return Packing(layout, shape, index, first_is_global=leading == b)
 
 
-def _at(x, index):
-    return x if index is None else x.index_select(0, index)
+def _packed(x, index, out=None):
+    x = x.flatten(0, 1)
+    if index is not None:
+        return torch.index_select(x, 0, index, out=out)
+    return x if out is None else out.copy_(x)
+
+
+def _global_tokens(attention_mask, global_attention_mask, keep):
+    """[b, n] bool, True at real tokens with global attention; arguments as of `pack`."""
+    twos = attention_mask is not None and attention_mask.dtype != torch.bool
+    if global_attention_mask is None:
+        return attention_mask == 2 if twos else torch.zeros_like(keep)
+    marked = _checked("global_attention_mask", global_attention_mask, keep.shape, keep) != 0
+    return (marked | (attention_mask == 2) if twos else marked) & keep
 
 
 def given_words(input_ids, inputs_embeds):

@@ -22,11 +22,15 @@ def sliding_window_attention(q, k, v, layout, *, window, dilation, causal, dropo
 
 
 def global_attention(q, x, key, value, layout, *, dropout, seed):
-    index, end = layout.global_index, layout.cu_globals[1:]
-    document = torch.searchsorted(end, torch.arange(len(index)), right=True)
     k, v = (
         torch.nn.functional.linear(x, *part).view(len(x), *q.shape[1:]) for part in (key, value)
     )
+    return projected_global_attention(q, k, v, layout, dropout=dropout, seed=seed)
+
+
+def projected_global_attention(q, k, v, layout, *, dropout, seed):
+    index, end = layout.global_index, layout.cu_globals[1:]
+    document = torch.searchsorted(end, torch.arange(len(index)), right=True)
     return _attend(q, k, v, (document[:, None] == layout.document_of)[None], layout)
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from device import HAS_GPU
 from longformers import batch, ldt_model
+from torch.nn.modules.module import register_module_forward_hook
 
 pytest.importorskip("triton")
 
@@ -21,6 +22,7 @@ from recorded import RecordedGraphs, recorded
 from ldt.attention import BACKENDS, Layout, matmul
 from ldt.model import graphs as module
 from ldt.model.graphs import Shape, use_graphs
+from ldt.model.packing import Packing
 
 ONE = {"num_hidden_layers": 1, "attention_window": 8}
 HEADS = {
@@ -159,6 +161,10 @@ def layout_of(lengths, globals_=None, holes=False):
         ([1] * 65, None, (512, 128, 0)),
         ([8] * 64, None, (512, 128, 0)),  # 64 documents more, of one token each
         ([8] * 65, None, (640, 128, 0)),
+        ([8192], None, (8192, 2, 0)),
+        ([8193], None, (8704, 2, 0)),  # sixteenths from here on
+        ([17126], None, (17408, 2, 0)),
+        ([4096] * 16, 16, (65536, 32, 16)),
     ],
 )
 def test_the_shape_of_a_batch(lengths, globals_, expected, monkeypatch):
@@ -175,29 +181,59 @@ def test_the_shape_of_a_batch(lengths, globals_, expected, monkeypatch):
 def test_padding_is_documents_of_their_own_and_all_counts_are_exact(count, globals_):
     lengths = (1 + torch.randint(9, (count,))).tolist()
     layout = layout_of(lengths, globals_ and min(globals_, sum(lengths)), holes=True)
-    first = layout.cu_seqlens[:-1]
-    x = torch.randn(layout.total_tokens, 4)
+    first, total = layout.cu_seqlens[:-1], layout.total_tokens
+    inputs = torch.randn(1, total, 4), torch.randint(9, (1, total))
     shape = Shape.of(layout, first_only=True)
-    padded = module.Batch(shape, x)
-    for tensor in (padded.x, padded.keep, padded.is_global, padded.first):
+    padded = module.Batch(shape, inputs)
+    for tensor in (*padded.inputs, padded.keep, padded.is_global, padded.first):
         if tensor is not None:
             tensor.fill_(1)  # of another batch
     padded.keep.fill_(False)
     padded.cu_seqlens[:-1] = 0
-    padded.fill(x, layout, first)
-    found, total, real = padded.layout(), layout.total_tokens, len(lengths)
+    padded.fill(inputs, Packing(layout, (1, total)), first)
+    found, real = padded.layout(), len(lengths)
     assert torch.equal(found.cu_seqlens[: real + 1], layout.cu_seqlens)
     assert found.cu_seqlens.diff().min() >= 1
     assert found.cu_seqlens_host[-1] == shape.tokens == found.total_tokens
     assert len(found.cu_seqlens) == shape.documents + 1 > real + 1
     assert torch.equal(padded.first, found.cu_seqlens[:-1])
-    assert torch.equal(padded.x[:total], x)
-    assert not padded.x[total:].any()
+    for held, x in zip(padded.inputs, inputs, strict=True):
+        assert torch.equal(held[:total], x[0])
+    assert not padded.inputs[0][total:].any()
     assert bool(found.key_padding_mask[total:].all())
     if globals_ is not None:
         assert torch.equal(found.is_global[:total], layout.is_global)
         assert int(found.is_global.sum()) == shape.globals == found.num_global
         assert found.document_of[found.is_global][layout.num_global :].unique().numel() <= 1
+
+
+@pytest.mark.parametrize("names", [(), ("position_ids",), ("token_type_ids",)])
+def test_embeddings_are_inside(names):
+    model, graphs = encoder(**ONE)
+    for lengths in LENGTHS:
+        inputs = ragged(lengths)
+        inputs |= {name: torch.randint(2, inputs["input_ids"].shape) for name in names}
+        found, expected = both(model, inputs)
+        assert same(found, expected)
+    (captured,) = graphs._graphs.values()
+    assert {x.dtype for x in captured.batch.inputs} == {torch.int64}
+    assert len(graphs.captures) == 1
+
+
+def test_embeddings_that_are_given_leave_nothing_to_the_next_batch():
+    model, graphs = encoder(**ONE)
+    for lengths, lost in (((8, 8), False), ((20, 6), True), ((8, 8), False)) * 2:
+        inputs = ragged(lengths)
+        ids = inputs.pop("input_ids")
+        words = model.embeddings.word_embeddings(ids).detach()
+        if lost:
+            words[:] = float("nan")
+        found, expected = both(model, inputs | {"inputs_embeds": words})
+        if not lost:
+            assert same(found, expected)
+    assert len(graphs.captures) == 1
+    both(model, ragged((8, 8)))
+    assert len(graphs._seen) == 2  # ids have graphs of their own
 
 
 def test_more_documents_globals_or_tokens_take_another_graph():
@@ -240,8 +276,9 @@ def test_graphs_used_least_lately_are_let_go(monkeypatch):
         both(model, inputs)
     assert [key[0].documents for key in graphs._graphs] == [2, 8]
     monkeypatch.setattr(module, "BYTES", 1)
-    for inputs in (b, b):
-        both(model, inputs)
+    both(model, b)
+    assert len(graphs.captures) == 3  # as if it had never come
+    both(model, b)
     assert [key[0].documents for key in graphs._graphs] == [4]
     assert len(graphs.captures) == 4
 
@@ -257,17 +294,110 @@ def test_weights_that_change_in_place_are_read_and_others_captured_anew():
     found, expected = both(model, inputs)
     assert same(found, expected)
     assert len(graphs.captures) == 1
-    value = model.encoder.layer[0].attention.self.value
-    value.weight.data = value.weight.data * 2  # elsewhere
-    found, expected = both(model, inputs)
-    assert same(found, expected)
-    assert len(graphs.captures) == 2
     model.bfloat16()
+    found, expected = both(model, inputs)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
+    assert len(graphs.captures) == 2
+
+
+def value_of(model):
+    return model.encoder.layer[0].attention.self.value
+
+
+def adapted(model):
+    """LoRA that changes what the model computes."""
+    peft = pytest.importorskip("peft")
+    peft.inject_adapter_in_model(peft.LoraConfig(r=2, target_modules=["value"]), model)
+    torch.nn.init.normal_(value_of(model).lora_B["default"].weight)
+    return value_of(model.eval()).double()
+
+
+def reinterpreted(model):
+    """A bias of another dtype at the place where it was."""
+    bias = value_of(model).bias
+    bias.data = bias.data.view(torch.bfloat16)[: len(bias)]
+
+
+def put(module, name, tensor):
+    """A new parameter, past every check."""
+    module._parameters[name] = torch.nn.Parameter(tensor)
+
+
+def moved(parameter):
+    parameter.data = parameter.data + torch.randn_like(parameter.data)
+
+
+# What is done to a model behind the back of its graphs, and whether there are graphs again.
+CHANGES = {
+    "a weight is replaced": (lambda m: put(value_of(m), "weight", value_of(m).weight * 2), True),
+    "a weight moves": (lambda m: moved(value_of(m).bias), True),
+    "words move": (lambda m: moved(m.embeddings.word_embeddings.weight), True),
+    "another dtype at the same place": (reinterpreted, True),
+    "a module is exchanged": (
+        lambda m: setattr(m.encoder.layer[0].intermediate, "activation", torch.nn.Tanh().eval()),
+        True,
+    ),
+    "a module is added": (lambda m: value_of(m).add_module("more", torch.nn.ReLU().eval()), True),
+    "an adapter is added": (adapted, True),
+    "a forward of its own": (lambda m: setattr(value_of(m), "forward", torch.zeros_like), False),
+    "a hook": (lambda m: value_of(m).register_forward_hook(lambda *a: a[2] * 2), False),
+    "a hook before": (
+        lambda m: value_of(m).register_forward_pre_hook(lambda _, x: 2 * x[0]),
+        False,
+    ),
+    "a hook of the embeddings": (
+        lambda m: m.embeddings.LayerNorm.register_forward_hook(lambda *a: a[2] * 2),
+        False,
+    ),
+    "a dropout acts": (lambda m: m.encoder.layer[0].output.dropout.train(), False),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_model_that_changes_is_captured_anew(change):
+    model, graphs = encoder(**ONE)
+    autocast = change == "another dtype at the same place"
+    if autocast:
+        model.float()
+        value_of(model).bias.data.fill_(1.5)  # of which halves are 0 and 1.5
+    inputs = ragged((8, 8))
+    act, again = CHANGES[change]
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        for _ in range(2):
+            before, _ = both(model, inputs)
+        assert len(graphs.captures) == graphs.captured == 1
+        act(model)
+        for _ in range(2):
+            found, expected = both(model, inputs)
+            assert torch.equal(found, expected) if autocast else same(found, expected)
+    if change not in ("a dropout acts", "a module is added"):  # of probability 0
+        assert not same(found, before)
+    assert (len(graphs.captures), graphs.captured) == ((2, 1) if again else (1, 0))
+
+
+def test_adapters_that_are_merged_or_off_are_noticed():
+    model, graphs = encoder(**ONE)
+    lora, inputs = adapted(model), ragged((8, 8))
+    steps = [lambda: None, lora.merge, lora.unmerge, lambda: lora.enable_adapters(False)]
+    for step in steps:
+        step()
+        for _ in range(3):
+            found, expected = both(model, inputs)
+            assert same(found, expected)
+    assert len(graphs.captures) == len(steps)
+
+
+def test_hooks_of_all_modules_are_noticed():
+    model, graphs = encoder(**ONE)
+    inputs, calls = ragged((8, 8)), []
     for _ in range(2):
-        found, expected = both(model, inputs)
-        assert found.dtype == torch.bfloat16
-        torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
-    assert len(graphs.captures) == 3
+        both(model, inputs)
+    hook = register_module_forward_hook(lambda *_: calls.append(1))
+    with hook, torch.no_grad():
+        model(**inputs)
+    assert calls
+    assert not graphs.captured
 
 
 def test_autocast_and_inference_mode_have_graphs_of_their_own():
@@ -298,10 +428,10 @@ def test_it_runs_as_before(why):
     if why == "hook":
         model.encoder.layer[0].output.dense.register_forward_hook(lambda *_: None)
     asked = {"attentions": "output_attentions", "states": "output_hidden_states"}.get(why)
-    for _ in range(2):
+    for _ in range(3):
         with torch.set_grad_enabled(why == "gradients"):
             model(**ragged((8, 8)), **({asked: True} if asked else {}))
-    assert not graphs._seen
+    assert not graphs.captures
 
 
 def test_training_has_the_memory_of_all_graphs():
@@ -343,8 +473,8 @@ def test_what_a_graph_reads_lives_as_long_as_it_does():
         both(model, ragged((8, 8)))
     graphs.captures.clear()
     (captured,) = graphs._graphs.values()
-    there = [captured.batch.x, captured.batch.cu_seqlens, captured.batch.is_global, captured.out]
-    there = [weakref.ref(x) for x in (*there, captured.graph)]
+    there = *captured.batch.inputs, captured.batch.cu_seqlens, captured.batch.is_global
+    there = [weakref.ref(x) for x in (*there, captured.out, captured.graph)]
     del captured
     gc.collect()
     assert all(ref() is not None for ref in there)
@@ -388,32 +518,32 @@ def right(graphs):
     return all(same(*pair) for pair in pairs)
 
 
-FROZEN = "batch = Batch(shape, given[0]); frozen = batch.layout()"
+MEMORY = "batch = Batch(shape, given[0])"
 FAULTS = {
     "the layout is that of the batch at the capture": (
-        "return run(batch.x, batch.layout(), batch.first)",
-        "return run(batch.x, frozen, batch.first)",
+        "return run(batch.inputs, batch.layout(), batch.first)",
+        "return run(batch.inputs, frozen, batch.first)",
     ),
     "padding belongs to the last document": (
         "borders[: real + 1].copy_(layout.cu_seqlens)",
         "borders[:real].copy_(layout.cu_seqlens[:-1]); borders[real] = total + 1",
     ),
     "one global token of the padding is missing": (
-        "self.shape.globals + layout.num_global :]",
-        "self.shape.globals + layout.num_global + 1 :]",
+        "shape.globals + layout.num_global",
+        "shape.globals + layout.num_global + 1",
     ),
     "what was global before is so still": (
         "self.is_global[:total].copy_(layout.is_global)",
         "self.is_global[:total].logical_or_(layout.is_global)",
     ),
-    "states are those of the batch before": ("self.x[:total].copy_(x)", "pass"),
+    "words are those of the batch before": ("packing.pack(x, out=room[:total])", "pass"),
     "padding inside of documents is that of the batch before": (
         "self.keep[:total].copy_(layout.key_padding_mask)",
         "pass",
     ),
     "the memory that a graph reads is not kept": (
-        "captured = Captured(*self.capture(whole, beside and beside.graph), batch)",
-        "captured = Captured(*self.capture(whole, beside and beside.graph), Batch(shape, batch.x))",
+        "beside.graph), batch)",
+        "beside.graph), Batch(shape, given[0]))",
     ),
     "outputs are not copied": (".clone()", ""),
 }
@@ -424,7 +554,7 @@ def test_a_seeded_fault_is_caught(fault, tmp_path):
     old, new = FAULTS[fault]
     source = Path(module.__file__).read_text("utf-8")
     assert source.count(old) == 1
-    source = source.replace(old, new).replace("batch = Batch(shape, given[0])", FROZEN)
+    source = source.replace(old, new).replace(MEMORY, f"{MEMORY}; frozen = batch.layout()")
     (tmp_path / "mutant.py").write_text(source, "utf-8")
     spec = importlib.util.spec_from_file_location("mutant", tmp_path / "mutant.py")
     mutant = importlib.util.module_from_spec(spec)

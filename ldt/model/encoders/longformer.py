@@ -152,9 +152,8 @@ class LdtModel(LdtPreTrainedModel):
         refuse_vmap(input_ids, attention_mask, global_attention_mask, token_type_ids, position_ids)
         masks = attention_mask, global_attention_mask
         words, packing = pack_words(self, input_ids, inputs_embeds, masks, packing)
-        x = self._embed(words, packing, input_ids, position_ids, token_type_ids)
         x, rest = self._layers(
-            x,
+            self._inputs(words, input_ids, position_ids, token_type_ids),
             packing,
             _default(output_attentions, self.config.output_attentions),
             _default(output_hidden_states, self.config.output_hidden_states),
@@ -162,27 +161,27 @@ class LdtModel(LdtPreTrainedModel):
         )
         return self.pooler(x) if read == "pooled" else x, packing.to(x.device), rest
 
-    def _embed(self, words, packing, input_ids, position_ids, token_type_ids):
-        """[total, d], the embeddings of packed tokens."""
+    def _inputs(self, words, input_ids, position_ids, token_type_ids):
+        """Words, positions and, where they are not all 0, types of a padded batch."""
         shape = tuple(words.shape[:2])
         if position_ids is None:
             position_ids = self.position_ids_of(words)
-        if token_type_ids is None:
-            token_type_ids = torch.zeros(shape, dtype=torch.long, device=words.device)
         self._check_ids(input_ids, position_ids, token_type_ids, shape)
-        return self.embeddings(
-            packing.pack(words),
-            packing.pack(position_ids.expand(shape)),
-            packing.pack(token_type_ids.expand(shape)),
-        )
+        others = position_ids, token_type_ids
+        return words, *(ids.expand(shape) for ids in others if ids is not None)
 
-    def _layers(self, x, packing, output_attentions, output_hidden_states, first_only):
+    def _embed(self, words, positions, types=None):
+        """[total, d], the embeddings of packed tokens."""
+        types = torch.zeros_like(positions) if types is None else types
+        return self.embeddings(words, positions, types)
+
+    def _layers(self, inputs, packing, output_attentions, output_hidden_states, first_only):
         """Packed states [total, d], or [b, d] with ``first_only``; and the dict of the rest."""
-        hidden = [x] if output_hidden_states else None
         # Only the first tokens, all of them global, are read of the last layer.
-        short = first_only and packing.first_is_global and not output_attentions
-        short = short and hidden is None
-        probs, global_probs = [], []
+        plain = not (output_attentions or output_hidden_states)
+        short = first_only and packing.first_is_global and plain
+        first = packing.first_index() if short else None
+        hidden, probs, global_probs = None, [], []
 
         def note(x, local, everywhere):
             if hidden is not None:
@@ -193,12 +192,12 @@ class LdtModel(LdtPreTrainedModel):
                 if everywhere is not None:
                     global_probs.append(there.unpack_global_probabilities(everywhere))
 
-        given = x, packing.layout, packing.first_index() if short else None
-        found = None
-        if hidden is None and not output_attentions:
-            found = self._by_graph(*given)
-        with recomputing(self):
-            x = self._through(*given, output_attentions, note) if found is None else found
+        x = self._by_graph(inputs, packing, first) if plain else None
+        if x is None:
+            x = self._embed(*map(packing.pack, inputs))
+            hidden = [x] if output_hidden_states else None
+            with recomputing(self):
+                x = self._through(x, packing.layout, first, output_attentions, note)
         if first_only and not short:
             x = packing.to(x.device).first(x)
         if hidden is not None:
@@ -229,16 +228,22 @@ class LdtModel(LdtPreTrainedModel):
             x, *_ = layers[-1]._call_impl(x, global_at(layout, first), globals_only=True)
         return x
 
-    def _by_graph(self, x, layout, first):
-        """What `_through` gives, by a CUDA graph; None where there is none for it."""
+    def _by_graph(self, inputs, packing, first):
+        """What `_through` gives of the embeddings of ``inputs``, by a CUDA graph; None where there
+        is none for it."""
         if self.graphs is None or self.encoder.compiled or torch.compiler.is_compiling():
             return None
-        backend, heads = self.config.attention_backend, self.config.num_attention_heads
+        backend, config = self.config.attention_backend, self.config
         if backend == "auto":
-            backend = choose(x.device, x.dtype, x.shape[1] // heads)[0]
+            kind = inputs[0].device, self.position_table.dtype
+            backend = choose(*kind, config.hidden_size // config.num_attention_heads)[0]
         if backend != "triton":  # the others look at the borders of documents on the host
             return None
-        return self.graphs(self.encoder.layer, self._through, x, layout, first)
+        modules = self.embeddings, self.encoder.layer
+        return self.graphs(modules, self._from_words, inputs, packing, first)
+
+    def _from_words(self, inputs, layout, first=None):
+        return self._through(self._embed(*inputs), layout, first)
 
     def train(self, mode=True):
         """As in torch; training has the memory of all graphs."""
