@@ -16,7 +16,7 @@ from ldt.data.features import Feature
 from ldt.errors import DataError, ModelError, UserError, out_of_memory
 from ldt.inference.predictor import find_device, too_large
 from ldt.io.records import Example, text
-from ldt.model.loading import find_folder, read_tokenizer
+from ldt.model.loading import find_folder, load, read_tokenizer
 from ldt.model.weights import Unchanged
 from ldt.recipe.problems import explain
 from ldt.recipe.recipe import Recipe
@@ -99,10 +99,9 @@ class CharacterPredictor(PromptInputs):
             raise UserError(f"--precision {precision}: a character model samples in fp32")
         super().__init__(folder, recipe)
         self._weights = Unchanged(find_folder(folder))
-        model = recipe.task.head().from_pretrained(
-            folder, mapped=True, dtype="float32", attention_backend=recipe.model.attention
-        )
-        self.model = model.to(find_device(device)).eval()
+        backend = recipe.model.attention
+        model = load(folder, recipe.task.head(), mapped=True, attention_backend=backend)
+        self.model = model.to(find_device(device))
 
     @staticmethod
     def automatic(device: str) -> str:

@@ -166,8 +166,7 @@ def _of_characters(folder, names, part, lengths, step, device):
         ids = parts[part]
     if len(ids) < 2:
         raise DataError(f"{', '.join(names)}: {len(ids)} {alphabet.unit}s, 2 are needed")
-    model = LdtForCausalLM.from_pretrained(folder, dtype="float32", mapped=True)
-    model = model.to(find_device(device)).eval()
+    model = load(folder, LdtForCausalLM, mapped=True).to(find_device(device))
     rows = []
     for length in lengths or [DEFAULT_LENGTH if data is None else data.max_length]:
         stride = length // 2 if step is None else step

@@ -16,7 +16,7 @@ from ldt.errors import ModelError, ShapeError, first_line, listed, plural
 from ldt.model import adapters
 from ldt.model.config import LdtConfig, OwnConfig, usable_length
 from ldt.model.config_file import make_config, read_table, read_values
-from ldt.model.encoders import ENCODERS, encoder_class
+from ldt.model.encoders import CAUSAL, ENCODERS, encoder_class
 from ldt.model.hub import (
     HUB_OPTIONS,
     TOKENIZER_TABLES,
@@ -390,11 +390,11 @@ def _from_dict(values, folder, **kwargs):
 
 
 def _config_class(values):
-    """The config class of the row of `ENCODERS` that a config.json names, else LdtConfig."""
+    """The config class of the row of a table that a config.json names, else LdtConfig."""
     if is_seq2seq(values):
         return LdtSeq2SeqConfig
     kind = str(values.get("model_type"))
-    return encoder_class(kind).config_class if kind in ENCODERS else LdtConfig
+    return encoder_class(kind).config_class if kind in ENCODERS | CAUSAL else LdtConfig
 
 
 def _need_tokenizer(folder):

@@ -18,7 +18,7 @@ from ldt.data.features import Collator
 from ldt.data.options import LONGEST
 from ldt.errors import ModelError, RecipeError, plain
 from ldt.io import files
-from ldt.model import LdtCausalConfig, LdtForCausalLM
+from ldt.model import LdtCausalConfig, LdtForCausalLM, load
 from ldt.model.char_lm.config import check_causal, reaches, read_causal_config
 from ldt.model.config import layer_windows
 from ldt.model.loading import read_tokenizer
@@ -157,7 +157,7 @@ class CharacterTraining(Job[Inputs]):
         """
         if folder:
             changes = config_changes(self.recipe)
-            model = LdtForCausalLM.from_pretrained(folder, dtype="float32", **changes)
+            model = load(folder, LdtForCausalLM, **changes)
         else:
             config = _config(self.recipe)
             config.vocab_size = len(alphabet)

@@ -151,7 +151,7 @@ def test_only_a_mapped_model_holds_its_file(folder, tmp_path):
     for mapped in (False, True):
         kept = [
             load(folder, LdtModel, mapped=mapped),
-            LdtForCausalLM.from_pretrained(character, mapped=mapped),
+            load(character, LdtForCausalLM, mapped=mapped),
         ]
         assert is_mapped(file) == is_mapped(character / "model.safetensors") == mapped
         del kept

@@ -5,14 +5,13 @@ from transformers import PreTrainedConfig
 
 from ldt.attention import RELATIVE
 from ldt.errors import ModelError
-from ldt.model.adapters import PROJECTIONS, offer_targets
-from ldt.model.config import check_layers, layer_dilations, layer_windows
-from ldt.model.config_file import make_config, read_values
-from ldt.model.loading import find_folder
+from ldt.model import adapters
+from ldt.model.config import OwnConfig, check_layers, layer_dilations, layer_windows
+from ldt.model.loading import find_folder, read_config
 
 
 @strict
-class LdtCausalConfig(PreTrainedConfig):
+class LdtCausalConfig(OwnConfig, PreTrainedConfig):
     """Config of a character model; the defaults are those of the paper's small model.
 
     There is no position table, so inputs may have any length.
@@ -35,7 +34,6 @@ class LdtCausalConfig(PreTrainedConfig):
     """
 
     model_type = "ldt_causal"
-    projections = PROJECTIONS
 
     vocab_size: int = 256
     hidden_size: int = 512
@@ -56,11 +54,6 @@ class LdtCausalConfig(PreTrainedConfig):
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
-
-    def to_dict(self):
-        """As `ldt.model.config.LdtConfig.to_dict`."""
-        offer_targets(self)
-        return super().to_dict()
 
 
 def check_causal(config):
@@ -85,11 +78,10 @@ def read_causal_config(path, **changes):
         ModelError: there is none, or it is of another kind of model.
     """
     folder = find_folder(path)
-    values = read_values(folder)
-    kind = values.get("model_type")
+    kind = adapters.values(folder).get("model_type")
     if kind != LdtCausalConfig.model_type:
         raise ModelError(f"{folder} is a {kind} model, no character model")
-    return make_config(LdtCausalConfig, values | changes, folder)[0]
+    return read_config(folder, **changes)
 
 
 def reaches(config):

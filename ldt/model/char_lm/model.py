@@ -1,12 +1,11 @@
 """Longformer's character language model: causal windows, relative positions, pre-LN."""
 
-from dataclasses import fields
 from operator import sub
 
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import PreTrainedModel, initialization
+from transformers import initialization
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -14,21 +13,13 @@ from transformers.utils import can_return_tuple
 
 from ldt.attention import sliding_window_attention
 from ldt.attention.matmul import Linear, is_plain
-from ldt.errors import ModelError
+from ldt.model.base import LdtPreTrainedModel
 from ldt.model.char_lm.cache import KVCache, cached_attention
-from ldt.model.char_lm.config import (
-    LdtCausalConfig,
-    check_causal,
-    reaches,
-    read_causal_config,
-)
+from ldt.model.char_lm.config import LdtCausalConfig, check_causal, reaches
 from ldt.model.char_lm.recurrence import Recurrence
 from ldt.model.config import layer_dilations, layer_windows
 from ldt.model.heads.losses import cross_entropy
-from ldt.model.loading import find_folder, quiet
-from ldt.model.packing import pack
-from ldt.model.skeleton import check_finite, check_shapes
-from ldt.model.weights import read_weights
+from ldt.model.packing import check_ids, given_words, pack
 
 
 def sinusoids(distances, width):
@@ -181,7 +172,7 @@ class CausalLayer(GradientCheckpointingLayer):
         return x + self.dropout(self.narrow(active))
 
 
-class LdtForCausalLM(PreTrainedModel):
+class LdtForCausalLM(LdtPreTrainedModel):
     """The character language model of Beltagy et al. 2020 (arXiv:2004.05150), section 4: causal
     sliding windows that may grow from layer to layer, dilated in some heads, the relative
     positions of Transformer-XL, pre-LN, GELU. No token is global.
@@ -195,9 +186,9 @@ class LdtForCausalLM(PreTrainedModel):
     There is no ``generate``; `ldt.inference.generate` samples.
     """
 
-    config: LdtCausalConfig
+    config: LdtCausalConfig  # type: ignore[assignment]
     base_model_prefix = "model"
-    supports_gradient_checkpointing = True
+    check = staticmethod(check_causal)
     accepts_loss_kwargs = True  # the Trainer counts the labels of all batches of a step
     _no_split_modules = ["CausalLayer"]
     _tied_weights_keys = {"decoder.weight": "embeddings.weight"}
@@ -214,46 +205,6 @@ class LdtForCausalLM(PreTrainedModel):
         if config.tie_word_embeddings:  # so that the Trainer does not miss it in a checkpoint
             self._keys_to_ignore_on_save = ["decoder.weight"]
         self.post_init()
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, mapped=False, **kwargs):
-        """As in transformers, but strict.
-
-        Args:
-            mapped: as in `ldt.model.weights.read_weights`.
-
-        Raises:
-            ModelError: there is no such model, or its weights are not those of its config.
-        """
-        with_info = kwargs.pop("output_loading_info", False)
-        folder = find_folder(pretrained_model_name_or_path)
-        config = kwargs.pop("config", None)
-        if config is None:
-            names = {field.name for field in fields(LdtCausalConfig)} - {"dtype"}
-            changes = {name: kwargs.pop(name) for name in names & kwargs.keys()}
-            config = read_causal_config(folder, **changes)
-        try:
-            check_causal(config)
-        except ValueError as error:
-            raise ModelError(f"{folder}: {error}") from error
-        weights = read_weights(folder, mapped=mapped)
-        check_shapes(folder, cls, config, args, weights, new_head=False)
-        with quiet():
-            model, info = super().from_pretrained(
-                None,
-                *args,
-                config=config,
-                state_dict=weights,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                **kwargs,
-            )
-        for fault in ("missing", "unexpected", "mismatched"):
-            if keys := info[f"{fault}_keys"]:
-                raise ModelError(f"{folder}: {fault} weights: {', '.join(map(str, keys))}")
-        check_finite(folder, model)
-        model.name_or_path = model.config.name_or_path = str(folder)
-        return (model, info) if with_info else model
 
     def _init_weights(self, module):
         super()._init_weights(module)
@@ -310,7 +261,7 @@ class LdtForCausalLM(PreTrainedModel):
             ValueError: an input that is empty, or of the wrong shape or value; a past in training.
         """
         config = self.config
-        self._check_ids(input_ids)
+        check_ids("input_ids", given_words(input_ids, None), config.vocab_size, input_ids.shape)
         use_cache = config.use_cache if use_cache is None else use_cache
         if output_hidden_states is None:
             output_hidden_states = config.output_hidden_states
@@ -380,16 +331,3 @@ class LdtForCausalLM(PreTrainedModel):
         real = packing.real()
         counted = real & F.pad(real, (0, 1))[:, 1:]
         return packing.pack(F.pad(labels, (0, 1))[:, 1:].masked_fill(~counted, -100))
-
-    def _check_ids(self, ids):
-        if ids.dim() != 2 or 0 in ids.shape or ids.is_floating_point():
-            raise ValueError(
-                f"input_ids must be [batch, length] integers, with a token, got {[*ids.shape]}"
-            )
-        if ids.device.type == "cpu":
-            low, high = (int(value) for value in ids.aminmax())
-            if low < 0 or high >= self.config.vocab_size:
-                raise ValueError(
-                    f"input_ids must be 0 to {self.config.vocab_size - 1}, "
-                    f"got {low if low < 0 else high}"
-                )

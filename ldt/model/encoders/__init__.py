@@ -28,6 +28,7 @@ ENCODERS = {
 }
 # Models that are no bodies of heads: they write.
 SEQ2SEQ = {"ldt_seq2seq": "ldt.model.seq2seq.model:LdtSeq2SeqModel"}
+CAUSAL = {"ldt_causal": "ldt.model.char_lm.model:LdtForCausalLM"}
 
 
 def encoder_classes() -> list[Any]:
@@ -36,6 +37,6 @@ def encoder_classes() -> list[Any]:
 
 
 def encoder_class(model_type: str) -> Any:
-    """The class of a row of `ENCODERS` or `SEQ2SEQ`, imported now."""
-    module, _, name = (ENCODERS | SEQ2SEQ)[model_type].partition(":")
+    """The class of a row of `ENCODERS`, `SEQ2SEQ` or `CAUSAL`, imported now."""
+    module, _, name = (ENCODERS | SEQ2SEQ | CAUSAL)[model_type].partition(":")
     return getattr(import_module(module), name)

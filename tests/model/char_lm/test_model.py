@@ -343,7 +343,7 @@ def test_numbers_that_do_not_go_together_are_told(changes, words):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, "with a token"),
+        ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, "at least one token"),
         ({"input_ids": torch.tensor([[3, VOCABULARY]])}, "0 to 10, got 11"),
         ({"input_ids": torch.tensor([[1, 2]]), "labels": torch.tensor([[1]])}, "labels must have"),
         (
