@@ -10,7 +10,7 @@ from ldt.errors import ModelError
 from ldt.model.config import refuse_others
 from ldt.model.config_file import make_config, read_values
 from ldt.model.loading import read_config
-from ldt.model.seq2seq.config import is_seq2seq, plain_led
+from ldt.model.seq2seq.config import LdtSeq2SeqConfig, is_seq2seq
 from ldt.model.weights import read_weights
 
 log = logging.getLogger("ldt")
@@ -152,7 +152,8 @@ def source_config(folder):
         config = config_class(**{field: getattr(ours, field) for field in _LONG[config_class]})
     else:
         if kind in SEQ2SEQ:
-            plain_led(keys | {"model_type": "led"}, folder)  # refuses what LED has no place for
+            # refuses what LED has no place for
+            LdtSeq2SeqConfig.plain(keys | {"model_type": "led"}, folder)
         config, _ = make_config(config_class, keys, folder)
     if config.pad_token_id is None or not 0 <= config.pad_token_id < config.vocab_size:
         raise ModelError(

@@ -18,7 +18,7 @@ from ldt.convert.source import PROVED_LENGTH
 from ldt.errors import ModelError, UserError
 from ldt.model import LdtForMaskedLM, LdtModernBertModel, load, usable_length
 from ldt.model.base import LdtPreTrainedModel
-from ldt.model.encoders.modernbert_config import check_modernbert
+from ldt.model.encoders.modernbert import check_modernbert
 from ldt.model.loading import quiet, read_config
 
 KINDS = {  # model_type -> how transformers' classes of it begin

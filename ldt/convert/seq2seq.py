@@ -17,9 +17,8 @@ from ldt.convert.source import Source, float_weights, seeing_all, source_model
 from ldt.data.tokenization import vocabulary_size
 from ldt.errors import ModelError
 from ldt.model import LdtForConditionalGeneration, LdtSeq2SeqConfig, usable_length
-from ldt.model.loading import quiet, read_tokenizer
+from ldt.model.loading import quiet, read_generation_config, read_tokenizer
 from ldt.model.seq2seq.config import check_seq2seq, fit_weights
-from ldt.model.seq2seq.generation import read_generation_config
 
 _BUFFERS = ("encoder.version", "decoder.version")  # in old files, not weights
 _TIED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")

@@ -16,13 +16,11 @@ from transformers import (
 )
 
 from ldt.model.base import LdtPreTrainedModel
-from ldt.model.char_lm.config import LdtCausalConfig
-from ldt.model.char_lm.model import LdtForCausalLM
+from ldt.model.char_lm.model import LdtCausalConfig, LdtForCausalLM
 from ldt.model.config import LdtConfig, usable_length
 from ldt.model.encoders import encoder_classes
 from ldt.model.encoders.longformer import LdtModel
-from ldt.model.encoders.modernbert import LdtModernBertModel
-from ldt.model.encoders.modernbert_config import LdtModernBertConfig
+from ldt.model.encoders.modernbert import LdtModernBertConfig, LdtModernBertModel
 from ldt.model.heads.classification import LdtForSequenceClassification
 from ldt.model.heads.evidence import LdtForEvidenceAnswering
 from ldt.model.heads.masked_lm import LdtForMaskedLM

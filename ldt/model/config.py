@@ -1,18 +1,16 @@
 """LdtConfig: the encoder's config, read from ldt's, transformers' and the authors' files."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import LongformerConfig
-from transformers.activations import ACT2FN
 
-from ldt.attention import BACKENDS, POOLINGS, per_head, pooled
+from ldt.attention import BACKENDS, per_head, pooled
 from ldt.errors import ModelError
 from ldt.model.adapters import PROJECTIONS, offer_targets
-from ldt.model.config_file import check_common
-from ldt.model.fields import check_values
-from ldt.model.stock import OURS, THEIRS, is_stock
+from ldt.model.config_file import check_common, check_values
 
 # Keys of the authors' files that mean nothing once their values are known to be the plain ones.
 _AUTHORS_KEYS = ("attention_mode", "autoregressive", "ignore_attention_mask")
@@ -43,6 +41,45 @@ _NO_BODY = {  # model_type of a rotary encoder -> what it takes that no encoder 
 }
 
 
+# Heads that transformers has, and the segments that get global attention there without a mask, as
+# `config.global_attention` names them. In a question's input transformers wants three separators,
+# and where a choice's text comes first makes the choice global: no input of a task of ldt.
+_GLOBALS: dict[str, tuple[list[str] | None, ...]] = {
+    "Model": (None, []),
+    "ForMaskedLM": (None, []),
+    "ForMultipleChoice": (None,),
+    "ForQuestionAnswering": (None,),
+    "ForSequenceClassification": (None, ["cls"]),
+    "ForTokenClassification": (None, []),
+}
+HEADS = tuple(_GLOBALS)
+
+
+def is_stock(config):
+    """True where transformers' Longformer gives the same answers to an input without a mask of
+    global tokens, with padding on the right, if any.
+
+    Args:
+        config: LdtConfig; without ``architectures`` it is of an encoder alone.
+    """
+    windows = set(_all_numbers(config.attention_window))
+    heads = [name.removeprefix("Ldt") for name in config.architectures or ["LdtModel"]]
+    return (
+        set(_all_numbers(config.attention_dilation)) == {1}
+        and not config.causal
+        and not config.pooling_layers
+        and config.classifier_pooling == "cls"
+        # transformers pads an input to the largest window, and parts it by each layer's.
+        and min(windows) > 2
+        and all(max(windows) % window == 0 for window in windows)
+        and all(config.global_attention in _GLOBALS.get(head, ()) for head in heads)
+    )
+
+
+def _all_numbers(value):
+    return [n for each in value for n in _all_numbers(each)] if isinstance(value, list) else [value]
+
+
 class OwnConfig:
     """What configs of ldt have that read those of other classes; see transformers' own.
 
@@ -50,14 +87,23 @@ class OwnConfig:
         projections: ends of the names of the layers that LoRA adapts by default.
         lacks: key that models of other kinds have -> the end of a sentence that says why these
             have not, and what would do.
+        theirs: model_type of a model that transformers computes as well.
+        names: transformers' classes of such models -> those here.
+        own_keys: beginnings of the keys that transformers' config has not.
+        backends: that compute the model.
     """
 
     projections: ClassVar[tuple[str, ...]] = PROJECTIONS
     lacks: ClassVar[dict[str, str]] = {}
+    theirs: ClassVar[str] = ""
+    names: ClassVar[dict[str, str]] = {}
+    own_keys: ClassVar[tuple[str, ...]] = ()
+    backends: ClassVar[Collection[str]] = BACKENDS
     global_tokens_count = True  # False where it makes no difference which tokens are global
+    is_plain = False  # True where transformers computes the same
 
-    @staticmethod
-    def plain(values, source="SOURCE"):
+    @classmethod
+    def plain(cls, values, source="SOURCE"):
         """A copy of the dict ``values``, maybe of another class, in ldt's terms.
 
         Args:
@@ -67,7 +113,21 @@ class OwnConfig:
         Raises:
             ModelError: ``values`` describes something that this model does not compute.
         """
-        return dict(values)
+        values = values | {"model_type": cls.model_type}
+        if isinstance(names := values.get("architectures"), list):
+            values["architectures"] = [cls.names.get(name, name) for name in names]
+        return values
+
+    def to_diff_dict(self):
+        """As in transformers, what config.json gets; of a plain model that of transformers."""
+        values = super().to_diff_dict()
+        if self.is_plain:
+            values = {key: x for key, x in values.items() if not key.startswith(self.own_keys)}
+            names = {ours: theirs for theirs, ours in self.names.items()}
+            heads = values.get("architectures") or []
+            values["architectures"] = [names.get(name, name) for name in heads]
+            values["model_type"] = self.theirs
+        return values
 
     def to_dict(self):
         """As in transformers; peft, which asks for it first, learns what to adapt by default."""
@@ -94,17 +154,41 @@ class OwnConfig:
         return cls.plain(values), kwargs
 
 
+@dataclass
 class PooledConfig(OwnConfig):
-    """Of models whose layers may have a second level."""
+    """Keys of an encoder whose layers have windows, and maybe a second level.
 
-    def validate_pooling(self):
-        """Called by `strict` when a config is made.
+    Args:
+        attention_dilation: gap between the tokens of a window, 1 = contiguous; a number for all
+            layers, or one a layer, in whose place a list of one number a head may stand.
+        pooling_layers: numbers of the layers, from 0 on, that have a second level; by default none.
+            `upper_middle_layers` are those of the paper.
+        pooling_window: tokens in reach of the second level on both sides together, the paper's 512.
+            The paper's 128 of the first level is `attention_window`.
+        pooling: what makes a cell's key and value of those of its tokens: a name in
+            `ldt.attention.POOLINGS`. ``ldconv`` weighs keys as it does values, by weights made of
+            values; ``ldconv_separate`` makes those of keys of keys.
+        pooling_size: tokens in a cell, the paper's kernel.
+        pooling_stride: tokens from the start of a cell to that of the next.
+        pooling_input: what the second level reads: ``first_level``, the output of the first; or
+            ``embeddings``, the input of the layer, the paper's "Mix".
+        pooling_share_weights: whether the second level uses the projections of the first, the
+            paper's "Weight sharing", in place of its own.
+        pooling_gate: whether the second level is multiplied by a gate for each head that starts
+            at zero; without, the levels are added as in the paper.
+    """
 
-        Raises:
-            ValueError: an unknown pooling.
-        """
-        if self.pooling not in POOLINGS:
-            raise ValueError(f"pooling must be {', '.join(POOLINGS)}, got {self.pooling!r}")
+    own_keys: ClassVar[tuple[str, ...]] = ("attention_dilation", "pooling")
+
+    attention_dilation: int | list[int | list[int]] = 1
+    pooling_layers: list[int] = field(default_factory=list)
+    pooling_window: int = 512
+    pooling: str = "ldconv"
+    pooling_size: int = 5
+    pooling_stride: int = 4
+    pooling_input: Literal["first_level", "embeddings"] = "first_level"
+    pooling_share_weights: bool = False
+    pooling_gate: bool = False
 
 
 @dataclass
@@ -155,53 +239,45 @@ class LdtConfig(PooledConfig, AnswerKeys, LongformerConfig):
     more: transformers has none of them. The keys that begin with ``pooling_`` describe the second
     level of a Poolingformer, see `ldt.model.pooling.SecondLevel`; without `pooling_layers` they
     mean nothing. A model that answers alike there is written as one of theirs, ``longformer``,
-    which other programs load too (`ldt.model.stock`); any other is ldt's alone, ``ldt``.
+    which other programs load too (`is_stock`); any other is ldt's alone, ``ldt``.
 
     Configurations of the authors' own downloads (allenai/longformer) are read too: their windows
     count one side and are doubled; modes that this encoder does not have are refused by name.
 
     Args:
-        attention_dilation: gap between the tokens of a window, 1 = contiguous; a number for all
-            layers, or one a layer, in whose place a list of one number a head may stand.
         causal: whether a token sees only itself and the ``attention_window / 2`` before it, for
             language modelling from left to right; there are no global tokens then.
         classifier_pooling: what sequence classification reads: ``cls``, the first real token, as
             transformers' Longformer; or the ``mean`` or ``max`` of all real tokens, by feature.
-        pooling_layers: numbers of the layers, from 0 on, that have a second level; by default none.
-            `upper_middle_layers` are those of the paper.
-        pooling_window: tokens in reach of the second level on both sides together, the paper's 512.
-            The paper's 128 of the first level is `attention_window`.
-        pooling: what makes a cell's key and value of those of its tokens: a name in
-            `ldt.attention.POOLINGS`. ``ldconv`` weighs keys as it does values, by weights made of
-            values; ``ldconv_separate`` makes those of keys of keys.
-        pooling_size: tokens in a cell, the paper's kernel.
-        pooling_stride: tokens from the start of a cell to that of the next.
-        pooling_input: what the second level reads: ``first_level``, the output of the first; or
-            ``embeddings``, the input of the layer, the paper's "Mix".
-        pooling_share_weights: whether the second level uses the projections of the first, the
-            paper's "Weight sharing", in place of its own.
-        pooling_gate: whether the second level is multiplied by a gate for each head that starts
-            at zero; without, the levels are added as in the paper.
     """
 
     model_type = "ldt"
+    theirs = LongformerConfig.model_type
+    names: ClassVar[dict[str, str]] = {f"Longformer{head}": f"Ldt{head}" for head in HEADS}
+    own_keys = ("attention_dilation", "causal", "pooling", "classifier_pooling")
 
-    attention_dilation: int | list[int | list[int]] = 1
     causal: bool = False
     classifier_pooling: Literal["cls", "mean", "max"] = "cls"
-    pooling_layers: list[int] = field(default_factory=list)
-    pooling_window: int = 512
-    pooling: str = "ldconv"
-    pooling_size: int = 5
-    pooling_stride: int = 4
-    pooling_input: Literal["first_level", "embeddings"] = "first_level"
-    pooling_share_weights: bool = False
-    pooling_gate: bool = False
 
-    @staticmethod
-    def plain(values, source="SOURCE"):
+    @property
+    def is_plain(self):
+        """True where transformers computes the same."""
+        return is_stock(self)
+
+    @classmethod
+    def plain(cls, values, source="SOURCE"):
         """As `OwnConfig.plain`: of a Longformer or of the authors' model."""
-        return plain_longformer(values, source)
+        kind = values.get("model_type")
+        authors = values.get("attention_mode") not in (None, "longformer")
+        if kind in ("ldt", "longformer") or (authors and kind in (None, "", "roberta")):
+            return super().plain(authors_windows(values, source, authors), source)
+        if not kind:
+            raise ModelError(
+                f"{source}: config.json names no model_type, a Longformer's does; ldt convert "
+                f"{source} makes a BERT or RoBERTa long"
+            )
+        refuse_others(kind, source)
+        raise ModelError(f"{source} is a {kind} model; ldt convert {source} makes it long")
 
     @staticmethod
     def of_new_model(chosen, pad, longest):
@@ -219,43 +295,6 @@ class LdtConfig(PooledConfig, AnswerKeys, LongformerConfig):
             "attention_window": 512,
             "intermediate_size": 4 * chosen.get("hidden_size", 768),
         }
-
-    def to_diff_dict(self):
-        """As in transformers, what config.json gets; of a plain model that of transformers."""
-        values = super().to_diff_dict()
-        if is_stock(self):
-            ours = ("attention_dilation", "causal", "pooling", "classifier_pooling")
-            values = {key: x for key, x in values.items() if not key.startswith(ours)}
-            values["model_type"] = LongformerConfig.model_type
-            names = values.get("architectures") or []
-            values["architectures"] = [THEIRS.get(name, name) for name in names]
-        return values
-
-
-def plain_longformer(values, source="SOURCE"):
-    """A copy of the dict ``values`` in ldt's terms: two-sided windows, model_type ldt.
-
-    Args:
-        values: the keys of a config.json.
-        source: the folder it is from, for the message.
-
-    Raises:
-        ModelError: ``values`` describes something that this encoder does not compute.
-    """
-    kind = values.get("model_type")
-    authors = values.get("attention_mode") not in (None, "longformer")
-    if kind not in ("ldt", "longformer") and not (authors and kind in (None, "", "roberta")):
-        if not kind:
-            raise ModelError(
-                f"{source}: config.json names no model_type, a Longformer's does; ldt convert "
-                f"{source} makes a BERT or RoBERTa long"
-            )
-        refuse_others(kind, source)
-        raise ModelError(f"{source} is a {kind} model; ldt convert {source} makes it long")
-    values = authors_windows(values, source, authors) | {"model_type": "ldt"}
-    if isinstance(names := values.get("architectures"), list):
-        values["architectures"] = [OURS.get(name, name) for name in names]
-    return values
 
 
 def refuse_others(kind, source):
@@ -318,7 +357,7 @@ def layer_windows(config):
     """The window of each layer; the config itself stays as it is.
 
     Raises:
-        ValueError: a window is odd or less than 2, or their number is not that of the layers.
+        ValueError: their number is not that of the layers.
     """
     windows = config.attention_window
     if isinstance(windows, int):
@@ -328,11 +367,6 @@ def layer_windows(config):
             f"attention_window must be one number or one for each of the "
             f"{config.num_hidden_layers} layers, got {len(windows)} numbers"
         )
-    for window in windows:
-        if window % 2:
-            raise ValueError(f"attention_window must be even, got {window}")
-        if window < 2:
-            raise ValueError(f"attention_window must be at least 2, got {window}")
     return list(windows)
 
 
@@ -340,7 +374,7 @@ def layer_dilations(config):
     """The dilations of each layer, a tuple of one number a head.
 
     Raises:
-        ValueError: a dilation is less than 1, or their number is not that of the layers or heads.
+        ValueError: their number is not that of the layers or heads.
     """
     layers, heads = config.num_hidden_layers, config.num_attention_heads
     entries = config.attention_dilation
@@ -357,8 +391,6 @@ def layer_dilations(config):
                 f"attention_dilation of a layer must be one number or one for each of the {heads} "
                 f"heads, got {len(layer)} numbers"
             )
-        if min(layer) < 1:
-            raise ValueError(f"attention_dilation must be at least 1, got {min(layer)}")
     return dilations
 
 
@@ -385,29 +417,15 @@ def check_pooling(config):
         )
 
 
-def check_layers(config, backends=BACKENDS):
-    """Raise a ValueError for numbers of the layers that do not go together.
-
-    Args:
-        config: of any model of ldt.
-        backends: names of those that can compute it, beside ``auto``.
-    """
+def check_layers(config):
+    """Raise a ValueError for numbers of the layers that do not go together."""
     check_values(type(config), vars(config))
     layer_windows(config)
     layer_dilations(config)
-    if config.attention_backend not in ("auto", *backends):
-        raise ValueError(
-            f"attention_backend must be auto, {', '.join(backends)}, "
-            f"got {config.attention_backend!r}"
-        )
-    if config.num_attention_heads < 1 or config.hidden_size % config.num_attention_heads:
+    if config.hidden_size % config.num_attention_heads:
         raise ValueError(
             f"hidden_size {config.hidden_size} must be a multiple of num_attention_heads, "
             f"got {config.num_attention_heads}"
-        )
-    if config.hidden_act not in ACT2FN:
-        raise ValueError(
-            f"hidden_act must be one of {', '.join(ACT2FN)}, got {config.hidden_act!r}"
         )
 
 

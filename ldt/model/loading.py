@@ -4,33 +4,41 @@ import dataclasses
 import logging
 import os
 import re
+from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
 import torch
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
+from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
-from ldt.errors import ModelError, ShapeError, first_line, listed, plural
+from ldt.errors import ModelError, first_line, listed, plural
+from ldt.io.sources import hub_fault
 from ldt.model import adapters
-from ldt.model.config import LdtConfig, OwnConfig, usable_length
-from ldt.model.config_file import make_config, read_table, read_values
+from ldt.model.config import LdtConfig, usable_length
+from ldt.model.config_file import make_config, read_json, read_table, read_values
 from ldt.model.encoders import CAUSAL, ENCODERS, encoder_class
-from ldt.model.hub import (
-    HUB_OPTIONS,
-    TOKENIZER_TABLES,
-    TOKENIZERS,
-    download,
-    is_hub_id,
-)
 from ldt.model.seq2seq.config import LdtSeq2SeqConfig, is_seq2seq
-from ldt.model.seq2seq.generation import read_generation_config
 from ldt.model.skeleton import check_finite, check_shapes
-from ldt.model.weights import read_weights, rows_by_name, weight_files
+from ldt.model.weights import WEIGHTS, read_weights, rows_by_name, weight_files
 
 log = logging.getLogger("ldt")
 
+TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "sentencepiece.bpe.model")
+TOKENIZER_TABLES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+GENERATION = "generation_config.json"  # of a model that writes
+HUB_OPTIONS = (  # of transformers' `cached_file`
+    "cache_dir",
+    "force_download",
+    "local_files_only",
+    "proxies",
+    "revision",
+    "subfolder",
+    "token",
+)
+_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _FILES = {  # what a file is that is named in place of a model
     **dict.fromkeys((".yaml", ".yml"), "is a recipe"),
     **dict.fromkeys((".csv", ".tsv", ".jsonl", ".parquet", ".txt"), "is a file of data"),
@@ -234,7 +242,7 @@ def read_config(folder, **changes):
     config_class = _config_class(values)
     known = {field.name for field in dataclasses.fields(config_class)}
     unknown = changes.keys() - known - {"num_labels", "output_attentions"}
-    for key in unknown & getattr(config_class, "lacks", {}).keys():
+    for key in unknown & config_class.lacks.keys():
         raise ModelError(f"{folder}: {key}: {config_class.lacks[key]}")
     if unknown:
         raise TypeError(f"{config_class.__name__} has no field {sorted(unknown)[0]!r}")
@@ -304,7 +312,7 @@ def _build(cls, folder, config, args, kwargs, mapped, new="head", before=None):
             output_loading_info=True,
             **kwargs,
         )
-    _check_keys(folder, model, state_dict, info, new)
+    _check_keys(folder, model, state_dict, info)
     check_finite(folder, model)
     return model, info
 
@@ -328,8 +336,8 @@ def _check(config, folder, cls=None):
         raise ModelError(f"{folder}: {error}") from error
 
 
-def _check_keys(folder, model, state_dict, info, new):
-    """Raise a ModelError if weights are amiss that need not be made anew, see `_load`."""
+def _check_keys(folder, model, state_dict, info):
+    """Raise a ModelError if weights of the encoder are missing, or have no place in it."""
     prefix = f"{model.base_model_prefix}."
     children = (name for name, _ in model.base_model.named_children())
     # A pooler is part of a head: short encoders come without, and other heads need none.
@@ -355,13 +363,6 @@ def _check_keys(folder, model, state_dict, info, new):
             f"{folder}: encoder weights without a place in the model that config.json describes: "
             f"{_names(unexpected)}"
         )
-    other = [
-        f"{key} is {list(shape)}, by config.json {list(expected)}"
-        for key, shape, expected in sorted(info["mismatched_keys"])
-        if new == "nothing" or (new == "head" and in_encoder(key))
-    ]
-    if other:
-        raise ShapeError(f"{folder}: weights of another shape: {_names(other)}")
 
 
 def _parts(model):
@@ -384,9 +385,7 @@ def _kind(name):
 def _from_dict(values, folder, **kwargs):
     """The encoder's config and the kwargs that are not its; errors name the folder."""
     config_class = _config_class(values)
-    if issubclass(config_class, OwnConfig):
-        values = config_class.plain(values, folder)
-    return make_config(config_class, values, folder, **kwargs)
+    return make_config(config_class, config_class.plain(values, folder), folder, **kwargs)
 
 
 def _config_class(values):
@@ -418,3 +417,93 @@ def quiet():
         transformers_logging.set_verbosity(verbosity)
         if bar:
             transformers_logging.enable_progress_bar()
+
+
+def is_hub_id(name):
+    """True for a name such as ``roberta-base`` or ``owner/name``."""
+    return bool(_ID.fullmatch(name))
+
+
+def download(name, options):
+    """The folder in the cache with the hub's files of a model.
+
+    Where the hub does not answer, those that the cache has are taken.
+
+    Args:
+        name: of the model.
+        options: some of `HUB_OPTIONS`.
+
+    Raises:
+        ModelError: there is no such model, or no way to it.
+    """
+    fault = None if options.get("local_files_only") else hub_fault()
+    if fault:
+        options = options | {"local_files_only": True}
+
+    def fetch(file, optional=True):
+        try:
+            return cached_file(
+                name, file, _raise_exceptions_for_missing_entries=not optional, **options
+            )
+        except OSError as error:
+            if fault:
+                raise ModelError(f"{name}: no such folder, and {fault}") from error
+            why = first_line(error)
+            raise ModelError(f"{name}: no such folder, nor on the hub: {why}") from error
+
+    config = fetch("config.json", optional=False)
+    if config is None:
+        raise ModelError(f"{name}: no such folder, and on the hub it has no config.json")
+    for file in (*TOKENIZERS, *TOKENIZER_TABLES, "merges.txt", GENERATION):
+        fetch(file)
+    folder = Path(config).parent
+    for file in WEIGHTS:
+        if fetch(file):
+            if file.endswith(".index.json"):
+                for shard in set(read_json(folder / file).get("weight_map", {}).values()):
+                    fetch(shard)
+            break
+    return folder
+
+
+def read_generation_config(folder, config):
+    """The GenerationConfig of a folder: of generation_config.json, in old folders of config.json.
+
+    Args:
+        folder: of the model, or of an adapter, which may leave it to its base.
+        config: of the model, for the ids of tokens.
+
+    Raises:
+        ModelError: the file is damaged or has a value without a meaning.
+    """
+    file = adapters.holder(folder, (GENERATION,)) / GENERATION
+    try:
+        if file.is_file():
+            return GenerationConfig.from_dict(read_table(file))
+        file = adapters.holder(folder, ("config.json",)) / "config.json"
+        known = GenerationConfig().to_dict()
+        old = {key: x for key, x in read_table(file).items() if key in known}
+        return GenerationConfig.from_model_config(config.to_dict() | old)
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"{file}: {first_line(error)}") from error
+
+
+@torch.no_grad()
+def draw_embeddings(model, ids: Sequence[int]) -> None:
+    """Give new tokens rows of the word embeddings, drawn from a normal distribution with mean and
+    standard deviation of all numbers that were there.
+
+    So did the authors for WikiHop (allenai/longformer, scripts/wikihop.py).
+
+    Args:
+        model: gets a larger vocabulary where the ids ask for it.
+        ids: of the tokens.
+    """
+    if not ids:
+        return
+    old = model.get_input_embeddings().weight
+    mean, deviation = old.mean().item(), old.std().item()
+    if max(ids) >= len(old):
+        model.resize_token_embeddings(max(ids) + 1, mean_resizing=False)
+    weight = model.get_input_embeddings().weight
+    weight[torch.tensor(ids)] = torch.randn(len(ids), weight.shape[1]) * deviation + mean

@@ -5,18 +5,18 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from ldt.attention import padded
 from ldt.model.config import layer_dilations
 from ldt.model.encoders.longformer import LdtModel
 from ldt.model.encoders.modernbert import LdtModernBertModel, PredictionHead
+from ldt.model.encoders.rotation import frequencies, tables, turned
 from ldt.model.heads.base import ClassificationHead
 from ldt.model.heads.classification import LdtForSequenceClassification
 from ldt.model.heads.ranking import LdtForCandidateRanking, LdtForMultipleChoice
 from ldt.model.heads.spans import LdtForQuestionAnswering
 from ldt.model.heads.tokens import LdtForTokenClassification
-from ldt.model.padded_modernbert import encoded as modernbert
-from ldt.model.padded_modernbert import plain_linear as _linear
 from ldt.model.pooling import GATE_SCALE
 
 
@@ -182,6 +182,65 @@ def _residual(part, x, before):
     return part.LayerNorm(_linear(part.dense, x) + before)
 
 
+def _modernbert(encoder, ids, keep, far, types=None, short=False):
+    """(x [b, n, d], keep) of the last layer.
+
+    Memory grows linearly with the length but in full layers without a window, whose scores are
+    [b, heads, n, n].
+
+    Args:
+        encoder: `ldt.model.LdtModernBertModel`, without clipped distances.
+        ids: [b, n] int64.
+        keep: [b, n] bool, real tokens.
+        far: `ldt.attention.padded.Globals`, None where no token is global.
+        types, short: change nothing.
+    """
+    config = encoder.config
+    x = encoder.embeddings.norm(encoder.embeddings.tok_embeddings(ids))
+    first = keep.int().argmax(1, keepdim=True)
+    place = torch.arange(ids.shape[1], device=ids.device) - first
+    windows, angles = {}, {}
+    for kind in set(config.layer_types):
+        layer = encoder.layers[config.layer_types.index(kind)]
+        seen = far if config.global_layers in ("all", kind.removesuffix("_attention")) else None
+        size = layer.attn.window
+        windows[kind] = None if size is None else padded.Window(keep, seen, size)
+        angles[kind] = _angles(place, config, kind, x.dtype)
+    for layer, kind in zip(encoder.layers, config.layer_types, strict=True):
+        out = _rotary_attention(layer.attn, layer.attn_norm(x), keep, windows[kind], *angles[kind])
+        x = x + _linear(layer.attn.Wo, out.transpose(1, 2).flatten(2))
+        hot, gate = _linear(layer.mlp.Wi, layer.mlp_norm(x)).chunk(2, -1)
+        x = x + _linear(layer.mlp.Wo, layer.mlp.act(hot) * gate)
+    return encoder.final_norm(x), keep
+
+
+def _angles(place, config, kind, dtype):
+    """(cos, sin), [b, 1, n, dim / 2] each, of places [b, n]."""
+    made = tables(place.flatten(), *frequencies(config, kind), dtype)
+    return tuple(x.unflatten(0, (-1, place.shape[1])).transpose(1, 2) for x in made)
+
+
+def _rotary_attention(level, x, keep, window, cos, sin):
+    """[b, heads, n, dim]"""
+    heads = level.config.num_attention_heads
+    parts = _linear(level.Wqkv, x).unflatten(2, (3, heads, -1))
+    q, k, v = (part.transpose(1, 2) for part in parts.unbind(2))
+    q, k = turned(q, cos, sin), turned(k, cos, sin)
+    if window is None:
+        return padded.projected_global_attention(q, k, v, keep)
+    out = window.attention(q, k, v)
+    if window.far is None:
+        return out
+    at = window.far.positions[:, None, :, None].expand(-1, heads, -1, q.shape[3])
+    rows = padded.projected_global_attention(q.gather(2, at), k, v, keep)
+    return padded.fill_global_rows(out, rows, window.far)
+
+
+def _linear(module, x):
+    """A linear layer without the module itself, which chooses among libraries."""
+    return F.linear(x, module.weight, module.bias)
+
+
 def _of_first(x, keep):
     """[b, d], the first real token of each row of x [b, n, d]."""
     at = keep.int().argmax(1)[:, None, None].expand(-1, 1, x.shape[2])
@@ -239,7 +298,7 @@ def _candidates(model, x, keep, positions):
     return {"logits": torch.where(positions >= 0, logits, torch.finfo(x.dtype).min)}
 
 
-ENCODERS: dict[type, Callable] = {LdtModel: _longformer, LdtModernBertModel: modernbert}
+ENCODERS: dict[type, Callable] = {LdtModel: _longformer, LdtModernBertModel: _modernbert}
 HEADS: dict[type, Callable] = {
     LdtForSequenceClassification: _documents,
     LdtForTokenClassification: _tokens,

@@ -16,10 +16,15 @@ from ldt.errors import ModelError, first_line, listed
 from ldt.model import adapters
 from ldt.model.config_file import read_json
 from ldt.model.encoders import ENCODERS, SEQ2SEQ, encoder_class
-from ldt.model.hub import WEIGHTS
 
 log = logging.getLogger("ldt")
 
+WEIGHTS = (  # the first of them that is there counts
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 UNNAMED = "LABEL_"  # transformers' names of a head's outputs that nobody named
 _ROWS = re.compile(r"(type_)?classifier(\.out_proj)?\.(weight|bias)")  # of a head: one a label
 _AUTHORS_PREFIXES = ("roberta.", "model.")  # of the base in the files of Longformer's authors

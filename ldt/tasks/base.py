@@ -135,7 +135,7 @@ class AnyTask(Section, ABC):
 
     def config_fields(self, model_type: str | None = None) -> type[BaseModel]:
         """A model whose fields are those of `config_class` with their types; imports torch."""
-        from ldt.model.fields import fields_of
+        from ldt.model.config_file import fields_of
 
         return fields_of(self.config_class(model_type))
 

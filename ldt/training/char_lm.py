@@ -19,7 +19,7 @@ from ldt.data.options import LONGEST
 from ldt.errors import ModelError, RecipeError, plain
 from ldt.io import files
 from ldt.model import LdtCausalConfig, LdtForCausalLM, load
-from ldt.model.char_lm.config import check_causal, reaches, read_causal_config
+from ldt.model.char_lm.model import check_causal, reaches, read_causal_config
 from ldt.model.config import layer_windows
 from ldt.model.loading import read_tokenizer
 from ldt.model.skeleton import require_memory

@@ -18,8 +18,7 @@ from ldt.io import files
 from ldt.io.sources import Names, digest, each, named
 from ldt.model import load, load_tokenizer, usable_length
 from ldt.model.config import layer_windows
-from ldt.model.loading import find_folder, read_config
-from ldt.model.vocabulary import draw_embeddings
+from ldt.model.loading import draw_embeddings, find_folder, read_config
 from ldt.recipe.recipe import Recipe
 from ldt.system import processors
 from ldt.tasks.base import Task

@@ -12,7 +12,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ldt.io.sources import is_hub_set
 from ldt.metrics.numbers import columns, is_defined, is_share, metric_text
-from ldt.model.stock import HEADS
+from ldt.model.config import HEADS
 from ldt.model.weights import UNNAMED
 from ldt.tasks.base import AnyTask, Task
 from ldt.tasks.classification import REGRESSION

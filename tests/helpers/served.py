@@ -9,7 +9,7 @@ from ldt.data.tokenization import add_tokens
 from ldt.inference.predict import predict
 from ldt.io.records import Example
 from ldt.model import load, load_tokenizer
-from ldt.model.vocabulary import draw_embeddings
+from ldt.model.loading import draw_embeddings
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import TASKS
 

@@ -12,7 +12,7 @@ from ldt.inference.predictor import EncoderPredictor
 from ldt.inference.run_model import read_recipe
 from ldt.io.records import Example
 from ldt.model import load, load_tokenizer
-from ldt.model.vocabulary import draw_embeddings
+from ldt.model.loading import draw_embeddings
 from ldt.tasks import TASKS
 from ldt.tasks.explained import MERGES
 

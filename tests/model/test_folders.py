@@ -148,7 +148,7 @@ def test_a_path_is_never_looked_up_on_the_hub(name, tmp_path, monkeypatch):
     def looked_up(*args, **kwargs):
         raise AssertionError("a path was looked up")
 
-    monkeypatch.setattr("ldt.model.hub.cached_file", looked_up)
+    monkeypatch.setattr("ldt.model.loading.cached_file", looked_up)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
     if name == "":
@@ -211,8 +211,8 @@ def test_what_the_cache_has_is_read_where_the_hub_cannot_be_reached(whole, monke
         options.update(kwargs)
         return str(whole / file) if (whole / file).exists() else None
 
-    monkeypatch.setattr("ldt.model.hub.hub_fault", lambda: "the hub cannot be reached")
-    monkeypatch.setattr("ldt.model.hub.cached_file", give)
+    monkeypatch.setattr("ldt.model.loading.hub_fault", lambda: "the hub cannot be reached")
+    monkeypatch.setattr("ldt.model.loading.cached_file", give)
     assert load("owner/name", LdtModel).new_weights == ()
     assert options["local_files_only"]
 
@@ -224,7 +224,7 @@ def test_a_hub_id_loads_from_the_files_that_the_hub_gives(whole, monkeypatch):
         asked.append((name, file, options.get("revision")))
         return str(whole / file) if (whole / file).exists() else None
 
-    monkeypatch.setattr("ldt.model.hub.cached_file", give)
+    monkeypatch.setattr("ldt.model.loading.cached_file", give)
     to_shards(whole)
     model = LdtModel.from_pretrained("owner/name", revision="v2")
     assert model.new_weights == ()

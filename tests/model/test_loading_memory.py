@@ -22,7 +22,7 @@ from ldt.model import (
     LdtModel,
     load,
 )
-from ldt.model.char_lm.config import LdtCausalConfig
+from ldt.model.char_lm.model import LdtCausalConfig
 
 linux = pytest.mark.skipif(not STATUS.exists(), reason="memory is told by Linux alone")
 

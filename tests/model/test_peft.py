@@ -14,8 +14,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from ldt.errors import ModelError
 from ldt.model import LdtForSequenceClassification, load
 from ldt.model.adapters import PROJECTIONS
-from ldt.model.char_lm.config import LdtCausalConfig
-from ldt.model.char_lm.model import LdtForCausalLM
+from ldt.model.char_lm.model import LdtCausalConfig, LdtForCausalLM
 
 POOLED = {"pooling_layers": [1], "pooling_window": 16}
 TARGETS = [None, list(PROJECTIONS), "all-linear"]

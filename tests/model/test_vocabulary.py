@@ -3,7 +3,7 @@ from transformers import AutoTokenizer
 
 from ldt.data.tokenization import add_tokens, tokenize
 from ldt.model import LdtForSequenceClassification, load
-from ldt.model.vocabulary import draw_embeddings
+from ldt.model.loading import draw_embeddings
 
 
 def test_a_new_token_is_one_token_that_no_text_spells(tokenizer_folder):

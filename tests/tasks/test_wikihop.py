@@ -16,7 +16,7 @@ from ldt.errors import DataError, ModelError
 from ldt.inference.predict import predict
 from ldt.io.records import Example
 from ldt.model import LdtModel, load, load_tokenizer
-from ldt.model.vocabulary import draw_embeddings
+from ldt.model.loading import draw_embeddings
 from ldt.recipe import recipe
 from ldt.recipe.recipe import DataSection
 from ldt.tasks import WikiHop

@@ -1,25 +1,108 @@
 """Longformer's character language model: causal windows, relative positions, pre-LN."""
 
+from itertools import pairwise
 from operator import sub
 
 import torch
+from huggingface_hub.dataclasses import strict
 from torch import nn
 from torch.nn import functional as F
-from transformers import initialization
+from transformers import PreTrainedConfig, initialization
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
-from ldt.attention import sliding_window_attention
+from ldt.attention import RELATIVE, Layout, sliding_window_attention
 from ldt.attention.matmul import Linear, is_plain
+from ldt.errors import ModelError
+from ldt.model import adapters
 from ldt.model.base import LdtPreTrainedModel
-from ldt.model.char_lm.cache import KVCache, cached_attention
-from ldt.model.char_lm.config import LdtCausalConfig, check_causal, reaches
-from ldt.model.char_lm.recurrence import Recurrence
-from ldt.model.config import layer_dilations, layer_windows
+from ldt.model.config import OwnConfig, check_layers, layer_dilations, layer_windows
 from ldt.model.heads.losses import cross_entropy
+from ldt.model.loading import find_folder, read_config
 from ldt.model.packing import check_ids, given_words, pack
+
+
+@strict
+class LdtCausalConfig(OwnConfig, PreTrainedConfig):
+    """Config of a character model; the defaults are those of the paper's small model.
+
+    There is no position table, so inputs may have any length.
+
+    Args:
+        attention_window: tokens in reach on both sides together, as everywhere in ldt, even; a
+            causal token sees the half of them that stands before it. One number or one a layer.
+        attention_dilation: gap between the tokens of a window, 1 = contiguous; a number for all
+            layers, or one a layer, in whose place a list of one number a head may stand.
+        hidden_dropout_prob: after the embeddings, both parts of a layer, the activation and the
+            last normalisation.
+        attention_probs_dropout_prob: of the attention probabilities.
+        memory_length: 0; or as in Transformer-XL: inputs are cut into parts of so many tokens, no
+            gradient flows from a part into the hidden states of the one before. It changes
+            gradients, never outputs: windows must not reach farther than the memory.
+        attention_backend: a name in `ldt.attention.BACKENDS` that has relative positions
+            (reference, blocked), or ``auto``, which takes blocked on every device.
+        tie_word_embeddings: True: the output projection is the embedding, as in Transformer-XL's
+            character models.
+    """
+
+    model_type = "ldt_causal"
+    backends = RELATIVE
+
+    vocab_size: int = 256
+    hidden_size: int = 512
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 8
+    intermediate_size: int = 2048
+    hidden_act: str = "gelu"
+    attention_window: int | list[int] = 512
+    attention_dilation: int | list[int | list[int]] = 1
+    hidden_dropout_prob: float | int = 0.2
+    attention_probs_dropout_prob: float | int = 0.0
+    memory_length: int = 0
+    attention_backend: str = "auto"
+    layer_norm_eps: float = 1e-5
+    initializer_range: float = 0.02
+    tie_word_embeddings: bool = True
+    use_cache: bool = False
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+
+
+def check_causal(config):
+    """Raise a ValueError for numbers that do not go together."""
+    check_layers(config)
+    if config.hidden_size % 2:
+        raise ValueError(
+            f"hidden_size must be even, half sines and half cosines, got {config.hidden_size}"
+        )
+    longest = max(reaches(config))
+    if config.memory_length < 0 or 0 < config.memory_length < longest:
+        raise ValueError(
+            f"memory_length must be 0 or at least {longest}, which the windows reach, got "
+            f"{config.memory_length}"
+        )
+
+
+def read_causal_config(path, **changes):
+    """The LdtCausalConfig of a folder or hub id, with ``changes``.
+
+    Raises:
+        ModelError: there is none, or it is of another kind of model.
+    """
+    folder = find_folder(path)
+    kind = adapters.values(folder).get("model_type")
+    if kind != LdtCausalConfig.model_type:
+        raise ModelError(f"{folder} is a {kind} model, no character model")
+    return read_config(folder, **changes)
+
+
+def reaches(config):
+    """Reach of each layer's windows before a token, in tokens."""
+    pairs = zip(layer_windows(config), layer_dilations(config), strict=True)
+    return [window // 2 * max(dilations) for window, dilations in pairs]
 
 
 def sinusoids(distances, width):
@@ -30,6 +113,122 @@ def sinusoids(distances, width):
     places = torch.arange(0, width, 2, device=distances.device)
     angles = distances[:, None].double() / 10000 ** (places.double() / width)
     return torch.cat([angles.sin(), angles.cos()], 1)
+
+
+class LayerCache:
+    """Keys and values [b, at most reach, heads, dim] of a layer, and its table of distances."""
+
+    def __init__(self, reach):
+        self.reach = reach
+        self.keys = self.values = self.table = None
+
+    def append(self, k, v):
+        """The cached keys and values followed by ``k`` and ``v`` [b, n, heads, dim]; the last of
+        them stay in the cache."""
+        if self.keys is not None:
+            k, v = torch.cat([self.keys, k], 1), torch.cat([self.values, v], 1)
+        self.keys, self.values = k[:, -self.reach :].clone(), v[:, -self.reach :].clone()
+        return k, v
+
+
+class KVCache:
+    """Keys and values of the last tokens of a text: of each layer those that its window reaches,
+    however long the text is.
+
+    Args:
+        real: [b, n] bool, False at padding of the tokens that are kept first.
+        reaches: tokens before a token that each layer's windows reach.
+
+    Raises:
+        ValueError: a row ends with padding, so that nothing can follow it.
+    """
+
+    def __init__(self, real, reaches):
+        if not real[:, -1].all():
+            raise ValueError("what is to be continued ends with a real token: pad on the left")
+        self.layers = [LayerCache(reach) for reach in reaches]
+        self.reach = max(reaches)
+        self.keep = real[:, -self.reach :]
+
+    def extend(self, n):
+        """[b, …] bool, False at padding, of the cached tokens and ``n`` new ones, all real."""
+        keep = F.pad(self.keep, (0, n), value=True)
+        self.keep = keep[:, -self.reach :]
+        return keep
+
+
+def cached_attention(q, k, v, keep, relative, dilation):
+    """Causal `reference.sliding_window_attention` of the last tokens of each row alone.
+
+    Args:
+        q: [b, n, heads, dim], the queries of the last n tokens.
+        k, v: [b, m, heads, dim] of the last m tokens.
+        keep: [b, m or more] bool, False at padding.
+        relative: (query [b, n, heads, dim], table [heads, offsets, dim]).
+        dilation: one gap a head.
+
+    Returns:
+        [b, n, heads, dim], in O(n * offsets).
+    """
+    query, table = relative
+    n, heads, m = q.shape[1], q.shape[2], k.shape[1]
+    back = torch.arange(table.shape[1] - 1, -1, -1, device=q.device)
+    gaps = torch.tensor(dilation, device=q.device)
+    place = torch.arange(m - n, m, device=q.device)[:, None] - gaps[:, None, None] * back
+    seen = (place >= 0) & keep[:, -m:][:, place.clamp(min=0)]  # [b, heads, n, offsets]
+    place = place.clamp(min=0)
+    head = torch.arange(heads, device=q.device)[:, None, None]
+    k, v = (x.transpose(1, 2)[:, head, place] for x in (k, v))  # [b, heads, n, offsets, dim]
+    scores = torch.einsum("bnhd,bhnod->bhno", q, k) + torch.einsum("bnhd,hod->bhno", query, table)
+    probs = (scores * q.shape[-1] ** -0.5).masked_fill(~seen, float("-inf")).softmax(-1)
+    return torch.einsum("bhno,bhnod->bnhd", probs, v)
+
+
+class Recurrence:
+    """Packed documents cut into parts, each with the tokens before it in front, as memory through
+    which no gradient flows.
+
+    Where x [total, …] are the hidden states of a layer, each part is a document of its own in
+    ``torch.cat([x.detach(), x])``: its memory taken from the first half, its tokens from the
+    second. All parts are computed at once: unlike in Transformer-XL's code (Dai et al. 2019,
+    arXiv:1901.02860) the memory is not carried from batch to batch, an input begins without.
+
+    Args:
+        layout: where the documents lie; without global tokens.
+        length: tokens of a part, and of the memory before it.
+    """
+
+    def __init__(self, layout, length):
+        total, device = layout.total_tokens, layout.cu_seqlens.device
+        sources, sizes = [], []
+        for start, stop in pairwise(layout.cu_seqlens_host):
+            for first in range(start, stop, length):
+                end = min(first + length, stop)
+                sources.append(torch.arange(max(start, first - length), first))
+                sources.append(torch.arange(first, end) + total)
+                sizes.append(len(sources[-2]) + len(sources[-1]))
+        self.source = torch.cat(sources).to(device)
+        # Places of the tokens that are no memory, in the order of the text.
+        self.places = (self.source >= total).nonzero().squeeze(1)
+        keep = layout.key_padding_mask
+        self.layout = Layout(
+            torch.tensor([0, *sizes], device=device).cumsum(0),
+            None if keep is None else keep[self.source % total],
+            total_tokens=len(self.source),
+            num_global=0,
+        )
+
+    def gather(self, x):
+        """[2 * total, …], without and with gradient -> [tokens and memories, …]."""
+        return x.index_select(0, self.source)
+
+    def with_memories(self, q):
+        """[total, …] -> [tokens and memories, …], with zeros at the memories."""
+        return q.new_zeros(len(self.source), *q.shape[1:]).index_copy(0, self.places, q)
+
+    def without_memories(self, out):
+        """[tokens and memories, …] -> [total, …]."""
+        return out.index_select(0, self.places)
 
 
 class RelativeAttention(nn.Module):

@@ -2,8 +2,8 @@
 
 An encoder is an `ldt.model.base.LdtPreTrainedModel` with
 
-- ``config``, annotated with the class of its config, and ``base_model_prefix``, the name that heads
-  hold it by and that its weights have in front;
+- ``config``, annotated with the class of its config, an `ldt.model.config.OwnConfig`, and
+  ``base_model_prefix``, the name that heads hold it by and that its weights have in front;
 - ``has_global_attention``, False where `global_attention_mask` changes nothing;
 - where its heads have other layers than a Longformer's, ``answers``, as
   `ldt.model.heads.base.answers`;

@@ -11,8 +11,7 @@ from ldt.model.heads.default_globals import first_real
 from ldt.model.layers import SelfAttention
 from ldt.model.packing import check_ids, given_words, pack
 from ldt.model.recompute import recomputing
-from ldt.model.seq2seq.base import LedPart
-from ldt.model.seq2seq.layers import PostNormLayer
+from ldt.model.seq2seq.layers import LedPart, PostNormLayer
 
 
 class LedAttention(nn.Module):

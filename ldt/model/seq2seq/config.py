@@ -1,7 +1,7 @@
 """The config of an encoder-decoder: read from ldt's, transformers' and the authors' files."""
 
 from dataclasses import field
-from typing import Literal
+from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 from transformers import LEDConfig
@@ -29,8 +29,6 @@ _FIXED = {
     "normalize_embedding": True,
 }
 _UNUSED = ("extra_pos_embeddings", "max_position_embeddings", *_FIXED)
-_NAMES = {"LdtForConditionalGeneration": "LEDForConditionalGeneration"}
-_NAMES["LdtSeq2SeqModel"] = "LEDModel"
 
 
 @strict
@@ -46,10 +44,7 @@ class LdtSeq2SeqConfig(PooledConfig, LEDConfig):
     such, and transformers loads the folder. That of the authors (allenai/longformer) is read too.
 
     Args:
-        attention_dilation, attention_backend: see `LdtConfig`.
-        pooling_layers: numbers of the encoder's layers, from 0 on, that have a second level.
-        pooling_window, pooling, pooling_size, pooling_stride, pooling_input,
-        pooling_share_weights, pooling_gate: see `LdtConfig`.
+        attention_backend: see `LdtConfig`.
         evidence_weights: of the losses that `LdtForEvidenceGeneration` sums up; 1 where one is not
             named.
         global_attention: see `LdtConfig`.
@@ -61,69 +56,47 @@ class LdtSeq2SeqConfig(PooledConfig, LEDConfig):
         "hidden_act": "activation_function",
         "hidden_dropout_prob": "dropout",
     }
+    theirs = LEDConfig.model_type
+    names: ClassVar[dict[str, str]] = {
+        _AUTHORS: "LdtForConditionalGeneration",  # of two names the last is written
+        "LEDForConditionalGeneration": "LdtForConditionalGeneration",
+        "LEDModel": "LdtSeq2SeqModel",
+    }
     causal = False  # of the encoder
 
-    attention_dilation: int | list[int | list[int]] = 1
     attention_backend: str = "auto"
-    pooling_layers: list[int] = field(default_factory=list)
-    pooling_window: int = 512
-    pooling: str = "ldconv"
-    pooling_size: int = 5
-    pooling_stride: int = 4
-    pooling_input: Literal["first_level", "embeddings"] = "first_level"
-    pooling_share_weights: bool = False
-    pooling_gate: bool = False
     evidence_weights: dict[str, float] = field(default_factory=dict)
     global_attention: list[str] | None = None
 
-    @staticmethod
-    def plain(values, source="SOURCE"):
-        """As `OwnConfig.plain`: of an LED or of the authors' model."""
-        return plain_led(values, source)
+    @property
+    def is_plain(self):
+        """True where transformers computes the same."""
+        gaps = {gap for layer in layer_dilations(self) for gap in layer}
+        return gaps == {1} and not self.pooling_layers
 
-    def to_diff_dict(self):
-        """As in transformers, what config.json gets; of a plain LED that of transformers' class."""
-        values = super().to_diff_dict()
-        plain = {gap for layer in layer_dilations(self) for gap in layer} == {1}
-        if plain and not self.pooling_layers:
-            ours = ("attention_dilation", "pooling")
-            values = {key: x for key, x in values.items() if not key.startswith(ours)}
-            values["model_type"] = LEDConfig.model_type
-            names = values.get("architectures") or []
-            values["architectures"] = [_NAMES.get(name, name) for name in names]
-        return values
+    @classmethod
+    def plain(cls, values, source="SOURCE"):
+        """As `OwnConfig.plain`: of an LED or of the authors' model."""
+        kind = values.get("model_type")
+        if not is_seq2seq(values):
+            refuse_others(kind, source)
+            more = f"; ldt convert {source} makes it a long one" if kind == "bart" else ""
+            raise ModelError(
+                f"{source}: a model of kind {kind}, not an encoder-decoder (led){more}"
+            )
+        for key, fixed in _FIXED.items():
+            if values.get(key, fixed) != fixed:
+                raise ModelError(f"{source}: {key} {values[key]} is not part of an LED")
+        values = authors_windows(values, source, authors=kind not in OURS)
+        aliases = {old for old, new in cls.attribute_map.items() if new in values}
+        unused = aliases.union(_UNUSED)
+        values = {key: x for key, x in values.items() if key not in unused}
+        return super().plain(values, source)
 
 
 def is_seq2seq(values):
     """True for the keys of a config.json that `LdtSeq2SeqConfig` reads."""
     return values.get("model_type") in OURS or _AUTHORS in (values.get("architectures") or ())
-
-
-def plain_led(values, source="SOURCE"):
-    """A copy of the dict ``values`` in ldt's terms: two-sided windows, model_type ldt_seq2seq.
-
-    Args:
-        values: the keys of a config.json.
-        source: the folder it is from, for the message.
-
-    Raises:
-        ModelError: ``values`` describes something that this model does not compute.
-    """
-    kind = values.get("model_type")
-    if not is_seq2seq(values):
-        refuse_others(kind, source)
-        more = f"; ldt convert {source} makes it a long one" if kind == "bart" else ""
-        raise ModelError(f"{source}: a model of kind {kind}, not an encoder-decoder (led){more}")
-    for key, fixed in _FIXED.items():
-        if values.get(key, fixed) != fixed:
-            raise ModelError(f"{source}: {key} {values[key]} is not part of an LED")
-    values = authors_windows(values, source, authors=kind not in OURS)
-    aliases = {old for old, new in LdtSeq2SeqConfig.attribute_map.items() if new in values}
-    values = {key: x for key, x in values.items() if key not in aliases and key not in _UNUSED}
-    names = {theirs: ours for ours, theirs in _NAMES.items()} | {_AUTHORS: next(iter(_NAMES))}
-    values["architectures"] = [names.get(n, n) for n in values.get("architectures") or []]
-    values["model_type"] = LdtSeq2SeqConfig.model_type
-    return values
 
 
 def check_seq2seq(config):

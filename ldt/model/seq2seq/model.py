@@ -15,10 +15,9 @@ from ldt.model.encoders.led import LedEncoder, refuse_attentions
 from ldt.model.heads.losses import counts, cross_entropy, weighted
 from ldt.model.heads.markers import balanced_loss, known_evidence
 from ldt.model.packing import check_positions, pack
-from ldt.model.seq2seq.base import LdtSeq2SeqPreTrainedModel
-from ldt.model.seq2seq.cache import SharedCache
 from ldt.model.seq2seq.config import check_seq2seq
-from ldt.model.seq2seq.decoder import LedDecoder
+from ldt.model.seq2seq.decoder import LedDecoder, SharedCache
+from ldt.model.seq2seq.layers import LdtSeq2SeqPreTrainedModel
 
 
 class LdtSeq2SeqModel(LdtSeq2SeqPreTrainedModel):

@@ -10,6 +10,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedConfig
 from ldt import model as models
 from ldt.errors import ModelError
 from ldt.model.base import LdtPreTrainedModel
+from ldt.model.config import OwnConfig
 from ldt.model.encoders import ENCODERS, encoder_class
 from ldt.model.heads.base import Head
 from ldt.model.outputs import LdtModelOutput
@@ -17,7 +18,7 @@ from ldt.model.packing import pack
 
 
 @strict
-class PlainConfig(PreTrainedConfig):
+class PlainConfig(OwnConfig, PreTrainedConfig):
     model_type = "plain"
 
     vocab_size: int = 40

@@ -7,7 +7,7 @@ from longformers import PAD, VOCABULARY
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from ldt.model.seq2seq.cache import SharedCache
+from ldt.model.seq2seq.decoder import SharedCache
 
 WAYS = {
     "greedy": {},

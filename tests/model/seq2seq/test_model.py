@@ -9,7 +9,7 @@ from peers import assert_close
 from ldt.model import LdtForConditionalGeneration, LdtSeq2SeqConfig
 from ldt.model.packing import pack
 from ldt.model.pooling import SecondLevel
-from ldt.model.seq2seq.attention import groups_of
+from ldt.model.seq2seq.decoder import groups_of
 
 LENGTHS = (7, 9, 1, 4)
 

@@ -14,7 +14,7 @@ from transformers.trainer_pt_utils import LabelSmoother
 
 import ldt.model
 from ldt.model.encoders.led import LedEncoder
-from ldt.model.seq2seq.attention import CausalAttention, CrossAttention
+from ldt.model.seq2seq.decoder import CausalAttention, CrossAttention
 
 OUTPUTS = {torch.float32: 1e-5, torch.float64: 1e-9}
 GRADIENTS = {torch.float32: 4e-5, torch.float64: 1e-9}
